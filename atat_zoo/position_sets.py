@@ -31,9 +31,9 @@ class PositionSets(Protocol):
 
     @property
     def ascending(self) -> bool:
-        """Whether, if the free positions are neighbours, each turn is that before it plus one, or 0 after the last.
+        """Whether, if the free positions are neighbours, the first turn is 0, and each that before it plus one, or 0.
 
-        The first is 0, too, where anything is given. Then one pass over the text trains every position; else tokens
+        Then one pass over the text trains every position; else tokens
         have to be read twice: see `SetsObjective`.
         """
         return False
@@ -76,7 +76,10 @@ class StridedPositionSets(PositionSets):
     stride: int = param(16, help="s, the number of sets", ge=1)
     random_offset: bool = param(False, help="let each whole text begin with a set of its own")
 
-    ascending = True
+    @property
+    @override
+    def ascending(self) -> bool:
+        return not self.random_offset
 
     @property
     @override

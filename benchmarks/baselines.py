@@ -29,8 +29,8 @@ SETTINGS = {
     "block_2": ("block_2",),
     "block_4": ("block_4",),
     "block_16": ("block_16",),
-    "strided-8": ("strided", "objective.stride=8"),
-    "strided-32": ("strided", "objective.stride=32"),
+    "strided-8": ("strided", "objective.stride=8", "sampler.stride=8"),
+    "strided-32": ("strided", "objective.stride=32", "sampler.stride=32"),
     "adaptive_position-bound": ("adaptive_position", "objective.weight=bound"),
     "adaptive_position-strength8": ("adaptive_position", "objective.strength=8.0"),
 }

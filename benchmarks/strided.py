@@ -59,7 +59,7 @@ def main() -> None:
     for texts in given.texts:
         other = writing(autoregressive, token_by_token, texts)
         for stride in given.strides:
-            ours = writing(denoiser("strided", f"objective.stride={stride}"), spec("sampler", "strided"), texts)
+            ours = writing(denoiser("sets"), spec("sampler", {"use": "strided", "stride": stride}), texts)
             print(f"{texts} at once: {ours():.0f} evaluations a text against {other():.0f}")
             ratio = report(f"strided, s = {stride}", "autoregressive", interleave(ours, other, given.pairs))
             if stride == 16:

@@ -11,7 +11,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.generation import Writer
 from atat_zoo.registry import Context
-from atat_zoo.samplers.piecewise import SemiAutoregressiveSampler
+from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.testing.toys import Hashed
 from atat_zoo.tokenizers import BPETokenizer
 from atat_zoo.tokenizers.tables import BytesModel

@@ -69,9 +69,6 @@ class Denoiser(Protocol):
     #: Tokens in a block, for a model that predicts a position from its own and earlier blocks; 1 for an autoregressive
     #: model; None, the default, for one that does not read block by block
     block_size: int | None = None
-    #: Number of classes, for a model that predicts position i, of class i mod stride, from earlier classes; None, the
-    #: default, for one that does not read class by class
-    stride: int | None = None
     estimates_importance: bool = False  #: whether `importance` returns a tensor; false by default
     #: "x", the default, if it is that of a complete draft, or "z" if it is that of hidden tokens, given the text with
     #: its masks
@@ -86,8 +83,8 @@ class Denoiser(Protocol):
             tokens: z, int64 [B, L].
             t: diffusion time [B]; if None, it follows from the share of masked tokens.
             where: bool [B, L] with N true entries, or rows and positions, int64 [N] each, in row-major order; used only
-                as an index `x[where]`. All N positions are masked, and none has a mask in an earlier block or class,
-                see `turn`. With pairs the caller checks this once, as a check would wait for the device at every step.
+                as an index `x[where]`. All N positions are masked, and none has a mask in an earlier block, see
+                `turn`. With pairs the caller checks this once, as a check would wait for the device at every step.
 
         Returns:
             float32 or float64 [N, V], in row-major order; each row sums to 1 in probability.
@@ -100,11 +97,9 @@ class Denoiser(Protocol):
     def turn(self, position: Tensor) -> Tensor | None:
         """Return the turn in which positions are predicted, int64 like these; None for a model without an order.
 
-        It is the number of the block or of the class. A position is predicted when all earlier turns are complete.
+        It is the number of the block. A position is predicted when all earlier turns are complete.
         """
-        if self.block_size is not None:
-            return position // self.block_size
-        return None if self.stride is None else position % self.stride
+        return None if self.block_size is None else position // self.block_size
 
     def importance(self, tokens: Tensor, masked: Tensor) -> Tensor | None:
         """Return the importance of a text's tokens, [B, L] in [0, 1], or None, the default, without an estimator.
@@ -129,7 +124,7 @@ class Denoiser(Protocol):
     def begin(self, batch: int, window: int) -> BlockDecoder:
         """Begin B empty texts; `window` is the maximum number of tokens that are seen at once.
 
-        Only for models with a `block_size` or a `stride`; with classes, `window` is the length of the texts.
+        Only for models with a `block_size`.
         """
         raise _unable("does not read block by block")
 
@@ -150,14 +145,14 @@ def _unable(what: str) -> NotImplementedError:
 
 
 class BlockDecoder(Denoiser, Protocol):
-    """A batch of texts whose finished blocks, or classes, have been read: a denoiser of the next one.
+    """A batch of texts whose finished blocks have been read: a denoiser of the next one.
 
-    It caches their keys and values, so each is read once. As a denoiser it takes only the tokens of the next block or
-    class, int64 [B, S].
+    It caches their keys and values, so each is read once. As a denoiser it takes only the tokens of the next block,
+    int64 [B, S].
     """
 
     def read(self, tokens: Tensor) -> None:
-        """Read n finished blocks, int64 [B, n · S], or one finished class, and move on to the next one."""
+        """Read n finished blocks, int64 [B, n · S], and move on to the next one."""
 
     def of(self, rows: Tensor) -> BlockDecoder:
         """Return the decoder of some of the rows, int64 [A]."""

@@ -233,11 +233,6 @@ class ClassifierFreeGuidance(Guidance):
                 f"guidance.condition: {self.condition!r} takes {len(ids)} tokens, and must take at least one and leave "
                 f"some of the {writer.length} of a text; name another"
             )
-        if writer.denoiser.stride is not None:
-            raise UserError(
-                "guidance: classifier_free conditions on a prompt, and this model writes class by class and sees none; "
-                "choose another guidance"
-            )
         block_size = writer.denoiser.block_size
         if block_size and self.empty == "masked":
             raise UserError(

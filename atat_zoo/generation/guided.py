@@ -28,7 +28,7 @@ class Guided(Denoiser):
     def __init__(self, denoiser: Denoiser, change: Change | None = None, importance: Importance | None = None) -> None:
         self.denoiser, self.change, self.weigh = denoiser, change, importance
         self.mask_id, self.reads_time, self.window = denoiser.mask_id, denoiser.reads_time, denoiser.window
-        self.block_size, self.stride, self.frame = denoiser.block_size, denoiser.stride, denoiser.frame
+        self.block_size, self.frame = denoiser.block_size, denoiser.frame
         self.estimates_importance = importance is not None or denoiser.estimates_importance
         self.importance_reads = "x" if importance is not None else denoiser.importance_reads
         self.gives_order_weights = denoiser.gives_order_weights
@@ -82,18 +82,17 @@ class Guided(Denoiser):
 
 
 class GuidedDecoder(Guided, BlockDecoder):
-    """The same for texts that are read part by part: a guidance sees the text that has been read as well.
+    """The same for texts that are read block by block: a guidance sees the text that has been read as well.
 
-    It caches the tokens: block by block as many as the network sees, class by class the text with its unfinished
-    classes masked. Order weights and scores of visible tokens would need that text, which they do not get.
+    It caches as many tokens as the network sees. Order weights and scores of visible tokens would need that text, which
+    they do not get.
     """
 
     def __init__(self, guided: Guided, batch: int, window: int) -> None:
         self.decoder = guided.denoiser.begin(batch, window)
         super().__init__(self.decoder, guided.change, guided.weigh)
         self.gives_order_weights = self.scores_visible_tokens = False
-        self.seen, self.classes, self.turns = window, guided.stride, 0
-        self.text = torch.full((batch, window if self.classes else 0), self.mask_id)
+        self.seen, self.text = window, torch.full((batch, 0), self.mask_id)
 
     @override
     def of(self, rows: Tensor) -> Self:
@@ -104,23 +103,17 @@ class GuidedDecoder(Guided, BlockDecoder):
 
     @override
     def guide(self, log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        text, first, apart = self.having(tokens)
-        row, position = pairs(where)
-        return super().guide(log_probs, text, t, (row, first + apart * position))
+        text, (row, position) = self.having(tokens), pairs(where)
+        return super().guide(log_probs, text, t, (row, text.shape[1] - tokens.shape[1] + position))
 
-    def having(self, tokens: Tensor) -> tuple[Tensor, int, int]:
-        """Return the texts with the tokens of the next part, its first position in them, and how far apart they are."""
-        if self.classes is None:
-            text = torch.cat([self.text.to(tokens.device), tokens], dim=1)[:, -self.seen :]
-            return text, text.shape[1] - tokens.shape[1], 1
-        text = self.text.to(tokens.device, copy=True)
-        text[:, self.turns :: self.classes] = tokens
-        return text, self.turns, self.classes
+    def having(self, tokens: Tensor) -> Tensor:
+        """Return the texts with the tokens of the next block."""
+        return torch.cat([self.text.to(tokens.device), tokens], dim=1)[:, -self.seen :]
 
     @override
     def read(self, tokens: Tensor) -> None:
         self.decoder.read(tokens)
-        self.text, self.turns = self.having(tokens)[0], self.turns + 1
+        self.text = self.having(tokens)
 
 
 def normalised(scores: Tensor, log_probs: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""The training steps of block, autoregressive and strided, and their denoisers.
+"""The training steps of block and autoregressive, and their denoisers.
 
-B rows of a micro-batch, L tokens in K blocks of S or in s classes of n, D width, V predictable tokens, N positions.
+B rows of a micro-batch, L tokens in K blocks of S, D width, V predictable tokens, N positions.
 """
 
 from __future__ import annotations
@@ -180,37 +180,29 @@ class AutoregressiveModule(DenoisingModule):
         return AutoregressivePredictor(self, 1)
 
 
-class OrderedPredictor(Predictor):
-    """p_θ of a module that reads turn by turn; `sees` and `advice` are for the message about a gap."""
+class BlockPredictor(Predictor):
+    """p_θ of a module that reads block by block."""
 
     module: BlockModule | AutoregressiveModule
-    sees: str
-    advice: str
+    block_size: int
+
+    def __init__(self, module: DenoisingModule, block_size: int) -> None:
+        super().__init__(module)
+        self.block_size = block_size
 
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        """Return SUBS log-probabilities; with `where` a mask, a gap in an earlier turn raises `UserError`."""
+        """Return SUBS log-probabilities; with `where` a mask, a gap in an earlier block raises `UserError`."""
         if isinstance(where, Tensor):
             turn = self.turn(torch.arange(tokens.shape[1], device=tokens.device))
             assert turn is not None
             first = torch.where(tokens == self.mask_id, turn, tokens.shape[1]).amin(1)
             if bool((where & (turn > first[:, None])).any()):
                 raise UserError(
-                    f"objective {self.module.objective.name!r} predicts a token from {self.sees}, and the sampler "
-                    f"asked for one behind a gap; {self.advice}"
+                    f"objective {self.module.objective.name!r} predicts a token from the text before it, and the "
+                    "sampler asked for one behind a gap; use a causal sampler, such as left_to_right, or "
+                    "semi_autoregressive"
                 )
         return super().__call__(tokens, t, where)
-
-
-class BlockPredictor(OrderedPredictor):
-    """p_θ of a module that reads block by block."""
-
-    block_size: int
-    sees = "the text before it"
-    advice = "use a causal sampler, such as left_to_right, or semi_autoregressive"
-
-    def __init__(self, module: DenoisingModule, block_size: int) -> None:
-        super().__init__(module)
-        self.block_size = block_size
 
     @override
     def begin(self, batch: int, window: int) -> CachedBlocks:
@@ -311,86 +303,3 @@ def refuse_method(method: Bound, objective: str, why: str) -> None:
             f"evaluation.bound: under objective {objective!r} {why}, so {method.name!r} has no meaning there; "
             "leave it at exact_k, or leave --bound out"
         )
-
-
-class StridedModule(AutoregressiveModule):
-    """A denoiser that reads only the tokens of earlier classes."""
-
-    @override
-    def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
-        """Return hidden states [B, L, D]; position i reads the z_k of earlier classes, as position k + 1 shows."""
-        c = torch.arange(z.shape[1], device=z.device) % self.objective.stride
-        before = z.roll(1, dims=1).masked_fill(c == 0, self.context.mask_id)
-        return self.backbone(before, attention=c[:, None] >= c)
-
-    @override
-    def neighbours(self, z: Tensor, reach: int) -> Tensor:
-        # Those of earlier classes.
-        c, absent = torch.arange(z.shape[1], device=z.device)[None] % self.objective.stride, self.context.mask_id
-        theirs = neighbours_of(c, reach, -1)
-        return neighbours_of(z, reach, absent).masked_fill(theirs >= c[..., None], absent)
-
-    def denoiser(self) -> Denoiser:
-        """Return p_θ(x_i | z) at positions of the first class that has masks."""
-        return StridedPredictor(self)
-
-
-class StridedPredictor(OrderedPredictor):
-    """p_θ of a module that reads class by class."""
-
-    stride: int
-    sees = "the tokens of earlier classes"
-    advice = 'choose the sampler "strided"'
-
-    def __init__(self, module: StridedModule) -> None:
-        super().__init__(module)
-        self.stride = module.objective.stride
-
-    @override
-    def begin(self, batch: int, window: int) -> CachedClasses:
-        # Reads the mask at the positions of class 0.
-        decoder = CachedClasses(self.module, self.stride, window, batch)
-        positions = -(-window // self.stride)
-        decoder.read(torch.full((batch, positions), self.mask_id, device=self.module.backbone.embedding.weight.device))
-        return decoder
-
-
-class CachedClasses(Predictor, BlockDecoder):
-    """Texts whose finished classes are cached as keys and values of every layer.
-
-    Reading the tokens of a class predicts the next one: reading costs a pass of the network over the next class,
-    predicting only the head. The logits are those of a pass over the whole text.
-    """
-
-    def __init__(self, module: DenoisingModule, stride: int, length: int, batch: int) -> None:
-        super().__init__(module)
-        self.classes, self.length, self.batch = stride, length, batch
-        self.cache, self.start = Cache(grows=True), -1
-        self.text = torch.full((batch, length), self.mask_id, device=module.backbone.embedding.weight.device)
-
-    @override
-    def head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
-        # Of the class to predict, [B, n].
-        if self.module.prior is None:
-            return HeadInputs(self.last)
-        near = neighbours_of(self.text, self.module.prior.reach, self.mask_id)
-        return HeadInputs(self.last, near[:, self.start :: self.classes])
-
-    @override
-    def read(self, tokens: Tensor) -> None:
-        # Position i reads the token before it, so the network does not read the last of a text.
-        if self.start >= 0:
-            self.text[:, self.start :: self.classes] = tokens
-        self.start += 1
-        positions = torch.arange(self.start, self.length, self.classes, device=tokens.device)
-        before = tokens[:, : len(positions)]
-        self.last = self.module.backbone(before, positions=positions, cache=self.cache)
-
-    @override
-    def of(self, rows: Tensor) -> CachedClasses:
-        # It predicts one class and does not read further.
-        if len(rows) == self.batch:
-            return self
-        decoder = CachedClasses(self.module, self.classes, self.length, len(rows))
-        decoder.last, decoder.text, decoder.start = self.last[rows], self.text[rows], self.start
-        return decoder

@@ -1,4 +1,4 @@
-"""The objective of set-causal models: every position from the tokens of all earlier position sets."""
+"""The objectives of set-causal models: every position from the tokens of all earlier position sets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing_extensions import override
 from atat_zoo.curricula import NoCurriculum
 from atat_zoo.errors import Problem
 from atat_zoo.objectives import Objective
-from atat_zoo.objectives.causal import has_no_time
+from atat_zoo.objectives.causal import has_no_time, has_own_bound
 from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
@@ -32,9 +32,10 @@ class SetsObjective(Objective):
     token comes no earlier than x_i, and predicts x_i where it is free. Token x_k can be read from turn c_k + 1 on. Its
     carrier is the one at position k + 1, if that one's turn is this; for all other tokens that a later turn may read,
     there is another carrier at that position, which predicts nothing. A carrier sees the carriers of tokens whose turn
-    is not later than its own, and itself; so no prediction reads a token of its own or of a later turn. In sets that
-    are `ascending` no other carriers are needed, but for the last token, if no random subset is given: one pass over
-    the text trains them all.
+    is not later than its own, and itself; so no prediction reads a token of its own or of a later turn. The mask before
+    the first token, the start, counts as a token that is given, so that every carrier sees one. In sets that are
+    `ascending` no other carriers are needed, but for the last token, if no random subset is given: one pass over the
+    text trains them all.
 
     Every prediction has a context of its own and, without a curriculum, weight 1. An estimator reads the text as it
     stands before a turn that is drawn for each row: it learns how hard the tokens of that turn are, and the curriculum
@@ -77,3 +78,43 @@ class SetsObjective(Objective):
                 "estimator.time_conditioning", "objective 'sets' has no diffusion time to tell it; set it to false"
             )
         yield from has_no_time(experiment)
+
+
+@component
+class StridedObjective(Objective):
+    """Cross-entropy of every token given the tokens of all earlier turns; token number j has turn j mod s.
+
+        loss = Σ_i −log p_θ(x_i | x_k, c_k < c_i) / Σ maskable,   i maskable
+
+    `sets` of the one kind `strided`, with nothing given: then the likelihood of the model's only order is exact in one
+    pass, without draws, and is what perplexity is of. The tokens of a turn are drawn apart, and lie s positions apart,
+    so that little is lost by it; a text of any length is written in s evaluations. With s = L it is `autoregressive`.
+    It can be told a prompt or what stands around a gap, but has not learned from such rows, as `sets` does.
+    """
+
+    name = "strided"
+    summary = "positions i mod s in turn, and no other order; its likelihood is exact"
+    exact = True
+    shifted = masks_attention = True
+    module = "atat_zoo.objectives.sets_module:StridedModule"
+    uses = frozenset({"backbone"})
+    stride: int = param(16, help="s, the number of turns; at most data.length, where it is autoregressive", ge=1)
+
+    @override
+    def network_input(self, rows: int, length: int) -> tuple[int, int]:
+        return rows, length + 1
+
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
+        """Yield the problems: the stride, or a sampler of another order than the only one that is learned."""
+        length, order = experiment.data.length, experiment.parts["sampler"]
+        if self.stride > length:
+            yield Problem("objective.stride", f"{self.stride} is more than data.length = {length}; lower it")
+        learned = {"stride": self.stride, "offset": "none"}
+        if {key: getattr(order, key, None) for key in learned} != learned:
+            yield Problem(
+                "sampler",
+                f"objective 'strided' learns one order, in {self.stride} turns, and {order.name!r}, as it is set, has "
+                f'another; set sampler = {{use = "strided", stride = {self.stride}}}',
+            )
+        yield from has_no_time(experiment)
+        yield from has_own_bound(experiment)

@@ -1,4 +1,4 @@
-"""The training step of sets, and its denoiser.
+"""The training steps of sets and strided, and their denoiser.
 
 B rows of a micro-batch, L positions, T carriers, C cached ones, D width, N predictions, H heads.
 """
@@ -19,6 +19,7 @@ from atat_zoo.diffusion.bounds import WeightedMask, average
 from atat_zoo.diffusion.positions import pairs, to_host
 from atat_zoo.diffusion.randomness import fold, row_keys, uniform
 from atat_zoo.noise import LinearNoise
+from atat_zoo.objectives.causal_module import AutoregressiveModule
 from atat_zoo.objectives.denoising import (
     DenoisingModule,
     HeadInputs,
@@ -55,31 +56,71 @@ def carriers(x: Tensor, turns: Tensor, mask_id: int, ascending: bool = False) ->
     If the turns are `ascending`, it is known that none but position L needs a carrier for its token alone.
     """
     B, L = x.shape
-    carried = F.pad(x, (1, 0), value=mask_id)  # by the carrier at each of the positions 0 … L
+    # By the carrier at each of the positions 0 … L; the first carries the start, which is given.
+    carried = F.pad(x, (1, 0), value=mask_id)
     ready = F.pad(turns + 1, (1, 0))  # the turn from which that token may be read
     own = F.pad(turns, (0, 1), value=-1)  # the turn of the prediction there, −1 for none
     predicts = own >= 0
     turn = torch.where(predicts, own, ready)
     readable = ready <= turn
-    readable[:, 0] = False
     content = readable & (ready == turn)
     tokens, positions = torch.where(readable, carried, mask_id), torch.arange(L + 1, device=x.device).expand(B, -1)
     if not ascending:
-        alone = (predicts & (ready != turn) & (ready <= turns.amax(1, keepdim=True)))[:, 1:L]
+        alone = predicts & (ready != turn) & (ready <= turns.amax(1, keepdim=True))
+        most = int(to_host(alone.sum(1)).max()) if B else 0
         # Few different shapes, since each may be compiled anew.
-        count = min(L - 1, -(-int(to_host(alone.sum(1)).max()) // 8) * 8) if B else 0
-        where = alone.sort(dim=1, descending=True, stable=True).indices[:, :count] + 1
+        count = most if most < 2 else min(L, -(-most // 8) * 8)
+        where = alone.sort(dim=1, descending=True, stable=True).indices[:, :count]
         tokens = torch.cat([tokens, carried.gather(1, where)], 1)
         positions = torch.cat([positions, where], 1)
         turn = torch.cat([turn, ready.gather(1, where)], 1)
-        content = torch.cat([content, alone.gather(1, where - 1)], 1)
+        content = torch.cat([content, alone.gather(1, where)], 1)
     seen = content[:, None] & (turn[:, None] <= turn[:, :, None])
     itself = torch.eye(tokens.shape[1], dtype=torch.bool, device=x.device)
     return Carriers(tokens, positions, (seen | itself)[:, None])
 
 
-class SetsModule(DenoisingModule):
+class SetCausalModule(DenoisingModule):
     """A denoiser that reads the tokens of earlier turns."""
+
+    def of_turns(self, x: Tensor, turns: Tensor, ascending: bool = False) -> HeadInputs:
+        """Return what the head reads at every position, [B, L], if the tokens come in these turns."""
+        read = carriers(x, turns, self.context.mask_id, ascending)
+        hidden = self.backbone(read.tokens, positions=read.positions, attention=read.attention)[:, : x.shape[1]]
+        if self.prior is None:
+            return HeadInputs(hidden)
+        absent, reach = self.context.mask_id, self.prior.reach
+        later = neighbours_of(turns, reach, -1) >= turns[..., None]
+        return HeadInputs(hidden, neighbours_of(x, reach, absent).masked_fill(later, absent))
+
+    @override
+    def head_inputs(self, z: Tensor, t: Tensor | None) -> HeadInputs:
+        # All visible tokens are given, and all others come next.
+        return self.of_turns(z, (z == self.context.mask_id).long() - 1, ascending=True)
+
+    def cross_entropy_of_turns(self, x: Tensor, turns: Tensor) -> Tensor:
+        """Return −log p_θ(x_i | x_k, c_k < c_i) of the free tokens, nats, [B, L]; 0 for the others."""
+        free = turns >= 0
+        ce = self.cross_entropy_at(self.of_turns(x, turns).at(free), x[free])
+        return torch.zeros(x.shape, dtype=ce.dtype, device=x.device).masked_scatter(free, ce)
+
+    @override
+    def denoiser(self) -> Denoiser:
+        return SetsPredictor(self)
+
+
+class StridedModule(SetCausalModule, AutoregressiveModule):
+    """Trained, like an autoregressive one, on the only order that it learns."""
+
+    @override
+    def head_inputs_at(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> HeadInputs:
+        turns = ((masked.cumsum(1) - 1) % self.objective.stride).masked_fill(~masked, -1)
+        # A training does without the carriers that a token needs which is given between others.
+        return self.of_turns(x, turns, ascending=self.training).at(masked)
+
+
+class SetsModule(SetCausalModule):
+    """Trained on the turns of position sets, with tokens given in a share of the rows, by what an estimator says."""
 
     def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, objective: SetsObjective) -> None:
         # There is no noise here; the base class takes one for objectives that have it.
@@ -131,23 +172,6 @@ class SetsModule(DenoisingModule):
         rate = masked.sum(1) / batch.maskable.sum(1).clamp(min=1)
         return self.noised(batch, masked, rate, masked.float(), rate), turns == turn
 
-    # Forward
-
-    def of_turns(self, x: Tensor, turns: Tensor, ascending: bool = False) -> HeadInputs:
-        """Return what the head reads at every position, [B, L], if the tokens come in these turns."""
-        read = carriers(x, turns, self.context.mask_id, ascending)
-        hidden = self.backbone(read.tokens, positions=read.positions, attention=read.attention)[:, : x.shape[1]]
-        if self.prior is None:
-            return HeadInputs(hidden)
-        absent, reach = self.context.mask_id, self.prior.reach
-        later = neighbours_of(turns, reach, -1) >= turns[..., None]
-        return HeadInputs(hidden, neighbours_of(x, reach, absent).masked_fill(later, absent))
-
-    @override
-    def head_inputs(self, z: Tensor, t: Tensor | None) -> HeadInputs:
-        # All visible tokens are given, and all others come next.
-        return self.of_turns(z, (z == self.context.mask_id).long() - 1, ascending=True)
-
     @override
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         self.begin(batch)
@@ -189,12 +213,6 @@ class SetsModule(DenoisingModule):
 
     # Bounds
 
-    def cross_entropy_of_turns(self, x: Tensor, turns: Tensor) -> Tensor:
-        """Return −log p_θ(x_i | x_k, c_k < c_i) of the free tokens, nats, [B, L]; 0 for the others."""
-        free = turns >= 0
-        ce = self.cross_entropy_at(self.of_turns(x, turns).at(free), x[free])
-        return torch.zeros(x.shape, dtype=ce.dtype, device=x.device).masked_scatter(free, ce)
-
     @override
     def own_bounds(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Estimate]:
         # −log p along the objective's own sets, exact where they draw nothing; else the mean over draws, a bound.
@@ -207,10 +225,6 @@ class SetsModule(DenoisingModule):
             return {"sets": self.cross_entropy_of_turns(x, turns)[masked]}
 
         return average(of_draw, tokens, masks, self.context.mask_id)
-
-    @override
-    def denoiser(self) -> Denoiser:
-        return SetsPredictor(self)
 
 
 class SetsPredictor(Predictor):
@@ -255,7 +269,9 @@ class WritingPredictor(Predictor):
         rows = torch.arange(len(tokens), device=tokens.device) if self.rows is None else self.rows
         fresh = (tokens != self.mask_id) & ~texts.known[rows]
         texts.known[rows] |= fresh
-        content = F.pad(fresh, (1, 0))  # by the positions of the carriers, 0 … L
+        # By the positions of the carriers, 0 … L; the start is read first of all.
+        content = torch.cat([~texts.begun[rows], fresh], 1)
+        texts.begun[rows] = True
         asked = torch.zeros_like(content).index_put_((row, position), torch.ones_like(row, dtype=torch.bool))
         # Those of tokens come first, since they are cached.
         kind = torch.where(content, 0, torch.where(asked, 1, 2))
@@ -265,12 +281,9 @@ class WritingPredictor(Predictor):
         positions = order[:, :count]
         is_content = content.gather(1, positions)
         read = F.pad(tokens, (1, 0), value=self.mask_id).gather(1, positions)
-        itself = torch.eye(count, dtype=torch.bool, device=tokens.device)
-        cached = texts.filled(host_rows)[:, None].expand(-1, count, -1)
-        seen = torch.cat([cached, is_content[:, None] | itself], 2)[:, None]
-        cache = TurnCache(texts, rows, host_rows, new)
-        hidden = self.module.backbone(read, positions=positions, attention=seen, cache=cache)
-        cache.finish()
+        cache = TurnCache(texts, self.rows, host_rows, count)
+        hidden = self.module.backbone(read, positions=positions, attention=cache.attention(is_content), cache=cache)
+        cache.finish(new)
         slot = torch.zeros_like(order).scatter_(
             1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)
         )
@@ -286,46 +299,55 @@ class Texts:
 
     def __init__(self, batch: int, length: int, device: torch.device) -> None:
         self.known = torch.zeros(batch, length, dtype=torch.bool, device=device)  # bool [B, L]
+        self.begun = torch.zeros(batch, 1, dtype=torch.bool, device=device)  # whether the start has been read
         self.count = torch.zeros(batch, dtype=torch.int64)  # cached tokens of each row, on the host
-        self.layers: list[tuple[Tensor, Tensor]] = []  # [B, H, C, D/H] each
-
-    def filled(self, rows: Tensor) -> Tensor:
-        """Return which of the cached places of rows, int64 [A] on the host, are filled, bool [A, C]."""
-        count = self.count[rows]
-        return (torch.arange(int(count.max()) if len(count) else 0) < count[:, None]).to(self.known.device)
+        self.layers: list[list[Tensor]] = []  # keys and values, [B, H, C, D/H] each
 
 
 class TurnCache(Cache):
-    """The cache of some rows in a turn: it stores the first keys and values of each, as many as are of new tokens."""
+    """The cache of some rows in a turn. A row's new keys and values follow its cached ones; some of them stay.
 
-    def __init__(self, texts: Texts, rows: Tensor, host_rows: Tensor, new: Tensor) -> None:
+    Those of its new tokens come first and are counted as cached by `finish`; the others are overwritten in the next
+    turn.
+    """
+
+    def __init__(self, texts: Texts, rows: Tensor | None, host_rows: Tensor, carriers: int) -> None:
         super().__init__()
-        self.texts, self.rows, self.host_rows, self.new = texts, rows, host_rows, new
-        self.count = texts.count[host_rows]
-        self.most = int(self.count.max()) if len(rows) else 0
+        device = texts.known.device
+        self.texts, self.rows, self.host_rows = texts, rows, host_rows
+        self.cached = texts.count[host_rows]  # int64 [A] on the host
+        self.width = int(self.cached.max()) + carriers if len(self.cached) else 0
+        # The place of each carrier, and the carrier of each place.
+        self.place = (self.cached[:, None] + torch.arange(carriers)).to(device, non_blocking=True)
+        self.carrier = (torch.arange(self.width) - self.cached[:, None]).to(device, non_blocking=True)
 
     def __len__(self) -> int:
         """Return C, the most cached tokens of a row."""
-        return self.most
+        return int(self.cached.max()) if len(self.cached) else 0
+
+    def attention(self, is_content: Tensor) -> Tensor:
+        """Return what each carrier sees, bool [A, 1, T, C + T]: cached tokens, new ones, and itself."""
+        T = is_content.shape[1]
+        within = self.carrier.clamp(0, T - 1) == self.carrier
+        new = is_content.gather(1, self.carrier.clamp(0, T - 1)) & within
+        itself = self.carrier[:, None] == torch.arange(T, device=is_content.device)[:, None]
+        return (itself | (new | (self.carrier < 0))[:, None])[:, None]
 
     @override
     def join(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        stored = self.texts.layers
+        stored, (_, H, _, width) = self.texts.layers, keys.shape
         if layer == len(stored):
-            B, (_, H, _, width) = len(self.texts.known), keys.shape
-            stored.append((keys.new_zeros(B, H, 0, width), values.new_zeros(B, H, 0, width)))
-        kept = int(self.new.max()) if len(self.new) else 0
-        room = self.most + kept - stored[layer][0].shape[2]
-        if room > 0:
-            stored[layer] = (F.pad(stored[layer][0], (0, 0, 0, room)), F.pad(stored[layer][1], (0, 0, 0, room)))
+            B, L = self.texts.known.shape
+            stored.append([keys.new_zeros(B, H, L + 1, width) for _ in range(2)])
+        if (more := self.width - stored[layer][0].shape[2]) > 0:
+            stored[layer] = [F.pad(old, (0, 0, 0, more)) for old in stored[layer]]
+        rows = torch.arange(len(keys), device=keys.device) if self.rows is None else self.rows
         joined = []
-        index = (self.count[:, None] + torch.arange(kept)).to(keys.device)
-        for old, fresh in zip(stored[layer], (keys, values), strict=True):
-            joined.append(torch.cat([old[self.rows, :, : self.most].to(fresh.dtype), fresh], 2))
-            # What is written beyond a row's new tokens is overwritten by its next ones.
-            old[self.rows[:, None], :, index] = fresh[:, :, :kept].transpose(1, 2).to(old.dtype)
+        for old, new in zip(stored[layer], (keys, values), strict=True):
+            old[rows[:, None], :, self.place] = new.transpose(1, 2).to(old.dtype)
+            joined.append((old if self.rows is None else old[rows])[:, :, : self.width].to(new.dtype))
         return joined[0], joined[1]
 
-    def finish(self) -> None:
-        """Count the new tokens as cached."""
-        self.texts.count[self.host_rows] += self.new
+    def finish(self, new: Tensor) -> None:
+        """Count the first carriers of each row, as many as `new` says, int64 [A] on the host, as cached."""
+        self.texts.count[self.host_rows] += new

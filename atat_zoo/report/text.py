@@ -193,7 +193,7 @@ def states(start: Tensor, frames: Sequence[dict[str, Any]], mask_id: int) -> Ten
 def entropies(denoiser: Denoiser, z: Tensor) -> list[list[list[float]]]:
     """Return [position, entropy in nats] of the predictions at the masks of each row of z, int64 [F, L].
 
-    A model that reads block by block, or class by class, predicts the first one that is not complete, and no other.
+    A model that reads block by block predicts the first one that is not complete, and no other.
     """
     masked = z == denoiser.mask_id
     turn = denoiser.turn(torch.arange(z.shape[1], device=z.device))

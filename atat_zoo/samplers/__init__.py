@@ -38,8 +38,8 @@ class Sample:
 class Sampler(Protocol):
     """A component of the kind sampler.
 
-    Objectives whose model reads a text from left to right take only samplers that are `causal` or `blockwise`, and one
-    whose model reads class by class only those that are `classwise`; a class that inherits from this one is none.
+    Objectives whose model reads a text from left to right take only samplers that are `causal` or `blockwise`; a class
+    that inherits from this one is none.
     """
 
     name: str
@@ -55,11 +55,6 @@ class Sampler(Protocol):
 
         It then shows no more than the denoiser sees at once.
         """
-        return False
-
-    @property
-    def classwise(self) -> bool:
-        """Whether it goes class by class, position i in class i mod its `stride`, or None for that of the model."""
         return False
 
     @property
@@ -133,17 +128,15 @@ class SamplerPart(Protocol):
         return ()
 
 
-def shifted(
-    observe: Observer | None, *, rows: int = 0, positions: int = 0, apart: int = 1, steps: int = 0
-) -> Observer | None:
-    """Return an observer that reports to `observe`, if any, with these offsets, and with neighbours `apart`."""
+def shifted(observe: Observer | None, *, rows: int = 0, positions: int = 0, steps: int = 0) -> Observer | None:
+    """Return an observer that reports to `observe`, if any, with these offsets."""
     if observe is None:
         return None
 
     def tell(record: dict[str, Any]) -> None:
         found = record.get("hidden", record)
         moved = {"rows": [row + rows for row in found["rows"]]}
-        moved["positions"] = [i * apart + positions for i in found["positions"]]
+        moved["positions"] = [i + positions for i in found["positions"]]
         observe(record | ({"hidden": moved} if "hidden" in record else moved) | {"step": record["step"] + steps})
 
     return tell

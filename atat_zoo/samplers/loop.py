@@ -29,10 +29,6 @@ BLOCKS = (
     "this model predicts a text block by block from the text before, and the sampler asks for more than one block at "
     'once; choose the sampler "semi_autoregressive", or "left_to_right"'
 )
-CLASSES = (
-    "this model predicts a text class by class, and the sampler asks for a class before the earlier ones are complete; "
-    'choose the sampler "strided"'
-)
 _MANY = 100  # steps for each masked token: with more, it is said that they are many
 
 
@@ -89,7 +85,7 @@ class _Run:
         facts = torch.stack([self.seeds, self.free.sum(1), masked.sum(1), self.gaps(masked)])
         self.host_seeds, self.total, masks, gaps = to_host(facts)
         if gaps.any():
-            raise UserError(BLOCKS if denoiser.stride is None else CLASSES)
+            raise UserError(BLOCKS)
         self.closed, self.remaining, self.nfe = masks - self.total, self.total.clone(), torch.zeros_like(self.total)
         longest = int(self.total.max()) if len(tokens) else 0
         self.most = torch.tensor([parts.pace.most(n) if longest else 0 for n in self.total.tolist()], dtype=torch.int64)

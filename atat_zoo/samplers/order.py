@@ -259,23 +259,20 @@ class StridedOrder(Order):
 
     def __call__(self, step: Step) -> Tensor:
         """Return minus the class, float64 [A, L]."""
-        return -strided_classes(step.free, self.stride, self.offset, step.seeds).double()
+        number = step.free.cumsum(1) - 1
+        return -((number + offsets(self.offset, self.stride, step.seeds)[:, None]) % self.stride).double()
 
 
-def strided_classes(free: Tensor, stride: int, offset: Offset, seeds: Tensor) -> Tensor:
-    """Return (j + o) mod s of the positions to fill, number j of a row, int64 [A, L], from bool [A, L].
-
-    o is 0, or drawn by the seed of each row, int64 [A].
-    """
+def offsets(offset: Offset, stride: int, seeds: Tensor) -> Tensor:
+    """Return o, 0 or drawn by the seed of each row, int64 [A], below the stride; on the device of the seeds."""
     import torch
 
     from atat_zoo.diffusion.randomness import fold, stream, uniform
 
-    number = (free.cumsum(1) - 1).clamp(min=0)
-    if offset == "random":
-        drawn = uniform(fold(fold(seeds, stride), stream(0, "order")), 1, torch.float64)
-        number = number + (drawn * stride).floor().long()
-    return number % stride
+    if offset == "none":
+        return torch.zeros_like(seeds)
+    drawn = uniform(fold(fold(seeds, stride), stream(0, "order")), 1, torch.float64)
+    return (drawn * stride).floor().long().squeeze(1)
 
 
 @component

@@ -47,6 +47,30 @@ class LeftToRightSampler(CompositeSampler):
 
 
 @component
+class StridedSampler(CompositeSampler):
+    """Of the positions to fill, number j has turn j mod s, and all of a turn are drawn in one step.
+
+    A text of any length takes s evaluations. Nothing in it adapts, so it is what an adaptive sampler of as many
+    evaluations is to be compared with. With a random offset o, drawn for each text, the turn is (j + o) mod s, and the
+    text's distribution is the mean of s.
+    """
+
+    name = "strided"
+    summary = "positions to fill by their number mod s, all of a number in one step; as strided models need"
+    refs = ("arXiv:2601.16971",)
+
+    stride: int = param(16, help="s, the number of turns, and the most evaluations of a text", ge=1)
+    offset: orders.Offset = param("none", help="random: each text begins with a turn of its own")
+    draw: draws.Draw = part("draw", "categorical", help="from log-probabilities to a token")
+
+    @override
+    def parts(self) -> SamplerParts:
+        order = orders.StridedOrder(stride=self.stride, offset=self.offset)
+        pace = paces.StridedPace(stride=self.stride, offset=self.offset)
+        return SamplerParts(order=order, pace=pace, draw=self.draw)
+
+
+@component
 class CombinationSampler(CompositeSampler):
     """Any order, pace, remask, stop and draw, each named in its own table; the defaults are `ancestral`."""
 

@@ -20,8 +20,8 @@ class TokenSource:
         """Return tokens, int64 [M], at rows of the step and positions, int64 [M]; log_probs are [M, V]."""
         return draw(log_probs, fold(step.keys("draw")[row], position), step, row)
 
-    def at(self, first: int, apart: int = 1) -> TokenSource:
-        """Return the source for a run on a part of the text, which has position first + apart · i as its position i."""
+    def at(self, first: int) -> TokenSource:
+        """Return the source for a run on a part of the text, which has position first + i as its position i."""
         return self
 
 
@@ -34,17 +34,17 @@ class TeacherForcing(TokenSource):
     def __init__(self, tokens: Tensor) -> None:
         self.tokens = tokens
         self.nats = torch.zeros(tokens.shape, dtype=torch.float64, device=tokens.device)
-        self.first, self.apart = 0, 1
+        self.first = 0
 
     @override
     def __call__(self, draw: Draw, log_probs: Tensor, step: Step, row: Tensor, position: Tensor) -> Tensor:
-        index = step.rows[row], self.first + self.apart * position
+        index = step.rows[row], self.first + position
         tokens = self.tokens[index]
         self.nats[index] = -draw.log_prob(tokens, log_probs, step, row)
         return tokens
 
     @override
-    def at(self, first: int, apart: int = 1) -> TeacherForcing:
+    def at(self, first: int) -> TeacherForcing:
         part = copy.copy(self)  # which writes into the same nats
-        part.first, part.apart = first, apart
+        part.first = first
         return part

@@ -50,7 +50,7 @@ def check_guidance(guidance: Guidance, examples: int = 30, *, start: str = "") -
         assert isinstance(guided, Writer), "guide returns a Writer"
         for name in ("tokenizer", "length", "special", "device"):
             assert getattr(guided, name) == getattr(writer, name), f"guidance has changed {name}"
-        for name in ("mask_id", "reads_time", "window", "block_size", "stride"):
+        for name in ("mask_id", "reads_time", "window", "block_size"):
             assert getattr(guided.denoiser, name) == getattr(writer.denoiser, name), f"guidance has changed {name}"
         assert isinstance(guided.cost, int), "cost is a whole number of passes"
         assert guided.cost >= writer.cost, "guidance does not make an evaluation cheaper"

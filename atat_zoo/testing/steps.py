@@ -208,8 +208,7 @@ def check_position_sets(sets: Any, examples: int = 50) -> None:
             together = begins.sum(1) <= 1
             last = turns.amax(1, keepdim=True)
             steps = (turns == turns.roll(1, 1) + 1) | (turns.roll(1, 1) == last) | ~free
-            first = (turns == 0) | free.all(1, keepdim=True)
-            right = torch.where(begins, first, steps).all(1)
+            right = torch.where(begins, turns == 0, steps).all(1)
             holds(right | ~together, "ascending turns of neighbours go on by one from 0, and begin anew after the last")
 
 

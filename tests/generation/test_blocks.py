@@ -5,8 +5,8 @@ import torch
 
 from atat_zoo.generation import Writer
 from atat_zoo.generation.guidance import ClassifierFreeGuidance, ClassifierGuidance, TokenBiasGuidance
-from atat_zoo.samplers.piecewise import SemiAutoregressiveSampler
 from atat_zoo.samplers.published import CombinationSampler
+from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.tokenizers import CharactersTokenizer
 from tests.generation.test_classifier import bag
 from tests.samplers.exactness import random_model

@@ -5,8 +5,8 @@ import torch
 
 from atat_zoo.errors import UserError
 from atat_zoo.generation import Writer
-from atat_zoo.samplers.piecewise import SemiAutoregressiveSampler
 from atat_zoo.samplers.published import AncestralSampler, UncertaintyGuidedSampler
+from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed, hashed_importance
 from tests.generation.alphabet import Alphabet
 

@@ -17,8 +17,8 @@ from atat_zoo.measure.policy import bracket_value, measure_policy, policy_nats
 from atat_zoo.samplers.draw import CategoricalDraw, NucleusDraw, TopKDraw
 from atat_zoo.samplers.order import LeftToRightOrder, RandomOrder, StridedOrder, UncertaintyOrder
 from atat_zoo.samplers.pace import EverythingPace, OneAtATimePace
-from atat_zoo.samplers.piecewise import SemiAutoregressiveSampler
 from atat_zoo.samplers.published import AncestralSampler, LeftToRightSampler
+from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.samplers.teacher_forcing import TeacherForcing
 from atat_zoo.testing.sampling import assemble
 from atat_zoo.testing.toys import ENTROPY, FunctionDenoiser, Hashed, hashed_importance, toy

@@ -2,7 +2,6 @@
 
 import math
 
-import attrs
 import pytest
 import torch
 from small_objectives import BACKBONE, BASELINES, CONTEXT, L, N, V, assembled, batch, build, full_batch
@@ -20,8 +19,8 @@ LEFT = Zoo.load().spec("sampler", "left_to_right")
 BOUNDED = ["autoregressive", "block", "d3pm", "sedd", "strided"]
 EXACT = ["autoregressive", "strided"]
 # What writes a model that has an order of its own.
-STRIDED = Zoo.load().spec("sampler", "strided")
-WRITES = {"autoregressive": LEFT, "block": LEFT, "sets": attrs.evolve(STRIDED, stride=3), "strided": STRIDED}
+STRIDED = Zoo.load().spec("sampler", {"use": "strided", "stride": 3})
+WRITES = {"autoregressive": LEFT, "block": LEFT, "sets": STRIDED, "strided": STRIDED}
 
 
 @pytest.mark.parametrize("name", ALL)

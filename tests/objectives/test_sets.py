@@ -1,4 +1,4 @@
-"""The objective `sets`: its likelihood is exact for every map of turns, and a written text costs what it says."""
+"""`sets` and `strided`: the likelihood is exact for every map of turns, and a written text costs what it says."""
 
 import itertools
 
@@ -8,13 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_objectives import BACKBONE, L, N, V, batch, build
 
-from atat_zoo import Zoo
+from atat_zoo import UserError, Zoo
+from atat_zoo.bounds import ExactKBound
 from atat_zoo.diffusion.randomness import fold, row_keys
+from atat_zoo.experiment import from_table
 from atat_zoo.measure.policy import policy_nats
 from atat_zoo.registry import Context
-from atat_zoo.samplers.order import strided_classes
+from atat_zoo.samplers.order import offsets
 
 ZOO = Zoo.load()
+DEEP = BACKBONE | {"layers": 2, "local_heads": 1, "max_length": 32}
+COUNTED = DEEP | {"neighbours": 2}
 MAPS = [
     "strided",
     {"use": "strided", "stride": 3, "random_offset": True},
@@ -32,8 +36,8 @@ ASCENDING = [sets for sets in MAPS if ZOO.spec("position_sets", sets).ascending]
 
 def sets_of(length, v=V, sets="strided", counts=False, **objective):
     """A network of two layers with random weights, in float64, with a prior if asked for."""
-    backbone = BACKBONE | {"layers": 2, "local_heads": 1, "max_length": 32} | ({"neighbours": 2} if counts else {})
     context = Context(vocabulary_size=v, length=length, width=16, seed=5)
+    backbone = COUNTED if counts else DEEP
     module = build({"use": "sets", **objective}, context=context, backbone=backbone, position_sets=sets)
     if counts:
         prior, pairs = module.prior, torch.cartesian_prod(torch.arange(v), torch.arange(v))
@@ -226,7 +230,7 @@ def test_the_sampler_costs_the_likelihood_of_its_sets_with_a_gap(sampler):
         turns = ZOO.spec("position_sets", {"use": "strided", "stride": 4}).turns(free, seeds, torch.zeros_like)
         torch.testing.assert_close(found.nats, nats(module, x, turns).sum(1).double())
     else:
-        turns = strided_classes(free, 4, "random", fold(seeds, 0))
+        turns = (free.cumsum(1) - 1 + offsets("random", 4, fold(seeds, 0))[:, None]) % 4
         torch.testing.assert_close(found.nats, nats(module, x, torch.where(free, turns, -1)).sum(1).double())
 
 
@@ -266,3 +270,51 @@ def test_every_free_token_has_weight_one():
     assert float(found["loss"].detach()) == pytest.approx(loss)
     assert float(found["token_loss"][~found["masked"]].abs().sum()) == 0
     assert len(found["masked"]) == N
+
+
+# One order alone
+
+
+@settings(deadline=None, max_examples=min(30, settings.default.max_examples))
+@given(data=st.data(), length=st.integers(1, 11))
+def test_strided_is_sets_of_one_kind_and_its_perplexity_their_likelihood(data, length):
+    stride, x = data.draw(st.integers(1, length)), text(length)
+    sets = sets_of(length, sets={"use": "strided", "stride": stride}, counts=data.draw(st.booleans()))
+    strided = build(
+        {"use": "strided", "stride": stride}, context=sets.context, backbone=COUNTED if sets.prior else DEEP
+    )
+    strided.double().eval().load_state_dict(sets.state_dict(), strict=False)
+    free = torch.arange(length) >= data.draw(st.integers(0, length - 1))  # behind a prompt, too
+    turns = torch.where(free, (free.cumsum(0) - 1) % stride, -1)
+    with torch.no_grad():
+        found = strided.bound(x, free.expand(x.shape), torch.arange(3), 5, ExactKBound())
+    assert found.keys() == {"nelbo"}
+    torch.testing.assert_close(found["nelbo"].contribution, nats(sets, x, turns))
+
+
+def test_strided_trains_every_token_with_weight_one():
+    module, one = build({"use": "strided", "stride": 4}), batch(1)
+    found = module.loss(one)
+    assert torch.equal(found["masked"], one.maskable)
+    assert float(found["loss"].detach()) == pytest.approx(float(found["token_loss"].sum() / one.maskable.sum()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"objective": {"use": "strided", "stride": 33}}, "objective.stride: 33 is more than data.length = 32"),
+        ({"sampler": "ancestral"}, "sampler: objective 'strided' learns one order, in 8 turns, and 'ancestral'"),
+        ({"sampler": {"use": "strided", "stride": 4}}, 'set sampler = {use = "strided", stride = 8}'),
+        ({"sampler": {"use": "strided", "stride": 8, "offset": "random"}}, "learns one order, in 8 turns"),
+        ({"backbone": {"time_conditioning": True}}, "backbone.time_conditioning: objective 'strided'"),
+        ({"evaluation": {"bound": {"use": "continuous_t"}}}, "evaluation.bound: objective 'strided'"),
+        ({"noise": "linear"}, "noise"),
+    ],
+)
+def test_what_does_not_fit_strided_is_refused_in_a_sentence(changes, said):
+    own = {"use": "strided", "stride": 8}  # of the objective and of the sampler
+    table = {"name": "x", "objective": own, "sampler": own, "data": {"length": 32}}
+    assert from_table(table).parts["objective"].exact
+    with pytest.raises(UserError) as caught:
+        from_table(table | changes)
+    assert any(said in line for line in str(caught.value).splitlines())

@@ -36,7 +36,7 @@ OBJECTIVES = {
     "d3pm": {"objective": "d3pm"},
     "adaptive": {"objective": "adaptive", "estimator": LEARNED, "sampler": "learned_order"},
     "block": {"objective": {"use": "block", "size": 4}, "sampler": "semi_autoregressive"},
-    "strided": {"objective": {"use": "strided", "stride": 4}, "sampler": "strided"},
+    "strided": {"objective": {"use": "strided", "stride": 4}, "sampler": {"use": "strided", "stride": 4}},
     "autoregressive": {"objective": "autoregressive"},
 }
 EXACT = ("strided", "autoregressive")
@@ -70,15 +70,17 @@ def test_what_is_missing_is_computed_once(made):
     assert len(list((run / "evaluations").glob("importance-*"))) == (name in WEIGHED)
 
 
-def loss_by_denoiser(denoiser, hidden, x):
-    """−log p_θ(x_i | z) from the denoiser alone, which a block model asks for block by block, [B, L], NaN elsewhere."""
-    turn = denoiser.turn(torch.arange(x.shape[1]))
-    turn = torch.zeros(x.shape[1], dtype=torch.int64) if turn is None else turn
+def loss_by_denoiser(denoiser, hidden, x, turn=None):
+    """−log p_θ(x_i | z) from the denoiser alone, which is asked turn by turn where it has turns, NaN elsewhere."""
+    turn = denoiser.turn(torch.arange(x.shape[1])) if turn is None else turn
+    turned = turn is not None
+    turn = turn if turned else torch.zeros(x.shape[1], dtype=torch.int64)
+    denoiser = denoiser.writing(torch.full_like(x, denoiser.mask_id))
     found = torch.full(x.shape, torch.nan, dtype=torch.float64)
     for number in turn.unique():
         z = torch.where((hidden & (turn == number)) | (turn > number), denoiser.mask_id, x)
         where = hidden & (turn == number)
-        if denoiser.stride is None and denoiser.block_size is None:
+        if not turned:
             z, where = torch.where(hidden, denoiser.mask_id, x), hidden
         log_probs = denoiser(z, denoiser.time_at(hidden.sum(1) / x.shape[1]), where)
         found[where] = -log_probs.double().gather(1, x[where].unsqueeze(1)).squeeze(1)
@@ -99,7 +101,9 @@ def test_the_loss_of_a_token_is_that_of_the_denoiser(made):
     levels = [maskable[None]] if name in EXACT else None
     for level in [0] if name in EXACT else [0, 4, 8]:
         masks = levels[level] if levels else list(masks_of(maskable, fold(keys, level), RATES[level], DRAWS))
-        expected = torch.stack([loss_by_denoiser(model.module.denoiser(), mask, tokens) for mask in masks]).nanmean(0)
+        turn = torch.arange(tokens.shape[1]) % 4 if name == "strided" else None
+        losses = [loss_by_denoiser(model.module.denoiser(), mask, tokens, turn) for mask in masks]
+        expected = torch.stack(losses).nanmean(0)
         for text, row in zip(found["texts"], expected.tolist(), strict=True):
             assert text["loss"][level] == pytest.approx(row, abs=2e-4)
     assert all(len(text["loss"]) == (1 if name in EXACT else len(RATES)) for text in found["texts"])

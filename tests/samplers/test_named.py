@@ -38,16 +38,6 @@ def test_the_reference_is_first_and_what_does_not_fit_is_said_why():
     assert list(refused) == ["learned_order"]
 
 
-def test_a_model_of_classes_refuses_a_random_offset():
-    def experiment(**sampler):
-        parts = {"objective": {"use": "strided", "stride": 4}, "sampler": {"use": "strided", **sampler}}
-        return from_table({"name": "x", "backbone": BACKBONE, "data": {"length": 32}, **parts})
-
-    assert experiment().parts["sampler"].offset != "random"
-    with pytest.raises(UserError, match=r'sampler\.offset: "random" is not for this model'):
-        experiment(offset="random")
-
-
 @pytest.mark.parametrize("sampler", [MaskGITSampler(), P2Sampler()])
 def test_what_no_policy_bound_covers_scores_no_text(sampler):
     z = torch.full((1, 3), 9)
@@ -57,10 +47,10 @@ def test_what_no_policy_bound_covers_scores_no_text(sampler):
 
 def test_an_observer_is_told_of_the_whole_text():
     told = []
-    observe = shifted(told.append, rows=10, positions=3, apart=2, steps=5)
+    observe = shifted(told.append, rows=10, positions=3, steps=5)
     observe({"step": 1, "rows": [0, 1], "positions": [0, 4], "tokens": [7, 8]})
     observe({"step": 2, "hidden": {"rows": [0], "positions": [1]}})
     assert told == [
-        {"step": 6, "rows": [10, 11], "positions": [3, 11], "tokens": [7, 8]},
-        {"step": 7, "hidden": {"rows": [10], "positions": [5]}},
+        {"step": 6, "rows": [10, 11], "positions": [3, 7], "tokens": [7, 8]},
+        {"step": 7, "hidden": {"rows": [10], "positions": [4]}},
     ]

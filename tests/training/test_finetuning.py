@@ -187,7 +187,7 @@ def test_an_estimator_that_both_have_is_taken_without_its_memory(root, source, t
     [
         ["objective=autoregressive", "sampler=left_to_right"],
         ["objective={use='block', size=4}", "sampler=left_to_right"],
-        ["objective={use='strided', stride=4}", "sampler=strided"],
+        ["objective={use='strided', stride=4}", "sampler={use='strided', stride=4}"],
         ["objective=sedd"],
         ["objective=d3pm"],
         ["objective=mlm"],

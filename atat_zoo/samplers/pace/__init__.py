@@ -15,6 +15,7 @@ from atat_zoo.errors import Problem
 from atat_zoo.noise import Noise
 from atat_zoo.registry import component, component_base, param, part
 from atat_zoo.samplers import SamplerPart
+from atat_zoo.samplers.order import Offset, offsets
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -290,21 +291,27 @@ class EverythingPace(SteppedPace):
 
 @component
 class StridedPace(Pace):
-    """In step j as many positions as have a number j, j + s, j + 2s, …: with the order `strided`, one class a step."""
+    """In step k as many positions as have a number j with (j + o) mod s = k: with the order `strided`, its turn k."""
 
     name = "strided"
-    summary = "one class of the order strided in every step"
-    deterministic = True
+    summary = "one turn of the order strided in every step"
 
-    stride: int = param(16, help="s, the number of classes, as in the order", ge=1)
+    stride: int = param(16, help="s, the number of turns, as in the order", ge=1)
+    offset: Offset = param("none", help="random: each text begins with a turn of its own; as in the order")
+
+    @property
+    @override
+    def deterministic(self) -> bool:
+        return self.offset == "none"
 
     def most(self, n: int) -> int:
         """Return s."""
         return self.stride
 
     def take(self, step: Step) -> Tensor:
-        """Return ⌈(n − j)/s⌉, int64 [A] on the CPU."""
-        return -((step.number - step.total) // self.stride)
+        """Return ⌈(n − (k − o) mod s)/s⌉, int64 [A] on the CPU."""
+        first = (step.number - offsets(self.offset, self.stride, step.host_seeds)) % self.stride
+        return -((first - step.total) // self.stride)
 
 
 def quota(step: Step, steps: int | None) -> Tensor:

@@ -111,11 +111,6 @@ class RunLM(LM):
         self.mask_id, self.words = self.model.context.mask_id, SpaceAwareTokenizer(self.model.tokenizer)
         experiment, denoiser = self.model.experiment, self.writer.denoiser
         objective = experiment.parts["objective"]
-        if denoiser.stride is not None:
-            raise UserError(
-                f"{run}: objective {objective.name!r} does not read all of a context, so it has no likelihood of what "
-                "follows one; name a run with another objective"
-            )
         self.sampler: Sampler = experiment.parts["sampler"] if sampler is None else Zoo.load().spec("sampler", sampler)
         for problem in conflicts_with(experiment, {"sampler": self.sampler}):
             raise UserError(problem)

@@ -10,7 +10,7 @@ from atat_zoo import Zoo
 from atat_zoo.errors import UserError
 
 # The first two follow what was trained with a model, the third reads no end that is given.
-NEEDY = ("learned_order", "policy", "strided")
+NEEDY = ("learned_order", "policy")
 SAMPLERS = [each for each in Zoo.load().names("sampler") if each not in NEEDY]
 
 

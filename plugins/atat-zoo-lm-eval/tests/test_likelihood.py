@@ -237,8 +237,6 @@ def test_what_does_not_fit_is_said_in_a_sentence(tmp_path, run):
         nats(small(), ("the", "abcdefghijk"))
     with pytest.raises(UserError, match="writes from left to right"):
         small("autoregressive", sampler="klass")
-    with pytest.raises(UserError, match="'strided' does not read all of a context"):
-        RunLM(made({"use": "strided", "stride": 4}, "strided", special="none"))
     with pytest.raises(UserError, match="nowhere"):
         RunLM(tmp_path / "nowhere")
     with pytest.raises(UserError, match="model_args: run is missing; name a run folder"):
