@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 # Two workers, one thread each: tests are many and small.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help quickstart test test-fast test-browser test-new test-plugins attack mutants docs lint golden bench gpu study study-all baselines samplers clean
 

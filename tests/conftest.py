@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections import Counter
 
 import pytest
 
@@ -24,6 +25,12 @@ def pytest_configure(config):
         "zoo", deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.too_slow], derandomize=True
     )
     settings.load_profile("zoo")
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with the files that take long, so that no worker is left alone with one at the end."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -40,7 +40,7 @@ class ArmSpec:
     overrides: tuple[str, ...] = param((), help="key=value each, after those of the study and of `like`")
     seeds: tuple[int, ...] = param((), help="the study's when absent", ge=0)
     budgets: tuple[int, ...] = param((), help="other numbers of steps, for which it is the arm NAME-STEPS", ge=1)
-    bound: str | None = param(None, help="its bound that is compared, such as sets; its perplexity when absent")
+    bound: str | None = param(None, help="which of its bounds is compared, such as sets; the first when absent")
     against: tuple[str, ...] = param((), help="arms that it is compared with; the baseline when absent")
     match_seconds: str | None = param(
         None, help="an arm whose seconds of training it takes; its steps follow from the time per step of `like`"

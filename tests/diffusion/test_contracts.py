@@ -17,7 +17,7 @@ class Least(Denoiser):
 
 
 class More(Least):
-    reads_time, window, block_size, stride = True, 7, 2, 3
+    reads_time, window, block_size = True, 7, 2
     estimates_importance = gives_order_weights = True
     importance_reads = "z"
 
@@ -29,7 +29,7 @@ class More(Least):
 
 
 TEXT = torch.full((2, 4), 3)
-DEFAULTS = {"reads_time": False, "window": None, "block_size": None, "stride": None, "importance_reads": "x"}
+DEFAULTS = {"reads_time": False, "window": None, "block_size": None, "importance_reads": "x"}
 DEFAULTS |= {"mask_id": 3, "estimates_importance": False, "gives_order_weights": False}
 
 
