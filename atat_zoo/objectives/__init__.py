@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from atat_zoo.diffusion.bounds import Estimate, WeightedMask
+    from atat_zoo.experiment import Experiment
 
 # (logits [N, V], clean tokens x [N]) → a score of each prediction, [N].
 Score: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"
@@ -112,9 +113,9 @@ class Objective(Protocol):
     masks_attention: ClassVar[bool] = False
     importance_reads: ClassVar[str] = "x"  #: what an estimator that learns may read: "x" or "z", or "z" alone
 
-    def network_input(self, rows: int, length: int) -> tuple[int, int]:
-        """Return how many rows its network reads in a step over `rows` sequences of `length`, and how many tokens."""
-        return rows, length
+    def network_input(self, experiment: Experiment) -> tuple[int, int]:
+        """Return how many rows its network reads in a step over the global batch, and how many tokens of each."""
+        return experiment.train.batch_size, experiment.data.length
 
     def build(self, context: Context, parts: Mapping[str, object], batch_size: int) -> nn.Module:
         """Return an `ObjectiveModule`; row n of the stream belongs to step n // `batch_size`.

@@ -77,8 +77,8 @@ class AdaptiveObjective(Objective):
         return self.draws or (2 if self.learns else 1)
 
     @override
-    def network_input(self, rows: int, length: int) -> tuple[int, int]:
-        return self.repeats * rows, length
+    def network_input(self, experiment: Experiment) -> tuple[int, int]:
+        return self.repeats * experiment.train.batch_size, experiment.data.length
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: an estimator that reads z or t, or one that cannot be learned."""

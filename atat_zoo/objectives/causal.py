@@ -43,8 +43,8 @@ class BlockObjective(Objective):
     weight: Literal["nelbo", "simple"] = param("nelbo", help=OMEGA)
 
     @override
-    def network_input(self, rows: int, length: int) -> tuple[int, int]:
-        return rows, 2 * length
+    def network_input(self, experiment: Experiment) -> tuple[int, int]:
+        return experiment.train.batch_size, 2 * experiment.data.length
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: the length, rates without a variance, or a choice that does not fit a causal model."""

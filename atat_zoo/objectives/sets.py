@@ -57,8 +57,9 @@ class SetsObjective(Objective):
     importance_loss_weight: float = param(0.1, help="λ, weight of the importance estimator's loss", ge=0)
 
     @override
-    def network_input(self, rows: int, length: int) -> tuple[int, int]:
-        return rows, length + 1  # of sets that ascend; others read up to twice as many
+    def network_input(self, experiment: Experiment) -> tuple[int, int]:
+        once = experiment.parts["position_sets"].ascending and not self.subsets  # else it is at most twice as many
+        return experiment.train.batch_size, (1 if once else 2) * experiment.data.length + 1
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: shares above 1, an estimator that reads the clean text, or one that reads a time."""
@@ -101,8 +102,8 @@ class StridedObjective(Objective):
     stride: int = param(16, help="s, the number of turns; at most data.length, where it is autoregressive", ge=1)
 
     @override
-    def network_input(self, rows: int, length: int) -> tuple[int, int]:
-        return rows, length + 1
+    def network_input(self, experiment: Experiment) -> tuple[int, int]:
+        return experiment.train.batch_size, experiment.data.length + 1
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: the stride, or a sampler of another order than the only one that is learned."""

@@ -40,12 +40,13 @@ def step_flops(experiment: Experiment, vocabulary_size: int, mask_rate: float) -
 
     `mask_rate` is the share of the tokens that need logits.
     """
-    backbone, rows, length = experiment.parts["backbone"], experiment.train.batch_size, experiment.data.length
+    backbone, objective = experiment.parts["backbone"], experiment.parts["objective"]
+    rows, length = experiment.train.batch_size, experiment.data.length
     if not hasattr(backbone, "flops"):
         return None
-    objective, tokens = experiment.parts["objective"], length
+    tokens = length
     if hasattr(objective, "network_input"):  # that of a plugin may be nobody's heir
-        rows, tokens = objective.network_input(rows, length)
+        rows, tokens = objective.network_input(experiment)
     forward: float = backbone.flops(vocabulary_size, rows, tokens, mask_rate * rows * length)
     return 3 * forward
 

@@ -43,6 +43,14 @@ def test_the_formula_is_what_torch_counts(name):
     assert step_flops(experiment, V, rate) == pytest.approx(flops, rel=tolerance)
 
 
+def test_sets_that_read_tokens_twice_count_at_most_twice():
+    experiment = load(
+        "baselines/sets", [f"train.batch_size={ROWS}", f"data.length={LENGTH}", "position_sets.use=random"]
+    )
+    flops, rate = counted(experiment)
+    assert flops <= step_flops(experiment, V, rate) < 1.3 * flops
+
+
 @pytest.mark.parametrize(
     "backbone", [{"time_conditioning": True}, {"mlp_ratio": 2.5, "tied": True, "output_bias": "zero"}]
 )

@@ -35,10 +35,6 @@ class PlaceholderObjective:
 
         return Damped(context, parts, batch_size, self.scale)
 
-    def network_input(self, rows: int, length: int) -> tuple[int, int]:
-        """Return how many rows the network reads in a step, and how many tokens."""
-        return rows, length
-
 
 @hookimpl
 def atat_zoo_objective() -> list[type]:
