@@ -97,9 +97,9 @@ def _multipliers(multipliers: Sequence[Table] | None) -> Iterator[str]:
     """Yield the table of step multipliers; nothing of a study without budgets."""
     if not multipliers:
         return
-    beyond, rows = {None: "", "above": "> ", "below": "< "}, []
+    ends, rows = {"inside": "", "beyond": "> ", "before": "< ", "unknown": ""}, []
     for arm in multipliers:
-        values = [f"{one['seed']}: {beyond[one['beyond']]}{one['multiplier']:.2f}" for one in arm["each"]]
+        values = [f"{one['seed']}: {ends[one['where']]}{cell(one['multiplier'], '.2f')}" for one in arm["each"]]
         over = arm["over_seeds"]
         interval = f"{over['value']:.2f} [{over['low']:.2f}, {over['high']:.2f}]" if over else NONE
         rows.append([arm["arm"], ", ".join(values), interval])

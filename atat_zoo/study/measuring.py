@@ -15,7 +15,6 @@ import attrs
 import numpy as np
 import torch
 from torch import Tensor
-from typing_extensions import override
 
 from atat_zoo.data.build import build
 from atat_zoo.data.sequences import held_out
@@ -58,15 +57,11 @@ class Measured(MeasuredRun):
     weights: str  # SHA-256
     text: str  # SHA-256 of the tokens
 
-    def __attrs_post_init__(self) -> None:
-        if self.run.bound not in (None, *self.nats):
-            problem = f"{self.run.path} has no bound {self.run.bound!r} (there are: {', '.join(self.nats)})"
-            raise UserError(f"{problem}; change arms.{self.run.arm}.bound")
-
     @property
-    @override
-    def quantity(self) -> str:
-        return self.run.bound or next(iter(self.nats))
+    def compared(self) -> str:
+        """The bound that the study compares: that of the arm, if the run has it, or the objective's first."""
+        bound = self.run.bound
+        return bound if bound is not None and bound in self.nats else self.quantity
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -46,7 +46,7 @@ def choices(study: Study, measured: Sequence[Measured]) -> dict[str, dict[str, A
     points, chosen = list(study.sweep.points), {}
     for arm in study.swept:
         of_arm = [each for each in measured if each.run.arm == arm]
-        nats = {str(each.run.point): float(each.nats[each.quantity].sum() / each.count.sum()) for each in of_arm}
+        nats = {str(each.run.point): _nats(each, each.compared) for each in of_arm}
         nats = {point: value for point, value in nats.items() if math.isfinite(value)}
         if nats:
             best = min(nats, key=nats.__getitem__)
@@ -90,13 +90,14 @@ def arm_table(study: Study, arm: str, measured: Mapping[int, Measured], how: Map
 def _run_table(measured: Measured, how: Mapping[str, Any]) -> dict[str, Any]:
     run, past = measured.run, history(measured.run.folder, measured.run.experiment, until=measured.step)
     lines = run.folder.read_metrics(damaged=True)
-    keys, counted = ("value", "stderr", "nats_per_token", "bits_per_byte"), measured.beside()
+    keys = ("value", "stderr", "nats_per_token", "bits_per_byte")
+    counted = measured.beside() if measured.compared == measured.quantity else None  # under the same masks
     return {
         "seed": run.seed,
         "run": run.name,
         "step": measured.step,
         "bounds": {title(name): {key: getattr(b, key) for key in keys} for name, b in measured.bounds().items()},
-        "bound": title(measured.quantity),
+        "bound": title(measured.compared),
         "count_table": counted and counted.to_table(),
         "steps": measured.step,
         "tokens": int(lines[-1]["tokens"]) if lines and "tokens" in lines[-1] else None,
@@ -123,14 +124,12 @@ def compare(one: Mapping[int, Measured], other: Mapping[int, Measured]) -> dict[
     seeds = [seed for seed in one if seed in other]
     if not seeds:
         return {"problem": "no seed of which both are finished"}
-    quantity = other[seeds[0]].quantity
-    mine = one[seeds[0]].run.bound or quantity
+    pairs = []
     for seed in seeds:
-        if mine not in one[seed].nats:
-            return {"problem": f"no bound {quantity!r}, by which the other is measured"}
-        if one[seed].text != other[seed].text:
-            return {"problem": "other held-out tokens: its corpus or its tokenizer differs"}
-    pairs = [(one[seed].nats[mine], other[seed].nats[quantity]) for seed in seeds]
+        if problem := apart(one[seed], other[seed]):
+            return {"problem": problem}
+        mine, theirs = bounds_of(one[seed], other[seed])
+        pairs.append((one[seed].nats[mine], other[seed].nats[theirs]))
     differences = paired_over(pairs, one[seeds[0]].count)
     differences["each"] = [{"seed": seed, **each} for seed, each in zip(seeds, differences["each"], strict=True)]
     ratios: dict[str, list[float | None]] = {}
@@ -139,7 +138,25 @@ def compare(one: Mapping[int, Measured], other: Mapping[int, Measured]) -> dict[
         for key in (*_COSTS, "parameters"):
             ratios.setdefault(key, []).append(a[key] / b[key] if a[key] and b[key] else None)
     medians = {key: _median(values) for key, values in ratios.items()}
-    return {"bound": title(mine), "seeds": seeds, **differences, "ratios": medians}
+    return {
+        "bound": title(bounds_of(one[seeds[0]], other[seeds[0]])[0]),
+        "seeds": seeds,
+        **differences,
+        "ratios": medians,
+    }
+
+
+def bounds_of(one: Measured, other: Measured) -> tuple[str, str]:
+    """Return the bounds by which a run is compared with another: the other's, unless the run's arm names one."""
+    return one.run.bound or other.compared, other.compared
+
+
+def apart(one: Measured, other: Measured) -> str | None:
+    """Return what keeps two runs of a seed from being compared."""
+    mine, _ = bounds_of(one, other)
+    if mine not in one.nats:
+        return f"no bound {mine!r} (there are: {', '.join(one.nats)})"
+    return None if one.text == other.text else "other held-out tokens: its corpus or its tokenizer differs"
 
 
 def multipliers(study: Study, measured: ByArm) -> list[dict[str, Any]]:
@@ -147,39 +164,44 @@ def multipliers(study: Study, measured: ByArm) -> list[dict[str, Any]]:
 
     By interpolation of nats per token in ln steps between the baseline's budgets, three or more; of each seed that all
     of them have, and the t-interval of ln m over seeds. Where a value is outside of the curve, m is more or less than
-    that of its end.
+    that of its end; where the curve does not fall, or a number is not finite, there is none.
     """
-    curve = study.at_budgets(study.baseline)
-    if len(curve) < 3 or not all(measured.get(arm) for arm in curve):
+    curve, found = study.at_budgets(study.baseline), []
+    if len(curve) < 3:
         return []
-    found = []
-    for arm, runs in measured.items():
+    for arm in (arm for arm in measured if arm not in curve):
         each = []
-        for seed in runs if arm not in curve else ():
-            if all(seed in measured[budget] for budget in curve):
-                points = sorted((measured[budget][seed].step, _nats(measured[budget][seed])) for budget in curve)
-                each.append({"seed": seed, **_multiplier(points, runs[seed].step, _nats(runs[seed]))})
+        for seed, run in measured[arm].items():
+            budgets = [measured[budget][seed] for budget in curve if seed in measured.get(budget, {})]
+            if len(budgets) < len(curve) or any(apart(run, budget) for budget in budgets):
+                continue
+            mine, theirs = bounds_of(run, budgets[0])
+            points = sorted((budget.step, _nats(budget, theirs)) for budget in budgets)
+            each.append({"seed": seed, **_multiplier(points, run.step, _nats(run, mine))})
         if each:
-            inside = all(one["beyond"] is None for one in each)
+            inside = all(one["where"] == "inside" for one in each)
             interval = over_seeds([math.log(one["multiplier"]) for one in each]) if inside else None
             ends = interval and {key: math.exp(getattr(interval, key)) for key in ("value", "low", "high")}
             found.append({"arm": arm, "curve": curve, "each": each, "over_seeds": ends})
     return found
 
 
-def _nats(measured: Measured) -> float:
-    return float(measured.nats[measured.quantity].sum() / measured.count.sum())
+def _nats(measured: Measured, bound: str) -> float:
+    return float(measured.nats[bound].sum() / measured.count.sum())
 
 
 def _multiplier(points: Sequence[tuple[int, float]], steps: int, nats: float) -> dict[str, Any]:
-    """Return m of an arm from the (steps, nats per token) of the curve, and which end it lies beyond, if any."""
-    if not nats <= points[0][1]:
-        return {"multiplier": points[0][0] / steps, "beyond": "below"}
+    """Return m of an arm from the (steps, nats per token) of the curve, and where on the curve its value lies."""
+    falls = all(before > after for (_, before), (_, after) in pairwise(points))
+    if not falls or not all(math.isfinite(value) for value in (nats, *(value for _, value in points))):
+        return {"multiplier": None, "where": "unknown"}
+    if nats > points[0][1]:
+        return {"multiplier": points[0][0] / steps, "where": "before"}
     for (left, high), (right, low) in pairwise(points):
-        if low <= nats <= high:
-            share = (high - nats) / (high - low) if high > low else 0.0
-            return {"multiplier": left * (right / left) ** share / steps, "beyond": None}
-    return {"multiplier": points[-1][0] / steps, "beyond": "above"}
+        if low <= nats:
+            share = (high - nats) / (high - low)
+            return {"multiplier": left * (right / left) ** share / steps, "where": "inside"}
+    return {"multiplier": points[-1][0] / steps, "where": "beyond"}
 
 
 def _median(values: Sequence[Any]) -> Any:

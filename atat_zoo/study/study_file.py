@@ -164,7 +164,8 @@ class Study:
 
     def at_budgets(self, arm: str) -> list[str]:
         """Return an arm and its names at other numbers of steps."""
-        return [arm, *(f"{arm}-{steps}" for steps in self.arms[arm].budgets)]
+        budgets = self.arms[arm].budgets if arm in self.arms else ()
+        return [arm, *(f"{arm}-{steps}" for steps in budgets)]
 
     def overrides_of(self, arm: str) -> list[str]:
         """Return the overrides of an arm: the study's, those of what it is like, its own."""
@@ -172,7 +173,7 @@ class Study:
 
     def against(self, arm: str) -> tuple[str, ...]:
         """Return the arms that this one is compared with."""
-        return self.arms[arm].against or (() if arm == self.baseline else (self.baseline,))
+        return self.arms[arm].against or (() if arm in self.at_budgets(self.baseline) else (self.baseline,))
 
     def run(self, arm: str, seed: int, point: str | None = None, steps: int | None = None) -> StudyRun:
         """Return a run of an arm, with the overrides of a point, and a number of steps that was measured."""
@@ -249,10 +250,8 @@ def load(file: Path) -> Study:
                 problems.append(f"arms.{clip(key)}: expected a name of letters, digits and . = + - _, for a folder")
             arms[key] = arm
     _refuse(problems, file)
-    every = list(_with_budgets(arms, plain.baseline))
-    times = Counter(key for key, _ in every)
-    _refuse([f"arms.{key}: is an arm and a budget of another, too; rename it" for key in times if times[key] > 1], file)
-    arms = dict(every)
+    _refuse(list(_budgets(arms, plain.baseline, parts["sweep"])), file)
+    arms = dict(_with_budgets(arms, plain.baseline))
     study = Study(
         name=name,
         file=file,
@@ -270,14 +269,32 @@ def load(file: Path) -> Study:
     return study
 
 
+def _budgets(arms: Mapping[str, ArmSpec], baseline: str, sweep: SweepSpec | None) -> Iterator[str]:
+    """Check that every budget is an arm of its own, and that what it is compared with has it, too."""
+    for name, arm in arms.items():
+        where = f"arms.{name}.budgets"
+        if arm.budgets and arm.match_seconds is not None:
+            yield f"{where}: the steps of {name!r} are measured; leave the budgets out"
+        for steps, times in Counter(arm.budgets).items():
+            if times > 1:
+                yield f"{where}: {steps} is there twice; name each once"
+            if f"{name}-{steps}" in arms:
+                yield f"arms.{name}-{steps}: is an arm, and {name!r} with {steps} steps, too; rename it"
+            for other in arm.against or (baseline,):
+                if other in arms and steps not in arms[other].budgets:
+                    yield f"{where}: {steps} is none of {other!r}, which it is compared with; add it there"
+    for point, overrides in sweep.points.items() if sweep else ():
+        if any(arm.budgets for arm in arms.values()) and any(text.startswith("train.steps=") for text in overrides):
+            yield f"sweep.points.{point}: train.steps is set by budgets; leave it out"
+
+
 def _with_budgets(arms: Mapping[str, ArmSpec], baseline: str) -> Iterator[tuple[str, ArmSpec]]:
-    """Yield each arm, and those that are like it with other numbers of steps, against the baseline with as many."""
+    """Yield each arm, and those that are like it with other numbers of steps, against others with as many."""
     for name, arm in arms.items():
         yield name, arm
         for steps in arm.budgets:
-            as_long = name != baseline and baseline in arms and steps in arms[baseline].budgets
-            against = (f"{baseline}-{steps}",) if as_long else ()
-            overrides = (f"train.steps={steps}",)
+            others = arm.against or (() if name == baseline else (baseline,))
+            against, overrides = tuple(f"{other}-{steps}" for other in others), (f"train.steps={steps}",)
             yield f"{name}-{steps}", ArmSpec(like=name, overrides=overrides, seeds=arm.seeds, against=against)
 
 
@@ -369,6 +386,9 @@ def _runs(study: Study) -> list[str]:
             paths.update(run.path for run in runs)
     paths.update(run.path for run in study.sweep_runs() if not problems)
     problems += [f"two runs would be in the folder {path}; rename an arm" for path, n in paths.items() if n > 1]
+    for arm, run in loaded.items():
+        if (steps := run.experiment.train.steps) in study.arms[arm].budgets:
+            problems.append(f"arms.{arm}.budgets: {steps} are its own steps; leave them out")
     base = loaded.get(study.baseline)
     for arm, run in loaded.items():
         for key, one, other in _other_tokens(run.experiment, base.experiment) if base else ():

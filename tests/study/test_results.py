@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo import UserError, Zoo
+from atat_zoo import Zoo
 from atat_zoo.experiment import from_table
 from atat_zoo.measure.ngram import NGramNats
 from atat_zoo.run import RunFolder
@@ -126,8 +126,9 @@ def test_an_arm_may_be_compared_by_another_bound(tmp_path):
     found = results.compare({1: run_of(tmp_path, "a", 1, 3.8, bound="sets", compared="sets")}, base)
     assert found["bound"] == "sets bound"
     assert found["sequences"]["nats_per_token"] == pytest.approx(-0.2)
-    with pytest.raises(UserError, match=r"has no bound 'set' \(there are: sets\); change arms\.a\.bound"):
-        run_of(tmp_path, "a", 1, 3.8, bound="sets", compared="set")
+    assert results._run_table(run_of(tmp_path, "a", 1, 3.8, bound="sets", compared="sets"), {})["bound"] == "sets bound"
+    none = {1: run_of(tmp_path, "a", 1, 3.8, bound="sets", compared="set")}
+    assert results.compare(none, base)["problem"] == "no bound 'set' (there are: sets)"
 
 
 def test_a_step_multiplier_is_read_from_the_curve_of_the_baseline(tmp_path):
@@ -148,11 +149,19 @@ def test_a_step_multiplier_is_read_from_the_curve_of_the_baseline(tmp_path):
     assert [one["multiplier"] for one in good["each"]] == pytest.approx([math.sqrt(2), 2 * math.sqrt(2)])
     assert good["over_seeds"]["value"] == pytest.approx(2)
     assert good["over_seeds"]["low"] < 1 < 4 < good["over_seeds"]["high"]
-    assert far["each"][1] == {"seed": 2, "multiplier": 2, "beyond": "above"}
+    assert far["each"][1] == {"seed": 2, "multiplier": 2, "where": "beyond"}
     assert far["over_seeds"] is None
-    assert poor["each"] == [{"seed": 2, "multiplier": 2, "beyond": "below"}]
+    assert poor["each"] == [{"seed": 2, "multiplier": 2, "where": "before"}]
     assert "| far | 1: 1.00, 2: > 2.00 | — |" in list(markdown._multipliers([same, good, far, poor]))
     assert results.multipliers(study, {arm: measured[arm] for arm in ("b", "b-100", "same")}) == []
+    assert results.multipliers(study, measured | {"same": {1: run_of(tmp_path, "z", 1, 3.9, text="y")}})[0] is not same
+    # What is not finite, or a curve that rises, tells nothing.
+    for other in ({"b": math.inf}, {"b": 4.1}, {"same": math.nan}):
+        (arm, nats), steps = next(iter(other.items())), 200
+        changed = measured | {arm: {1: run_of(tmp_path, "other", 1, nats, steps=steps)}}
+        (found, *_) = results.multipliers(study, changed)
+        assert (found["each"], found["over_seeds"]) == ([{"seed": 1, "multiplier": None, "where": "unknown"}], None)
+        assert "| same | 1: — | — |" in list(markdown._multipliers([found]))
 
 
 def test_the_best_point_of_the_sweep_and_whether_it_lies_at_an_end(tmp_path):

@@ -1,5 +1,6 @@
 """The study file: what it means, and what is refused before anything is trained."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -51,16 +52,27 @@ def test_what_is_said_later_wins(read):
 
 def test_a_budget_is_an_arm_of_its_own(read):
     changed = LAYERS.replace('experiment = "tiny.toml",', 'experiment = "tiny.toml", bound = "sets", budgets = [2, 8],')
-    study = read(changed.replace('like = "plain",', 'like = "plain", seeds = [18], budgets = [8, 9],'))
-    assert list(study.arms) == ["plain", "plain-2", "plain-8", "fast", "fast-8", "fast-9"]
+    study = read(changed.replace('like = "plain",', 'like = "plain", seeds = [18], budgets = [8],'))
+    assert list(study.arms) == ["plain", "plain-2", "plain-8", "fast", "fast-8"]
     assert study.at_budgets("plain") == ["plain", "plain-2", "plain-8"]
     run = study.run("fast-8", 18, "low")
     assert (run.experiment.train.steps, run.experiment.train.clip, run.bound) == (8, 4.0, "sets")
     assert study.against("fast-8") == ("plain-8",)
-    assert study.against("fast-9") == study.against("plain-2") == ("plain",)
-    assert study.seeds["fast-9"] == (18,)
-    with pytest.raises(UserError, match=r"arms\.plain-2: is an arm and a budget of another, too; rename it"):
-        read(changed.replace("fast =", "plain-2 ="))
+    assert (study.against("plain-2"), study.seeds["fast-8"]) == ((), (18,))
+    for before, after, said in (
+        ("fast =", "plain-2 =", "arms.plain-2: is an arm, and 'plain' with 2 steps, too; rename it"),
+        ("[2, 8]", "[2, 2]", "arms.plain.budgets: 2 is there twice"),
+        ("[2, 8]", "[2, 4]", "arms.plain.budgets: 4 are its own steps"),
+        ('like = "plain"', 'like = "plain", budgets = [9]', "arms.fast.budgets: 9 is none of 'plain'"),
+        (
+            'like = "plain"',
+            'like = "plain", budgets = [8], match_seconds = "plain"',
+            "the steps of 'fast' are measured",
+        ),
+        ("high = []", 'high = ["train.steps=3"]', "sweep.points.high: train.steps is set by budgets"),
+    ):
+        with pytest.raises(UserError, match=re.escape(said)):
+            read(changed.replace(before, after))
 
 
 SWEEP = '[sweep]\nseed = 17\n[sweep.points]\nlow = []\nhigh = ["optimizer.learning_rate=1e-2"]\n'
