@@ -33,8 +33,7 @@ class PositionSets(Protocol):
     def ascending(self) -> bool:
         """Whether, if the free positions are neighbours, the first turn is 0, and each that before it plus one, or 0.
 
-        Then one pass over the text trains every position; else tokens
-        have to be read twice: see `SetsObjective`.
+        Then one pass over the text trains every position; else tokens have to be read twice: see `SetsObjective`.
         """
         return False
 

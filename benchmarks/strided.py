@@ -1,14 +1,14 @@
-"""What the objective strided saves in sampling: its wall-clock over that of an autoregressive model, both with caches.
+"""What turns save in sampling: the wall-clock of a model of sets over that of an autoregressive one, both with caches.
 
 The same network (`experiments/base/sotu.toml`: 4 × 256, texts of 64 tokens, a vocabulary of 2,048) with the same random
 weights writes by both objectives, in pairs, and each reads every token once. Both multiply as many numbers, those of s
-classes in fewer, larger pieces: the more texts at once, the less there is to save. The bar: with s = 16 at most half.
+turns in fewer, larger pieces: the more texts at once, the less there is to save. The bars: with s = 16 at most 0.35 of
+the time for one text, and 0.7 for 64.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,11 @@ from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.experiment import load
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context
-from benchmarks.pairs import interleave, report
+from benchmarks.pairs import hold, interleave, report
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "baselines"
 V = 2048
+BARS = {1: 0.35, 64: 0.7}  # of the ratio, by texts at once
 
 
 def denoiser(name: str, *overrides: str) -> Any:
@@ -51,22 +52,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="strided")
     parser.add_argument("--pairs", type=int, default=8, help="pairs of each setting")
     parser.add_argument("--texts", type=int, nargs="*", default=[1, 16, 64], help="texts at once")
-    parser.add_argument("--strides", type=int, nargs="*", default=[8, 16, 32], help="numbers of classes")
+    parser.add_argument("--strides", type=int, nargs="*", default=[8, 16, 32], help="numbers of turns")
     given, _ = parser.parse_known_args()
     spec = Zoo.load().spec
     token_by_token = spec("sampler", {"use": "semi_autoregressive", "size": 1, "within": "left_to_right"})
-    autoregressive, met = denoiser("autoregressive"), {}
+    autoregressive, sets, bars = denoiser("autoregressive"), denoiser("sets"), []
     for texts in given.texts:
         other = writing(autoregressive, token_by_token, texts)
         for stride in given.strides:
-            ours = writing(denoiser("sets"), spec("sampler", {"use": "strided", "stride": stride}), texts)
+            ours = writing(sets, spec("sampler", {"use": "strided", "stride": stride}), texts)
             print(f"{texts} at once: {ours():.0f} evaluations a text against {other():.0f}")
             ratio = report(f"strided, s = {stride}", "autoregressive", interleave(ours, other, given.pairs))
-            if stride == 16:
-                met[texts] = ratio <= 0.5
-    for texts, is_met in met.items():
-        print(
-            f"bar (s = 16 at most half of the autoregressive time), {texts} at once: {'met' if is_met else 'NOT met'}"
-        )
-    if not met.get(1, True):
-        sys.exit(1)
+            if stride == 16 and texts in BARS:
+                bars.append((f"s = 16, {texts} at once,", ratio, BARS[texts]))
+    hold(bars)
+
+
+if __name__ == "__main__":
+    main()

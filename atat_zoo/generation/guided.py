@@ -66,18 +66,21 @@ class Guided(Denoiser):
 
     @override
     def writing(self, tokens: Tensor) -> Denoiser:
-        return self.around(self.denoiser.writing(tokens))
+        return self.around(lambda denoiser: denoiser.writing(tokens))
 
     @override
     def of(self, rows: Tensor) -> Denoiser:
-        return self.around(self.denoiser.of(rows))
+        return self.around(lambda denoiser: denoiser.of(rows))
 
-    def around(self, denoiser: Denoiser) -> Self:
-        """Return the same guidance of another denoiser of the model."""
-        if denoiser is self.denoiser:
+    def around(self, other: Callable[[Denoiser], Denoiser]) -> Self:
+        """Return the same guidance of other denoisers of the model, where they are others."""
+        denoiser, change = other(self.denoiser), self.change
+        if isinstance(change, Contrast):
+            change = change.around(other)
+        if denoiser is self.denoiser and change is self.change:
             return self
         guided = copy.copy(self)
-        guided.denoiser = denoiser
+        guided.denoiser, guided.change = denoiser, change
         return guided
 
 
@@ -129,7 +132,16 @@ class Contrast:
     def __init__(self, denoiser: Denoiser, ids: list[int], begin: int, spec: ClassifierFreeGuidance) -> None:
         self.denoiser, self.ids, self.begin, self.mask_id = denoiser, torch.tensor(ids), begin, denoiser.mask_id
         self.strength, self.dropped, self.text = spec.strength, spec.empty == "dropped", spec.condition
-        self.seen = False
+        self.seen: list[bool] = []  # shared with those around other denoisers
+
+    def around(self, other: Callable[[Denoiser], Denoiser]) -> Self:
+        """Return the same with another denoiser of what is not conditioned, if it is another."""
+        denoiser = other(self.denoiser)
+        if denoiser is self.denoiser:
+            return self
+        contrast = copy.copy(self)
+        contrast.denoiser = denoiser
+        return contrast
 
     def __call__(self, log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
         """Return guided log-probabilities [N, V]; a `Change`."""
@@ -141,7 +153,7 @@ class Contrast:
         if not (self.seen or bool(there.any())):
             problem = f"guidance.condition: no text begins with {self.text!r}; let every text begin with it"
             raise UserError(f"{problem}, as atat sample does by --prompt {self.text!r}")
-        self.seen = True
+        self.seen.append(True)
         rows, positions = pairs(where)
         if self.dropped:  # rows that do not have it are all masks
             where = rows, (positions - len(self.ids)).clamp(min=0)

@@ -154,6 +154,8 @@ def bench(
     """
     report = progress or (lambda stage, done, total: None)
     options: dict[str, Any] = {"length": length, "seed": seed, "batch_size": batch_size}
+    if not samplers:
+        raise UserError(f"{run}: no sampler of those fits its model; name one that does, as the run's own")
     # The first evaluations of a process are slower, so they are not measured.
     model.sample(min(number, batch_size), sampler=samplers[0][2], **options)
     seconds = [math.inf] * len(samplers)

@@ -89,8 +89,9 @@ class StridedObjective(Objective):
 
     `sets` of the one kind `strided`, with nothing given: then the likelihood of the model's only order is exact in one
     pass, without draws, and is what perplexity is of. The tokens of a turn are drawn apart, and lie s positions apart,
-    so that little is lost by it; a text of any length is written in s evaluations. With s = L it is `autoregressive`.
-    It can be told a prompt or what stands around a gap, but has not learned from such rows, as `sets` does.
+    so that little is lost by it; a text of any length is written in s evaluations. With s = L it reads what
+    `autoregressive` does, and what is not maskable. It can be told a prompt or what stands around a gap, but has not
+    learned from such rows, as `sets` does.
     """
 
     name = "strided"
@@ -114,8 +115,8 @@ class StridedObjective(Objective):
         if {key: getattr(order, key, None) for key in learned} != learned:
             yield Problem(
                 "sampler",
-                f"objective 'strided' learns one order, in {self.stride} turns, and {order.name!r}, as it is set, has "
-                f'another; set sampler = {{use = "strided", stride = {self.stride}}}',
+                f"objective 'strided' learns one order, in {self.stride} turns, and the sampler is {order.name!r}; "
+                f'set it to {{use = "strided", stride = {self.stride}}}',
             )
         yield from has_no_time(experiment)
         yield from has_own_bound(experiment)

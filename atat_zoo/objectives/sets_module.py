@@ -28,6 +28,7 @@ from atat_zoo.objectives.denoising import (
     importance_loss,
     metrics,
 )
+from atat_zoo.position_sets import StridedPositionSets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,8 +115,9 @@ class StridedModule(SetCausalModule, AutoregressiveModule):
 
     @override
     def head_inputs_at(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> HeadInputs:
-        turns = ((masked.cumsum(1) - 1) % self.objective.stride).masked_fill(~masked, -1)
-        # A training does without the carriers that a token needs which is given between others.
+        turns = StridedPositionSets(stride=self.objective.stride).turns(masked, masked.sum(1), torch.zeros_like)
+        # A training does without the carriers that a token needs which is given between others: all are maskable, but
+        # for ends and padding.
         return self.of_turns(x, turns, ascending=self.training).at(masked)
 
 
@@ -266,6 +268,8 @@ class WritingPredictor(Predictor):
     @override
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
         texts, (row, position) = self.texts, pairs(where)
+        if not len(row):
+            return torch.empty(0, self.mask_id, device=tokens.device)
         rows = torch.arange(len(tokens), device=tokens.device) if self.rows is None else self.rows
         fresh = (tokens != self.mask_id) & ~texts.known[rows]
         texts.known[rows] |= fresh

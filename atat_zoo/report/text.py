@@ -193,13 +193,17 @@ def states(start: Tensor, frames: Sequence[dict[str, Any]], mask_id: int) -> Ten
 def entropies(denoiser: Denoiser, z: Tensor) -> list[list[list[float]]]:
     """Return [position, entropy in nats] of the predictions at the masks of each row of z, int64 [F, L].
 
-    A model that reads block by block predicts the first one that is not complete, and no other.
+    A model that reads block by block predicts the first one that is not complete, and no other. One that reads tokens
+    in their turns is shown the rows one after the other, as they were written.
     """
+    writing = denoiser.writing(z[:1])
+    in_turns = writing is not denoiser and not ((z[:-1] != z[1:]) & (z[:-1] != denoiser.mask_id)).any()
     masked = z == denoiser.mask_id
     turn = denoiser.turn(torch.arange(z.shape[1], device=z.device))
     if turn is not None:
         masked &= turn == torch.where(masked, turn, len(turn)).amin(1, keepdim=True)
-    rows = max(1, _CHUNK // (z.shape[1] * denoiser.mask_id))
+    rows = 1 if in_turns else max(1, _CHUNK // (z.shape[1] * denoiser.mask_id))
+    denoiser = writing if in_turns else denoiser
     found: list[list[list[float]]] = [[] for _ in z]
     for first in range(0, len(z), rows):
         some, where = z[first : first + rows], masked[first : first + rows]

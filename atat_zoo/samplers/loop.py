@@ -100,7 +100,7 @@ class _Run:
     def gaps(self, masked: Tensor) -> Tensor:
         """Return whether a denoiser with an order would have to predict behind a gap, int64 [B]."""
         turn = self.denoiser.turn(torch.arange(masked.shape[1], device=masked.device))
-        if turn is None or (self.denoiser.block_size is not None and self.parts.causal):
+        if turn is None or self.parts.causal:
             return torch.zeros_like(self.rows)
         return (torch.where(self.free, turn, -1) > torch.where(masked, turn, len(turn)).amin(1, True)).any(1).long()
 

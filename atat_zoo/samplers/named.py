@@ -16,18 +16,21 @@ def fitting(
 ) -> tuple[list[Row], dict[str, str]]:
     """Return the samplers that fit an experiment, the reference with the most steps first; and why others do not.
 
-    They are those of `rows`, or, if None, all named ones at each number of `steps`, in ascending order.
+    They are those of `rows`, or, if None, all named ones at each number of `steps`, in ascending order. One that fits
+    only as the experiment has set it is taken as that.
     """
+    own: Any = experiment.parts["sampler"]
     if rows is None:
         rows = [row for name in Zoo.load().names("sampler") if name not in UNNAMED for row in at_steps(name, steps)]
     first = at_steps(REFERENCE, steps[-1:])[0]
     fits: list[Row] = []
     refused: dict[str, str] = {}
-    for row in [first, *(row for row in rows if row != first)]:
-        if problems := conflicts_with(experiment, {"sampler": row[2]}):
-            refused[row[0]] = str(problems[0])
+    for name, number, sampler in [first, *(row for row in rows if row != first)]:
+        problems = conflicts_with(experiment, {"sampler": sampler})
+        if problems and name != own.name:
+            refused[name] = str(problems[0])
         else:
-            fits.append(row)
+            fits.append((name, number, own if problems else sampler))
     return fits, refused
 
 

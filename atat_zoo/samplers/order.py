@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from atat_zoo.uncertainty import Uncertainty
 
 
-# The first class of a text: always class 0, or one that is drawn.
+# The first turn of a text: always 0, or one that is drawn.
 Offset: TypeAlias = Literal["none", "random"]
 
 
@@ -241,16 +241,16 @@ class DilatedOrder(Order):
 
 @component
 class StridedOrder(Order):
-    """By class: of the positions to fill, number j has class j mod s, and class 0 comes first.
+    """By turn: of the positions to fill, number j has turn (j + o) mod s, and turn 0 comes first.
 
-    Positions of a class are s apart, so little is lost by drawing them at once: the pace `strided` does in each step.
+    Positions of a turn are s apart, so little is lost by drawing them at once: the pace `strided` does in each step.
     """
 
     name = "strided"
     summary = "positions to fill by their number mod s, so that one step fills positions that are s apart"
 
-    stride: int = param(16, help="s, the number of classes", ge=1)
-    offset: Offset = param("none", help="random: each text begins with a class of its own")
+    stride: int = param(16, help="s, the number of turns", ge=1)
+    offset: Offset = param("none", help="random: each text begins with a turn of its own")
 
     @property
     @override
@@ -258,7 +258,7 @@ class StridedOrder(Order):
         return self.offset == "none"
 
     def __call__(self, step: Step) -> Tensor:
-        """Return minus the class, float64 [A, L]."""
+        """Return minus the turn, float64 [A, L]."""
         number = step.free.cumsum(1) - 1
         return -((number + offsets(self.offset, self.stride, step.seeds)[:, None]) % self.stride).double()
 

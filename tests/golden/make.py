@@ -6,11 +6,11 @@ It goes through the public names only, so that the same record can be made by a 
 after it; `make golden OLD=revision` does that on one machine.
 """
 
+import argparse
 import contextlib
 import hashlib
 import json
 import platform
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -195,4 +195,6 @@ def written(record):
 
 
 if __name__ == "__main__":
-    Path(sys.argv[1]).write_text(written(record()), encoding="utf-8")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("out", type=Path)
+    parser.parse_args().out.write_text(written(record()), encoding="utf-8")

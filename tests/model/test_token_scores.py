@@ -119,6 +119,8 @@ def test_a_model_that_writes_in_turns_sees_all_that_is_given():
     assert len(model.uncertainty("We the")) == 6
     (text,) = model.infill("We [MASK:1-3] of").texts
     assert (text[:3], text[-3:]) == ("We ", " of")
+    (text,) = model.sample(1, prompt="We ", suffix=" of").texts
+    assert (text[:3], text[-3:]) == ("We ", " of")
     with pytest.raises(UserError, match="more than the 24 tokens the model has learned"):
         model.sample(length=L + 1)
 

@@ -1,6 +1,7 @@
 """`sets` and `strided`: the likelihood is exact for every map of turns, and a written text costs what it says."""
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from atat_zoo import UserError, Zoo
 from atat_zoo.bounds import ExactKBound
 from atat_zoo.diffusion.randomness import fold, row_keys
 from atat_zoo.experiment import from_table
+from atat_zoo.generation.guided import Contrast, Guided
 from atat_zoo.measure.policy import policy_nats
 from atat_zoo.registry import Context
 from atat_zoo.samplers.order import offsets
@@ -243,6 +245,27 @@ def test_what_is_masked_again_is_predicted_from_what_is_visible():
     assert (sample.tokens[:, 0] == 1).all()
 
 
+def test_guidance_away_from_a_text_without_condition_reads_both_in_turns():
+    module, x = sets_of(8), text(8)
+    z = torch.where(torch.arange(8) < 2, x[:1, :2].repeat(3, 4), V)
+    bare = torch.where(torch.arange(8) < 2, V, z)
+    spec = SimpleNamespace(strength=0.5, empty="masked", condition="")
+    denoiser = module.denoiser()
+    guided = Guided(denoiser, Contrast(denoiser, z[0, :2].tolist(), 0, spec)).writing(z)
+    with_it, without = denoiser.writing(z), denoiser.writing(bare)
+    for positions in ([2, 5], [3, 7], [4, 6]):
+        where = torch.zeros(3, 8, dtype=torch.bool)
+        where[:, positions] = True
+        rows = torch.tensor([0, 2]) if positions == [3, 7] else torch.arange(3)
+        with torch.no_grad():
+            one, other = (
+                each.of(rows)(texts[rows], None, where[rows]) for each, texts in ((with_it, z), (without, bare))
+            )
+            found = guided.of(rows)(z[rows], None, where[rows])
+        torch.testing.assert_close(found, (1.5 * one - 0.5 * other).log_softmax(-1))
+        z, bare = torch.where(where, x, z), torch.where(where, x, bare)
+
+
 def test_rows_are_given_tokens_by_their_shares():
     module = sets_of(16, prompts=0.3, gaps=0.3, subsets=0.2)
     maskable = torch.ones(4000, 16, dtype=torch.bool)
@@ -278,7 +301,7 @@ def test_every_free_token_has_weight_one():
 @settings(deadline=None, max_examples=min(30, settings.default.max_examples))
 @given(data=st.data(), length=st.integers(1, 11))
 def test_strided_is_sets_of_one_kind_and_its_perplexity_their_likelihood(data, length):
-    stride, x = data.draw(st.integers(1, length)), text(length)
+    stride, x = data.draw(st.integers(1, length + 3)), text(length)
     sets = sets_of(length, sets={"use": "strided", "stride": stride}, counts=data.draw(st.booleans()))
     strided = build(
         {"use": "strided", "stride": stride}, context=sets.context, backbone=COUNTED if sets.prior else DEEP
@@ -303,8 +326,11 @@ def test_strided_trains_every_token_with_weight_one():
     ("changes", "said"),
     [
         ({"objective": {"use": "strided", "stride": 33}}, "objective.stride: 33 is more than data.length = 32"),
-        ({"sampler": "ancestral"}, "sampler: objective 'strided' learns one order, in 8 turns, and 'ancestral'"),
-        ({"sampler": {"use": "strided", "stride": 4}}, 'set sampler = {use = "strided", stride = 8}'),
+        (
+            {"sampler": "ancestral"},
+            "sampler: objective 'strided' learns one order, in 8 turns, and the sampler is 'ancestral'",
+        ),
+        ({"sampler": {"use": "strided", "stride": 4}}, 'set it to {use = "strided", stride = 8}'),
         ({"sampler": {"use": "strided", "stride": 8, "offset": "random"}}, "learns one order, in 8 turns"),
         ({"backbone": {"time_conditioning": True}}, "backbone.time_conditioning: objective 'strided'"),
         ({"evaluation": {"bound": {"use": "continuous_t"}}}, "evaluation.bound: objective 'strided'"),

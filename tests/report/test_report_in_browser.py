@@ -303,7 +303,7 @@ OBJECTIVES = {
     "block": (["objective.size=4"], "semi_autoregressive", False),
     "autoregressive": ([], "left_to_right", False),
     "sets": (["position_sets.stride=4"], "strided", False),
-    "strided": ([], "strided", False),
+    "strided": (["objective.stride=4", "sampler.stride=4"], "strided", False),
 }
 
 

@@ -76,7 +76,7 @@ def test_guidance_sees_the_text_so_far():
 
 
 @given(st.integers(1, 20), st.integers(1, 15), st.integers(0, 1000))
-def test_every_step_fills_what_is_open_of_one_class(stride, length, seed):
+def test_every_step_fills_what_is_open_of_one_turn(stride, length, seed):
     z = noisy(5, length, 4, seed)
     of_parts = assemble(order=StridedOrder(stride=stride), pace=StridedPace(stride=stride))
     for sampler in (StridedSampler(stride=stride), of_parts):
@@ -84,13 +84,13 @@ def test_every_step_fills_what_is_open_of_one_class(stride, length, seed):
         number = (z == 4).cumsum(1) - 1  # what is given does not count
         assert all(int(number[row, position]) % stride == step for step, row, position in steps)
         assert (made.tokens < 4).all()
-        # A row with fewer open positions than classes skips the others.
+        # A row with fewer open positions than turns skips the others.
         assert made.nfe.tolist() == (z == 4).sum(1).clamp(max=stride).tolist()
         assert made.max_nfe <= stride
 
 
 @given(st.integers(1, 20), st.integers(1, 15), st.integers(0, 1000))
-def test_with_a_random_offset_every_text_has_classes_of_its_own(stride, length, seed):
+def test_with_a_random_offset_every_text_has_turns_of_its_own(stride, length, seed):
     z = noisy(5, length, 4, seed)
     made, steps = filled(StridedSampler(stride=stride, offset="random"), z)
     assert sorted(pair for _, *pair in steps) == (z == 4).nonzero().tolist()

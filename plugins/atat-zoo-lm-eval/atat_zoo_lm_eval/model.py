@@ -90,8 +90,8 @@ class RunLM(LM):
             unknown: refused.
 
         Raises:
-            UserError: when an argument is unknown, missing or wrong, the run cannot be loaded, it reads no context, or
-                the sampler does not fit it.
+            UserError: when an argument is unknown, missing or wrong, the run cannot be loaded, or the
+                sampler does not fit it.
         """
         super().__init__()
         if os.environ.get("WORLD_SIZE", "1") != "1":
@@ -116,7 +116,7 @@ class RunLM(LM):
             raise UserError(problem)
         self.greedy = greedy(self.sampler)
         self.first, self.last = ends(self.model.tokenizer, experiment.data.special)
-        self.after, self.block = after, denoiser.block_size
+        self.after, self.block, self.exact = after, denoiser.block_size, objective.exact
         self.room = self.model.context.length - len(self.first) - len(self.last) - after
         if self.room < 2:
             raise UserError(
@@ -288,7 +288,7 @@ class RunLM(LM):
     def _masks(self, scored: Tensor, keys: Tensor) -> Iterable[WeightedMask]:
         """Return masks of the continuations, bool [R, L], all n of one length: all of them if they are few."""
         n = int(scored[0].sum())
-        if self.block is not None or 2**n - 1 > self.draws:
+        if self.exact or self.block is not None or 2**n - 1 > self.draws:
             drawn: Iterable[WeightedMask] = self.module.masks(scored, keys, self.draws, ExactKBound())
             return drawn
         return [

@@ -9,7 +9,7 @@ from lm_eval.api.instance import Instance
 from atat_zoo import Zoo
 from atat_zoo.errors import UserError
 
-# The first two follow what was trained with a model, the third reads no end that is given.
+# These follow what was trained with a model.
 NEEDY = ("learned_order", "policy")
 SAMPLERS = [each for each in Zoo.load().names("sampler") if each not in NEEDY]
 

@@ -11,7 +11,7 @@ from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context
 
 SAMPLERS = {"block": "semi_autoregressive", "autoregressive": "left_to_right", "strided": "strided"}
-OBJECTIVES = {"block": ["objective.size=4"]}
+OBJECTIVES = {"block": ["objective.size=4"], "strided": ["objective.stride=4", "sampler.stride=4"]}
 
 
 @pytest.fixture(scope="module")
