@@ -329,6 +329,31 @@ def test_many_states_are_asked_in_parts(monkeypatch):
     assert entropies(Hashed(V), z) == whole
 
 
+class InTurns(Hashed):
+    """Of a text that is written it reads only what was visible one step ago."""
+
+    seen = None
+
+    def writing(self, tokens):
+        other = InTurns(self.mask_id)
+        other.seen = tokens
+        return other
+
+    def __call__(self, tokens, t, where):
+        read = tokens if self.seen is None else self.seen
+        self.seen = None if self.seen is None else tokens
+        return super().__call__(read, t, where)
+
+
+def test_a_model_that_reads_tokens_in_their_turns_is_shown_them_so():
+    z = torch.tensor([[9, 9, 9], [9, 4, 9], [3, 4, 9]])
+    expected = [entropies(Hashed(9), z[[frame]])[0] for frame in (0, 0, 1)]
+    found = entropies(InTurns(9), z)
+    assert [[pair for pair in row if pair[0] == 2] for row in found] == [[row[-1]] for row in expected]
+    # What is masked again has no turn.
+    assert entropies(InTurns(9), z.flip(0)) == entropies(Hashed(9), z.flip(0))
+
+
 def test_no_text_and_no_masks_have_no_frames():
     sampler = Zoo.load().spec("sampler", "ancestral")
     assert replay_table(writer(), sampler, number=0, length=L, seed=0)["texts"] == []
