@@ -339,10 +339,9 @@ class TurnCache(Cache):
 
     @override
     def join(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        stored, (_, H, _, width) = self.texts.layers, keys.shape
+        stored, (B, L) = self.texts.layers, self.texts.known.shape
         if layer == len(stored):
-            B, L = self.texts.known.shape
-            stored.append([keys.new_zeros(B, H, L + 1, width) for _ in range(2)])
+            stored.append([new.new_zeros(B, new.shape[1], L + 1, new.shape[3]) for new in (keys, values)])
         if (more := self.width - stored[layer][0].shape[2]) > 0:
             stored[layer] = [F.pad(old, (0, 0, 0, more)) for old in stored[layer]]
         rows = torch.arange(len(keys), device=keys.device) if self.rows is None else self.rows

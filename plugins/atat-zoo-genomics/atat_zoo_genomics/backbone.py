@@ -66,7 +66,7 @@ class ConvolutionBackbone:
         from atat_zoo_genomics.alphabet import DNATokenizer
 
         tokenizer = experiment.parts["tokenizer"]
-        if self.reverse_complement and not isinstance(getattr(tokenizer, "like", tokenizer), DNATokenizer):
+        if self.reverse_complement and not isinstance(tokenizer.like or tokenizer, DNATokenizer):
             yield Problem(
                 "backbone.reverse_complement",
                 'knows the other strand of A, C, G and T alone; set tokenizer.use = "dna", or leave it out',

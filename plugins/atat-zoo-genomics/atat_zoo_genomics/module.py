@@ -68,31 +68,31 @@ class Read:
     """What a convolution reads where not all tokens stand in a row, or not all are shown."""
 
     def __init__(self, positions: Tensor, attention: Tensor | None, cache: Cache | None) -> None:
-        self.positions, self.cache = positions, cache
+        self.positions, self.cache = positions if positions.ndim == 2 else positions[None], cache
         self.attention = attention if attention is None or attention.ndim == 2 else attention[:, 0]
         self.known: dict[int, Tensor] = {}
 
     def of(self, number: int) -> Callable[[Tensor], tuple[Tensor, Callable[[int], Tensor]]]:
         """Return a function for the layer of a number: its input [B, L, D] to all that is read, and from where.
 
-        That is [B, C + L, D], and a function of an offset to the matrix, [L, C + L] or [B, L, C + L], that is 1 where a
-        token is shown which stands at this offset.
+        That is [B, C + L, D], and a function of an offset to the matrix, [1 or B, L, C + L], that is 1 where
+        a token is shown which stands at this offset.
         """
 
         def read(h: Tensor) -> tuple[Tensor, Callable[[int], Tensor]]:
             positions = self.positions
             if self.cache is not None:
-                own = positions[None, None, :, None].expand(len(h), 1, -1, 1)
+                own = positions[:, None, :, None].expand(len(h), 1, -1, 1)
                 keys, values = self.cache.join(number, h[:, None], own)
-                h, positions = keys[:, 0], values[0, 0, :, 0]
+                h, positions = keys[:, 0], values[:, 0, :, 0]
             return h, lambda offset: self.at(offset, positions).to(h.dtype)
 
         return read
 
     def at(self, offset: int, positions: Tensor) -> Tensor:
-        """Return where the token at an offset is, bool [L, C + L] or [B, L, C + L]."""
+        """Return where the token at an offset is, bool [1, L, C + L] or [B, L, C + L]."""
         if offset not in self.known:
-            there = positions == self.positions[:, None] + offset
+            there = positions[:, None] == self.positions[:, :, None] + offset
             self.known[offset] = there if self.attention is None else there & self.attention
         return self.known[offset]
 

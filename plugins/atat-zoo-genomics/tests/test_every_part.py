@@ -42,7 +42,7 @@ def untrained(**tables):
 def test_every_objective_learns_and_writes(objective):
     tables = {"objective": {"use": objective, **OBJECTIVES.get(objective, {})}}
     if objective in SAMPLERS:
-        tables["sampler"] = {"use": SAMPLERS[objective]}
+        tables["sampler"] = SAMPLERS[objective]
     model = untrained(**tables)
     assert set("".join(model.sample(2, length=L).texts)) <= set("ACGTN")
     module = model.module.train()
