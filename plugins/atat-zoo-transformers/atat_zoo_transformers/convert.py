@@ -109,6 +109,6 @@ def export_run(
         network.to(dtype and getattr(torch, dtype)).save_pretrained(out, max_shard_size=max_shard_size)
         if (library := getattr(tokenizer, "library", None)) is not None:
             spec = made.experiment.parts["tokenizer"]
-            special = getattr(getattr(spec, "like", spec), "special", None) or {}  # of a run that began with another
+            special = getattr(spec.like or spec, "special", None) or {}  # of a run that began with another
             names = {key: name for key, name in special.items() if key in SPECIAL}
             PreTrainedTokenizerFast(tokenizer_object=library, **names).save_pretrained(out)
