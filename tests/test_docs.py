@@ -9,7 +9,7 @@ import pytest
 
 from atat_zoo.registry import KINDS, Zoo
 from atat_zoo.registry.spec import fields_of
-from atat_zoo.study import study_file
+from atat_zoo.study import schema
 from tests import pages
 from tests.pages import ROOT
 
@@ -76,9 +76,9 @@ def test_links_to_files_lead_somewhere(page):
 
 def test_the_page_of_study_files_has_every_key():
     text = (DOCS / "study-files.md").read_text(encoding="utf-8")
-    for spec in (study_file._Plain, study_file.ArmSpec, *study_file._TABLES.values()):
+    for spec in (schema.PlainSpec, schema.ArmSpec, *schema.TABLES.values()):
         assert not [field.name for field in fields_of(spec) if f"`{field.name}`" not in text], spec
-    assert all(f"`[{table}]`" in text for table in study_file._TABLES)
+    assert all(f"`[{table}]`" in text for table in schema.TABLES)
 
 
 @pytest.mark.parametrize("readme", sorted(ROOT.glob("plugins/atat-zoo-*/README.md")), ids=lambda path: path.parent.name)

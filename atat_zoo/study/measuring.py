@@ -32,7 +32,7 @@ from atat_zoo.run import RunFolder, sha256_of
 from atat_zoo.run.environment import machine
 from atat_zoo.run.model_files import WEIGHTS
 from atat_zoo.study.processes import InUse, claimed
-from atat_zoo.study.study_file import HeldOutSpec, SamplersSpec, Study, StudyRun
+from atat_zoo.study.schema import HeldOutSpec, SamplersSpec, Study, StudyRun
 
 Table = dict[str, Any]
 # Where a measurement is kept: the run, what it is, and what it must say of itself.

@@ -21,7 +21,7 @@ from atat_zoo.errors import UserError, clip
 from atat_zoo.machine import cores
 from atat_zoo.run import locks
 from atat_zoo.run.interruption import Interruption
-from atat_zoo.study.study_file import StudyRun
+from atat_zoo.study.schema import StudyRun
 
 _PAUSE = 0.1  # seconds between two looks at the processes
 

@@ -18,7 +18,7 @@ from atat_zoo.results.history import history
 from atat_zoo.results.intervals import LEVEL, RESAMPLES, Interval, paired, percent
 from atat_zoo.results.naming import exponential, title
 from atat_zoo.study.measuring import Measured, Written
-from atat_zoo.study.study_file import Study, StudyRun
+from atat_zoo.study.schema import Study, StudyRun
 
 # An arm is not worse when the upper ends of both intervals are at most this many percent.
 NOT_WORSE = 1.0

@@ -22,7 +22,7 @@ from atat_zoo.run.model_files import WEIGHTS
 from atat_zoo.study import results
 from atat_zoo.study.measuring import Written, measure_all, recorded, write_all
 from atat_zoo.study.processes import LocalExecutor, ran_with
-from atat_zoo.study.study_file import Study, StudyRun
+from atat_zoo.study.schema import Study, StudyRun
 
 FINISHED, TO_CONTINUE, TO_DO = "finished", "to continue", "to do"
 
