@@ -200,23 +200,24 @@ def newest(interrupted, tmp_path):
 
 @pytest.mark.slow
 def test_nothing_planted_in_a_run_is_run(tiny, trained, interrupted, tmp_path):
-    touched = tmp_path / "touched"
-    tried = 0
+    planted = {}
     for source, step in ((trained, "24"), (interrupted, "10")):
         # Not those of the checkpoint before the newest, which are like them.
         files = [path for path in source.rglob("*") if path.is_file()]
         older = min(path.stem for path in source.glob("checkpoints/*.pt"))
+        commands = []
         for file in sorted(path.relative_to(source) for path in files if older not in str(path)):
-            run = Path(shutil.copytree(source, tmp_path / "run"))
+            run, touched = tmp_path / f"run-{len(planted)}", tmp_path / f"touched-{len(planted)}"
+            shutil.copytree(source, run)
             (run / file).write_bytes(pickle.dumps(Planted(touched)))
             resume = ["train", "--resume", str(run)]
             with_step = ["sample", str(run), "--step", step]
-            codes = ended(tiny, *everything(run), with_step, resume, ["data", "info", str(run)])
-            assert set(codes) <= {0, 2}, (file, codes)
-            assert not touched.exists(), file
-            shutil.rmtree(run)
-            tried += 1
-    assert tried > 15
+            commands += [*everything(run), with_step, resume, ["data", "info", str(run)]]
+            planted[touched] = file
+        codes = ended(tiny, *commands)
+        assert set(codes) <= {0, 2}, list(zip(codes, commands, strict=True))
+    assert not [file for touched, file in planted.items() if touched.exists()]
+    assert len(planted) > 15
 
 
 @pytest.mark.slow
