@@ -97,6 +97,7 @@ def test_results_are_read_without_torch():
     assert "torch" not in imported_with(", ".join(f"atat_zoo.results.{name}" for name in modules))
 
 
+@pytest.mark.slow
 def test_a_trainer_does_not_import_what_writes_texts():
     there = imported_with("atat_zoo.training.trainer")
     assert "atat_zoo.objectives.assembly" in there

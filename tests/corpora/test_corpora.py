@@ -169,6 +169,7 @@ def test_formats(tmp_path, kind, suffix):
     assert {split: len(found) for split, found in splits(corpus).items()} == {"train": 2, "validation": 1, "test": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
 def test_a_compressed_file_of_several_parts_is_read_whole_or_refused(tmp_path, suffix):
     path = tmp_path / f"a.txt{suffix}"

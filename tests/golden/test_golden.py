@@ -51,5 +51,6 @@ def test_on_another_processor_most_texts_are_the_same_and_all_that_are_drawn_fro
     assert len(differences(RECORD, other)) > len(names)
 
 
+@pytest.mark.slow
 def test_what_every_sampler_draws_from_given_logits():
     assert make.drawn() == RECORD["drawn"]

@@ -95,6 +95,7 @@ def test_more_orders_are_tighter_and_still_a_bound(seed, orders):
     torch.testing.assert_close(one.nats, one.contribution.sum(1), rtol=1e-13, atol=0)
 
 
+@pytest.mark.slow
 def test_the_truth_lies_in_the_bracket():
     sampler, denoiser = AncestralSampler(steps=2), Hashed(2)
     true = (-torch.stack([priced(sampler, denoiser, 1, seed).nats for seed in range(4000)])).logsumexp(0) - math.log(

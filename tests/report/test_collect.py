@@ -361,6 +361,7 @@ def test_no_text_ends_the_element_that_it_stands_in(text):
     assert inert("\ud83d").encode("utf-8") == b'"?"'  # half a pair of surrogates, which JSON can have
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("runs", [1, 12])
 def test_a_page_is_under_3_mb_whatever_is_recorded(tmp_path, runs):
     one = make(tmp_path / "0", lines=2000, words=("<&>",) * 250)
