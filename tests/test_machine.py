@@ -52,6 +52,7 @@ def test_an_error_for_lack_of_memory_is_known(ask):
     assert not machine.ran_out(RuntimeError("shapes cannot be multiplied"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("raised", ["MemoryError()", "RuntimeError('[enforce fail] can\\'t allocate memory: 8 bytes')"])
 def test_a_command_without_enough_memory_ends_with_a_sentence(tmp_path, raised):
     code = f"import atat_zoo.cli as cli, click\n@click.command()\ndef it(): raise {raised}\ncli.run(it, 'it')"

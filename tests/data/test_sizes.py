@@ -63,6 +63,7 @@ def repacked(state, method=zipfile.ZIP_STORED, **changed):
     return file.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

@@ -124,6 +124,7 @@ def test_no_word_of_a_run_is_in_an_expression(tmp_path):
             assert elsewhere == set(), name
 
 
+@pytest.mark.slow
 def test_the_figures_are_files_and_their_rows_are_those_of_the_page(atat, runs, data, tmp_path):
     out, folder = tmp_path / "page.html", tmp_path / "figures"
     assert printed(atat, "report", *map(str, runs), "--out", str(out), "--figures", str(folder)).startswith(f"{out}: ")
