@@ -15,7 +15,7 @@ from tests.tiny import tiny, trained, uninterrupted
 
 __all__ = ["tiny", "trained", "uninterrupted"]
 
-FULL, FAST = 50, 10  # examples of a property, in the whole suite and in its fast part
+FULL, FAST = 50, 8  # examples of a property, in the whole suite and in its fast part
 
 
 def pytest_configure(config):
