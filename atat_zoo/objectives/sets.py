@@ -100,7 +100,7 @@ class StridedObjective(Objective):
     shifted = masks_attention = True
     module = "atat_zoo.objectives.sets_module:StridedModule"
     uses = frozenset({"backbone"})
-    stride: int = param(16, help="s, the number of turns; at most data.length, where it is autoregressive", ge=1)
+    stride: int = param(16, help="s, the number of turns; at most data.length, where it goes from left to right", ge=1)
 
     @override
     def network_input(self, experiment: Experiment) -> tuple[int, int]:

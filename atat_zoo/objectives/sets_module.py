@@ -321,16 +321,17 @@ class TurnCache(Cache):
         self.texts, self.rows, self.host_rows = texts, rows, host_rows
         self.cached = texts.count[host_rows]  # int64 [A] on the host
         self.width = int(self.cached.max()) + carriers if len(self.cached) else 0
-        # Where all rows have as many tokens, as they mostly do, a slice is faster than their places.
-        even = rows is None and len(self.cached) > 0 and bool((self.cached == self.cached[0]).all())
-        self.slice = slice(int(self.cached[0]), self.width) if even else None
-        # The place of each carrier, and the carrier of each place.
-        self.place = (self.cached[:, None] + torch.arange(carriers)).to(device, non_blocking=True)
+        self.most = self.width - carriers if len(self.cached) else 0
+        # Where all rows have as many tokens, as they mostly do, a slice is faster than the places of their carriers.
+        self.even = rows is None and bool((self.cached == self.most).all())
+        if not self.even:
+            self.place = (self.cached[:, None] + torch.arange(carriers)).to(device, non_blocking=True)
+        # The carrier of each place.
         self.carrier = (torch.arange(self.width) - self.cached[:, None]).to(device, non_blocking=True)
 
     def __len__(self) -> int:
         """Return C, the most cached tokens of a row."""
-        return int(self.cached.max()) if len(self.cached) else 0
+        return self.most
 
     def attention(self, is_content: Tensor) -> Tensor:
         """Return what each carrier sees, bool [A, 1, T, C + T]: cached tokens, new ones, and itself."""
@@ -347,13 +348,13 @@ class TurnCache(Cache):
             stored.append([new.new_zeros(B, new.shape[1], L + 1, new.shape[3]) for new in (keys, values)])
         if (more := self.width - stored[layer][0].shape[2]) > 0:
             stored[layer] = [F.pad(old, (0, 0, 0, more)) for old in stored[layer]]
-        rows = torch.arange(len(keys), device=keys.device) if self.rows is None else self.rows
         joined = []
         for old, new in zip(stored[layer], (keys, values), strict=True):
-            if self.slice is None:
-                old[rows[:, None], :, self.place] = new.transpose(1, 2).to(old.dtype)
+            if self.even:
+                old[:, :, self.most : self.width] = new
             else:
-                old[:, :, self.slice] = new
+                rows = torch.arange(len(new), device=new.device) if self.rows is None else self.rows
+                old[rows[:, None], :, self.place] = new.transpose(1, 2).to(old.dtype)
             joined.append((old if self.rows is None else old[rows])[:, :, : self.width].to(new.dtype))
         return joined[0], joined[1]
 

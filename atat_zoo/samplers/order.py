@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 from typing_extensions import override
 
 from atat_zoo.errors import Problem
-from atat_zoo.registry import component, param, part
+from atat_zoo.registry import component, component_base, param, part
 from atat_zoo.samplers import SamplerPart
 
 if TYPE_CHECKING:
@@ -239,8 +239,32 @@ class DilatedOrder(Order):
         return step.uniform("order") - group
 
 
+@component_base
+class Strided:
+    """What the order, the pace and the sampler `strided` share: position number j has turn (j + o) mod s."""
+
+    stride: int = param(16, help="s, the number of turns", ge=1)
+    offset: Offset = param("none", help="random: each text begins with a turn of its own")
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether o is the same for all texts."""
+        return self.offset == "none"
+
+    def offsets(self, seeds: Tensor) -> Tensor:
+        """Return o, 0 or drawn by the seed of each row, int64 [A], below the stride; on the device of the seeds."""
+        import torch
+
+        from atat_zoo.diffusion.randomness import fold, stream, uniform
+
+        if self.offset == "none":
+            return torch.zeros_like(seeds)
+        drawn = uniform(fold(fold(seeds, self.stride), stream(0, "order")), 1, torch.float64)
+        return (drawn * self.stride).floor().long().squeeze(1)
+
+
 @component
-class StridedOrder(Order):
+class StridedOrder(Strided, Order):
     """By turn: of the positions to fill, number j has turn (j + o) mod s, and turn 0 comes first.
 
     Positions of a turn are s apart, so little is lost by drawing them at once: the pace `strided` does in each step.
@@ -249,30 +273,10 @@ class StridedOrder(Order):
     name = "strided"
     summary = "positions to fill by their number mod s, so that one step fills positions that are s apart"
 
-    stride: int = param(16, help="s, the number of turns", ge=1)
-    offset: Offset = param("none", help="random: each text begins with a turn of its own")
-
-    @property
-    @override
-    def deterministic(self) -> bool:
-        return self.offset == "none"
-
     def __call__(self, step: Step) -> Tensor:
         """Return minus the turn, float64 [A, L]."""
         number = step.free.cumsum(1) - 1
-        return -((number + offsets(self.offset, self.stride, step.seeds)[:, None]) % self.stride).double()
-
-
-def offsets(offset: Offset, stride: int, seeds: Tensor) -> Tensor:
-    """Return o, 0 or drawn by the seed of each row, int64 [A], below the stride; on the device of the seeds."""
-    import torch
-
-    from atat_zoo.diffusion.randomness import fold, stream, uniform
-
-    if offset == "none":
-        return torch.zeros_like(seeds)
-    drawn = uniform(fold(fold(seeds, stride), stream(0, "order")), 1, torch.float64)
-    return (drawn * stride).floor().long().squeeze(1)
+        return -((number + self.offsets(step.seeds)[:, None]) % self.stride).double()
 
 
 @component

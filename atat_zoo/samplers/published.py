@@ -47,7 +47,7 @@ class LeftToRightSampler(CompositeSampler):
 
 
 @component
-class StridedSampler(CompositeSampler):
+class StridedSampler(orders.Strided, CompositeSampler):
     """Of the positions to fill, number j has turn j mod s, and all of a turn are drawn in one step.
 
     A text of any length takes s evaluations. Nothing in it adapts, so it is what an adaptive sampler of as many
@@ -59,8 +59,6 @@ class StridedSampler(CompositeSampler):
     summary = "positions to fill by their number mod s, all of a number in one step; as strided models need"
     refs = ("arXiv:2601.16971",)
 
-    stride: int = param(16, help="s, the number of turns, and the most evaluations of a text", ge=1)
-    offset: orders.Offset = param("none", help="random: each text begins with a turn of its own")
     draw: draws.Draw = part("draw", "categorical", help="from log-probabilities to a token")
 
     @override

@@ -139,7 +139,7 @@ def compare(one: Mapping[int, Measured], other: Mapping[int, Measured]) -> dict[
             ratios.setdefault(key, []).append(a[key] / b[key] if a[key] and b[key] else None)
     medians = {key: _median(values) for key, values in ratios.items()}
     return {
-        "bound": title(bounds_of(one[seeds[0]], other[seeds[0]])[0]),
+        "bound": title(mine),
         "seeds": seeds,
         **differences,
         "ratios": medians,

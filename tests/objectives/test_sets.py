@@ -16,7 +16,7 @@ from atat_zoo.experiment import from_table
 from atat_zoo.generation.guided import Contrast, Guided
 from atat_zoo.measure.policy import policy_nats
 from atat_zoo.registry import Context
-from atat_zoo.samplers.order import offsets
+from atat_zoo.samplers.order import StridedOrder
 
 ZOO = Zoo.load()
 DEEP = BACKBONE | {"layers": 2, "local_heads": 1, "max_length": 32}
@@ -232,7 +232,7 @@ def test_the_sampler_costs_the_likelihood_of_its_sets_with_a_gap(sampler):
         turns = ZOO.spec("position_sets", {"use": "strided", "stride": 4}).turns(free, seeds, torch.zeros_like)
         torch.testing.assert_close(found.nats, nats(module, x, turns).sum(1).double())
     else:
-        turns = (free.cumsum(1) - 1 + offsets("random", 4, fold(seeds, 0))[:, None]) % 4
+        turns = (free.cumsum(1) - 1 + StridedOrder(stride=4, offset="random").offsets(fold(seeds, 0))[:, None]) % 4
         torch.testing.assert_close(found.nats, nats(module, x, torch.where(free, turns, -1)).sum(1).double())
 
 

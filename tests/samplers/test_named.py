@@ -5,9 +5,10 @@ import torch
 
 from atat_zoo import UserError
 from atat_zoo.experiment import from_table
+from atat_zoo.measure.sampling import bench
 from atat_zoo.samplers import shifted
 from atat_zoo.samplers.named import at_steps, fitting
-from atat_zoo.samplers.published import LeftToRightSampler, MaskGITSampler, P2Sampler
+from atat_zoo.samplers.published import LeftToRightSampler, MaskGITSampler, P2Sampler, StridedSampler
 from atat_zoo.samplers.teacher_forcing import TeacherForcing
 from atat_zoo.testing.toys import Hashed
 
@@ -36,6 +37,17 @@ def test_the_reference_is_first_and_what_does_not_fit_is_said_why():
     chosen, refused = fitting(of_masks, [4], at_steps("margin", [4]) + at_steps("learned_order", [4]))
     assert [name for name, *_ in chosen] == ["ancestral", "margin"]
     assert list(refused) == ["learned_order"]
+
+
+def test_a_model_of_one_order_is_written_as_its_experiment_says():
+    own = {"use": "strided", "stride": 4}
+    data = {"length": 32}
+    table = {"name": "x", "backbone": BACKBONE, "objective": own, "sampler": own, "data": data}
+    fits, refused = fitting(from_table(table), [4, 16])
+    assert fits == [("strided", None, StridedSampler(stride=4))]
+    assert {"ancestral", "left_to_right"} <= refused.keys()
+    with pytest.raises(UserError, match="runs/x: no sampler of those fits its model; name one that does"):
+        bench(None, "runs/x", None, [])
 
 
 @pytest.mark.parametrize("sampler", [MaskGITSampler(), P2Sampler()])

@@ -269,3 +269,35 @@ def test_samplers_are_measured_on_the_runs_of_an_arm(copy):
     assert (out.count("timing 3 samplers"), out.count("policy bounds of 3 samplers")) == (2, 1)
     out, _ = copy.study()
     assert (out.count("timing"), out.count("policy bounds of")) == (0, 0)
+
+
+BUDGETS = """
+seeds = [18]
+baseline = "plain"
+folder = "study"
+[evaluation]
+draws = 2
+[arms.plain]
+experiment = "tiny.toml"
+budgets = [1, 2]
+[arms.sets]
+like = "plain"
+overrides = ["objective.use=sets", "sampler.use=strided"]
+bound = "sets"
+budgets = [2]
+"""
+
+
+@pytest.mark.slow
+def test_budgets_are_arms_and_give_step_multipliers(place):
+    place.write(BUDGETS)
+    out, _ = place.study()
+    report = place.report()
+    assert list(report["arms"]) == ["plain", "plain-1", "plain-2", "sets", "sets-2"]
+    assert [report["arms"][arm]["steps"] for arm in report["arms"]] == [3, 1, 2, 3, 2]
+    compared = [(each["arm"], each["against"], each["bound"]) for each in report["comparisons"]]
+    assert compared == [("sets", "plain", "sets bound"), ("sets-2", "plain-2", "sets bound")]
+    assert [(each["arm"], each["curve"]) for each in report["multipliers"]] == [
+        (arm, ["plain", "plain-1", "plain-2"]) for arm in ("sets", "sets-2")
+    ]
+    assert "By how many times as many steps the baseline is as good, between plain, plain-1, plain-2:" in out

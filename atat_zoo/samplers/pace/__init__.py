@@ -15,7 +15,7 @@ from atat_zoo.errors import Problem
 from atat_zoo.noise import Noise
 from atat_zoo.registry import component, component_base, param, part
 from atat_zoo.samplers import SamplerPart
-from atat_zoo.samplers.order import Offset, offsets
+from atat_zoo.samplers.order import Strided
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -290,19 +290,11 @@ class EverythingPace(SteppedPace):
 
 
 @component
-class StridedPace(Pace):
+class StridedPace(Strided, Pace):
     """In step k as many positions as have a number j with (j + o) mod s = k: with the order `strided`, its turn k."""
 
     name = "strided"
     summary = "one turn of the order strided in every step"
-
-    stride: int = param(16, help="s, the number of turns, as in the order", ge=1)
-    offset: Offset = param("none", help="random: each text begins with a turn of its own; as in the order")
-
-    @property
-    @override
-    def deterministic(self) -> bool:
-        return self.offset == "none"
 
     def most(self, n: int) -> int:
         """Return s."""
@@ -310,7 +302,7 @@ class StridedPace(Pace):
 
     def take(self, step: Step) -> Tensor:
         """Return ⌈(n − (k − o) mod s)/s⌉, int64 [A] on the CPU."""
-        first = (step.number - offsets(self.offset, self.stride, step.host_seeds)) % self.stride
+        first = (step.number - self.offsets(step.host_seeds)) % self.stride
         return -((first - step.total) // self.stride)
 
 
