@@ -12,6 +12,7 @@ from atat_zoo.report.collect import TABLES, page_data, settings
 from atat_zoo.report.recorded import figure, first
 from atat_zoo.results.format import NONE, cell, interval, joined, number, place, rounded
 from atat_zoo.results.naming import exponential
+from atat_zoo.study.markdown import gap_legend, gap_table
 
 Table = dict[str, Any]
 _WORDS = {True: "yes", False: "no", None: NONE}
@@ -92,6 +93,8 @@ def _blocks(report: Table) -> Iterator[Table]:
         seeds = f"Seeds {joined(list(map(str, arm['seeds'])))}; differences are to the first sampler."
         digits = _digits(arm["samplers"])
         yield _block(f"Samplers of {arm['arm']}", _SAMPLERS, [_sampler(row, digits) for row in arm["samplers"]], seeds)
+    if report.get("gaps"):
+        yield _block("Gaps", *gap_table(report), *gap_legend(report))
     if report["test"]:
         times = f"Evaluated {number(report['test']['times'], 'time')}, after all settings were fixed."
         yield _block("Test split", _DIFFERENCES, map(_compared, report["test"]["comparisons"]), times)

@@ -35,6 +35,9 @@ def _lines(report: Table) -> Iterator[str]:
     yield from _tables(report)
     for arm in report["samplers"] or ():
         yield from _samplers(arm)
+    if report.get("gaps"):
+        yield from ("", "## Gaps", "", *gap_legend(report), "")
+        yield from markdown(*gap_table(report))
     if report["sweep"]:
         yield from _sweep(report["sweep"])
     if test := report["test"]:
@@ -152,6 +155,41 @@ def _samplers(arm: Table) -> Iterator[str]:
         rows.append([name, json.dumps(settings), row["quantity"], values, *cost, *compared])
     columns = ["sampler", "settings", "quantity", "value by seed", "NFE", "seconds"]
     yield from markdown([*columns, "over seeds", "over sequences", "not worse", "seconds ×"], rows)
+
+
+def gap_legend(report: Table) -> list[str]:
+    """Return the sentences above the table of gaps."""
+    theirs = [row for row in report["gaps"][0]["rows"] if row["arm"] == report["baseline"]]
+    by = [f"({mark}) {row['quantity']}{_settings(row['by'])}" for mark, row in zip("abcdefgh", theirs, strict=False)]
+    return [
+        "What each arm pays for the tokens that are to be written, given the rest, as e to the nats per token, and how "
+        f"far it is from what {report['baseline']} pays: {'; '.join(by)}.",
+        "Two are compared on the sequences that both have; intervals are over seeds, of one seed over sequences.",
+    ]
+
+
+def gap_table(report: Table) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and rows of the table of gaps."""
+    theirs = [row["by"] for row in report["gaps"][0]["rows"] if row["arm"] == report["baseline"]]
+    columns = ["to be written", "arm", "quantity", "by", "sequences", "value by seed"]
+    columns += [f"against ({mark})" for mark, _ in zip("abcdefgh", theirs, strict=False)]
+    rows = []
+    for part in report["gaps"]:
+        for row in part["rows"]:
+            values = ", ".join(cell(value, ".1f") for value in row["values"])
+            of = {json.dumps(each["by"]): change(each["over_seeds"] or each["sequences"]) for each in row["against"]}
+            compared = [of.get(json.dumps(by), NONE) for by in theirs]
+            by = _settings(row["by"]).removeprefix(" of ") or NONE
+            rows.append([part["what"], row["arm"], row["quantity"], by, f"{row['sequences']:,}", values, *compared])
+    return columns, rows
+
+
+def _settings(sampler: Table | None) -> str:
+    """Return ` of strided {…}`; nothing for a bound."""
+    if sampler is None:
+        return ""
+    settings = dict(sampler)
+    return f" of {settings.pop('use')} {json.dumps(settings)}"
 
 
 def _sweep(sweep: Table) -> Iterator[str]:

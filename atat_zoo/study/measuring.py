@@ -112,7 +112,7 @@ def _record(run: StudyRun, table: Table) -> Measured:
 def _file_of_bounds(study: Study, run: StudyRun, part: str) -> File:
     held = study.held_out
     numbers = {key: getattr(held, key) for key in ("sequences", "draws", "seed")}
-    return _file(run, part, part=part, **numbers, bound=unstructure(held.bound))
+    return file_of(run, part, part=part, **numbers, bound=unstructure(held.bound))
 
 
 def _measure(study: Study, run: StudyRun, part: str, device: str, say: Callable[[str], None]) -> Table:
@@ -121,7 +121,7 @@ def _measure(study: Study, run: StudyRun, part: str, device: str, say: Callable[
     spec = study.spec("test" if part == "test" else "validation")
     check_evaluation(model, run.path, spec)
     data = build(model.experiment)
-    rows, tokens, maskable = _text_of(data, part, spec.sequences)
+    rows, tokens, maskable = text_of(data, part, spec.sequences)
     if len(rows) < 2:
         problem = f"the {part} part of its {spec.split} split has fewer than two sequences"
         raise UserError(f"{run.path}: {problem}; hold out more")
@@ -136,7 +136,7 @@ def _measure(study: Study, run: StudyRun, part: str, device: str, say: Callable[
     }
 
 
-def _text_of(data: Path, part: str, limit: int) -> tuple[Tensor, Tensor, Tensor]:
+def text_of(data: Path, part: str, limit: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return of the sequences of a part: numbers int64 [n], tokens int64 [n, L], and what is maskable, bool [n, L]."""
     tokens, maskable = held_out(data, "test" if part == "test" else "validation")
     rows = rows_of(part, len(tokens), limit)
@@ -154,9 +154,9 @@ def write_all(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable
     samplers = [unstructure(sampler) for sampler in spec.each]
     here = machine() | {"device": device_name(torch_device(device)), "threads": torch.get_num_threads()}
     on = {key: here[key] for key in ("device", "threads", "processor", "cores")}
-    times = _file(run, "times", samplers=samplers, texts=spec.texts, repeat=spec.repeat, on=on)
+    times = file_of(run, "times", samplers=samplers, texts=spec.texts, repeat=spec.repeat, on=on)
     orders = {"sequences": spec.sequences, "orders": spec.orders, "half": held.half, "seed": held.seed}
-    policy = _file(run, "policy", samplers=samplers, **orders)
+    policy = file_of(run, "policy", samplers=samplers, **orders)
 
     def read_times(table: Table) -> list[float]:
         return [float(seconds) for _, seconds in zip(samplers, table["seconds"], strict=True)]
@@ -164,8 +164,7 @@ def write_all(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable
     def read_bounds(table: Table) -> list[Table]:
         count, bounds = torch.tensor(table["count"]), []
         for _, values, nfe in zip(samplers, table["nats"], table["nfe"], strict=True):
-            nats = [float("inf") if value is None else value for value in values]  # which JSON cannot express
-            bounds.append({"nats": torch.tensor(nats, dtype=torch.float64), "nfe": float(nfe), "count": count})
+            bounds.append({"nats": tensor_of(values), "nfe": float(nfe), "count": count})
         return bounds
 
     with claimed(run, wait=True):
@@ -189,7 +188,7 @@ def _time(spec: SamplersSpec, run: StudyRun, device: str, say: Callable[[str], N
 def _bound(spec: SamplersSpec, held: HeldOutSpec, run: StudyRun, device: str, say: Callable[[str], None]) -> Table:
     say(f"{run.name}: policy bounds of {len(spec.each)} samplers")
     model = Model.from_run(run.path, device)
-    _, tokens, maskable = _text_of(build(model.experiment), held.half, spec.sequences)
+    _, tokens, maskable = text_of(build(model.experiment), held.half, spec.sequences)
     writer = model.experiment.parts["guidance"].guide(model.writer("fp32"))
     options: dict[str, Any] = {"seed": held.seed, "orders": spec.orders, "batch_size": held.batch_size}
     measured = [measure_policy(writer, sampler, tokens, maskable, **options) for sampler in spec.each]
@@ -200,5 +199,11 @@ def _bound(spec: SamplersSpec, held: HeldOutSpec, run: StudyRun, device: str, sa
     }
 
 
-def _file(run: StudyRun, what: str, **settings: Any) -> File:
+def tensor_of(values: Sequence[float | None]) -> Tensor:
+    """Return nats as they were kept, float64: infinity is None in JSON, which cannot express it."""
+    return torch.tensor([float("inf") if value is None else value for value in values], dtype=torch.float64)
+
+
+def file_of(run: StudyRun, what: str, **settings: Any) -> File:
+    """Return where a measurement of a run's weights is kept."""
     return run.folder, f"study-{what}", settings | {"weights": sha256_of(run.folder.model / WEIGHTS)}

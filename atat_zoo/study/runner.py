@@ -19,7 +19,7 @@ from atat_zoo.results.store import finite
 from atat_zoo.run import locks, sha256_of, write_json
 from atat_zoo.run.environment import describe, machine
 from atat_zoo.run.model_files import WEIGHTS
-from atat_zoo.study import results
+from atat_zoo.study import gaps, results
 from atat_zoo.study.measuring import Written, measure_all, recorded, write_all
 from atat_zoo.study.processes import LocalExecutor, ran_with
 from atat_zoo.study.schema import Study, StudyRun
@@ -105,6 +105,7 @@ class StudyRunner:
             "sweep": {"seed": study.sweep.seed, "half": "selection", "arms": self.sweep} if study.sweep else None,
             **results.tables(study, self._measured(study.held_out.half), how),
             "samplers": self._samplers(),
+            "gaps": self._gaps(),
             "test": None,
             "failed": self.failed,
         }
@@ -136,6 +137,16 @@ class StudyRunner:
             for run in (run for run in self.runs.get(arm, ()) if run.finished):
                 written.setdefault(arm, []).append(write_all(self.study, run, device=self.device, say=self.say))
         return results.sampler_tables(written) if self.study.samplers else None
+
+    def _gaps(self) -> list[dict[str, Any]] | None:
+        if self.study.gaps is None:
+            return None
+        runs = {arm: [run for run in self.runs.get(arm, ()) if run.finished] for arm in self.study.gaps.arms}
+        priced = {
+            arm: [gaps.price(self.study, run, device=self.device, say=self.say) for run in of_arm]
+            for arm, of_arm in runs.items()
+        }
+        return gaps.table(self.study, priced)
 
     def _once(self, again: bool) -> int:
         """Write down what the test split is evaluated with, before it is; returns how often it has been."""

@@ -88,7 +88,19 @@ class SamplersSpec:
             raise ValueError("each has fewer than two samplers; name two or more, or leave [samplers] out")
 
 
-TABLES = {"sweep": SweepSpec, "evaluation": HeldOutSpec, "samplers": SamplersSpec}
+@component
+class GapsSpec:
+    """What the runs of some arms pay for a sequence, its second half and gaps in its middle, given the rest."""
+
+    each: Any = parts("sampler", help="samplers in whose orders it is priced, beside the bound")
+    arms: tuple[str, ...] = param(help="arms whose runs are priced; the baseline is one of them")
+    lengths: tuple[int, ...] = param((32, 16, 8), help="of the gaps, in tokens", ge=1)
+    sequences: int = param(256, help="maximum number of sequences of the half", ge=2)
+    orders: int = param(64, help="K, averaged inside the bounds of samplers whose order is random", ge=1)
+    random_sequences: int = param(64, help="as `sequences`, for samplers whose order is random", ge=2)
+
+
+TABLES = {"sweep": SweepSpec, "evaluation": HeldOutSpec, "samplers": SamplersSpec, "gaps": GapsSpec}
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -144,11 +156,17 @@ class Study:
     sweep: SweepSpec | None
     held_out: HeldOutSpec
     samplers: SamplersSpec | None = None
+    gaps: GapsSpec | None = None
 
     def chain(self, arm: str) -> list[str]:
         """Return the arm that has an `experiment`, and those that are like it, down to this one."""
         like = self.arms[arm].like
         return [*(self.chain(like) if like is not None else []), arm]
+
+    @property
+    def writing(self) -> dict[str, SamplersSpec | GapsSpec]:
+        """The tables of samplers that are measured on runs of some arms."""
+        return {key: spec for key, spec in (("samplers", self.samplers), ("gaps", self.gaps)) if spec is not None}
 
     @property
     def swept(self) -> list[str]:

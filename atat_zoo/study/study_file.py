@@ -64,6 +64,7 @@ def load(file: Path) -> Study:
         sweep=parts["sweep"],
         held_out=parts["evaluation"] or HeldOutSpec(),
         samplers=parts["samplers"],
+        gaps=parts["gaps"],
     )
     _refuse([*_names(study), *_seeds(study), *_overrides(study)], file)
     _refuse(_runs(study), file)
@@ -119,8 +120,11 @@ def _names(study: Study) -> Iterator[str]:
             yield f"{key}: {name!r} is no arm{nearest(name, known)} (there are: {', '.join(known)})"
 
     yield from missing("baseline", study.baseline)
-    for name in study.samplers.arms if study.samplers else ():
-        yield from missing("samplers.arms", name)
+    for key, spec in study.writing.items():
+        for name in spec.arms:
+            yield from missing(f"{key}.arms", name)
+    if study.gaps and study.baseline not in study.gaps.arms:
+        yield f"gaps.arms: {study.baseline!r}, with which the others are compared, is not there; add it"
     for name, arm in study.arms.items():
         where = f"arms.{name}"
         if (arm.experiment is None) == (arm.like is None):
@@ -196,18 +200,32 @@ def _runs(study: Study) -> list[str]:
             values = f"{clip(repr(one), 60)}, and {clip(repr(other), 60)} for {study.baseline!r}"
             problems.append(f"arms.{arm}: {key} is {values}: nats per token would be of other tokens; make it the same")
     problems += [problem for arm, run in loaded.items() for problem in _samplers(study, arm, run.experiment)]
+    problems += [problem for arm, run in loaded.items() for problem in _gaps(study, arm, run.experiment)]
     return list(dict.fromkeys(problems))
 
 
 def _samplers(study: Study, arm: str, experiment: Experiment) -> Iterator[str]:
     """Check that an arm that writes can use each sampler, and that each has a likelihood."""
-    if study.samplers is None or arm not in study.samplers.arms:
+    for key, spec in study.writing.items():
+        # What a model of one order pays for gaps is priced by its own sampler.
+        if arm not in spec.arms or (spec is study.gaps and experiment.parts["objective"].exact):
+            continue
+        for i, sampler in enumerate(spec.each):
+            if why := sampler.no_policy_bound_because:
+                yield f"{key}.each[{i}]: {sampler.name!r} has no policy bound: {why}; leave it out"
+            for problem in experiments.conflicts_with(experiment, {"sampler": sampler}):
+                yield f"{key}.each[{i}]: arm {arm!r}: {problem}"
+
+
+def _gaps(study: Study, arm: str, experiment: Experiment) -> Iterator[str]:
+    """Check that what is priced is shorter than a sequence, and that the baseline has a bound for it."""
+    if study.gaps is None or arm not in study.gaps.arms:
         return
-    for i, sampler in enumerate(study.samplers.each):
-        if why := sampler.no_policy_bound_because:
-            yield f"samplers.each[{i}]: {sampler.name!r} has no policy bound: {why}; leave it out"
-        for problem in experiments.conflicts_with(experiment, {"sampler": sampler}):
-            yield f"samplers.each[{i}]: arm {arm!r}: {problem}"
+    length = experiment.data.length
+    if (longest := max(study.gaps.lengths, default=0)) >= length:
+        yield f"gaps.lengths: {longest} leaves nothing around it in {length} tokens; make it shorter"
+    if arm == study.baseline and experiment.parts["objective"].exact:
+        yield f"gaps: the baseline {arm!r} learns one order, and has no bound for gaps; leave the table out"
 
 
 def _other_tokens(one: Experiment, other: Experiment) -> Iterator[tuple[str, Any, Any]]:

@@ -301,3 +301,62 @@ def test_budgets_are_arms_and_give_step_multipliers(place):
         (arm, ["plain", "plain-1", "plain-2"]) for arm in ("sets", "sets-2")
     ]
     assert "By how many times as many steps the baseline is as good, between plain, plain-1, plain-2:" in out
+
+
+GAPS = """
+[arms.sets]
+like = "plain"
+overrides = ["objective.use=sets", "sampler.use=strided"]
+[arms.left]
+like = "plain"
+overrides = ["objective.use=autoregressive", "sampler.use=left_to_right"]
+[gaps]
+arms = ["plain", "sets", "left"]
+lengths = [4]
+each = [{use = "strided", stride = 4}, {use = "combination", order = "random", pace = "one_at_a_time"}]
+sequences = 6
+random_sequences = 4
+orders = 2
+"""
+
+
+@pytest.mark.slow
+def test_gaps_are_priced_beside_everything_that_the_baseline_pays(copy):
+    copy.write(STUDY + GAPS)
+    out, _ = copy.study()
+    gaps = {part["what"]: part["rows"] for part in copy.report()["gaps"]}
+    assert list(gaps) == ["the whole", "the second half", "a gap of 4"]
+    every = [
+        (row["arm"], row["quantity"], row["by"] and row["by"]["use"], row["sequences"]) for row in gaps["the whole"]
+    ]
+    bound, strided, random = ("bound", None, 6), ("policy likelihood", "strided", 6), ("policy bound", "combination", 4)
+    assert every == [
+        *[(arm, *by) for arm in ("plain", "sets") for by in (bound, strided, random)],
+        ("left", "policy likelihood", "left_to_right", 6),
+    ]
+    for rows in gaps.values():
+        for row in rows:
+            # Beside all prices of the baseline but itself; the differences are those of the values.
+            assert len(row["against"]) == (2 if row["arm"] == "plain" else 3)
+            for each in row["against"]:
+                (other,) = [one for one in rows if one["arm"] == "plain" and one["by"] == each["by"]]
+                if row["sequences"] == other["sequences"]:
+                    percent = [100 * (a / b - 1) for a, b in zip(row["values"], other["values"], strict=True)]
+                    assert [one["percent"] for one in each["each"]] == pytest.approx(percent)
+    assert "| a gap of 4 | left | policy likelihood | left_to_right {" in out
+    out, _ = copy.study()
+    assert "prices of gaps" not in out
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "problem"),
+    [
+        ('"plain", "sets"', '"sets"', "gaps.arms: 'plain', with which the others are compared, is not there; add it"),
+        ("[4]", "[16]", "gaps.lengths: 16 leaves nothing around it in 16 tokens; make it shorter"),
+        ('use = "strided", stride = 4', 'use = "p2"', "gaps.each[0]: 'p2' has no policy bound"),
+    ],
+)
+def test_gaps_that_cannot_be_priced_are_refused(place, was, now, problem):
+    place.write(STUDY + GAPS.replace(was, now))
+    _, err = place.study("--dry-run", code=2)
+    assert problem in err
