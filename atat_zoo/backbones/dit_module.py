@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from atat_zoo.backbones.cache import Cache
 from atat_zoo.backbones.dit import DiTBackbone
+from atat_zoo.diffusion.attention import attend
 from atat_zoo.diffusion.dropout import Dropout
 
 
@@ -126,7 +127,7 @@ class Layer(nn.Module):
         if join is not None:
             k, v = join(k, v)
         causal = isinstance(attention, str) and attention == "causal"
-        a = F.scaled_dot_product_attention(q, k, v, attn_mask=None if causal else attention, is_causal=causal)
+        a = attend(q, k, v, None if causal else attention, causal=causal)
         a = self.out(a.transpose(1, 2).reshape(B, L, D))
         if self.gates is None:
             h = h + self.dropout(a, call)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import override
 
+from atat_zoo.diffusion.attention import attend
 from atat_zoo.estimators import EstimatorModule, TransformerEstimator
 from atat_zoo.registry import Context
 from atat_zoo.tokenizers.terms import Terms, biased
@@ -75,7 +76,7 @@ class EstimatorLayer(nn.Module):
         """Return h [B, L, E]."""
         B, L, E = h.shape
         q, k, v = self.qkv(self.norm_attention(h)).view(B, L, 3, self.heads, E // self.heads).permute(2, 0, 3, 1, 4)
-        a = F.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        a = attend(q, k, v, seen)
         h = h + self.out(a.transpose(1, 2).reshape(B, L, E))
         return h + self.down(F.gelu(self.up(self.norm_mlp(h)), approximate="tanh"))
 
