@@ -326,8 +326,8 @@ class TurnCache(Cache):
         self.even = rows is None and bool((self.cached == self.most).all())
         if not self.even:
             self.place = (self.cached[:, None] + torch.arange(carriers)).to(device, non_blocking=True)
-        # The carrier of each place.
-        self.carrier = (torch.arange(self.width) - self.cached[:, None]).to(device, non_blocking=True)
+            # The carrier of each place.
+            self.carrier = (torch.arange(self.width) - self.cached[:, None]).to(device, non_blocking=True)
 
     def __len__(self) -> int:
         """Return C, the most cached tokens of a row."""
@@ -336,6 +336,9 @@ class TurnCache(Cache):
     def attention(self, is_content: Tensor) -> Tensor:
         """Return what each carrier sees, bool [A, 1, T, C + T]: cached tokens, new ones, and itself."""
         T = is_content.shape[1]
+        if self.even:
+            itself = torch.eye(T, dtype=torch.bool, device=is_content.device)
+            return F.pad((is_content[:, None] | itself)[:, None], (self.most, 0), value=True)
         within = self.carrier.clamp(0, T - 1) == self.carrier
         new = is_content.gather(1, self.carrier.clamp(0, T - 1)) & within
         itself = self.carrier[:, None] == torch.arange(T, device=is_content.device)[:, None]

@@ -45,7 +45,7 @@ def test_the_formula_is_what_torch_counts(name):
 
 def test_sets_that_read_tokens_twice_count_at_most_twice():
     experiment = load(
-        "baselines/sets", [f"train.batch_size={ROWS}", f"data.length={LENGTH}", "position_sets.use=random"]
+        "sets", [f"train.batch_size={ROWS}", f"data.length={LENGTH}", "position_sets.use=random"]
     )
     flops, rate = counted(experiment)
     assert flops <= step_flops(experiment, V, rate) < 1.3 * flops
