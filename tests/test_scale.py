@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from atat_zoo.diffusion import attention
 from atat_zoo.experiment import from_table
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context
@@ -44,7 +45,8 @@ def test_weights_gradients_and_optimizer_take_what_the_formula_says():
 
 @pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("backbone", [{}, {"dropout": 0.1}, {"layers": 2, "width": 64, "heads": 8, "mlp_ratio": 3.0}])
-def test_activations_are_within_three_hundredths_of_the_formula(bf16, backbone):
+def test_activations_are_within_three_hundredths_of_the_formula(bf16, backbone, monkeypatch):
+    monkeypatch.setattr(attention, "SHORT", 0)  # the fused kernel, which a GPU has whatever the length
     module, batch, spec = nano(**backbone)
     of_weights = {weight.untyped_storage().data_ptr() for weight in module.parameters()}
     kept = {}
