@@ -12,10 +12,9 @@ import click
 from atat_zoo.cli.arguments import HELD_OUT, ZERO_SHOT, chosen, options, other_text, with_bound, with_options
 from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.errors import UserError
-from atat_zoo.report.collect import settings
 from atat_zoo.results import naming
 from atat_zoo.results.evaluation import Evaluation
-from atat_zoo.results.format import aligned, cell, number, with_error
+from atat_zoo.results.format import aligned, cell, number, settings, with_error
 
 if TYPE_CHECKING:
     from atat_zoo.measure.policy import PolicyValue

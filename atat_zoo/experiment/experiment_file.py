@@ -13,7 +13,7 @@ import attrs
 from atat_zoo import parsing
 from atat_zoo.errors import Problem, UserError, clip, nearest
 from atat_zoo.experiment.inheritance import Refused, adopt, base_of
-from atat_zoo.experiment.schema import SECTIONS, Experiment
+from atat_zoo.experiment.schema import ALWAYS, SECTIONS, Experiment
 from atat_zoo.registry import KINDS, TABLES, Zoo
 from atat_zoo.registry.manifest import PACKAGE
 from atat_zoo.registry.spec import problems_of, structure
@@ -90,7 +90,9 @@ def load(
     path, zoo = find(name), zoo or Zoo.load()
     where = str(path)
     table, origins = _read(path, (), {})
+    in_files = dict(origins)
     _override(table, origins, overrides, overrides_from)
+    _drop_unused(table, origins, in_files, where, zoo)
     table.setdefault("name", _name(path))
     try:
         merged, source = base_of(table)
@@ -332,6 +334,29 @@ def _override(table: Table, origins: Origins, overrides: Iterable[str], named: s
         _merge(over, nested, {}, drop=False)
         origins |= dict.fromkeys(_paths(nested), where)
     _merge(table, over, TABLES)
+
+
+def _drop_unused(table: Table, origins: Origins, in_files: Origins, where: str, zoo: Zoo) -> None:
+    """Drop the tables, inherited from other files, of kinds that the objective does not use.
+
+    One that stands where the objective is named, in the file itself or in an override is a mistake, which is refused.
+    """
+    named = table.get("objective", TABLES["objective"])
+    use = named.get("use", TABLES["objective"]) if isinstance(named, dict) else named
+    try:
+        uses = zoo.component("objective", use).uses  # type: ignore[attr-defined]
+    except (UserError, TypeError):  # no objective: this is refused later
+        return
+    here = origins.get("objective.use", origins.get("objective"))
+    # An override that names the objective takes the tables of all files away.
+    written = {here} if here not in (None, *in_files.values()) else {here, where}
+    for kind in [kind for kind in TABLES if kind in table and kind not in uses | ALWAYS]:
+        keys = [key for key in origins if key == kind or key.startswith(f"{kind}.")]
+        mistakes = [origins[key] for key in keys if origins[key] != in_files.get(key) or origins[key] in written]
+        if mistakes:
+            origins[kind] = mistakes[0]  # the message names it
+        else:
+            del table[kind]
 
 
 def _paths(table: Table, prefix: str = "") -> Iterable[str]:

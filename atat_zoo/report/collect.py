@@ -22,7 +22,7 @@ from atat_zoo.report.recorded import figure, first
 from atat_zoo.report.runs import whole
 from atat_zoo.report.verdict import heading, table_of_bounds, verdict
 from atat_zoo.results import store
-from atat_zoo.results.format import NONE, joined, uncertain
+from atat_zoo.results.format import NONE, joined, settings, uncertain
 from atat_zoo.results.naming import title
 from atat_zoo.run import RunFolder
 
@@ -257,15 +257,6 @@ def _bands(quality: Table) -> list[Table]:
 def _short(count: float) -> str:
     """Return a count with as few digits as an axis has room for: 12k for 12,288."""
     return f"{count:g}" if count < 1000 else f"{count / 1000:.{1 if count < 10_000 else 0}f}k"
-
-
-def settings(table: Table) -> str:
-    """Return a part's parameters as `steps = 16, temperature = 1.0`, with the names of its own parts."""
-    return ", ".join(
-        f"{key} = {value.get('use') if isinstance(value, dict) else value}"
-        for key, value in table.items()
-        if key not in ("use", "name")
-    )
 
 
 def _experiment(names: list[str], resolved: list[Table]) -> Table:

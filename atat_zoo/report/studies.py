@@ -8,9 +8,9 @@ from typing import Any
 
 from atat_zoo.errors import UserError, clip
 from atat_zoo.parsing import from_json, read
-from atat_zoo.report.collect import TABLES, page_data, settings
+from atat_zoo.report.collect import TABLES, page_data
 from atat_zoo.report.recorded import figure, first
-from atat_zoo.results.format import NONE, cell, interval, joined, number, place, rounded
+from atat_zoo.results.format import NONE, cell, interval, joined, number, place, rounded, settings
 from atat_zoo.results.naming import exponential
 from atat_zoo.study.markdown import gap_legend, gap_table
 

@@ -40,6 +40,15 @@ def interval(value: float | None, low: float | None, high: float | None) -> str:
     return f"{value_} % [{low_}, {high_}]"
 
 
+def settings(table: Mapping[str, Any]) -> str:
+    """Return a part's parameters as `steps = 16, temperature = 1.0`, with the names of its own parts."""
+    return ", ".join(
+        f"{key} = {value.get('use') if isinstance(value, dict) else value}"
+        for key, value in table.items()
+        if key not in ("use", "name")
+    )
+
+
 def number(count: int, what: str) -> str:
     """Return `1 step` or `1,234 steps`."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from atat_zoo.results.format import NONE, cell, change, markdown, number
+from atat_zoo.results.format import NONE, cell, change, markdown, number, settings
 from atat_zoo.results.naming import exponential
 
 Table = dict[str, Any]
@@ -66,10 +66,10 @@ def _machines(report: Table) -> Iterator[str]:
     for run in (run for arm in report["arms"].values() for run in arm["runs"]):
         machine, computed, how = run["machine"], run["computed"], run["trained_with"]
         each = "{} at a time, {} each".format
-        settings = ", ".join(each(number(h["jobs"], "training"), number(h["threads"], "thread")) for h in how)
+        trainings = ", ".join(each(number(h["jobs"], "training"), number(h["threads"], "thread")) for h in how)
         device = f", on {computed['device']}" if computed.get("device", "cpu") != "cpu" else ""
         hardware = f"{machine.get('cores')} cores of {machine.get('processor')}, {computed.get('precision')}{device}"
-        seen.append(f"{hardware}; {settings or 'by atat train'}")
+        seen.append(f"{hardware}; {trainings or 'by atat train'}")
     if different := list(dict.fromkeys(seen)):
         yield f"- Trained with {' and with '.join(different)}; torch {report['packages'].get('torch')}."
     if len(different) > 1:
@@ -148,11 +148,11 @@ def _samplers(arm: Table) -> Iterator[str]:
     yield f"Seeds {seeds}; {arm['sequences']:,} sequences of the half; the others against the first; timed on {on}.\n"
     rows = []
     for row in arm["samplers"]:
-        settings = dict(row["sampler"])
-        name, values = settings.pop("use"), ", ".join(cell(value, ".2f") for value in row["values"])
+        values = ", ".join(cell(value, ".2f") for value in row["values"])
         compared = [*_differences(row), cell(row["seconds_ratio"], ".3f")] if "sequences" in row else [NONE] * 4
         cost = [cell(row["nfe"], ".1f"), cell(row["seconds"], ".2f")]
-        rows.append([name, json.dumps(settings), row["quantity"], values, *cost, *compared])
+        of = row["sampler"]
+        rows.append([of["use"], settings(of), row["quantity"], values, *cost, *compared])
     columns = ["sampler", "settings", "quantity", "value by seed", "NFE", "seconds"]
     yield from markdown([*columns, "over seeds", "over sequences", "not worse", "seconds ×"], rows)
 
@@ -185,11 +185,8 @@ def gap_table(report: Table) -> tuple[list[str], list[list[str]]]:
 
 
 def _settings(sampler: Table | None) -> str:
-    """Return ` of strided {…}`; nothing for a bound."""
-    if sampler is None:
-        return ""
-    settings = dict(sampler)
-    return f" of {settings.pop('use')} {json.dumps(settings)}"
+    """Return ` of strided, stride = 16`; nothing for a bound."""
+    return "" if sampler is None else ", ".join(filter(None, (f" of {sampler['use']}", settings(sampler))))
 
 
 def _sweep(sweep: Table) -> Iterator[str]:

@@ -364,6 +364,41 @@ def test_an_objective_refuses_the_kinds_that_it_does_not_use(write, larger):
     ]
 
 
+@pytest.mark.parametrize("overrides", [(), ["objective.use=plain"], ["objective=plain", "backbone.preset=nano"]])
+def test_tables_that_an_objective_does_not_use_are_not_inherited(write, larger, overrides):
+    write("base.toml", "masking = 'importance'\nnoise = 'cosine'\n[curriculum]\nuse = 'dynamic'")
+    named = "" if overrides else "objective = 'plain'"
+    made = load(write("a.toml", f"extends = 'base.toml'\n{named}"), overrides, larger)
+    assert made == load(write("b.toml", "objective = 'plain'\nname = 'a'\nnoise = 'cosine'"), overrides, larger)
+
+
+@pytest.mark.parametrize(
+    ("own", "overrides", "lines"),
+    [
+        # Of a table that is inherited in part, as of one of its own.
+        ("objective = 'plain'\n[masking]\ntemperature = 2.0", (), ["{a}: masking: objective 'plain' uses no masking"]),
+        (
+            "objective = 'plain'",
+            ["masking.temperature=2.0"],
+            ["'masking.temperature=2.0' on the command line: masking:"],
+        ),
+        (
+            "[curriculum]\nuse = 'none'",
+            ["objective=plain", "curriculum.use=dynamic"],
+            ["'curriculum.use=dynamic' on the command line: curr"],
+        ),
+        ("objective = 'plane'", (), ["{a}: objective.use: there is no objective named 'plane'"]),
+    ],
+)
+def test_tables_beside_the_objective_are_refused(write, larger, own, overrides, lines):
+    write("base.toml", "masking = 'importance'")
+    a = write("a.toml", f"extends = 'base.toml'\n{own}")
+    with pytest.raises(UserError) as error:
+        load(a, overrides, larger)
+    for line, found in zip(lines, str(error.value).splitlines(), strict=True):
+        assert found.startswith(line.format(a=a)), found
+
+
 def test_an_experiment_without_those_kinds_resolves_to_itself(write, larger):
     made = load(write("a.toml", "objective = 'plain'\n[backbone]\npreset = 'nano'"), zoo=larger)
     assert " ".join(made.kinds) == "corpus tokenizer backbone noise objective sampler guidance optimizer schedule"

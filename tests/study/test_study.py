@@ -343,7 +343,7 @@ def test_gaps_are_priced_beside_everything_that_the_baseline_pays(copy):
                 if row["sequences"] == other["sequences"]:
                     percent = [100 * (a / b - 1) for a, b in zip(row["values"], other["values"], strict=True)]
                     assert [one["percent"] for one in each["each"]] == pytest.approx(percent)
-    assert "| a gap of 4 | left | policy likelihood | left_to_right {" in out
+    assert "| a gap of 4 | left | policy likelihood | left_to_right, draw = categorical |" in out
     out, _ = copy.study()
     assert "prices of gaps" not in out
 
