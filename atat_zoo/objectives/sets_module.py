@@ -51,48 +51,81 @@ class Carriers(NamedTuple):
     attention: Tensor  # which sees which, bool [B, 1, T, T]
 
 
-def carriers(x: Tensor, turns: Tensor, mask_id: int, ascending: bool = False) -> Carriers:
-    """Return the carriers of tokens x by their turns, int64 [B, L] both, with no turn left out: see `SetsObjective`.
+class Roles(NamedTuple):
+    """What the carriers at positions 0 … L do; the first carries the start, which is given. All [B, L + 1]."""
 
-    If the turns are `ascending`, it is known that none but position L needs a carrier for its token alone.
-    """
-    B, L = x.shape
-    # By the carrier at each of the positions 0 … L; the first carries the start, which is given.
-    carried = F.pad(x, (1, 0), value=mask_id)
-    ready = F.pad(turns + 1, (1, 0))  # the turn from which that token may be read
+    carried: Tensor  # the token
+    ready: Tensor  # the turn from which that token may be read
+    turn: Tensor  # of the carrier: of the token that it predicts, or else the one from which its own may be read
+    alone: Tensor  # whether the token needs another carrier at this position, which predicts nothing
+
+
+def roles(x: Tensor, turns: Tensor, mask_id: int) -> Roles:
+    """Return the roles for tokens x by their turns, int64 [B, L] both, with no turn left out: see `SetsObjective`."""
+    ready = F.pad(turns + 1, (1, 0))
     own = F.pad(turns, (0, 1), value=-1)  # the turn of the prediction there, −1 for none
-    predicts = own >= 0
-    turn = torch.where(predicts, own, ready)
-    readable = ready <= turn
-    content = readable & (ready == turn)
-    tokens, positions = torch.where(readable, carried, mask_id), torch.arange(L + 1, device=x.device).expand(B, -1)
-    if not ascending:
-        alone = predicts & (ready != turn) & (ready <= turns.amax(1, keepdim=True))
-        most = int(to_host(alone.sum(1)).max()) if B else 0
-        # Few different shapes, since each may be compiled anew.
-        count = most if most < 2 else min(L, -(-most // 8) * 8)
-        where = alone.sort(dim=1, descending=True, stable=True).indices[:, :count]
-        tokens = torch.cat([tokens, carried.gather(1, where)], 1)
+    turn = torch.where(own >= 0, own, ready)
+    alone = (own >= 0) & (ready != turn) & (ready <= turns.amax(1, keepdim=True))
+    return Roles(F.pad(x, (1, 0), value=mask_id), ready, turn, alone)
+
+
+def carriers(of: Roles, mask_id: int, others: int) -> Carriers:
+    """Return the carriers, with so many others besides those at positions 0 … L."""
+    T = of.turn.shape[1]
+    readable = of.ready <= of.turn
+    content, turn = readable & (of.ready == of.turn), of.turn
+    tokens = torch.where(readable, of.carried, mask_id)
+    positions = torch.arange(T, device=tokens.device).expand_as(tokens)
+    if others:
+        where = of.alone.sort(dim=1, descending=True, stable=True).indices[:, :others]
+        tokens = torch.cat([tokens, of.carried.gather(1, where)], 1)
         positions = torch.cat([positions, where], 1)
-        turn = torch.cat([turn, ready.gather(1, where)], 1)
-        content = torch.cat([content, alone.gather(1, where)], 1)
+        turn = torch.cat([turn, of.ready.gather(1, where)], 1)
+        content = torch.cat([content, of.alone.gather(1, where)], 1)
     seen = content[:, None] & (turn[:, None] <= turn[:, :, None])
-    itself = torch.eye(tokens.shape[1], dtype=torch.bool, device=x.device)
+    itself = torch.eye(tokens.shape[1], dtype=torch.bool, device=tokens.device)
     return Carriers(tokens, positions, (seen | itself)[:, None])
+
+
+def others_of(needed: Tensor, of: Roles) -> int:
+    """Return how many other carriers rows get that need so many, int64 [B] on the host: each shape is compiled anew."""
+    most = int(needed.max())
+    return most if most < 2 else min(of.turn.shape[1] - 1, -(-most // 8) * 8)
 
 
 class SetCausalModule(DenoisingModule):
     """A denoiser that reads the tokens of earlier turns."""
 
     def of_turns(self, x: Tensor, turns: Tensor, ascending: bool = False) -> HeadInputs:
-        """Return what the head reads at every position, [B, L], if the tokens come in these turns."""
-        read = carriers(x, turns, self.context.mask_id, ascending)
-        hidden = self.backbone(read.tokens, positions=read.positions, attention=read.attention)[:, : x.shape[1]]
+        """Return what the head reads at every position, [B, L], if the tokens come in these turns.
+
+        If they are `ascending`, it is known that none but position L needs a carrier for its token alone.
+        """
+        hidden = self.hidden_of(roles(x, turns, self.context.mask_id), ascending)
         if self.prior is None:
             return HeadInputs(hidden)
         absent, reach = self.context.mask_id, self.prior.reach
         later = neighbours_of(turns, reach, -1) >= turns[..., None]
         return HeadInputs(hidden, neighbours_of(x, reach, absent).masked_fill(later, absent))
+
+    def hidden_of(self, of: Roles, ascending: bool) -> Tensor:
+        """Return hidden states [B, L, D]. Rows that need carriers for tokens alone are a pass of their own."""
+
+        def read(part: Roles, others: int = 0) -> Tensor:
+            tokens, positions, attention = carriers(part, self.context.mask_id, others)
+            hidden: Tensor = self.backbone(tokens, positions=positions, attention=attention)
+            return hidden[:, : part.turn.shape[1] - 1]
+
+        if ascending or not len(of.alone):
+            return read(of)
+        needed = to_host(of.alone.sum(1))
+        few = needed < 2
+        if few.all() or not few.any():
+            return read(of, others_of(needed, of))
+        groups = [rows.nonzero()[:, 0] for rows in (few, ~few)]
+        parts = [Roles(*(each[rows.to(each.device)] for each in of)) for rows in groups]
+        hidden = [read(part, others_of(needed[rows], part)) for part, rows in zip(parts, groups, strict=True)]
+        return torch.cat(hidden)[torch.cat(groups).argsort().to(of.turn.device)]
 
     @override
     def head_inputs(self, z: Tensor, t: Tensor | None) -> HeadInputs:

@@ -108,6 +108,18 @@ def test_ascending_sets_need_no_carrier_but_those_of_the_text(sets, given_):
         torch.testing.assert_close(short, module.of_turns(x, turns).hidden[turns >= 0])
 
 
+def test_only_the_rows_that_need_it_are_read_twice(monkeypatch):
+    module, x, read = sets_of(12), text(12, rows=4), []
+    strided, order = torch.arange(12) % 4, torch.randperm(12, generator=torch.Generator().manual_seed(1))
+    turns = torch.stack([order, strided, order.flip(0), strided])
+    each = torch.cat([nats(module, x[row : row + 1], turns[row : row + 1]) for row in range(4)])
+    forward = module.backbone.forward
+    monkeypatch.setattr(module.backbone, "forward", lambda z, **rest: read.append(z.shape) or forward(z, **rest))
+    torch.testing.assert_close(nats(module, x, turns), each, rtol=1e-12, atol=1e-12)
+    # Positions 0 … L, and in an order of chance up to eleven tokens again, in multiples of eight.
+    assert [tuple(shape) for shape in read] == [(2, 13), (2, 25)]
+
+
 @settings(deadline=None, max_examples=min(60, settings.default.max_examples))
 @given(turns=turn_maps, counts=st.booleans(), seed=st.integers(0, 99))
 def test_a_text_that_is_written_costs_what_one_pass_says(turns, counts, seed):
