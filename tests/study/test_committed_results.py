@@ -81,6 +81,25 @@ def test_a_table_of_samplers_says_what_was_measured():
     assert study_samples.table_of(json.loads(study_samples.RESULT.read_text(encoding="utf-8"))) in text
 
 
+# Under this line is a table: what is to be written, and what is paid for it by the bound of the baseline, by the baseline
+# and another arm in the turns of a sampler, and by an autoregressive model; differences from both of the baseline's.
+GAPS = re.compile(r"^<!-- gaps of (\w+), (\w+) -->\n\n((?:\|.*\n)+)", re.MULTILINE)
+
+
+def test_a_table_of_gaps_says_what_was_measured():
+    tables = GAPS.findall((ROOT / "docs/study.md").read_text(encoding="utf-8"))
+    assert {name for name, *_ in tables} == {name for name, report in RESULTS.items() if report.get("gaps")}
+    for name, arm, table in tables:
+        report = RESULTS[name]
+        for said, part in zip(cells(table), report["gaps"], strict=True):
+            rows = {(row["arm"], row["by"] and row["by"]["use"]): row for row in part["rows"]}
+            bound, turns = rows[report["baseline"], None], rows[report["baseline"], "strided"]
+            other, left = rows[arm, "strided"], rows["autoregressive", "left_to_right"]
+            against = {each["by"] and each["by"]["use"]: change(each["over_seeds"], 1) for each in other["against"]}
+            values = [f"{statistics.geometric_mean(row['values']):.1f}" for row in (bound, turns, other, left)]
+            assert said == [part["what"], *values[:3], against[None], against["strided"], values[3]]
+
+
 def figures(value):
     """Every number in a JSON value."""
     if isinstance(value, dict | list):
@@ -92,7 +111,7 @@ def figures(value):
 def test_every_other_figure_is_in_the_results(path):
     # In the README, the section on what was measured.
     text = path.read_text(encoding="utf-8")
-    text = SAMPLERS.sub("", MARK.sub("", text.partition("what was measured\n")[2].partition("\n## ")[0] or text))
+    text = GAPS.sub("", SAMPLERS.sub("", MARK.sub("", text.partition("what was measured\n")[2].partition("\n## ")[0] or text)))
     known = figures([*RESULTS.values(), json.loads(study_samples.RESULT.read_text(encoding="utf-8"))])
     for figure in re.findall(r"(?<![\w.:])[−+]?\d+\.\d+(?![\w.])", text):
         near, value = 0.51 * 10 ** -len(figure.partition(".")[2]), float(figure.replace("−", "-"))
