@@ -81,7 +81,7 @@ def test_a_table_of_samplers_says_what_was_measured():
     assert study_samples.table_of(json.loads(study_samples.RESULT.read_text(encoding="utf-8"))) in text
 
 
-# Under this line is a table: what is to be written; what is paid for it by the bound of the baseline, and along 16 turns
+# Under this line is a table: what is to be written; what is paid for it by the bound of the baseline, and along turns
 # by the baseline and by another arm; how far the last is from both; and what an autoregressive model pays.
 GAPS = re.compile(r"^<!-- gaps of (\w+), (\w+) -->\n\n((?:\|.*\n)+)", re.MULTILINE)
 
