@@ -26,7 +26,7 @@ _Command = TypeVar("_Command", bound=Callable[..., object])
 _LARGEST = 64 << 20  # bytes of a file of texts with gaps
 CHANGED = ("sampler", "guidance")
 ZERO_SHOT = "zero-shot"  # a value of `--corpus`
-HELD_OUT = ("split", "bound", "sequences", "draws", "sequences_at_once", "mask_seed")
+HELD_OUT = ("split", "bound", "metrics", "sequences", "draws", "sequences_at_once", "mask_seed")
 
 
 def count(flag: str, least: int, help: str, default: int | None = None, **how: Any) -> Callable[[_Command], _Command]:
@@ -49,6 +49,7 @@ _OPTIONS = {
     ),
     "split": _choice("--split", ["validation", "test"], "Held-out text; the experiment's when absent."),
     "bound": click.option("--bound", help="exact_k, continuous_t, or a table like {use = 'discrete_t', steps = 8}."),
+    "metrics": click.option("--metric", "metrics", multiple=True, help="brier_score, top_accuracy, …, or a table."),
     "orders": count("--orders", 1, "Orders averaged inside the policy bound; 1 when absent, 64 for claims."),
     "sequences": count("--sequences", 0, "Maximum number of sequences; 0 for all."),
     "draws": count("--draws", 1, "Masks drawn for every sequence."),
@@ -81,8 +82,9 @@ def options(*names: str) -> Callable[[_Command], _Command]:
 
 
 def with_bound(given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with `bound` as a specification, before torch is imported."""
-    return given | ({"bound": named("bound", given["bound"])} if given.get("bound") else {})
+    """Return the options with `bound` and `metrics` as specifications, before torch is imported."""
+    metrics = tuple(named("metric", each) for each in given.pop("metrics", ())) or None
+    return given | {"metrics": metrics} | ({"bound": named("bound", given["bound"])} if given.get("bound") else {})
 
 
 def with_options(own: EvaluationSpec, given: dict[str, Any], corpus: Any = None) -> EvaluationSpec:
@@ -94,7 +96,10 @@ def with_options(own: EvaluationSpec, given: dict[str, Any], corpus: Any = None)
     changes = {key: value for key, value in given.items() if value is not None}
     if corpus is not None and "split" not in changes:
         changes["split"] = corpus.held_out_split(plain.split)
-    evolved: EvaluationSpec = attrs.evolve(plain, **changes)
+    try:
+        evolved: EvaluationSpec = attrs.evolve(plain, **changes)
+    except ValueError as error:
+        raise UserError(f"--metric: {error}") from None
     return evolved
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.arguments import HELD_OUT, ZERO_SHOT, options, other_text, with_bound, with_options
+from atat_zoo.cli.arguments import HELD_OUT, ZERO_SHOT, named, options, other_text, with_bound, with_options
 from atat_zoo.cli.console import Bars, print_json, printable, table
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.experiment import EvaluationSpec, from_table
@@ -68,6 +68,8 @@ def compare(
     base = RunFolder(runs[base_number])
     experiment = from_table(base.table(), where=str(base.resolved))
     spec = with_options(experiment.evaluation, given, other.get("corpus"))
+    if not spec.metrics:
+        spec = with_options(spec, {"metrics": tuple(named("metric", name) for name in comparing.METRICS)})
     shared: dict[str, Any] = {"baseline": base_number, "seed": experiment.seed if seed is None else seed}
     with Bars(silent=as_json or as_markdown) as bars:
         measuring = shared | {"device": device, "step": step, "progress": bars.evaluating}
@@ -142,15 +144,16 @@ def _value(value: Any) -> str:
 def quality(comparison: Comparison) -> Cells:
     """Return columns and rows of the bounds and scores of the models."""
     quantities = list(dict.fromkeys(name for row in comparison.rows for name in row.bounds))
-    scores = list(dict.fromkeys(name for row in comparison.rows for name in row.scores))
+    metrics = list(dict.fromkeys(name for row in comparison.rows for name in row.run.metrics))
     columns = ["run", "objective", *(title(name) for name in quantities)]
-    columns += ["difference, nats per token", "ratio", "bits per byte", *(name.replace("_", " ") for name in scores)]
+    columns += ["difference, nats per token", "ratio", "bits per byte", *(name.replace("_", " ") for name in metrics)]
     rows = []
     for row in comparison.rows:
         bounds, own = [row.bounds.get(name) for name in quantities], row.bounds[comparison.quantity]
         cells = [with_error(bound.value, bound.stderr, ".2f") if bound else NONE for bound in bounds]
         cells += [*difference_of(row.differences[comparison.quantity]), f"{own.bits_per_byte:.4f}"]
-        cells += [with_error(*row.scores[name], ".4f") if name in row.scores else NONE for name in scores]
+        found = [row.run.metrics.get(name) for name in metrics]
+        cells += [with_error(each.value, each.stderr, ".4f") if each else NONE for each in found]
         rows.append([row.run.name, row.run.objective, *cells])
     return columns, rows
 
@@ -208,8 +211,8 @@ def notes(comparison: Comparison) -> list[str]:
     where = f"{comparison.corpus}, {comparison.split}" if comparison.corpus else comparison.split
     text = f"{comparison.sequences:,} sequences of {where} text, {comparison.tokens:,} tokens"
     lines = [*_conditions(comparison, text), *_sentences_on_differences(comparison)]
-    if any(row.scores for row in comparison.rows):
-        averaged = "Scores of the predictions at masked tokens, averaged over the same masks with the bound's weights"
+    if any(row.run.metrics for row in comparison.rows):
+        averaged = "Metrics of the predictions at masked tokens, averaged over the same masks with the bound's weights"
         lines.append(f"{averaged}; brier score: 0 is perfect, 2 the worst.")
     lines += _tables(comparison)
     exact = [row.run.name for row in comparison.rows if row.run.method == LIKELIHOOD]

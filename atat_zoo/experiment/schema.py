@@ -101,7 +101,13 @@ class EvaluationSpec:
     draws: int = param(4, help="masks drawn for every sequence", ge=1)
     bound: Any = part("bound", "exact_k", help="how the bound is estimated")
     batch_size: int = param(64, help="sequences evaluated at once", ge=1)
+    metrics: Any = parts("metric", help="further numbers of the predictions")
     samples: int = param(3, help="texts written to samples.txt after the training", ge=0)
+
+    def __attrs_post_init__(self) -> None:
+        titles = [metric.title for metric in self.metrics]
+        if twice := [title for title in titles if titles.count(title) > 1]:
+            raise ValueError(f"metrics has {twice[0]!r} twice; leave one out")
 
 
 SECTIONS: dict[str, type] = {"data": DataSpec, "train": TrainSpec, "evaluation": EvaluationSpec}

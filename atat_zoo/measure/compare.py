@@ -2,10 +2,6 @@
 
 The difference of two runs is Σ(a − b) / Σ tokens, with a and b the nats of a bound on −log p(x) of each sequence; its
 interval is a bootstrap over sequences.
-
-A score is the mean of a function of each prediction over the masked tokens of all sequences: Σ weight · score over
-Σ weight, with the weights of the bound. With `exact_k` every number of masks k = 1 … n counts alike. Where the
-likelihood is exact it is the mean over all tokens. N masked tokens, V predictable ones.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +12,6 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.measure import Progress
@@ -24,9 +19,8 @@ from atat_zoo.measure.likelihood import bound_value, measure
 from atat_zoo.measure.ngram import NGramNats, figure, measure_ngram
 from atat_zoo.measure.text import byte_counts, check_evaluation, text_of
 from atat_zoo.model import Model
-from atat_zoo.objectives import Score
 from atat_zoo.parsing import read
-from atat_zoo.results.evaluation import BoundValue, NGramFigure, method_of
+from atat_zoo.results.evaluation import BoundValue, MetricValue, NGramFigure, method_of
 from atat_zoo.results.history import History, history
 from atat_zoo.results.intervals import LEVEL, RESAMPLES, Interval, paired, unpaired
 from atat_zoo.results.naming import PERPLEXITY, title
@@ -34,21 +28,8 @@ from atat_zoo.results.store import finite
 from atat_zoo.run import RunFolder
 from atat_zoo.run.model_files import TOKENIZER
 
-
-def brier(logits: Tensor, x: Tensor) -> Tensor:
-    """Return Σ_v (p_v − 1[v = x])², in [0, 2], lower is better (Brier, 1950); logits are [N, V], x and result [N]."""
-    p = logits.softmax(-1)
-    return p.square().sum(-1) - 2 * p.gather(-1, x[:, None])[:, 0] + 1
-
-
-def top_1_accuracy(logits: Tensor, x: Tensor) -> Tensor:
-    """Return whether the most probable token is the true one, [N] of 0 and 1; logits are [N, V], x [N]."""
-    return (logits.argmax(-1) == x).double()
-
-
-# By name in the JSON; tables write it with spaces.
-SCORES: Mapping[str, Score] = {"brier_score": brier, "top_1_accuracy": top_1_accuracy}
-
+# Of the predictions, where neither the experiment nor the command line names any.
+METRICS = ("brier_score", "top_accuracy")
 _ADVICE = "compare runs of one corpus, tokenizer and data.length"
 
 
@@ -64,7 +45,7 @@ class MeasuredRun:
     ngram: NGramNats | None = None  # the n-gram model of its training shards, None if there is none
     parameters: int  # of the entire model, frozen ones included
     without_embeddings: int  # without token embeddings and the head's columns, which grow with the vocabulary
-    scores: Mapping[str, Tensor] = attrs.field(factory=dict)  # by name: of each sequence Σ w · score and Σ w, [n, 2]
+    metrics: Mapping[str, MetricValue] = attrs.field(factory=dict)  # by title
 
     @property
     def quantity(self) -> str:
@@ -108,7 +89,7 @@ def numbers_of(
         "ngram": ngram,
         "parameters": total,
         "without_embeddings": without,
-        "scores": measured.scores,
+        "metrics": measured.metrics,
     }
 
 
@@ -151,7 +132,7 @@ def measure_runs(
                 progress(before * of + rows, len(runs) * of)
 
         model = Model.from_run(run, device, step)
-        options: Any = {"seed": seed, "scores": SCORES, "progress": done}
+        options: Any = {"seed": seed, "progress": done}
         compared.append(
             ComparedRun(
                 name=name,
@@ -220,7 +201,6 @@ class Row:
     run: ComparedRun
     bounds: Mapping[str, BoundValue]  # by name
     differences: Mapping[str, Difference | None]  # of each minus the baseline's first bound; None for the latter itself
-    scores: Mapping[str, tuple[float, float]]  # value and standard error over sequences of each score
     ngram: NGramFigure | None  # the n-gram model beside its first bound
     reached: tuple[int | None, float | None]  # step and seconds at which the value was, None if unknown
 
@@ -258,7 +238,7 @@ class Comparison:
             bounds[name] = attrs.asdict(bound) | {"difference": difference.to_table() if difference else None}
         return {"run": one.name, **table} | {
             "bounds": bounds,
-            "scores": {name: {"value": value, "stderr": error} for name, (value, error) in row.scores.items()},
+            "metrics": {name: attrs.asdict(value) for name, value in one.metrics.items()},
             "count_table": row.ngram.to_table() if row.ngram else None,
             "seconds": past.seconds,
             "steps_to_reach": row.reached[0],
@@ -308,7 +288,6 @@ def compare(
                 run=run,
                 bounds=run.bounds(),
                 differences=differences,
-                scores={name: ratio(*sums.unbind(1)) for name, sums in run.scores.items()},
                 ngram=run.beside(),
                 reached=(step, None if step is None else run.history.seconds_at(step)),
             )

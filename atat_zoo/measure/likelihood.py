@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torchmetrics import MetricCollection
 
 from atat_zoo.bounds import Bound
 from atat_zoo.data.manifest import load_counts
@@ -24,11 +25,11 @@ from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.diffusion.statistics import ratio, spearman
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.measure import Progress
+from atat_zoo.measure.metrics import value_of
 from atat_zoo.measure.ngram import NGramNats, figure, measure_ngram
 from atat_zoo.measure.text import Text, byte_counts, special_ids, text_of
 from atat_zoo.model import Model
-from atat_zoo.objectives import Score
-from atat_zoo.results.evaluation import LIKELIHOOD, BoundValue, Evaluation, method_of
+from atat_zoo.results.evaluation import LIKELIHOOD, BoundValue, Evaluation, MetricValue, method_of
 from atat_zoo.results.naming import NELBO, exponential
 from atat_zoo.results.store import finite
 from atat_zoo.tokenizers import TokenizerModel
@@ -47,7 +48,7 @@ class Measurement:
     token_loss: Tensor  # cross-entropy averaged over the draws that masked the token, NaN if none did, float64 [n, L]
     # float32 [n, L], None without an estimator; of one that reads z averaged over the draws that masked the token
     importance: Tensor | None
-    scores: Mapping[str, Tensor] = attrs.field(factory=dict)  # by name: of each sequence Σ w · score and Σ w, [n, 2]
+    metrics: Mapping[str, MetricValue] = attrs.field(factory=dict)  # by title, of all processes
 
     @staticmethod
     def join(pieces: Sequence[Measurement]) -> Measurement:
@@ -55,13 +56,14 @@ class Measurement:
         order = torch.cat([p.rows for p in pieces]).argsort()
 
         def joined(values: list[Any]) -> Any:
-            if isinstance(values[0], dict):  # a process without rows has no bounds and no scores
+            if isinstance(values[0], dict):  # a process without rows has no bounds
                 names = max(values, key=len)
                 return {name: joined([value[name] for value in values if name in value]) for name in names}
             return None if values[0] is None else torch.cat(values)[order]
 
-        fields = [f.name for f in attrs.fields(Measurement)]
-        return Measurement(**{name: joined([getattr(p, name) for p in pieces]) for name in fields})
+        # The metrics are of all processes already.
+        fields = [f.name for f in attrs.fields(Measurement) if f.name != "metrics"]
+        return attrs.evolve(pieces[0], **{name: joined([getattr(p, name) for p in pieces]) for name in fields})
 
 
 @torch.no_grad()
@@ -73,14 +75,13 @@ def measure(
     *,
     seed: int,
     rows: Tensor | None = None,
-    scores: Mapping[str, Score] | None = None,
     progress: Progress = None,
 ) -> Measurement:
     """Run the bounds of an `ObjectiveModule` on held-out sequences: tokens int64 and maskable bool, [n, L].
 
     The masks are a function of (seed, row): the same for every model, number of processes and batch size. `rows` are
-    the numbers of the sequences in the held-out set, int64 [n]; 0 … n−1 when None. `scores` are functions of the
-    predictions, averaged over the same masks.
+    the numbers of the sequences in the held-out set, int64 [n]; 0 … n−1 when None. The metrics of `spec` are of the
+    predictions under the same masks; in a process group they add up over its processes, all of which must measure.
     """
     rows = torch.arange(len(tokens)) if rows is None else rows
     draws, batch_size, bound = spec.draws, spec.batch_size, spec.bound
@@ -88,21 +89,22 @@ def measure(
     denoiser = module.denoiser()
     estimates_importance = denoiser.estimates_importance
     module.eval()
-    options = {"scores": scores} if scores else {}
+    metrics = {metric.title: metric.build().to(device) for metric in spec.metrics}
+    together = MetricCollection(dict(metrics), compute_groups=False)
     contribution: dict[str, list[Tensor]] = {}
-    scored: dict[str, list[Tensor]] = {}
     losses, importance = [], []
     try:
         for first in range(0, len(tokens), batch_size):
             x, of_text = (a[first : first + batch_size].to(device) for a in (tokens, maskable))
             keys = row_keys(seed, "evaluation", rows[first : first + batch_size].to(device))
-            estimates = module.bound(x, of_text, keys, draws, bound, **options)
+            sequence = rows[first : first + batch_size].to(device)
+
+            def observe(*, row: Tensor, sequence: Tensor = sequence, **of_tokens: Tensor) -> None:
+                together.update(**of_tokens, sequence=sequence[row])
+
+            estimates = module.bound(x, of_text, keys, draws, bound, **({"observe": observe} if metrics else {}))
             for name, estimate in estimates.items():
-                if name in (scores or ()):
-                    sums = (estimate.contribution.sum(1), estimate.weight.sum(1))
-                    scored.setdefault(name, []).append(torch.stack(sums, 1).cpu())
-                else:
-                    contribution.setdefault(name, []).append(estimate.contribution.cpu())
+                contribution.setdefault(name, []).append(estimate.contribution.cpu())
             # The losses of the first bound: the one under uniform masking, if that was estimated.
             estimate = next(iter(estimates.values()))
             losses.append((estimate.loss_sum / estimate.loss_count).cpu())
@@ -116,7 +118,10 @@ def measure(
                 progress(first + len(x), len(tokens))
     finally:
         module.train(training)
-    # A process has no rows if there are more processes than sequences.
+    if metrics and not len(tokens):  # there are more processes than sequences
+        none = torch.zeros(0, dtype=torch.int64, device=device)
+        of_none = torch.zeros(0, module.context.vocabulary_size, device=device)
+        together.update(log_probs=of_none, tokens=none, weight=none.double(), sequence=none)
     empty = torch.zeros(0, tokens.shape[1], dtype=torch.float64)
     return Measurement(
         rows=rows,
@@ -125,7 +130,7 @@ def measure(
         contribution={name: torch.cat(values) for name, values in contribution.items()},
         token_loss=torch.cat([empty, *losses]),
         importance=torch.cat([empty.float(), *importance]) if estimates_importance else None,
-        scores={name: torch.cat(values) for name, values in scored.items()},
+        metrics={title: value_of(metric.compute()) for title, metric in metrics.items()},
     )
 
 
@@ -207,6 +212,7 @@ def summarise(
         perplexity_per_word=per_word,
         unigram_perplexity=unigram,
         count_table=None if ngram is None else figure(ngram, first.sum(1), n),
+        metrics=measured.metrics,
         importance_spearman=importance_rho,
         frequency_spearman=frequency_rho,
     )

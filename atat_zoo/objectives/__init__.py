@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import attrs
 
@@ -23,10 +22,12 @@ if TYPE_CHECKING:
     from atat_zoo.diffusion.bounds import Estimate, WeightedMask
     from atat_zoo.experiment import Experiment
 
-# (logits [N, V], clean tokens x [N]) → a score of each prediction, [N].
-Score: TypeAlias = "Callable[[Tensor, Tensor], Tensor]"
-Scores: TypeAlias = "Mapping[str, Score]"
-NO_SCORES: Scores = MappingProxyType({})
+
+class Observer(Protocol):
+    """Sees the predictions of masked tokens, some of them at a time."""
+
+    def __call__(self, *, log_probs: Tensor, tokens: Tensor, weight: Tensor, row: Tensor) -> None:
+        """Receive log-probabilities [N, V], true tokens int64 [N], their weights float64 [N], and rows int64 [N]."""
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -51,14 +52,14 @@ class ObjectiveModule(Protocol):
         """
 
     def bound(
-        self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int, method: Bound, scores: Scores = NO_SCORES
+        self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int, method: Bound, observe: Observer | None = None
     ) -> dict[str, Estimate]:
-        """Return bounds on −log p_θ(x) by name, followed by the requested scores by name.
+        """Return bounds on −log p_θ(x) by name, and show the predictions to an observer.
 
         The exponential of `nelbo` is called perplexity: it bounds the negative log-likelihood of the model under
         uniform masking, or equals it where that is known. Bounds under the objective's own forward process have names
-        of their own. Scores are averaged over the masks of the first bound, with their weights; over all tokens if the
-        likelihood is exact.
+        of their own. The observer sees what is predicted under the masks of the first bound, with their weights, whose
+        expected sum over a row is its number of tokens; under each mask once, or all tokens if the likelihood is exact.
 
         The tokens are x, int64 [B, L], `maskable` is bool [B, L], with one key per row, int64 [B]; `draws` is the
         number of masks per sequence, and `method` how the bound under uniform masking is estimated. An objective whose

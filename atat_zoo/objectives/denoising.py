@@ -21,7 +21,7 @@ from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch, NoiseLevels, Sta
 from atat_zoo.diffusion.dropout import set_keys
 from atat_zoo.diffusion.positions import Where
 from atat_zoo.diffusion.randomness import row_keys, stratified, uniform
-from atat_zoo.objectives import NO_SCORES, Batch, ObjectiveModule, Scores
+from atat_zoo.objectives import Batch, ObjectiveModule, Observer
 from atat_zoo.objectives.chunks import in_chunks, rows_for, weighted_sum, wide
 from atat_zoo.rates import NoiseRates
 from atat_zoo.registry import Context
@@ -216,16 +216,30 @@ class DenoisingModule(nn.Module, ObjectiveModule):
 
     @override
     def bound(
-        self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int, method: Bound, scores: Scores = NO_SCORES
+        self,
+        tokens: Tensor,
+        maskable: Tensor,
+        keys: Tensor,
+        draws: int,
+        method: Bound,
+        observe: Observer | None = None,
     ) -> dict[str, Estimate]:
+        masks = list(self.masks(maskable, keys, draws, method))
+        each = iter(masks)
+
         def at_masked(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
-            return self.chunked_losses(self.head_inputs_at(z, t, masked, x), x[masked], of_logits)
+            weight = next(each).weight.double() / len(masks)
+            seen = weight if weight.ndim == 2 else weight[:, None].expand(masked.shape)
+            shown = () if observe is None else (seen[masked], masked.nonzero()[:, 0])
+            return self.chunked_losses(self.head_inputs_at(z, t, masked, x), x[masked], of_logits, *shown)
 
-        def of_logits(logits: Tensor, true: Tensor, _: Tensor) -> dict[str, Tensor]:
-            requested = {name: score(logits, true) for name, score in scores.items()}
-            return self.token_bounds(logits, true, method.quantity) | requested
+        def of_logits(logits: Tensor, true: Tensor, _: Tensor, *shown: Tensor) -> dict[str, Tensor]:
+            if observe is not None:
+                weight, row = shown
+                observe(log_probs=logits.log_softmax(-1), tokens=true, weight=weight, row=row)
+            return self.token_bounds(logits, true, method.quantity)
 
-        averages = average(at_masked, tokens, self.masks(maskable, keys, draws, method), self.context.mask_id)
+        averages = average(at_masked, tokens, masks, self.context.mask_id)
         return averages | self.own_bounds(tokens, maskable, keys, draws)
 
     def token_bounds(self, logits: Tensor, x: Tensor, quantity: str) -> dict[str, Tensor]:

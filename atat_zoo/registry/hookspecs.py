@@ -64,6 +64,7 @@ KINDS: dict[str, Kind] = {
         Kind("logger", "Destinations of the training curves.", "atat_zoo.training.loggers"),
         Kind("callback", "Additional measurements in a training, and early stopping.", "atat_zoo.training.callbacks"),
         Kind("algorithm", "Changes to the training loop itself.", "atat_zoo.training.algorithms"),
+        Kind("metric", "A number of the predictions of masked tokens.", "atat_zoo.measure.metrics"),
         Kind("judge", "Scores text that a model wrote.", "atat_zoo.measure.judges"),
     )
 }

@@ -28,6 +28,15 @@ class BoundValue:
 
 
 @attrs.frozen(kw_only=True)
+class MetricValue:
+    """What a metric has found."""
+
+    value: float
+    stderr: float | None = None  # standard error over sequences, where the metric knows it
+    table: dict[str, list[float]] | None = None  # what is behind the value, by column, such as bins of a calibration
+
+
+@attrs.frozen(kw_only=True)
 class NGramFigure:
     """An n-gram model beside a model, and their difference. Errors are standard errors over sequences."""
 
@@ -81,6 +90,7 @@ class Evaluation(RunResult):
     perplexity_per_word: float | None  # exp(Σ NELBO / words), None without `nelbo` or words
     unigram_perplexity: float | None  # of the training tokens' frequencies, on the same tokens
     count_table: NGramFigure | None  # of an n-gram model of the training tokens, on the same tokens and masks
+    metrics: Mapping[str, MetricValue] = attrs.field(factory=dict)  # those of evaluation.metrics, by title
     importance_spearman: float | None  # ρ between importance and per-token loss
     frequency_spearman: float | None  # ρ between unigram surprisal and per-token loss
 

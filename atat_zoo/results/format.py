@@ -82,8 +82,8 @@ def cell(value: float | None, digits: str, unit: str = "") -> str:
 
 
 def with_error(value: float | None, error: float | None, digits: str) -> str:
-    """Return `58.21 ± 1.23`, both with so many digits."""
-    return f"{value:{digits}} ± {error:{digits}}"
+    """Return `58.21 ± 1.23`, both with so many digits; the value alone without an error."""
+    return f"{value:{digits}}" + ("" if error is None else f" ± {error:{digits}}")
 
 
 def change(difference: Mapping[str, Any], digits: int = 2) -> str:

@@ -93,7 +93,18 @@ def _tables(part: Table) -> Iterator[str]:
     if rows:
         columns = ["arm", "against", "over seeds", "over sequences", "not worse"]
         yield from markdown([*columns, "tokens ×", "seconds ×", "peak memory ×", "parameters ×"], rows)
+    if metrics := list(dict.fromkeys(name for arm in part["arms"].values() for name in _metrics_of(arm))):
+        yield "\nMetrics of the predictions, by seed:\n"
+        rows = [[name, *(_metrics_of(arm).get(title, NONE) for title in metrics)] for name, arm in part["arms"].items()]
+        yield from markdown(["arm", *(title.replace("_", " ") for title in metrics)], rows)
     yield from _multipliers(part.get("multipliers"))
+
+
+def _metrics_of(arm: Table) -> dict[str, str]:
+    """Return the cells of an arm's metrics by their titles, with the value of each seed."""
+    runs = arm["runs"]
+    titles = dict.fromkeys(title for run in runs for title in run.get("metrics", {}))
+    return {title: ", ".join(cell(run["metrics"][title]["value"], ".4f") for run in runs) for title in titles}
 
 
 def _multipliers(multipliers: Sequence[Table] | None) -> Iterator[str]:

@@ -26,6 +26,7 @@ from atat_zoo.measure.text import check_evaluation
 from atat_zoo.model import Model
 from atat_zoo.model.model import device_name, torch_device
 from atat_zoo.registry.spec import unstructure
+from atat_zoo.results.evaluation import MetricValue
 from atat_zoo.results.naming import POLICY_BOUND, POLICY_LIKELIHOOD
 from atat_zoo.results.store import finite, kept, once
 from atat_zoo.run import RunFolder, sha256_of
@@ -104,6 +105,7 @@ def _record(run: StudyRun, table: Table) -> Measured:
         count=torch.tensor(table["count"]),
         bytes=torch.tensor(table["bytes"]),
         weights=table["settings"]["weights"],
+        metrics={title: MetricValue(**value) for title, value in table.get("metrics", {}).items()},
         ngram=beside and NGramNats(**beside | {"nats": torch.tensor(beside["nats"], dtype=torch.float64)}),
         **{key: table[key] for key in ("text", "step", "method", "parameters", "without_embeddings")},
     )
@@ -112,7 +114,9 @@ def _record(run: StudyRun, table: Table) -> Measured:
 def _file_of_bounds(study: Study, run: StudyRun, part: str) -> File:
     held = study.held_out
     numbers = {key: getattr(held, key) for key in ("sequences", "draws", "seed")}
-    return file_of(run, part, part=part, **numbers, bound=unstructure(held.bound))
+    # Without metrics as it was before there were any.
+    metrics = {"metrics": [unstructure(metric) for metric in held.metrics]} if held.metrics else {}
+    return file_of(run, part, part=part, **numbers, bound=unstructure(held.bound), **metrics)
 
 
 def _measure(study: Study, run: StudyRun, part: str, device: str, say: Callable[[str], None]) -> Table:
@@ -126,8 +130,9 @@ def _measure(study: Study, run: StudyRun, part: str, device: str, say: Callable[
         problem = f"the {part} part of its {spec.split} split has fewer than two sequences"
         raise UserError(f"{run.path}: {problem}; hold out more")
     numbers = numbers_of(model, data, tokens, maskable, spec, seed=study.held_out.seed, rows=rows)
-    beside, _ = numbers.pop("ngram"), numbers.pop("scores")
+    beside = numbers.pop("ngram")
     return numbers | {
+        "metrics": {title: attrs.asdict(value) for title, value in numbers["metrics"].items()},
         "text": hashlib.sha256(tokens.numpy().tobytes() + maskable.numpy().tobytes()).hexdigest(),
         "count_table": beside and attrs.asdict(beside) | {"nats": beside.nats.tolist()},
         "rows": rows.tolist(),

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+import attrs
 import torch
 
 from atat_zoo import parsing
@@ -98,6 +99,7 @@ def _run_table(measured: Measured, how: Mapping[str, Any]) -> dict[str, Any]:
         "step": measured.step,
         "bounds": {title(name): {key: getattr(b, key) for key in keys} for name, b in measured.bounds().items()},
         "bound": title(measured.compared),
+        "metrics": {name: attrs.asdict(value) for name, value in measured.metrics.items()},
         "count_table": counted and counted.to_table(),
         "steps": measured.step,
         "tokens": int(lines[-1]["tokens"]) if lines and "tokens" in lines[-1] else None,

@@ -69,6 +69,7 @@ class HeldOutSpec:
     seed: int = param(0, help="of the masks", ge=0)
     batch_size: int = param(64, help="sequences measured at once", ge=1)
     bound: Any = part("bound", "exact_k", help="how the bound is estimated")
+    metrics: Any = parts("metric", help="further numbers of the predictions")
     test: bool = param(False, help="whether the test split is evaluated too, once, when all runs are finished")
 
 
@@ -225,5 +226,10 @@ class Study:
         """Return how the models are measured."""
         held = self.held_out
         return experiments.EvaluationSpec(
-            split=split, sequences=held.sequences, draws=held.draws, bound=held.bound, batch_size=held.batch_size
+            split=split,
+            sequences=held.sequences,
+            draws=held.draws,
+            bound=held.bound,
+            batch_size=held.batch_size,
+            metrics=held.metrics,
         )

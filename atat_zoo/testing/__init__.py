@@ -29,6 +29,7 @@ from atat_zoo.testing.conformance import CHECKS, Case, cases, check_description,
 from atat_zoo.testing.examples import EXAMPLES
 from atat_zoo.testing.guidance import check_classifier, check_guidance
 from atat_zoo.testing.masking import check_masking, check_visible_text_masking
+from atat_zoo.testing.metrics import check_metric
 from atat_zoo.testing.networks import check_backbone
 from atat_zoo.testing.objectives import check_bound, check_objective
 from atat_zoo.testing.sampling import (
@@ -57,7 +58,14 @@ from atat_zoo.testing.training import check_algorithm, check_callback, check_log
 __all__ = ["CHECKS", "EXAMPLES", "Case", "cases", "check_description", "check_imports"]
 __all__ += ["check_classifier", "check_draw", "check_guidance", "check_order", "check_pace", "check_policy"]
 __all__ += ["check_remask", "check_sampler", "check_stop"]
-__all__ += ["check_backbone", "check_bound", "check_masking", "check_objective", "check_visible_text_masking"]
+__all__ += [
+    "check_backbone",
+    "check_bound",
+    "check_masking",
+    "check_metric",
+    "check_objective",
+    "check_visible_text_masking",
+]
 __all__ += ["check_adaptive", "check_curriculum", "check_estimator", "check_mask_drawing", "check_noise"]
 __all__ += ["check_position_bias", "check_rates", "check_target", "check_uncertainty"]
 __all__ += ["check_boundary", "check_corpus", "check_detokenizer", "check_judge", "check_tokenizer"]

@@ -17,7 +17,7 @@ from atat_zoo.measure.likelihood import Measurement, measure, summarise
 from atat_zoo.measure.ngram import NGramNats, measure_ngram
 from atat_zoo.model import Model
 from atat_zoo.registry import Context
-from atat_zoo.results.evaluation import Evaluation, method_of
+from atat_zoo.results.evaluation import BoundValue, Evaluation, MetricValue, method_of
 from atat_zoo.run import RunFolder
 from atat_zoo.training.lifecycle import MovingAverage
 
@@ -154,9 +154,9 @@ class Evaluations(Callback):
 
 
 def log_evaluation(logger: Logger, evaluation: Evaluation) -> None:
-    """Log the exponential of each bound; that of `nelbo` is the perplexity."""
-    bounds = {f"{evaluation.split}/{name}": bound.value for name, bound in evaluation.bounds.items()}
-    logger.log_metrics(bounds, evaluation.step)
+    """Log the exponential of each bound, of which that of `nelbo` is the perplexity, and the value of each metric."""
+    found: dict[str, BoundValue | MetricValue] = {**evaluation.bounds, **evaluation.metrics}
+    logger.log_metrics({f"{evaluation.split}/{name}": each.value for name, each in found.items()}, evaluation.step)
 
 
 class PatienceStopper(Callback):

@@ -15,6 +15,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.experiment import EvaluationSpec, load
 from atat_zoo.measure.compare import ComparedRun, compare, measure_runs, sizes
 from atat_zoo.model import Model
+from atat_zoo.results.evaluation import MetricValue
 from atat_zoo.results.history import History
 from atat_zoo.training import train
 from tests import fixtures
@@ -59,15 +60,14 @@ def test_a_constant_gap_is_found_exactly():
     json.dumps(table, allow_nan=False)
 
 
-def test_scores_are_ratios_of_sums_in_columns_of_their_own():
-    sums = torch.stack([0.25 * COUNT, COUNT.double()], 1)
-    scored = attrs.evolve(subject("a"), scores={"brier_score": sums, "top_1_accuracy": 2 * sums})
-    comparison = found(scored, subject("b"))
+def test_metrics_have_columns_of_their_own():
+    metrics = {"brier_score": MetricValue(value=0.25, stderr=0.01), "mine": MetricValue(value=0.5)}
+    comparison = found(attrs.evolve(subject("a"), metrics=metrics), subject("b"))
     first, second = comparison.to_table()["runs"]
-    assert first["scores"]["brier_score"] == {"value": 0.25, "stderr": pytest.approx(0, abs=1e-12)}
-    assert second["scores"] == {}
+    assert first["metrics"]["brier_score"] == {"value": 0.25, "stderr": 0.01, "table": None}
+    assert second["metrics"] == {}
     columns, (a, b) = quality(comparison)
-    expected = [["brier score", "top 1 accuracy"], ["0.2500 ± 0.0000"] * 2, ["—", "—"]]
+    expected = [["brier score", "mine"], ["0.2500 ± 0.0100", "0.5000"], ["—", "—"]]
     assert [columns[-2:], a[-2:], b[-2:]] == expected
     assert any("brier score: 0 is perfect" in line for line in notes(comparison))
     assert not any("brier score" in line for line in notes(found(subject("a"), subject("b"))))
@@ -189,7 +189,7 @@ def test_two_seeds_are_told_apart_three_times_better_in_pairs(tiny, trained, oth
     assert a["peak_memory"] > 1e8
     assert a["steps_to_reach"] == a["step"] == 24
     assert 0 < a["seconds_to_reach"] == a["seconds"]
-    assert a["scores"] == again["scores"] != b["scores"]
+    assert a["metrics"] == again["metrics"] != b["metrics"]
     assert a["parameters"] > a["parameters_without_embeddings"] > 0
 
 

@@ -11,11 +11,11 @@ import torch
 from scipy import stats
 from torch import nn
 
+from atat_zoo import Zoo
 from atat_zoo.diffusion.bounds import Estimate, average, exact_k, from_denoiser
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.errors import NotKept, UserError
 from atat_zoo.experiment import EvaluationSpec, load
-from atat_zoo.measure.compare import SCORES
 from atat_zoo.measure.likelihood import Measurement, evaluate_run, measure, summarise
 from atat_zoo.measure.text import text_of
 from atat_zoo.measure.zero_shot import SETS, differences
@@ -271,10 +271,11 @@ def test_no_tensor_of_an_evaluation_has_the_logits_of_all_places(name, monkeypat
     objective = BASELINES.get(name, {"use": "adaptive"} if name == "adaptive" else READS_X)
     module = build(objective, backbone=BACKBONE | {"width": width}, context=context, **parts)
     given = batch(3, context=context)
-    spec = EvaluationSpec(draws=2, batch_size=len(given.tokens))
+    metrics = tuple(Zoo.load().spec("metric", name) for name in Zoo.load().names("metric"))
+    spec = EvaluationSpec(draws=2, batch_size=len(given.tokens), metrics=metrics)
     with Largest() as largest:
-        measured = measure(module, given.tokens, given.maskable, spec, seed=1, scores=SCORES)
-    assert measured.scores.keys() == SCORES.keys()
+        measured = measure(module, given.tokens, given.maskable, spec, seed=1)
+    assert list(measured.metrics) == [metric.title for metric in metrics]
     assert measured.token_loss.shape == given.tokens.shape
     # The embedding is 8 · 401; about twenty positions are masked, and 20 · 400 would be more.
     assert largest.elements <= width * (vocabulary + 1)

@@ -303,6 +303,17 @@ def test_budgets_are_arms_and_give_step_multipliers(place):
     assert "By how many times as many steps the baseline is as good, between plain, plain-1, plain-2:" in out
 
 
+@pytest.mark.slow
+def test_metrics_are_measured_of_every_arm(copy):
+    copy.write(STUDY.replace("draws = 2", 'draws = 2\nmetrics = ["brier_score", {use = "top_accuracy", k = 3}]'))
+    out, _ = copy.study()
+    for arm in copy.report()["arms"].values():
+        for run in arm["runs"]:
+            assert list(run["metrics"]) == ["brier_score", "top_3_accuracy"]
+            assert 0 < run["metrics"]["brier_score"]["value"] < 2
+    assert "| arm | brier score | top 3 accuracy |" in out
+
+
 GAPS = """
 [arms.sets]
 like = "plain"

@@ -1,0 +1,106 @@
+"""The states of metrics, as `torchmetrics.Metric`: sums of each sequence, so that errors are over sequences.
+
+N predictions, V predictable tokens, n sequences, b bins.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric as TorchMetric
+from torchmetrics.utilities import dim_zero_cat
+from typing_extensions import override
+
+from atat_zoo.diffusion.statistics import ratio
+from atat_zoo.results.evaluation import MetricValue
+
+
+def brier(log_probs: Tensor, x: Tensor) -> Tensor:
+    """Return Σ_v (p_v − 1[v = x])², [N]."""
+    p = log_probs.exp()
+    return p.square().sum(-1) - 2 * p.gather(-1, x[:, None])[:, 0] + 1
+
+
+def among_top(log_probs: Tensor, x: Tensor, *, k: int) -> Tensor:
+    """Return whether the true token is among the k most probable, [N] of 0 and 1."""
+    return (log_probs.topk(min(k, log_probs.shape[1])).indices == x[:, None]).any(1).double()
+
+
+class SequenceSums(TorchMetric):
+    """Sums over the predictions of each sequence, float64 [n, C]."""
+
+    full_state_update = False
+    sequence: Any
+    sums: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("sequence", default=[], dist_reduce_fx="cat")
+        self.add_state("sums", default=[], dist_reduce_fx="cat")
+
+    def add(self, sequence: Tensor, values: Tensor) -> None:
+        """Add the values [N, C] of predictions in these sequences, int64 [N]."""
+        each, inverse = sequence.unique(return_inverse=True)
+        self.sequence.append(each)
+        # On the CPU, as everything that is kept: float64 is not on every device.
+        self.sums.append(values.new_zeros(len(each), values.shape[1]).index_add_(0, inverse, values))
+
+    def by_sequence(self) -> Tensor:
+        """Return the sums of each sequence, float64 [n, C], in their order."""
+        sequence, sums = dim_zero_cat(self.sequence), dim_zero_cat(self.sums)
+        each, inverse = sequence.unique(return_inverse=True)
+        return sums.new_zeros(len(each), sums.shape[1]).index_add_(0, inverse, sums)
+
+
+class SequenceMean(SequenceSums):
+    """The weighted mean of a score of each prediction, (log-probabilities [N, V], tokens [N]) → [N]."""
+
+    def __init__(self, score: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.score = score
+
+    @override
+    def update(self, log_probs: Tensor, tokens: Tensor, weight: Tensor, sequence: Tensor) -> None:
+        score = self.score(log_probs, tokens).double()
+        self.add(sequence, torch.stack([weight * score, weight], 1))
+
+    @override
+    def compute(self) -> MetricValue:
+        value, error = ratio(*self.by_sequence().unbind(1))
+        return MetricValue(value=value, stderr=error)
+
+
+class Calibration(SequenceSums):
+    """Weights, confidences and hits of each sequence by bins of the confidence, and what follows."""
+
+    def __init__(self, bins: int) -> None:
+        super().__init__()
+        self.bins = bins
+
+    @override
+    def update(self, log_probs: Tensor, tokens: Tensor, weight: Tensor, sequence: Tensor) -> None:
+        best, guess = log_probs.double().max(1)
+        confidence = best.exp()
+        # (0, 1/b], (1/b, 2/b], … as in the literature.
+        bin_ = ((confidence * self.bins).ceil().long() - 1).clamp(0, self.bins - 1)
+        values = torch.stack([weight, weight * confidence, weight * (guess == tokens)], 1)  # [N, 3]
+        every = values.new_zeros(len(values), self.bins, 3)
+        every[torch.arange(len(values), device=values.device), bin_] = values
+        self.add(sequence, every.flatten(1))
+
+    @override
+    def compute(self) -> MetricValue:
+        each = self.by_sequence().view(-1, self.bins, 3)
+        weight, confidence, hits = each.sum(0).unbind(1)
+        # Where the confidence of a bin is above its accuracy it counts so in every sequence.
+        gaps = ((confidence - hits).sign() * (each[..., 1] - each[..., 2])).sum(1)
+        value, error = ratio(gaps, each[..., 0].sum(1))
+        there = weight > 0
+        share = weight / weight.sum()
+        table = {
+            "confidence": (confidence / weight)[there].tolist(),
+            "accuracy": (hits / weight)[there].tolist(),
+            "share": share[there].tolist(),
+        }
+        return MetricValue(value=value, stderr=error, table=table)

@@ -1,0 +1,42 @@
+"""How often the true token is not improbable: a metric of the predictions."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from atat_zoo.measure.metrics import Metric
+from atat_zoo.registry import component, hookimpl, param
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torchmetrics import Metric as TorchMetric
+
+CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderMetric(Metric):
+    """The share of the tokens with at least some probability."""
+
+    name = "placeholder"
+    summary = "share of the tokens that had at least some probability"
+    refs = ()
+
+    least: float = param(0.01, help="probability that counts", gt=0, le=1)
+
+    def build(self) -> TorchMetric:
+        """Return the mean of a score of each prediction, with its standard error over sequences."""
+        from atat_zoo.measure.metric_states import SequenceMean
+
+        return SequenceMean(self.score)
+
+    def score(self, log_probs: Tensor, tokens: Tensor) -> Tensor:
+        """Return the score of each prediction, [N], from log-probabilities [N, V] and the true tokens [N]."""
+        return (log_probs.gather(1, tokens[:, None])[:, 0] >= math.log(self.least)).double()
+
+
+@hookimpl
+def atat_zoo_metric() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderMetric]
