@@ -22,7 +22,7 @@ help:
 	@echo "make bench        the ratios that are measured, not tested, beside those of the last time on this machine"
 	@echo "make gpu          all that waits for a GPU, as docs/gpu.md: speed, utilisation, sampling, the tests"
 	@echo "make study        train and measure what the study confirms, with three seeds (under three hours on two cores; it continues)"
-	@echo "make study-all    every arm of every study (nine hours; the second corpus must lie in corpora/wikitext-2)"
+	@echo "make study-all    every arm of every study (ten hours; the second corpus must lie in corpora/wikitext-2)"
 	@echo "make baselines    train every objective at CPU size and compare them (an hour on two cores)"
 	@echo "make samplers     let every named sampler write, and compare what comes of it (most of an hour)"
 
@@ -107,6 +107,7 @@ study: $(VENV)/installed-test
 	$(BIN)/atat study confirm --jobs 2 --write docs/studies/confirm.md
 
 study-all: study $(VENV)/installed-dev
+	$(BIN)/atat study sets --jobs 2 --write docs/studies/sets.md
 	$(BIN)/atat study system --jobs 2 --write docs/studies/system.md
 	$(BIN)/atat study screen --jobs 2 --write docs/studies/screen.md
 	$(BIN)/atat study steps_screen --jobs 2 --write docs/studies/steps_screen.md

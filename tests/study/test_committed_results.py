@@ -44,10 +44,11 @@ def row_of(report, arm):
     bounds = [run["bounds"][run["bound"]] for run in runs]
     values = ", ".join(f"{bound['value']:.1f}" for bound in bounds)
     against = next((each for each in report["comparisons"] if each["arm"] == arm), None)
-    beside = statistics.fmean(run["count_table"]["difference"] for run in runs)
+    tables = [run["count_table"] for run in runs]  # of a bound under masks: another one has none
+    beside = None if None in tables else statistics.fmean(each["difference"] for each in tables)
     return [
         f"{values} ± {bounds[0]['stderr']:.1f}" if len(runs) == 1 else values,
-        f"{100 * math.expm1(beside):+.1f} %",
+        "" if beside is None else f"{100 * math.expm1(beside):+.1f} %",
         "" if against is None else change(against["over_seeds"] or against["sequences"], 1),
     ]
 
