@@ -81,7 +81,7 @@ def options(*names: str) -> Callable[[_Command], _Command]:
     return decorate
 
 
-def with_bound(given: dict[str, Any]) -> dict[str, Any]:
+def with_parts(given: dict[str, Any]) -> dict[str, Any]:
     """Return the options with `bound` and `metrics` as specifications, before torch is imported."""
     metrics = tuple(named("metric", each) for each in given.pop("metrics", ())) or None
     return given | {"metrics": metrics} | ({"bound": named("bound", given["bound"])} if given.get("bound") else {})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.arguments import HELD_OUT, ZERO_SHOT, named, options, other_text, with_bound, with_options
+from atat_zoo.cli.arguments import HELD_OUT, ZERO_SHOT, named, options, other_text, with_options, with_parts
 from atat_zoo.cli.console import Bars, print_json, printable, table
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.experiment import EvaluationSpec, from_table
@@ -57,7 +57,7 @@ def compare(
     if len(runs) < 2:
         raise UserError(f"{runs[0]} is only one run; name two or more to compare, or use `atat eval {runs[0]}`")
     base_number = _number_of(runs, baseline)
-    given = with_bound(given)
+    given = with_parts(given)
     if text == ZERO_SHOT:
         _refuse_split(given)
         if reach is not None:

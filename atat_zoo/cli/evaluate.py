@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.arguments import HELD_OUT, ZERO_SHOT, chosen, options, other_text, with_bound, with_options
+from atat_zoo.cli.arguments import HELD_OUT, ZERO_SHOT, chosen, options, other_text, with_options, with_parts
 from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.errors import UserError
 from atat_zoo.results import naming
@@ -58,7 +58,7 @@ def evaluate(
     elif overrides or sampler is not None or orders is not None:
         word = overrides[0] if overrides else "--orders" if sampler is None else "--sampler"
         raise UserError(f"{word}: belongs to --bound policy, the bound of a sampler; add that, or leave it out")
-    given = with_bound(given)
+    given = with_parts(given)
     if text == ZERO_SHOT:
         from atat_zoo.cli.compare import zero_shot_of_run
 

@@ -22,6 +22,6 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, causa
     if causal:
         mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
     if mask is not None:
-        # Added, not filled in: that is the same in an eighth of the time.
+        # Added, and not filled in, which is slower.
         scores = scores + torch.zeros(mask.shape, dtype=q.dtype, device=q.device).masked_fill_(~mask, -torch.inf)
     return scores.softmax(-1).to(v.dtype) @ v

@@ -36,6 +36,12 @@ class WeightedMask:
     weight: Tensor
     t: Tensor | None  #: diffusion time for a denoiser that reads it, [B], or None
 
+    @property
+    def by_token(self) -> Tensor:
+        """The weights of the tokens, float64 [B, L]."""
+        weight = self.weight if self.weight.ndim == 2 else self.weight[:, None].expand(self.masked.shape)
+        return weight.double()
+
 
 @attrs.frozen(kw_only=True, eq=False)
 class Estimate:
@@ -60,7 +66,7 @@ def average(scores: Scores, x: Tensor, masks: Iterable[WeightedMask], mask_id: i
     zero = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     weights, count = zero.clone(), torch.zeros_like(x)
     for mask in every:
-        weight = (mask.weight if mask.weight.ndim == 2 else mask.weight[:, None]).double()
+        weight = mask.by_token
         weights += torch.where(mask.masked, weight, 0.0) / len(every)
         count += mask.masked
         z = torch.where(mask.masked, mask_id, x)

@@ -344,13 +344,13 @@ def _drop_unused(table: Table, origins: Origins, in_files: Origins, where: str, 
     named = table.get("objective", TABLES["objective"])
     use = named.get("use", TABLES["objective"]) if isinstance(named, dict) else named
     try:
-        uses = zoo.component("objective", use).uses  # type: ignore[attr-defined]
+        objective: Any = zoo.component("objective", use)
     except (UserError, TypeError):  # no objective: this is refused later
         return
     here = origins.get("objective.use", origins.get("objective"))
     # An override that names the objective takes the tables of all files away.
     written = {here} if here not in (None, *in_files.values()) else {here, where}
-    for kind in [kind for kind in TABLES if kind in table and kind not in uses | ALWAYS]:
+    for kind in [kind for kind in TABLES if kind in table and kind not in objective.uses | ALWAYS]:
         keys = [key for key in origins if key == kind or key.startswith(f"{kind}.")]
         mistakes = [origins[key] for key in keys if origins[key] != in_files.get(key) or origins[key] in written]
         if mistakes:

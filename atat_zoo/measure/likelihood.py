@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torchmetrics import MetricCollection
 
 from atat_zoo.bounds import Bound
 from atat_zoo.data.manifest import load_counts
@@ -25,7 +24,6 @@ from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.diffusion.statistics import ratio, spearman
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.measure import Progress
-from atat_zoo.measure.metrics import value_of
 from atat_zoo.measure.ngram import NGramNats, figure, measure_ngram
 from atat_zoo.measure.text import Text, byte_counts, special_ids, text_of
 from atat_zoo.model import Model
@@ -89,20 +87,20 @@ def measure(
     denoiser = module.denoiser()
     estimates_importance = denoiser.estimates_importance
     module.eval()
-    metrics = {metric.title: metric.build().to(device) for metric in spec.metrics}
-    together = MetricCollection(dict(metrics), compute_groups=False)
+    metrics = None
+    if spec.metrics:
+        # torchmetrics takes seconds to import.
+        from atat_zoo.measure.metric_states import Metrics
+
+        metrics = Metrics(spec.metrics, device)
     contribution: dict[str, list[Tensor]] = {}
     losses, importance = [], []
     try:
         for first in range(0, len(tokens), batch_size):
             x, of_text = (a[first : first + batch_size].to(device) for a in (tokens, maskable))
             keys = row_keys(seed, "evaluation", rows[first : first + batch_size].to(device))
-            sequence = rows[first : first + batch_size].to(device)
-
-            def observe(*, row: Tensor, sequence: Tensor = sequence, **of_tokens: Tensor) -> None:
-                together.update(**of_tokens, sequence=sequence[row])
-
-            estimates = module.bound(x, of_text, keys, draws, bound, **({"observe": observe} if metrics else {}))
+            observing = {} if metrics is None else {"observe": metrics.observer(rows[first : first + batch_size])}
+            estimates = module.bound(x, of_text, keys, draws, bound, **observing)
             for name, estimate in estimates.items():
                 contribution.setdefault(name, []).append(estimate.contribution.cpu())
             # The losses of the first bound: the one under uniform masking, if that was estimated.
@@ -118,10 +116,9 @@ def measure(
                 progress(first + len(x), len(tokens))
     finally:
         module.train(training)
-    if metrics and not len(tokens):  # there are more processes than sequences
-        none = torch.zeros(0, dtype=torch.int64, device=device)
-        of_none = torch.zeros(0, module.context.vocabulary_size, device=device)
-        together.update(log_probs=of_none, tokens=none, weight=none.double(), sequence=none)
+    # A process has no rows if there are more processes than sequences.
+    if metrics is not None and not len(tokens):
+        metrics.show_nothing(module.context.vocabulary_size)
     empty = torch.zeros(0, tokens.shape[1], dtype=torch.float64)
     return Measurement(
         rows=rows,
@@ -130,7 +127,7 @@ def measure(
         contribution={name: torch.cat(values) for name, values in contribution.items()},
         token_loss=torch.cat([empty, *losses]),
         importance=torch.cat([empty.float(), *importance]) if estimates_importance else None,
-        metrics={title: value_of(metric.compute()) for title, metric in metrics.items()},
+        metrics={} if metrics is None else metrics.values(),
     )
 
 

@@ -1,18 +1,21 @@
-"""The states of metrics, as `torchmetrics.Metric`: sums of each sequence, so that errors are over sequences.
+"""What metrics are while they are measured: `torchmetrics.Metric`s with sums of each sequence, for errors over these.
 
 N predictions, V predictable tokens, n sequences, b bins.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric as TorchMetric
+from torchmetrics import MetricCollection
 from torchmetrics.utilities import dim_zero_cat
 from typing_extensions import override
 
 from atat_zoo.diffusion.statistics import ratio
+from atat_zoo.measure.metrics import Metric
+from atat_zoo.objectives import Observer
 from atat_zoo.results.evaluation import MetricValue
 
 
@@ -25,6 +28,39 @@ def brier(log_probs: Tensor, x: Tensor) -> Tensor:
 def among_top(log_probs: Tensor, x: Tensor, *, k: int) -> Tensor:
     """Return whether the true token is among the k most probable, [N] of 0 and 1."""
     return (log_probs.topk(min(k, log_probs.shape[1])).indices == x[:, None]).any(1).double()
+
+
+class Metrics:
+    """The metrics of an evaluation, by their titles."""
+
+    def __init__(self, metrics: Iterable[Metric], device: torch.device | str) -> None:
+        self.device = device
+        self.built = {metric.title: metric.build().to(device) for metric in metrics}
+        # It gives each what its `update` names.
+        self.together = MetricCollection(dict(self.built), compute_groups=False)
+
+    def observer(self, sequence: Tensor) -> Observer:
+        """Return what is shown the predictions of a batch, whose rows are these sequences, int64 [B]."""
+
+        def observe(*, log_probs: Tensor, tokens: Tensor, weight: Tensor, row: Tensor) -> None:
+            numbers = sequence.to(row.device)[row]
+            self.together.update(log_probs=log_probs, tokens=tokens, weight=weight, sequence=numbers)
+
+        return observe
+
+    def show_nothing(self, vocabulary_size: int) -> None:
+        """Show no predictions, in a process without sequences: in a group all must have the same states to gather."""
+        none = torch.zeros(0, dtype=torch.int64, device=self.device)
+        nothing = torch.zeros(0, vocabulary_size, device=self.device)
+        self.observer(none)(log_probs=nothing, tokens=none, weight=none.double(), row=none)
+
+    def values(self) -> dict[str, MetricValue]:
+        """Return what they have found, in a process group together with those of the other processes."""
+        found = {title: metric.compute() for title, metric in self.built.items()}
+        return {
+            title: value if isinstance(value, MetricValue) else MetricValue(value=float(value))
+            for title, value in found.items()
+        }
 
 
 class SequenceSums(TorchMetric):
@@ -43,7 +79,6 @@ class SequenceSums(TorchMetric):
         """Add the values [N, C] of predictions in these sequences, int64 [N]."""
         each, inverse = sequence.unique(return_inverse=True)
         self.sequence.append(each)
-        # On the CPU, as everything that is kept: float64 is not on every device.
         self.sums.append(values.new_zeros(len(each), values.shape[1]).index_add_(0, inverse, values))
 
     def by_sequence(self) -> Tensor:

@@ -7,12 +7,11 @@ where the likelihood is exact, every token is predicted once, with weight 1. V p
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from typing_extensions import override
 
 from atat_zoo.registry import component, param
-from atat_zoo.results.evaluation import MetricValue
 
 if TYPE_CHECKING:
     from torchmetrics import Metric as TorchMetric
@@ -95,8 +94,3 @@ class CalibrationErrorMetric(Metric):
         from atat_zoo.measure.metric_states import Calibration
 
         return Calibration(self.bins)
-
-
-def value_of(computed: Any) -> MetricValue:
-    """Return what a metric's `compute` gave as a `MetricValue`."""
-    return computed if isinstance(computed, MetricValue) else MetricValue(value=float(computed))

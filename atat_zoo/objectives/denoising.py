@@ -228,9 +228,8 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         each = iter(masks)
 
         def at_masked(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
-            weight = next(each).weight.double() / len(masks)
-            seen = weight if weight.ndim == 2 else weight[:, None].expand(masked.shape)
-            shown = () if observe is None else (seen[masked], masked.nonzero()[:, 0])
+            mask = next(each)
+            shown = () if observe is None else (mask.by_token[masked] / len(masks), masked.nonzero()[:, 0])
             return self.chunked_losses(self.head_inputs_at(z, t, masked, x), x[masked], of_logits, *shown)
 
         def of_logits(logits: Tensor, true: Tensor, _: Tensor, *shown: Tensor) -> dict[str, Tensor]:

@@ -57,14 +57,16 @@ def price(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable[[st
     Masks and orders of a sequence are a function of the study's mask seed, so all runs and samplers are paired. A
     sampler whose order is random pays for the first `random_sequences` only.
     """
-    assert study.gaps is not None
+    spec = study.gaps
+    assert spec is not None
     with claimed(run, wait=True):
-        return [_price(study, run, by, device, say) for by in samplers_of(study.gaps, run.experiment)]
+        return [_price(study, spec, run, by, device, say) for by in samplers_of(spec, run.experiment)]
 
 
-def _price(study: Study, run: StudyRun, sampler: Sampler | None, device: str, say: Callable[[str], None]) -> Priced:
-    assert study.gaps is not None
-    spec, held = study.gaps, study.held_out
+def _price(
+    study: Study, spec: GapsSpec, run: StudyRun, sampler: Sampler | None, device: str, say: Callable[[str], None]
+) -> Priced:
+    held = study.held_out
     drawn = sampler is not None and not sampler.deterministic
     n = min(spec.sequences, spec.random_sequences) if drawn else spec.sequences
     by = None if sampler is None else unstructure(sampler)
@@ -76,7 +78,7 @@ def _price(study: Study, run: StudyRun, sampler: Sampler | None, device: str, sa
 
     def measured() -> Table:
         say(f"{run.name}: prices of gaps {f'by {sampler.name}' if sampler else 'by its bound'}")
-        return _measure(study, run, sampler, n, device)
+        return _measure(study, spec, run, sampler, n, device)
 
     def read(table: Table) -> Priced:
         nats = {what: tensor_of(values) for what, values in table["nats"].items()}
@@ -87,21 +89,22 @@ def _price(study: Study, run: StudyRun, sampler: Sampler | None, device: str, sa
     return once(*file_of(run, "gaps", **settings), read, measured)
 
 
-def _measure(study: Study, run: StudyRun, sampler: Sampler | None, n: int, device: str) -> Table:
-    assert study.gaps is not None
-    spec, held = study.gaps, study.held_out
+def _measure(study: Study, spec: GapsSpec, run: StudyRun, sampler: Sampler | None, n: int, device: str) -> Table:
+    held = study.held_out
     model = Model.from_run(run.path, device)
     _, tokens, maskable = text_of(build(model.experiment), held.half, spec.sequences)
     tokens, maskable = tokens[:n], maskable[:n]
+    guided = model.experiment.parts["guidance"].guide(model.writer("fp32"))
+    options: dict[str, Any] = {"seed": held.seed, "orders": spec.orders, "batch_size": held.batch_size}
+    of_bound: Any = study.spec("validation")
+    of_bound = attrs.evolve(of_bound, metrics=())
     table: Table = {"nats": {}, "count": {}}
     for what, free in free_of(tokens.shape[1], spec.lengths).items():
         among = free & maskable
         if sampler:
-            guided = model.experiment.parts["guidance"].guide(model.writer("fp32"))
-            options: dict[str, Any] = {"seed": held.seed, "orders": spec.orders, "batch_size": held.batch_size}
             nats = measure_policy(guided, sampler, tokens, among, **options).nats
         else:
-            measured = measure(model.module, tokens, among, study.spec("validation"), seed=held.seed)
+            measured = measure(model.module, tokens, among, of_bound, seed=held.seed)
             nats = next(iter(measured.contribution.values())).sum(1)
         table["nats"][what] = finite(nats.tolist())
         table["count"][what] = among.sum(1).tolist()
@@ -119,7 +122,9 @@ def table(study: Study, priced: Mapping[str, Sequence[Sequence[Priced]]]) -> lis
     return [
         {
             "what": what,
-            "rows": [_row(arm, mine, [other for other in theirs if other != mine], what) for arm, mine in rows],
+            "rows": [
+                _row(arm, mine, [other for other in theirs if other[0] is not mine[0]], what) for arm, mine in rows
+            ],
         }
         for what in whats
     ]

@@ -170,8 +170,8 @@ def _samplers(arm: Table) -> Iterator[str]:
 
 def gap_legend(report: Table) -> list[str]:
     """Return the sentences above the table of gaps."""
-    theirs = [row for row in report["gaps"][0]["rows"] if row["arm"] == report["baseline"]]
-    by = [f"({mark}) {row['quantity']}{_settings(row['by'])}" for mark, row in zip("abcdefgh", theirs, strict=False)]
+    prices = {mark: (row["quantity"], _sampler(row["by"])) for mark, row in _prices(report).items()}
+    by = [f"({mark}) {' of '.join(filter(None, price))}" for mark, price in prices.items()]
     return [
         "What each arm pays for the tokens that are to be written, given the rest, as e to the nats per token, and how "
         f"far it is from what {report['baseline']} pays: {'; '.join(by)}.",
@@ -181,23 +181,29 @@ def gap_legend(report: Table) -> list[str]:
 
 def gap_table(report: Table) -> tuple[list[str], list[list[str]]]:
     """Return the columns and rows of the table of gaps."""
-    theirs = [row["by"] for row in report["gaps"][0]["rows"] if row["arm"] == report["baseline"]]
+    theirs = _prices(report)
     columns = ["to be written", "arm", "quantity", "by", "sequences", "value by seed"]
-    columns += [f"against ({mark})" for mark, _ in zip("abcdefgh", theirs, strict=False)]
+    columns += [f"against ({mark})" for mark in theirs]
     rows = []
     for part in report["gaps"]:
         for row in part["rows"]:
             values = ", ".join(cell(value, ".1f") for value in row["values"])
             of = {json.dumps(each["by"]): change(each["over_seeds"] or each["sequences"]) for each in row["against"]}
-            compared = [of.get(json.dumps(by), NONE) for by in theirs]
-            by = _settings(row["by"]).removeprefix(" of ") or NONE
-            rows.append([part["what"], row["arm"], row["quantity"], by, f"{row['sequences']:,}", values, *compared])
+            compared = [of.get(json.dumps(other["by"]), NONE) for other in theirs.values()]
+            by, sequences = _sampler(row["by"]) or NONE, f"{row['sequences']:,}"
+            rows.append([part["what"], row["arm"], row["quantity"], by, sequences, values, *compared])
     return columns, rows
 
 
-def _settings(sampler: Table | None) -> str:
-    """Return ` of strided, stride = 16`; nothing for a bound."""
-    return "" if sampler is None else ", ".join(filter(None, (f" of {sampler['use']}", settings(sampler))))
+def _prices(report: Table) -> dict[str, Table]:
+    """Return the rows of the baseline, which the others are compared with, by the marks of the columns."""
+    theirs = [row for row in report["gaps"][0]["rows"] if row["arm"] == report["baseline"]]
+    return {chr(ord("a") + number): row for number, row in enumerate(theirs)}
+
+
+def _sampler(by: Table | None) -> str:
+    """Return `strided, stride = 16`; nothing for a bound."""
+    return "" if by is None else ", ".join(filter(None, (by["use"], settings(by))))
 
 
 def _sweep(sweep: Table) -> Iterator[str]:

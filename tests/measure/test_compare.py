@@ -180,7 +180,8 @@ def other_seed(tiny, trained):
 
 @pytest.mark.slow
 def test_two_seeds_are_told_apart_three_times_better_in_pairs(tiny, trained, other_seed):
-    said = tiny.atat("compare", str(trained), str(other_seed), str(trained), "--sequences", "0", "--json")
+    chosen = ["--metric", "calibration_error", "--metric", "{use = 'top_accuracy', k = 3}"]
+    said = tiny.atat("compare", str(trained), str(other_seed), str(trained), "--sequences", "0", "--json", *chosen)
     a, b, again = json.loads(said.stdout)["runs"]
     assert b["perplexity"] != a["perplexity"]
     assert b["bounds"]["nelbo"]["difference"]["narrower"] >= 3
@@ -190,6 +191,7 @@ def test_two_seeds_are_told_apart_three_times_better_in_pairs(tiny, trained, oth
     assert a["steps_to_reach"] == a["step"] == 24
     assert 0 < a["seconds_to_reach"] == a["seconds"]
     assert a["metrics"] == again["metrics"] != b["metrics"]
+    assert list(a["metrics"]) == ["calibration_error", "top_3_accuracy"]
     assert a["parameters"] > a["parameters_without_embeddings"] > 0
 
 
@@ -262,6 +264,8 @@ def test_mistakes_are_said_in_one_sentence(tiny, trained):
     for words, sentence in (
         (["trained"], "is only one run; name two or more"),
         (["trained", "nowhere"], "nowhere is no run folder"),
+        (["trained", "trained", "--metric", "brier"], "there is no metric named 'brier'"),
+        (["trained", "trained", *2 * ("--metric", "brier_score")], "--metric: metrics has 'brier_score' twice"),
         (["trained", "trained", "--baseline", "traind"], "is none of the runs; did you mean 'trained'?"),
     ):
         done = tiny.atat("compare", *words, check=False)

@@ -1,6 +1,8 @@
 """Metrics of predictions: by hand, against enumeration and torchmetrics; and not computed unless asked for."""
 
 import math
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -171,4 +173,11 @@ def test_the_bounds_are_the_same_with_and_without_them(objective):
     assert all(torch.equal(plain.contribution[name], more.contribution[name]) for name in plain.contribution)
     assert plain.metrics == {}
     assert list(more.metrics) == ["brier_score", "top_1_accuracy"]
+    assert measure(made, x[:0], x[:0] >= 0, EvaluationSpec(draws=3), seed=3).metrics == {}
     assert 0 < more.metrics["brier_score"].value < 2
+
+
+def test_torchmetrics_is_imported_for_metrics_alone():
+    """It takes longer than torch, and an evaluation without metrics needs none of it."""
+    code = "import sys, atat_zoo.measure.likelihood, atat_zoo.model; sys.exit('torchmetrics' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -49,8 +49,10 @@ def stub(monkeypatch):
 @pytest.mark.slow
 def test_a_logger_gets_the_curves_and_what_callbacks_measure(tiny, tmp_path, stub):
     said = ["train.steps=4", "train.log_every=2", "train.evaluate_every=2", 'train.loggers=["file"]']
-    result = train(load(str(tiny.path), [*said, f"train.callbacks={MONITORS}"]), tmp_path / "run")
+    said += [f"train.callbacks={MONITORS}", 'evaluation.metrics=["brier_score"]']
+    result = train(load(str(tiny.path), said), tmp_path / "run")
     assert stub.closed
+    assert 0 < stub.metrics[2]["validation/brier_score"] < 2
     lines = {line["step"]: line for line in result.folder.read_metrics()}
     assert list(lines) == [2, 4]
     for step, line in lines.items():

@@ -247,7 +247,8 @@ main()
 
 
 def test_two_ranks_form_the_gradients_of_chunks_as_of_all_logits(tiny):
-    words = ["train", str(tiny.path), "train.steps=6", "--out"]
+    metrics = 'evaluation.metrics=["brier_score", "calibration_error"]'
+    words = ["train", str(tiny.path), "train.steps=6", "train.precision=fp32", metrics, "--out"]
     started = {
         name: forked.ranks(2, [*words, f"two-{name}"], tiny.root, code=code)
         for name, code in (("chunks", IN_CHUNKS), ("whole", None))
@@ -260,6 +261,15 @@ def test_two_ranks_form_the_gradients_of_chunks_as_of_all_logits(tiny):
     assert chunks != whole  # they were in chunks
     for step, line in whole.items():
         assert chunks[step]["loss"] == pytest.approx(line["loss"], rel=1e-4), step
+    # What both ranks have measured is what one measures.
+    (file,) = (tiny.root / "two-whole" / "evaluations").glob("*")
+    two, one = (
+        json.loads(each)["metrics"] for each in (file.read_text(), tiny.atat("eval", "two-whole", "--json").stdout)
+    )
+    assert two.keys() == one.keys() == {"brier_score", "calibration_error"}
+    for name, found in one.items():
+        assert two[name]["value"] == pytest.approx(found["value"], abs=1e-6), name
+        assert two[name]["stderr"] == pytest.approx(found["stderr"], abs=1e-6), name
 
 
 def test_two_ranks_asked_to_stop(tiny):

@@ -80,12 +80,16 @@ class Listener(Silent):
 
 def test_it_evaluates_on_the_way(tiny, tmp_path):
     listener = Listener()
-    experiment = load(str(tiny.path), ["train.steps=6", "train.evaluate_every=2"])
+    said = ["train.steps=6", "train.evaluate_every=2", 'evaluation.metrics=["calibration_error"]']
+    experiment = load(str(tiny.path), [*said, 'train.loggers=["file"]'])
     result = train(experiment, tmp_path / "run", reporter=listener)
     steps = sorted(json.loads(p.read_text())["step"] for p in result.folder.evaluations.iterdir())
     assert steps == [0, 2, 4, 6]
     assert [text.partition(":")[0] for text in listener.said] == ["step 0, before the training", "step 2", "step 4"]
     assert all("validation perplexity" in text and "(8 sequences × 2 draws)" in text for text in listener.said)
+    found = [json.loads(p.read_text())["metrics"]["calibration_error"] for p in result.folder.evaluations.iterdir()]
+    assert len({each["value"] for each in found}) == 4
+    assert all(0 <= each["value"] <= 1 and each["stderr"] > 0 for each in found)
     tables = [json.loads(p.read_text())["count_table"] for p in result.folder.evaluations.iterdir()]
     assert len({table["value"] for table in tables}) == 1
     assert len({table["difference"] for table in tables}) == 4
