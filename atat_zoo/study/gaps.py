@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from atat_zoo.data.build import build
-from atat_zoo.experiment import Experiment
 from atat_zoo.measure.likelihood import measure
 from atat_zoo.measure.policy import measure_policy
 from atat_zoo.model import Model
@@ -45,10 +44,13 @@ def free_of(length: int, gaps: Sequence[int]) -> dict[str, Tensor]:
     return {what: (position >= start) & (position < stop) for what, (start, stop) in ends.items()}
 
 
-def samplers_of(spec: GapsSpec, experiment: Experiment) -> list[Sampler | None]:
-    """Return by what an arm's runs are priced; a model of one order along it, by its own sampler, and no bound."""
-    own: Sampler = experiment.parts["sampler"]
-    return [own] if experiment.parts["objective"].exact else [None, *spec.each]
+def samplers_of(study: Study, run: StudyRun) -> list[Sampler | None]:
+    """Return by what a run is priced; a model of one order along it, by its own sampler, and no bound."""
+    assert study.gaps is not None
+    own: Sampler = run.experiment.parts["sampler"]
+    if run.experiment.parts["objective"].exact:
+        return [own]
+    return [None, *study.gaps.each, *(study.gaps.of_baseline if run.arm == study.baseline else ())]
 
 
 def price(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable[[str], None] = print) -> list[Priced]:
@@ -57,16 +59,13 @@ def price(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable[[st
     Masks and orders of a sequence are a function of the study's mask seed, so all runs and samplers are paired. A
     sampler whose order is random pays for the first `random_sequences` only.
     """
-    spec = study.gaps
-    assert spec is not None
     with claimed(run, wait=True):
-        return [_price(study, spec, run, by, device, say) for by in samplers_of(spec, run.experiment)]
+        return [_price(study, run, by, device, say) for by in samplers_of(study, run)]
 
 
-def _price(
-    study: Study, spec: GapsSpec, run: StudyRun, sampler: Sampler | None, device: str, say: Callable[[str], None]
-) -> Priced:
-    held = study.held_out
+def _price(study: Study, run: StudyRun, sampler: Sampler | None, device: str, say: Callable[[str], None]) -> Priced:
+    held, spec = study.held_out, study.gaps
+    assert spec is not None
     drawn = sampler is not None and not sampler.deterministic
     n = min(spec.sequences, spec.random_sequences) if drawn else spec.sequences
     by = None if sampler is None else unstructure(sampler)

@@ -94,6 +94,7 @@ class GapsSpec:
     """What the runs of some arms pay for a sequence, its second half and gaps in its middle, given the rest."""
 
     each: Any = parts("sampler", help="samplers in whose orders it is priced, beside the bound")
+    of_baseline: Any = parts("sampler", help="further samplers, by which the baseline alone is priced")
     arms: tuple[str, ...] = param(help="arms whose runs are priced; the baseline is one of them")
     lengths: tuple[int, ...] = param((32, 16, 8), help="of the gaps, in tokens", ge=1)
     sequences: int = param(256, help="maximum number of sequences of the half", ge=2)

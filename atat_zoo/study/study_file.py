@@ -210,11 +210,14 @@ def _samplers(study: Study, arm: str, experiment: Experiment) -> Iterator[str]:
         # What a model of one order pays for gaps is priced by its own sampler.
         if arm not in spec.arms or (spec is study.gaps and experiment.parts["objective"].exact):
             continue
-        for i, sampler in enumerate(spec.each):
+        named = [(f"{key}.each[{i}]", sampler) for i, sampler in enumerate(spec.each)]
+        if spec is study.gaps and arm == study.baseline:
+            named += [(f"{key}.of_baseline[{i}]", sampler) for i, sampler in enumerate(spec.of_baseline)]
+        for name, sampler in named:
             if why := sampler.no_policy_bound_because:
-                yield f"{key}.each[{i}]: {sampler.name!r} has no policy bound: {why}; leave it out"
+                yield f"{name}: {sampler.name!r} has no policy bound: {why}; leave it out"
             for problem in experiments.conflicts_with(experiment, {"sampler": sampler}):
-                yield f"{key}.each[{i}]: arm {arm!r}: {problem}"
+                yield f"{name}: arm {arm!r}: {problem}"
 
 
 def _gaps(study: Study, arm: str, experiment: Experiment) -> Iterator[str]:

@@ -324,7 +324,8 @@ overrides = ["objective.use=autoregressive", "sampler.use=left_to_right"]
 [gaps]
 arms = ["plain", "sets", "left"]
 lengths = [4]
-each = [{use = "strided", stride = 4}, {use = "combination", order = "random", pace = "one_at_a_time"}]
+each = [{use = "strided", stride = 4}]
+of_baseline = [{use = "combination", order = "random", pace = "one_at_a_time"}]
 sequences = 6
 random_sequences = 4
 orders = 2
@@ -342,7 +343,8 @@ def test_gaps_are_priced_beside_everything_that_the_baseline_pays(copy):
     ]
     bound, strided, random = ("bound", None, 6), ("policy likelihood", "strided", 6), ("policy bound", "combination", 4)
     assert every == [
-        *[(arm, *by) for arm in ("plain", "sets") for by in (bound, strided, random)],
+        *[("plain", *by) for by in (bound, strided, random)],
+        *[("sets", *by) for by in (bound, strided)],
         ("left", "policy likelihood", "left_to_right", 6),
     ]
     for rows in gaps.values():
@@ -365,6 +367,11 @@ def test_gaps_are_priced_beside_everything_that_the_baseline_pays(copy):
         ('"plain", "sets"', '"sets"', "gaps.arms: 'plain', with which the others are compared, is not there; add it"),
         ("[4]", "[16]", "gaps.lengths: 16 leaves nothing around it in 16 tokens; make it shorter"),
         ('use = "strided", stride = 4', 'use = "p2"', "gaps.each[0]: 'p2' has no policy bound"),
+        (
+            'use = "combination", order = "random", pace = "one_at_a_time"',
+            'use = "p2"',
+            "gaps.of_baseline[0]: 'p2' has",
+        ),
     ],
 )
 def test_gaps_that_cannot_be_priced_are_refused(place, was, now, problem):
