@@ -21,7 +21,7 @@ help:
 	@echo "make golden       what is computed, against the record; with OLD=revision, against that revision on this machine"
 	@echo "make bench        the ratios that are measured, not tested, beside those of the last time on this machine"
 	@echo "make gpu          all that waits for a GPU, as docs/gpu.md: speed, utilisation, sampling, the tests"
-	@echo "make study        train and measure what the study confirms, with three seeds (under three hours on two cores; it continues)"
+	@echo "make study        train and measure one model for every order, with three seeds (three hours on two cores; it continues)"
 	@echo "make study-all    every arm of every study (ten hours; the second corpus must lie in corpora/wikitext-2)"
 	@echo "make baselines    train every objective at CPU size and compare them (an hour on two cores)"
 	@echo "make samplers     let every named sampler write, and compare what comes of it (most of an hour)"
@@ -104,10 +104,10 @@ gpu: $(VENV)/installed-test
 	$(BIN)/python -m benchmarks gpu
 
 study: $(VENV)/installed-test
-	$(BIN)/atat study confirm --jobs 2 --write docs/studies/confirm.md
+	$(BIN)/atat study sets --jobs 2 --write docs/studies/sets.md
 
 study-all: study $(VENV)/installed-dev
-	$(BIN)/atat study sets --jobs 2 --write docs/studies/sets.md
+	$(BIN)/atat study confirm --jobs 2 --write docs/studies/confirm.md
 	$(BIN)/atat study system --jobs 2 --write docs/studies/system.md
 	$(BIN)/atat study screen --jobs 2 --write docs/studies/screen.md
 	$(BIN)/atat study steps_screen --jobs 2 --write docs/studies/steps_screen.md

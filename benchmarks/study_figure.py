@@ -10,7 +10,7 @@ from typing import Any
 
 DOCS = Path(__file__).parents[1] / "docs"
 FIGURE = DOCS / "studies" / "arms.svg"
-# The rows of a table of docs/study.md: words, arm.
+# The rows of a table of docs/study-of-masks.md: words, arm.
 ROW = re.compile(r"^\| ([^|]+?) \| `(\w+)` \|", re.MULTILINE)
 # What it is, its colour, and its place in a row: one seed and its bootstrap over sequences, pale; several and their
 # t-interval, dark.
@@ -23,8 +23,8 @@ PROMISED = -10
 
 
 def labels() -> dict[str, str]:
-    """Return the words for each arm, from the tables of docs/study.md."""
-    rows = ROW.findall((DOCS / "study.md").read_text(encoding="utf-8"))
+    """Return the words for each arm, from the tables of docs/study-of-masks.md."""
+    rows = ROW.findall((DOCS / "study-of-masks.md").read_text(encoding="utf-8"))
     return {arm: label for label, arm in reversed(rows)}  # the first of an arm: further down it has other settings
 
 

@@ -76,7 +76,7 @@ def at_entropy(rows: list[dict[str, Any]], entropy: float) -> float | None:
 
 
 def table_of(rows: list[dict[str, Any]]) -> str:
-    """Return the table of docs/study.md."""
+    """Return the table of docs/study-of-masks.md."""
     lines = [
         "| run | sampler | evaluations | generative perplexity | unigram entropy | as diverse ancestral text | MAUVE |",
         "| --- | --- | --- | --- | --- | --- | --- |",

@@ -24,8 +24,8 @@ CPU = [p for p in ALL if p.parent in (ROOT, ROOT / "baselines", ROOT / "document
 STUDIES = sorted((ROOT / "studies").glob("*.toml"))
 SMALL = ["train.steps=3", "train.batch_size=8", "evaluation.sequences=8", "evaluation.draws=1", "train.log_every=1"]
 # ATAT, MDLM, and a learned importance with and without its parts.
-IMPORTANCE = {"atat", "importance", "importance_only", "no_importance", "no_curriculum", "curriculum_only"}
-TABLE = IMPORTANCE | {"mdlm", "bell", "sets"}
+IMPORTANCE = {"importance", "importance_only", "no_importance", "no_curriculum", "curriculum_only"}
+TABLE = IMPORTANCE | {"mdlm", "bell", "sets", "atat"}
 
 
 def test_the_table_is_there_at_every_size_and_every_experiment_is_trained():
@@ -48,6 +48,16 @@ def test_at_every_size_masks_by_importance_are_corrected_and_the_curriculum_is_g
         made = load(str(ROOT / size / f"{name}.toml"))
         assert made.parts["objective"].correction == "horvitz_thompson", name
         assert getattr(made.parts["curriculum"], "sharpness", 0) <= 0.5, name
+
+
+@pytest.mark.parametrize("size", ["", *SIZES])
+def test_at_every_size_atat_writes_in_the_turns_it_learns_and_reads_what_is_visible(size):
+    atat, sets = (load(str(ROOT / size / f"{name}.toml")).parts for name in ("atat", "sets"))
+    assert atat["estimator"].reads == "z"
+    assert atat["curriculum"].sharpness <= 0.5
+    for made in (atat, sets):
+        assert made["position_sets"].stride == made["sampler"].stride
+    assert {key for key in atat if atat[key] != sets[key]} == {"estimator", "curriculum"}
 
 
 @pytest.mark.parametrize("size", ["owt-small", "lm1b"])

@@ -1,4 +1,4 @@
-"""The numbers of README.md and docs/study.md are those of the committed results in docs/studies."""
+"""The numbers of README.md and of the pages on the study are those of the committed results in docs/studies."""
 
 import json
 import math
@@ -16,7 +16,8 @@ from tests.measure.making import make_run
 
 ROOT = Path(__file__).parents[2]
 RESULTS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "docs/studies").glob("*.json")}
-PAGES = [ROOT / "README.md", ROOT / "docs/study.md"]
+STUDY, MASKS = ROOT / "docs/study.md", ROOT / "docs/study-of-masks.md"
+PAGES = [ROOT / "README.md", STUDY, MASKS]
 # Under this line is a table: label, arm, value ± error, against the count table, against the baseline.
 MARK = re.compile(r"^<!-- table of (\w+) -->\n\n((?:\|.*\n)+)", re.MULTILINE)
 
@@ -58,7 +59,7 @@ def cells(table):
 
 
 def test_a_table_says_what_was_measured():
-    tables = MARK.findall((ROOT / "docs/study.md").read_text(encoding="utf-8"))
+    tables = [table for page in (STUDY, MASKS) for table in MARK.findall(page.read_text(encoding="utf-8"))]
     assert tables
     for name, text in tables:
         for row in cells(text):
@@ -70,7 +71,7 @@ SAMPLERS = re.compile(r"^<!-- samplers of (\w+) -->\n\n((?:\|.*\n)+)", re.MULTIL
 
 
 def test_a_table_of_samplers_says_what_was_measured():
-    text = (ROOT / "docs/study.md").read_text(encoding="utf-8")
+    text = MASKS.read_text(encoding="utf-8")
     tables = dict(SAMPLERS.findall(text))
     assert tables.keys() == {name for name, report in RESULTS.items() if report["samplers"]}
     for name, table in tables.items():
@@ -88,7 +89,7 @@ GAPS = re.compile(r"^<!-- gaps of (\w+), (\w+) -->\n\n((?:\|.*\n)+)", re.MULTILI
 
 
 def test_a_table_of_gaps_says_what_was_measured():
-    tables = GAPS.findall((ROOT / "docs/study.md").read_text(encoding="utf-8"))
+    tables = GAPS.findall(STUDY.read_text(encoding="utf-8"))
     assert {name for name, *_ in tables} == {name for name, report in RESULTS.items() if report.get("gaps")}
     for name, arm, table in tables:
         report = RESULTS[name]
