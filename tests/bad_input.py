@@ -262,6 +262,9 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "An unknown word in a list of words": lambda root: _model(root, "bad.toml"),
     "A file without a text": lambda root: (_model(root), (root / "empty.txt").touch()),
     "A gap that leaves no text around it": _model,
+    "A task whose files are not here": _model,
+    "A task that there is not": _model,
+    "An option of the bound beside a task": _model,
 }
 ENV = {"A plugin that is broken": {"PYTHONPATH": "plugins"}, "Ranks that do not divide the lanes": {"WORLD_SIZE": "3"}}
 # How a full disk looks to a writer.

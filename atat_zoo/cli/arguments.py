@@ -25,7 +25,6 @@ _Command = TypeVar("_Command", bound=Callable[..., object])
 
 _LARGEST = 64 << 20  # bytes of a file of texts with gaps
 CHANGED = ("sampler", "guidance")
-ZERO_SHOT = "zero-shot"  # a value of `--corpus`
 HELD_OUT = ("split", "bound", "metrics", "sequences", "draws", "sequences_at_once", "mask_seed")
 
 
@@ -44,12 +43,11 @@ _OPTIONS = {
     "run": click.argument("run", type=click.Path(path_type=Path)),
     "overrides": click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]..."),
     "step": count("--step", 1, "Take the weights of this checkpoint, also of an unfinished run."),
-    "text": click.option(
-        "--corpus", "text", help="Other text: files, the name of a corpus, zero-shot, or a table {use = …}."
-    ),
+    "text": click.option("--corpus", "text", help="Other text: files, the name of a corpus, or a table {use = …}."),
     "split": _choice("--split", ["validation", "test"], "Held-out text; the experiment's when absent."),
     "bound": click.option("--bound", help="exact_k, continuous_t, or a table like {use = 'discrete_t', steps = 8}."),
     "metrics": click.option("--metric", "metrics", multiple=True, help="brier_score, top_accuracy, …, or a table."),
+    "tasks": click.option("--task", "tasks", multiple=True, help="zero_shot, infilling, …, or a table. Repeatable."),
     "orders": count("--orders", 1, "Orders averaged inside the policy bound; 1 when absent, 64 for claims."),
     "sequences": count("--sequences", 0, "Maximum number of sequences; 0 for all."),
     "draws": count("--draws", 1, "Masks drawn for every sequence."),
@@ -170,7 +168,7 @@ def other_text(text: str | None) -> dict[str, Any]:
     """Return the keywords of `text_of` for a value of `--corpus`: a part, a recipe that ships, or files by pattern."""
     from atat_zoo.experiment import recipe, recipes
 
-    if not text or text == ZERO_SHOT:
+    if not text:
         return {}
     path, parts, shipped = Path(text), Zoo.load().names("corpus"), recipes()
     if text in shipped:

@@ -1,4 +1,4 @@
-"""`atat bench`: samplers side by side, by their costs and their texts, and infilling by likelihood."""
+"""`atat bench`: samplers side by side, by their costs and their texts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ POLICY_COLUMNS = ["policy nats/token", "to first", POLICY_BOUND, "at NFE"]
 
 @click.group()
 def bench() -> None:
-    """Measure samplers, or infilling, on a run."""
+    """Measure samplers on a run."""
 
 
 @bench.command()
@@ -151,42 +151,3 @@ def _policy_legend(result: Bench) -> list[str]:
         if m.unpriced and m.name not in reasons.setdefault(m.unpriced, []):
             reasons[m.unpriced].append(m.name)
     return lines + [f"no {POLICY_BOUND} ({NONE}): {', '.join(names)}: {why}" for why, names in reasons.items()]
-
-
-@bench.command()
-@options("run", "step")
-@count("--gap", 1, "Tokens in a gap.", 5)
-@count("--number", 0, "Maximum number of texts; 0 for all.", 256)
-@options("batch_size", "split", "mask_seed", "device", "json")
-def infilling(
-    run: Path, step: int | None, split: Any, seed: int | None, device: str, as_json: bool, **given: Any
-) -> None:
-    """Cut gaps out of held-out texts; print RUN's likelihood of the true words, given both sides or only the left.
-
-    The result is also saved in RUN's evaluations/.
-    """
-    RunFolder(run).model_at(step)  # a mistake is reported before torch is imported
-    from atat_zoo.measure.infilling import infilling_of_run
-    from atat_zoo.model import Model
-
-    model = Model.from_run(run, device, step)
-    split, seed = split or model.experiment.evaluation.split, model.experiment.seed if seed is None else seed
-    with Bars(silent=as_json) as bars:
-        quality = infilling_of_run(model, run, split=split, seed=seed, progress=bars.evaluating, **given)
-    if as_json:
-        print_json({"run": str(run), **quality.to_table()})
-        return
-    click.echo(
-        f"{quality.number} {quality.split} texts of {quality.length} tokens with a gap of {quality.gap}, "
-        f"seed {quality.seed}; step {quality.step}, {'EMA' if quality.ema else 'final'} weights"
-    )
-    rows = [
-        ["both sides", with_error(quality.both, quality.both_stderr, ".3f")],
-        ["left side only", with_error(quality.left, quality.left_stderr, ".3f")],
-        ["difference", with_error(quality.difference, quality.difference_stderr, ".3f")],
-    ]
-    table(["given", "log-likelihood of the true words, nats a token"], rows)
-    if quality.difference == 0:
-        click.echo("It is the same: the model does not look at the right side.")
-    else:
-        click.echo(f"In {quality.better:.0%} of the texts the true words are likelier given both sides.")

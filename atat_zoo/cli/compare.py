@@ -1,19 +1,19 @@
-"""`atat compare`: runs compared on the same held-out sequences, under the same masks; and `--corpus zero-shot`."""
+"""`atat compare`: runs compared on the same held-out sequences, under the same masks."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.arguments import HELD_OUT, ZERO_SHOT, named, options, other_text, with_options, with_parts
+from atat_zoo.cli.arguments import HELD_OUT, named, options, other_text, with_options, with_parts
 from atat_zoo.cli.console import Bars, print_json, printable, table
+from atat_zoo.cli.tasks import compare_tasks
 from atat_zoo.errors import UserError, nearest
-from atat_zoo.experiment import EvaluationSpec, from_table
+from atat_zoo.experiment import from_table
 from atat_zoo.results.evaluation import LIKELIHOOD
 from atat_zoo.results.format import NONE, cell, change, number, with_error
 from atat_zoo.results.naming import PERPLEXITY, TABLE, title
@@ -22,7 +22,6 @@ from atat_zoo.run.changes import between_models
 
 if TYPE_CHECKING:
     from atat_zoo.measure.compare import Comparison, Difference
-    from atat_zoo.measure.zero_shot import OnCorpus
 
 _NEIGHBOURS = "backbone.neighbours"
 _NAMED = 6  # differences that are named of two runs
@@ -33,12 +32,13 @@ Cells = tuple[list[str], list[list[str]]]  # columns and rows
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN RUN...")
 @click.option("--baseline", type=click.Path(path_type=Path), help="The run to compare with; the first when absent.")
 @click.option("--reach", type=click.FloatRange(1), help="Value to reach; the worst final one when absent.")
-@options("step", "text", *HELD_OUT, "device", "markdown", "json")
+@options("step", "text", "tasks", *HELD_OUT, "device", "markdown", "json")
 def compare(
     runs: tuple[Path, ...],
     baseline: Path | None,
     step: int | None,
     text: str | None,
+    tasks: tuple[str, ...],
     seed: int | None,
     reach: float | None,
     device: str,
@@ -51,17 +51,17 @@ def compare(
     Every run is measured on the same held-out sequences with the same masks, so a difference between two runs
     is far more precise than either number. The defaults of options come from the experiment of the baseline.
 
-    --corpus compares them on other text, as in `atat eval`; `--corpus zero-shot` on the seven corpora of the field's
-    table, beside what was published.
+    --corpus compares them on other text, and --task by held-out problems, as in `atat eval`.
     """
     if len(runs) < 2:
         raise UserError(f"{runs[0]} is only one run; name two or more to compare, or use `atat eval {runs[0]}`")
     base_number = _number_of(runs, baseline)
+    if tasks:
+        how: Any = {"baseline": base_number, "step": step, "seed": seed, "device": device}
+        how |= {"as_markdown": as_markdown, "as_json": as_json}
+        compare_tasks(runs, tasks, **how, text=text, reach=reach, **given)
+        return
     given = with_parts(given)
-    if text == ZERO_SHOT:
-        _refuse_split(given)
-        if reach is not None:
-            raise UserError(f"--reach: --corpus {ZERO_SHOT} shows no costs of training; leave it out")
     other = other_text(text)
     from atat_zoo.measure import compare as comparing
 
@@ -73,21 +73,16 @@ def compare(
     shared: dict[str, Any] = {"baseline": base_number, "seed": experiment.seed if seed is None else seed}
     with Bars(silent=as_json or as_markdown) as bars:
         measuring = shared | {"device": device, "step": step, "progress": bars.evaluating}
-        if text == ZERO_SHOT:
-            result, tables, notes_on_it = _zero_shot_of_runs(runs, spec, **measuring)
-        else:
-            measured = comparing.measure_runs(runs, spec, **measuring, **other)
-            other.pop("corpus", None)
-            comparison = comparing.compare(measured, spec, reach=reach, **shared, **other)
-            result, notes_on_it = as_table(comparison), notes(comparison)
-            tables = [quality(comparison), training(comparison)]
+        measured = comparing.measure_runs(runs, spec, **measuring, **other)
+        other.pop("corpus", None)
+        comparison = comparing.compare(measured, spec, reach=reach, **shared, **other)
     if as_json:
-        print_json(result)
+        print_json(as_table(comparison))
         return
-    for columns, rows in tables:
+    for columns, rows in (quality(comparison), training(comparison)):
         table(columns, rows, as_markdown)
         click.echo("")
-    for line in notes_on_it:
+    for line in notes(comparison):
         click.echo(line + ("  " if as_markdown else ""))
 
 
@@ -236,94 +231,3 @@ def notes(comparison: Comparison) -> list[str]:
         differ = "The runs were trained on different devices, precisions or ranks"
         lines.append(f"{differ}: their seconds are not comparable.")
     return lines
-
-
-# The field's table: `--corpus zero-shot`
-
-
-def _refuse_split(given: dict[str, Any]) -> None:
-    """Raise `UserError` for an option that `--corpus zero-shot` decides itself."""
-    if given.get("split"):
-        raise UserError(f"--split: --corpus {ZERO_SHOT} takes the splits of the published figures; leave it out")
-
-
-def zero_shot_of_run(
-    run: Path, given: dict[str, Any], *, step: int | None, seed: int | None, policy: bool, device: str, as_json: bool
-) -> None:
-    """Print the table of the seven corpora, and what differs from the published one."""
-    if policy:
-        raise UserError(f"--bound policy: --corpus {ZERO_SHOT} compares another; name one corpus, or leave it out")
-    _refuse_split(given)
-    from atat_zoo.measure.zero_shot import differences, evaluate_all
-    from atat_zoo.model import Model
-
-    model = Model.from_run(run, device, step)
-    spec = with_options(model.experiment.evaluation, given)
-    with Bars(silent=as_json) as bars:
-        seed = model.experiment.seed if seed is None else seed
-        rows = list(evaluate_all(model, run, spec, seed=seed, progress=bars.evaluating))
-    others = differences(model, spec)
-    if as_json:
-        results = {row.of.recipe: row.found.to_table() if row.found else None for row in rows}
-        print_json({"run": str(run), "corpora": results, "differences": others, **_beside(rows)})
-        return
-
-    def value(evaluation: Any) -> list[str]:
-        nelbo = evaluation.nelbo
-        return [with_error(nelbo.value, nelbo.stderr, ".2f") if nelbo else "no bound"]
-
-    table(*_side_by_side(rows, [PERPLEXITY], value))
-    click.echo("\n".join(_published_notes(rows, {str(run): others})))
-
-
-def _zero_shot_of_runs(
-    runs: Sequence[Path], spec: EvaluationSpec, *, step: int | None, **options: Any
-) -> tuple[dict[str, Any], list[Cells], list[str]]:
-    """Return what `--json` prints, the tables and the notes of several runs, compared on each corpus."""
-    from atat_zoo.measure.zero_shot import compare_all, differences
-    from atat_zoo.model import Model
-
-    rows = list(compare_all(runs, spec, step=step, **options))
-    from_published = {str(run): differences(Model.from_run(run, step=step), spec) for run in runs}
-    first = next((row.found for row in rows if row.found), None)
-    how = [*_conditions(first, "each corpus"), *_sentences_on_differences(first)] if first else []
-    results = {row.of.recipe: as_table(row.found) if row.found else None for row in rows}
-
-    def values(comparison: Any) -> Iterator[str]:
-        for row in comparison.rows:
-            bound, difference = row.bounds[comparison.quantity], row.differences[comparison.quantity]
-            beside = f", {difference_of(difference)[1]}" if difference else ""
-            yield with_error(bound.value, bound.stderr, ".2f") + beside
-
-    result = {"corpora": results, "differences": from_published, **_beside(rows)}
-    cells = _side_by_side(rows, [str(run) for run in runs], values)
-    return result, [cells], [*how, *_published_notes(rows, from_published)]
-
-
-def _beside(rows: list[OnCorpus]) -> dict[str, Any]:
-    from atat_zoo.measure.zero_shot import PUBLISHED
-
-    return {
-        "published": {row.of.recipe: dict(zip(PUBLISHED, row.of.published, strict=True)) for row in rows},
-        "not_evaluated": {row.of.recipe: row.problem for row in rows if row.problem},
-    }
-
-
-def _side_by_side(rows: list[OnCorpus], columns: list[str], values: Callable[[Any], Iterable[str]]) -> Cells:
-    """Return columns and rows of the field's table, with what was found in columns of their own."""
-    from atat_zoo.measure.zero_shot import PUBLISHED
-
-    cells = []
-    for row in rows:
-        own = values(row.found) if row.found else ["not evaluated"] * len(columns)
-        cells.append([row.of.title, row.of.split, *own, *(f"{value:.2f}" for value in row.of.published)])
-    return ["corpus", "split", *columns, *(f"{name}, published" for name in PUBLISHED)], cells
-
-
-def _published_notes(rows: list[OnCorpus], from_published: dict[str, list[str]]) -> list[str]:
-    """Return what differs from the published figures, and why a corpus is not there."""
-    lines = ["what differs from the published figures (arXiv:2406.07524):"]
-    for text in dict.fromkeys(text for texts in from_published.values() for text in texts):
-        runs = [run for run, texts in from_published.items() if text in texts]
-        lines.append(f"  {text}" if len(runs) == len(from_published) else f"  {', '.join(runs)}: {text}")
-    return lines + [f"{row.of.title}: {row.problem}" for row in rows if row.problem]

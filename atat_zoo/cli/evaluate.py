@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.arguments import HELD_OUT, ZERO_SHOT, chosen, options, other_text, with_options, with_parts
+from atat_zoo.cli.arguments import HELD_OUT, chosen, options, other_text, with_options, with_parts
 from atat_zoo.cli.console import Bars, print_json, table
+from atat_zoo.cli.tasks import evaluate_tasks
 from atat_zoo.errors import UserError
 from atat_zoo.results import naming
 from atat_zoo.results.evaluation import Evaluation
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
 
 
 @click.command("eval")
-@options("run", "overrides", "step", "text", *HELD_OUT, "sampler", "orders", "device", "json")
+@options("run", "overrides", "step", "text", "tasks", *HELD_OUT, "sampler", "orders", "device", "json")
 def evaluate(
     run: Path,
     overrides: tuple[str, ...],
     step: int | None,
     text: str | None,
+    tasks: tuple[str, ...],
     seed: int | None,
     sampler: str | None,
     orders: int | None,
@@ -36,13 +38,19 @@ def evaluate(
 ) -> None:
     """Evaluate the final model of RUN; the result is also saved in its evaluations/.
 
-    --corpus evaluates zero-shot on other text, in the model's own tokens: files, or a recipe that ships, such as ptb;
-    `--corpus zero-shot` on all seven of the field's table, beside what was published.
+    --corpus evaluates zero-shot on other text, in the model's own tokens: files, or a recipe that ships, such as ptb.
+
+    --task measures a held-out problem in place of the bound: zero_shot is the seven corpora of the field's table.
 
     --bound policy adds the bound of RUN's sampler, or of another: --sampler, sampler.steps=32, guidance.use=….
     --bound bracket does so by 16 orders, or another even number of --orders, and says how far below the truth may lie.
     """
     # Mistakes in these are reported before torch is imported.
+    if tasks:
+        how: Any = {"step": step, "seed": seed, "device": device, "as_json": as_json}
+        of_bound = {"overrides": overrides, "text": text, "sampler": sampler, "orders": orders, **given}
+        evaluate_tasks(run, tasks, **how, **of_bound)
+        return
     bracket = given["bound"] == naming.BRACKET
     policy = bracket or given["bound"] == naming.POLICY
     if bracket and (orders := orders or 16) % 2:
@@ -59,11 +67,6 @@ def evaluate(
         word = overrides[0] if overrides else "--orders" if sampler is None else "--sampler"
         raise UserError(f"{word}: belongs to --bound policy, the bound of a sampler; add that, or leave it out")
     given = with_parts(given)
-    if text == ZERO_SHOT:
-        from atat_zoo.cli.compare import zero_shot_of_run
-
-        zero_shot_of_run(run, given, step=step, seed=seed, policy=policy, device=device, as_json=as_json)
-        return
     other = other_text(text)
     from atat_zoo.measure.likelihood import evaluate_run
     from atat_zoo.measure.text import text_of
@@ -79,7 +82,7 @@ def evaluate(
         if policy:
             from atat_zoo.measure.policy import policy_of_run
 
-            how: dict[str, Any] = {"seed": seed, "orders": orders or 1, "batch_size": spec.batch_size}
+            how = {"seed": seed, "orders": orders or 1, "batch_size": spec.batch_size}
             how["progress"] = partial(bars.working, "along the text")
             policy_value = policy_of_run(model, run, read, parts["sampler"], parts["guidance"], **how)
     if as_json:

@@ -23,7 +23,7 @@ def check(experiment: str, overrides: tuple[str, ...]) -> None:
 
 
 def missing(experiment: Experiment) -> list[str]:
-    """Return a sentence for each file of the corpus or the tokenizer, and each package, that this machine lacks."""
+    """Return a sentence for each file of the corpus, the tokenizer or a task, and each package, that is not here."""
     # What every change of their files changes is had from the files, and quickly.
     looks = [(experiment.parts["corpus"], "stamp"), (experiment.parts["tokenizer"], "fingerprint")]
     sentences = []
@@ -33,6 +33,7 @@ def missing(experiment: Experiment) -> list[str]:
             sentences += lacking([spec, *(part for _, part in parts_in(spec))])
         except UserError as error:
             sentences.append(str(error))
+    sentences += [sentence for task in experiment.evaluation.tasks for sentence in task.absent()]
     return sentences + lacking((experiment.parts["optimizer"], *experiment.train.parts))
 
 

@@ -11,6 +11,7 @@ import click
 from atat_zoo.cli.arguments import count, options
 from atat_zoo.cli.console import Bars, print_json
 from atat_zoo.cli.evaluate import lines
+from atat_zoo.cli.tasks import show
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.run import write_text
@@ -84,10 +85,12 @@ def finish(result: Result, as_json: bool) -> int:
         texts = result.model.sample(experiment.evaluation.samples, seed=experiment.seed).texts
         write_text(result.folder.samples, "\n\n".join(texts) + "\n")
     if as_json:
-        print_json({"run": str(path), "step": result.step, **result.evaluation.to_table(), "samples": texts})
+        tasks = {"tasks": [each.to_table() for each in result.tasks]} if result.tasks else {}
+        print_json({"run": str(path), "step": result.step, **result.evaluation.to_table(), **tasks, "samples": texts})
         return 0
     click.echo("")
     click.echo("\n".join(lines(result.evaluation)))
+    show(result.tasks)
     for i, text in enumerate(texts, 1):
         click.echo(f"\nsample {i}\n{text}")
     click.echo(f"\nThe run is in {path}. Try next: atat sample {path} --number 5 --seed 1")

@@ -206,7 +206,7 @@ def conflicts(experiment: Experiment) -> list[Problem]:
         )
         problems.append(Problem("objective", text))
     used = (experiment.parts[kind] for kind in experiment.kinds)
-    for spec in (*used, experiment.evaluation.bound, *experiment.train.parts):
+    for spec in (*used, experiment.evaluation.bound, *experiment.evaluation.tasks, *experiment.train.parts):
         problems += problems_of(spec, experiment)
     return problems
 

@@ -102,12 +102,15 @@ class EvaluationSpec:
     bound: Any = part("bound", "exact_k", help="how the bound is estimated")
     batch_size: int = param(64, help="sequences evaluated at once", ge=1)
     metrics: Any = parts("metric", help="further numbers of the predictions")
+    tasks: Any = parts("task", help="held-out problems that are measured after the training")
     samples: int = param(3, help="texts written to samples.txt after the training", ge=0)
 
     def __attrs_post_init__(self) -> None:
         titles = [metric.title for metric in self.metrics]
         if twice := [title for title in titles if titles.count(title) > 1]:
             raise ValueError(f"metrics has {twice[0]!r} twice; leave one out")
+        if twice := [task.name for number, task in enumerate(self.tasks) if task in self.tasks[:number]]:
+            raise ValueError(f"tasks has {twice[0]!r} twice; leave one out, or change its parameters")
 
 
 SECTIONS: dict[str, type] = {"data": DataSpec, "train": TrainSpec, "evaluation": EvaluationSpec}

@@ -1,5 +1,6 @@
 """Held-out text to measure a model on."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +85,8 @@ def special_ids(tokenizer: TokenizerModel) -> list[int]:
 def byte_counts(tokenizer: TokenizerModel, tokens: Tensor, maskable: Tensor) -> Tensor:
     """Return the number of UTF-8 bytes of the maskable tokens of each sequence [n, L], int64 [n]."""
     return torch.where(maskable, torch.from_numpy(tokenizer.byte_counts())[tokens], 0).sum(1)
+
+
+def digest(*tensors: Tensor) -> str:
+    """Return the SHA-256 of what tensors hold, as text: of tokens and where they count, for example."""
+    return hashlib.sha256(b"".join(tensor.cpu().numpy().tobytes() for tensor in tensors)).hexdigest()

@@ -87,7 +87,7 @@ def part(kind: str, default: Any, *, help: str) -> Any:
     """Declare a parameter whose value is another part of the zoo.
 
     In TOML it takes a name or a sub-table `{use = "name", …}`; in Python also a specification. `default` is a name, a
-    table, or `attrs.NOTHING` for a required part.
+    table, None where there need be no such part, or `attrs.NOTHING` for a required part.
     """
     # The default is a factory, so that importing one component does not import its parts.
     return attrs.field(
@@ -298,7 +298,9 @@ def _part_of(field: Field, value: Any, path: str, zoo: Zoo) -> tuple[Any, list[P
         results = [zoo.structure(field.kind, item, f"{path}[{i}]") for i, item in enumerate(value)]
         return tuple(part for part, _ in results), [problem for _, problems in results for problem in problems]
     default = field.default
-    if isinstance(value, dict) and "use" not in value and default is not attrs.NOTHING:
+    if value is None and default is None:
+        return None, []
+    if isinstance(value, dict) and "use" not in value and isinstance(default, str | dict):
         # Without `use` these are parameters of the default part.
         value = {**(default if isinstance(default, dict) else {"use": default}), **value}
     return zoo.structure(field.kind, value, path)
@@ -314,7 +316,7 @@ def parts_in(spec: Any) -> Iterator[tuple[str, Any]]:
     for field in fields_of(type(spec)):
         if field.kind:
             value = getattr(spec, field.name)
-            for part in value if field.many else [value]:
+            for part in value if field.many else [] if value is None else [value]:
                 yield field.kind, part
                 yield from parts_in(part)
 
@@ -326,8 +328,10 @@ def unstructure(spec: Any) -> dict[str, Any]:
         value = getattr(spec, field.name)
         if field.many:
             table[field.name] = [unstructure(item) for item in value]
+        elif value is None:
+            continue
         elif field.kind:
             table[field.name] = unstructure(value)
-        elif value is not None:
+        else:
             table[field.name] = list(value) if isinstance(value, tuple) else value
     return table

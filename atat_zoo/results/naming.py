@@ -7,6 +7,7 @@ A model's perplexity is exp(Σ NELBO / Σ n), from its exact likelihood or from 
 import math
 
 NELBO = "nelbo"
+NATS_PER_TOKEN = "nats per token"
 PERPLEXITY = "perplexity"
 WORD_PERPLEXITY = "perplexity per word"
 # Exact, of a model that knows only the frequencies of the training tokens.

@@ -47,13 +47,17 @@ class RunResult(ABC):
         if self.settings:
             name += f"-{_digest(self.settings)}"
         folder = run if isinstance(run, RunFolder) else RunFolder(Path(run))
-        try:
-            write_json(folder.evaluations / f"{name}.json", self.to_table())
-        except UserError as error:
-            if required:
-                raise
-            reason = str(error).partition(";")[0]
-            warnings.warn(f"this result is not kept in the run: {reason}", NotKept, stacklevel=2)
+        _write(folder.evaluations / f"{name}.json", self.to_table(), required)
+
+
+def _write(path: Path, table: Table, required: bool) -> None:
+    try:
+        write_json(path, table)
+    except UserError as error:
+        if required:
+            raise
+        reason = str(error).partition(";")[0]
+        warnings.warn(f"this result is not kept in the run: {reason}", NotKept, stacklevel=3)
 
 
 def finite(value: Any) -> Any:
@@ -93,13 +97,24 @@ def kept(run: RunFolder, name: str, settings: Table, load: Callable[[Table], T])
         return None
 
 
-def once(run: RunFolder, name: str, settings: Table, load: Callable[[Table], T], measure: Callable[[], Table]) -> T:
-    """Return what is kept under these settings, which is measured and written first unless it is there."""
+def once(
+    run: RunFolder,
+    name: str,
+    settings: Table,
+    load: Callable[[Table], T],
+    measure: Callable[[], Table],
+    *,
+    required: bool = True,
+) -> T:
+    """Return what is kept under these settings, which is measured and written first unless it is there.
+
+    Unless `required`, a result that cannot be written is a warning.
+    """
     found = kept(run, name, settings, load)
     if found is None:
-        path = _file(run, name, settings)
-        write_json(path, {"settings": _plain(settings), **measure()})
-        found = kept(run, name, settings, load)
+        path, table = _file(run, name, settings), {"settings": _plain(settings), **measure()}
+        _write(path, table, required)
+        found = kept(run, name, settings, load) if required else load(_plain(table))
         if found is None:
             raise UserError(f"{path} cannot be read back; is it being changed by another program?")
     return found

@@ -4,7 +4,6 @@ The halves are fixed by the number of a sequence in its split, whatever the sett
 sequence are kept in the run's evaluations/, with the SHA-256 of the weights and of the tokens that they belong to.
 """
 
-import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -22,7 +21,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.measure.compare import MeasuredRun, numbers_of
 from atat_zoo.measure.ngram import NGramNats
 from atat_zoo.measure.policy import measure_policy
-from atat_zoo.measure.text import check_evaluation
+from atat_zoo.measure.text import check_evaluation, digest
 from atat_zoo.model import Model
 from atat_zoo.model.model import device_name, torch_device
 from atat_zoo.registry.spec import unstructure
@@ -133,7 +132,7 @@ def _measure(study: Study, run: StudyRun, part: str, device: str, say: Callable[
     beside = numbers.pop("ngram")
     return numbers | {
         "metrics": {title: attrs.asdict(value) for title, value in numbers["metrics"].items()},
-        "text": hashlib.sha256(tokens.numpy().tobytes() + maskable.numpy().tobytes()).hexdigest(),
+        "text": digest(tokens, maskable),
         "count_table": beside and attrs.asdict(beside) | {"nats": beside.nats.tolist()},
         "rows": rows.tolist(),
         **{key: numbers[key].tolist() for key in ("count", "bytes")},

@@ -52,6 +52,7 @@ from atat_zoo.testing.steps import (
     check_target,
     check_uncertainty,
 )
+from atat_zoo.testing.tasks import check_task
 from atat_zoo.testing.text import check_boundary, check_corpus, check_detokenizer, check_judge, check_tokenizer
 from atat_zoo.testing.training import check_algorithm, check_callback, check_logger, check_optimizer, check_schedule
 
@@ -68,5 +69,6 @@ __all__ += [
 ]
 __all__ += ["check_adaptive", "check_curriculum", "check_estimator", "check_mask_drawing", "check_noise"]
 __all__ += ["check_position_bias", "check_rates", "check_target", "check_uncertainty"]
+__all__ += ["check_task"]
 __all__ += ["check_boundary", "check_corpus", "check_detokenizer", "check_judge", "check_tokenizer"]
 __all__ += ["check_algorithm", "check_callback", "check_logger", "check_optimizer", "check_schedule"]

@@ -1,5 +1,6 @@
 """A small example of each part that needs parameters or files, or that is large by default."""
 
+import json
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +14,8 @@ Example = Callable[[Path], dict[str, Any]]
 _WORDS = ("the", "people", "of", "this", "nation", "keep", "a", "just", "peace", "with", "all", "states")
 
 
-def _written(path: Path, lines: int = 80, end: str = "\n") -> str:
+def written(path: Path, lines: int = 80, end: str = "\n") -> str:
+    """Write a text of random words, and return its path."""
     draw = random.Random(0)
     path.parent.mkdir(exist_ok=True)
     path.write_text(end.join(" ".join(draw.choices(_WORDS, k=12)) for _ in range(lines)), encoding="utf-8")
@@ -21,11 +23,11 @@ def _written(path: Path, lines: int = 80, end: str = "\n") -> str:
 
 
 def _files(folder: Path) -> dict[str, Any]:
-    return {"train": [_written(folder / "text.txt")], "document": "line"}
+    return {"train": [written(folder / "text.txt")], "document": "line"}
 
 
 def _huggingface(folder: Path) -> dict[str, Any]:
-    _written(folder / "set" / "train.txt")
+    written(folder / "set" / "train.txt")
     return {"path": str(folder / "set"), "cache": str(folder / "cache")}
 
 
@@ -44,7 +46,7 @@ def _shards(folder: Path) -> dict[str, Any]:
 
 
 def _pretrained(folder: Path) -> dict[str, Any]:
-    text = Path(_written(folder / "text.txt", 20)).read_text(encoding="utf-8").splitlines()
+    text = Path(written(folder / "text.txt", 20)).read_text(encoding="utf-8").splitlines()
     BPETokenizer(vocabulary_size=300).train(lambda: iter(text)).save(folder)
     return {"path": str(folder / "tokenizer.json"), "bos": "<bos>", "eos": "<eos>"}
 
@@ -55,12 +57,20 @@ def _run(folder: Path) -> dict[str, Any]:
     return {"path": str(folder), "like": "bytes"}
 
 
+def _zero_shot(folder: Path) -> dict[str, Any]:
+    passages = Path(written(folder / "text.txt", 6)).read_text(encoding="utf-8").splitlines()
+    path = folder / "corpora" / "lambada" / "lambada_test.jsonl"
+    path.parent.mkdir(parents=True)
+    path.write_text("".join(json.dumps({"text": passage}) + "\n" for passage in passages), encoding="utf-8")
+    return {"corpora": ["lambada"], "root": str(folder), "sequences": 8, "draws": 1}
+
+
 # By kind and name.
 EXAMPLES: Mapping[tuple[str, str], Example] = {
     ("corpus", "files"): _files,
     ("corpus", "huggingface"): _huggingface,
     ("corpus", "mixture"): _mixture,
-    ("corpus", "text8"): lambda folder: {"path": _written(folder / "text8", end=" ")},
+    ("corpus", "text8"): lambda folder: {"path": written(folder / "text8", end=" ")},
     ("corpus", "shards"): _shards,
     ("tokenizer", "pretrained"): _pretrained,
     ("tokenizer", "run"): _run,
@@ -70,6 +80,7 @@ EXAMPLES: Mapping[tuple[str, str], Example] = {
     ("objective", "block"): lambda _: {"size": 3},
     ("objective", "strided"): lambda _: {"stride": 2},
     ("position_sets", "mixture"): lambda _: {"of": [{"use": "strided", "stride": 3}, {"use": "random"}]},
+    ("task", "zero_shot"): _zero_shot,
     ("guidance", "token_bias"): lambda _: {"words": ["cab", "a"], "ban": ["z"]},
     ("guidance", "importance_bias"): lambda _: {"words": ["cab", "a"]},
 }

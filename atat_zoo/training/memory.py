@@ -16,6 +16,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.experiment import Experiment
 from atat_zoo.machine import lacking, require
 from atat_zoo.model.model import torch_device
+from atat_zoo.tasks import require as require_tasks
 
 # Parameters of glibc's mallopt, from malloc.h.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
@@ -29,7 +30,7 @@ def device_of(wanted: str) -> str:
 
 
 def check(experiment: Experiment, device: str, ranks: int) -> None:
-    """Refuse ranks that do not divide lanes and batch, sizes, and what this machine does not have."""
+    """Refuse ranks that do not divide lanes and batch, sizes, and what this machine does not have, tasks' files too."""
     spec = experiment.train
     for key, value in (("data.lanes", experiment.data.lanes), ("train.batch_size", spec.batch_size)):
         if value % ranks:
@@ -37,6 +38,7 @@ def check(experiment: Experiment, device: str, ranks: int) -> None:
     refuse_sizes(experiment.data.length, spec.batch_size, ranks, experiment.data.workers)
     if problems := lacking((experiment.parts["optimizer"], *spec.parts)):
         raise UserError("\n".join(problems))
+    require_tasks(experiment.evaluation.tasks, experiment)
     if device == "cpu":
         _require_activations(experiment, ranks)
     if spec.compile:

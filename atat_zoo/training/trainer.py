@@ -27,10 +27,12 @@ from atat_zoo.model.model import device_name
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.results.evaluation import Evaluation
+from atat_zoo.results.tasks import TaskResult
 from atat_zoo.run import RunFolder, write_json, write_text
 from atat_zoo.run.environment import describe
 from atat_zoo.run.folder import Checkpoint
 from atat_zoo.run.interruption import Interruption
+from atat_zoo.tasks.running import measure_tasks
 from atat_zoo.training import lifecycle
 from atat_zoo.training.composer_model import SkippedRows, ZooModel, prepare
 from atat_zoo.training.continuing import Loading, continued, inert, record
@@ -49,6 +51,9 @@ class Reporter(Protocol):
     def training(self, step: int, steps: int, line: dict[str, Any]) -> None:
         """A line of metrics was written."""
 
+    def working(self, name: str, done: int, total: int | None) -> None:
+        """A task of this name is measured."""
+
     def message(self, text: str) -> None:
         """A message for the user."""
 
@@ -59,14 +64,14 @@ class Silent:
     def building(self, *_: Any, **__: Any) -> None:
         """Do nothing."""
 
-    training = message = building
+    training = working = message = building
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Result:
     """The outcome of a training: `finished`, or interrupted by `signal` after `step` and resumable.
 
-    `evaluation` is of the final model; `model` is None on ranks other than 0.
+    `evaluation` and `tasks` are of the final model; on ranks other than 0 there are no tasks, and `model` is None.
     """
 
     folder: RunFolder
@@ -74,6 +79,7 @@ class Result:
     step: int
     signal: int | None = None
     evaluation: Evaluation | None = None
+    tasks: Sequence[TaskResult] = ()
     model: Model | None = None
 
 
@@ -209,7 +215,12 @@ def _run(
         let_go(trainer)
         if evaluation is None:
             return Result(folder=folder, finished=False, step=step, signal=interruption.signal)
-        return Result(folder=folder, finished=True, step=step, evaluation=evaluation, model=evaluator.save(step))
+        saved = evaluator.save(step)
+        tasks: Sequence[TaskResult] = ()
+        if saved:
+            seed, of = experiment.seed, experiment.evaluation.tasks
+            tasks = measure_tasks(of, saved, folder.path, seed=seed, progress=reporter.working)
+        return Result(folder=folder, finished=True, step=step, evaluation=evaluation, tasks=tasks, model=saved)
 
 
 def compile_backbone(backbone: Any) -> None:

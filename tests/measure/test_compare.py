@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 
 import attrs
 import pytest
@@ -18,7 +17,6 @@ from atat_zoo.model import Model
 from atat_zoo.results.evaluation import MetricValue
 from atat_zoo.results.history import History
 from atat_zoo.training import train
-from tests import fixtures
 
 N = 50
 COUNT = torch.arange(N) % 7 + 10
@@ -207,33 +205,6 @@ def test_runs_are_compared_on_other_text(tiny, trained, other_seed, tmp_path):
         alone = json.loads(tiny.atat("eval", row["run"], *words).stdout)
         assert row["perplexity"] == pytest.approx(alone["perplexity"], rel=1e-12)
         assert row["perplexity_stderr"] == pytest.approx(alone["perplexity_stderr"], rel=1e-12)
-
-
-@pytest.fixture
-def corpora(tiny):
-    fixtures.write_all(tiny.root)
-    yield
-    shutil.rmtree(tiny.root / "corpora")
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("corpora")
-def test_runs_are_compared_on_the_fields_table(tiny, trained, other_seed):
-    words = ("compare", "trained", "other-seed", "--corpus", "zero-shot", "--sequences", "4")
-    (tiny.root / "corpora/lambada/lambada_test.jsonl").unlink()
-    said = json.loads(tiny.atat(*words, "--json").stdout)
-    assert [name for name, each in said["corpora"].items() if each is None] == ["lambada"] == [*said["not_evaluated"]]
-    ptb = said["corpora"]["ptb"]
-    assert (ptb["corpus"], ptb["split"]) == ("ptb", "validation")
-    assert [row["run"] for row in ptb["runs"]] == ["trained", "other-seed"]
-    assert list(said["differences"]) == ["trained", "other-seed"]
-    rows = {line.split()[0]: line for line in tiny.atat(*words).stdout.splitlines() if line}
-    assert f"{ptb['runs'][0]['perplexity']:.2f} ± " in rows["PTB"]
-    assert f", {ptb['runs'][1]['bounds']['nelbo']['difference']['percent']:+.2f} % [" in rows["PTB"]
-    assert rows["PTB"].split()[-3:] == ["82.05", "100.09", "95.26"]
-    for option in (["--split", "test"], ["--reach", "9"]):
-        refused = tiny.atat(*words, *option, check=False)
-        assert (refused.returncode, f"{option[0]}: --corpus zero-shot " in refused.stderr) == (2, True)
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ def test_a_run_that_is_not_finished_is_used_at_a_step(tiny, uninterrupted):
         ["eval", str(run)],
         ["importance", str(run)],
         ["bench", "samplers", str(run), "--sampler", "ancestral", "--steps", "2", "--number", "2"],
-        ["bench", "infilling", str(run), "--gap", "2", "--number", "4"],
+        ["eval", str(run), "--task", "{use = 'infilling', gap = 2, texts = 4}"],
         ["compare", str(run), str(run)],
     ]
     assert ended(tiny, *([*words, "--step", "10"] for words in commands)) == [0] * len(commands)

@@ -1,6 +1,6 @@
 """The likelihood of the true words of gaps: exact on a joint, and the same for models that read from the left."""
 
-import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 
 from atat_zoo.bounds import ExactKBound
 from atat_zoo.errors import UserError
-from atat_zoo.measure.infilling import infilling_of_run, log_likelihood, place_gaps
+from atat_zoo.generation import Writer
+from atat_zoo.measure.infilling import log_likelihood, place_gaps
+from atat_zoo.measure.text import held_out_text, special_ids
 from atat_zoo.model import Model
+from atat_zoo.tasks.infilling import InfillingTask
 from atat_zoo.testing.toys import Joint
 from tests.measure.making import make_run
 
@@ -67,48 +70,75 @@ def root(tmp_path_factory):
 
 
 @pytest.fixture
-def bench(atat, monkeypatch, root):
-    """Run `atat bench infilling …` in this process; returns exit code, standard output and standard error."""
+def found(monkeypatch, root):
+    """Return the scores of a run, with other parameters of the task."""
     monkeypatch.chdir(root)
-    return lambda *words: atat("bench", "infilling", *words)
+
+    def measure(run, *, seed=4, **parameters):
+        return InfillingTask(**parameters).measure(Model.from_run(root / run), root / run, seed=seed)
+
+    return measure
 
 
-def test_the_command_prints_and_records(bench, root):
-    code, out, err = bench("mdlm", "--gap", "3", "--number", "12", "--batch-size", "5", "--json")
-    assert (code, err) == (0, "")
-    said = json.loads(out)
-    assert (said["number"], said["gap"], said["length"], said["split"]) == (12, 3, 16, "validation")
-    assert 0 != said["difference"] == pytest.approx(said["both"] - said["left"])
-    (path,) = (root / "mdlm" / "evaluations").glob("infilling-validation-12x3-seed4-step00000003.json")
-    assert json.loads(path.read_text()) == {key: value for key, value in said.items() if key != "run"}
-    again = json.loads(bench("mdlm", "--gap", "3", "--number", "12", "--json")[1])
-    assert again["both"] == pytest.approx(said["both"], abs=1e-6)
-    code, out, _ = bench("mdlm", "--gap", "3", "--number", "12", "--seed", "2", "--split", "test")
-    assert "12 test texts of 16 tokens with a gap of 3, seed 2; step 3, final weights" in out
-    assert [line.split("  ")[0] for line in out.splitlines()[-4:-1]] == ["both sides", "left side only", "difference"]
+def test_what_is_gained_is_the_difference_of_two_prices(found, root):
+    scores = found("mdlm", gap=3, texts=12)
+    assert list(scores) == ["exact match", "price", "gain", "better"]
+    assert {score.items for score in scores.values()} == {12}
+    assert scores["price"].value > 0
+    assert scores["gain"].value != 0
+    better = sum(gain > 0 for gain in scores["gain"].sums) / 12
+    assert scores["better"].value == pytest.approx(better)
+    assert scores["price"].weights == (3.0,) * 12
+    model = Model.from_run(root / "mdlm")
+    text = held_out_text(model, root / "mdlm", "validation", 12)
+    starts = place_gaps(text.tokens, text.maskable, special_ids(model.tokenizer), 3, 4)
+    how = {"mask_id": model.context.mask_id, "right": True}
+    nats = -log_likelihood(model.writer().denoiser, text.tokens, starts, 3, **how).sum(1)
+    torch.testing.assert_close(torch.tensor(scores["price"].sums).double(), nats, rtol=0, atol=1e-5)
+    assert found("mdlm", gap=3, texts=12, seed=2)["price"].of != scores["price"].of
+    assert found("mdlm", gap=3, texts=12, split="test")["price"].of != scores["price"].of
 
 
-def test_a_model_that_reads_from_the_left_sees_no_difference(bench, root):
+def test_a_model_that_knows_the_text_fills_every_gap_with_it(found, root, monkeypatch):
+    """And one that is never right fills none."""
+    model = Model.from_run(root / "mdlm")
+    true = held_out_text(model, root / "mdlm", "validation", 8).tokens
+    filled = []
+
+    def fill(self, sampler, tokens, **how):
+        filled.append((sampler, (tokens == model.context.mask_id).sum(1).tolist()))
+        result = true[how["rows"]].clone()
+        result[::2] = torch.where(tokens == model.context.mask_id, ord("?"), true[how["rows"]])[::2]
+        return SimpleNamespace(tokens=result)
+
+    monkeypatch.setattr(Writer, "fill", fill)
+    scores = found("mdlm", texts=8, sampler={"use": "ancestral", "steps": 2})
+    assert scores["exact match"].value == 0.5
+    assert scores["exact match"].sums == (0.0, 1.0) * 4
+    assert [counts for _, counts in filled] == [[5] * 4] * 2  # evaluation.batch_size of them at once
+    assert {sampler.name for sampler, _ in filled} == {"ancestral"}
+
+
+def test_a_model_that_reads_from_the_left_gains_nothing(found, root):
     """And what is measured is its likelihood, token by token, as evaluations have it."""
-    code, out, err = bench("autoregressive", "--number", "12")
-    assert (code, err) == (0, "")
-    assert "It is the same: the model does not look at the right side." in out
+    scores = found("autoregressive", texts=12)
+    assert (scores["gain"].value, scores["better"].value) == (0, 0)
     model = Model.from_run(root / "autoregressive")
     tokens = torch.randint(0, 256, (4, 16), generator=torch.Generator().manual_seed(0))
     starts = torch.tensor([1, 4, 9, 2])
-    found = log_likelihood(model.writer().denoiser, tokens, starts, 4, mask_id=258, right=True)
+    price = log_likelihood(model.writer().denoiser, tokens, starts, 4, mask_id=258, right=True)
     everywhere = torch.ones_like(tokens, dtype=torch.bool)
     keys = torch.zeros(4, dtype=torch.int64)
     nats = model.module.bound(tokens, everywhere, keys, 1, ExactKBound())["nelbo"].contribution
     expected = torch.stack([-nats[i, start : start + 4] for i, start in enumerate(starts.tolist())])
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(price, expected, rtol=0, atol=1e-4)
 
 
-def test_a_gap_that_leaves_no_text(bench, root, monkeypatch):
-    code, _, err = bench("mdlm", "--gap", "15")
+def test_a_gap_that_leaves_no_text(atat, found, root, monkeypatch):
+    code, _, err = atat("eval", "mdlm", "--task", "{use = 'infilling', gap = 15}")
     assert (code, err.partition("; ")[2]) == (2, "ask for at most 14\n")
-    assert bench("mdlm", "--gap", "14", "--number", "3")[0] == 0
+    assert found("mdlm", gap=14, texts=3)["price"].items == 3
     model = Model.from_run(root / "mdlm")
     monkeypatch.setattr(model.tokenizer, "bos", ord(" "))
     with pytest.raises(UserError, match="none of the 5 held-out texts has 14 tokens together"):
-        infilling_of_run(model, root / "mdlm", split="validation", number=5, gap=14, seed=0)
+        InfillingTask(gap=14, texts=5).measure(model, root / "mdlm", seed=0)

@@ -6,8 +6,6 @@ import shutil
 
 import pytest
 
-from tests import fixtures
-
 pytestmark = pytest.mark.slow
 
 
@@ -40,22 +38,7 @@ def test_text_that_is_named_is_evaluated_as_a_whole(tiny, trained, tmp_path):
     assert list((trained / "evaluations").glob("*-fox.txt-all-exact_k-*"))
 
 
-def test_the_fields_table(tiny, trained):
-    nowhere = evaluated(tiny, trained, "--corpus", "zero-shot")
-    assert not any(nowhere["corpora"].values())
-    assert nowhere["not_evaluated"]["lambada"].endswith("lambada_test.jsonl into corpora/lambada")
-    fixtures.write_all(tiny.root)
-    (tiny.root / "corpora/ag_news/train.jsonl").unlink()  # not asked for: the corpus names one held-out text
-    found = evaluated(tiny, trained, "--corpus", "zero-shot", "--sequences", "4")
-    assert not found["not_evaluated"]
-    assert {name for name, each in found["corpora"].items() if each["split"] == "test"} == {"ag_news"}
-    assert (found["corpora"]["lambada"]["split"], found["corpora"]["ptb"]["split"]) == ("all", "validation")
-    assert found["published"]["wikitext103"] == {"AR": 25.75, "SEDD": 34.28, "MDLM": 32.83}
-    by_name = evaluated(tiny, trained, "--corpus", "ptb", "--sequences", "4")
-    assert (by_name["split"], by_name["tokens"]) == ("validation", found["corpora"]["ptb"]["tokens"])
-
-
-@pytest.mark.parametrize("words", [["eval"], ["importance"], ["bench", "infilling", "--number", "4"]])
+@pytest.mark.parametrize("words", [["eval"], ["importance"], ["eval", "--task", "{use = 'infilling', texts = 4}"]])
 def test_a_result_that_cannot_be_kept_is_printed(tiny, trained, words):
     """The run is on a disk that is mounted for reading: here a file is in the way."""
     run = tiny.root / "read-only"

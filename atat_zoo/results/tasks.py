@@ -1,0 +1,141 @@
+"""What a task has found: its scores with their errors, and how those of two models compare, item by item.
+
+An item is what the scores are over: a text, a sentence, a pair. A score is Σ sums / Σ weights over n items, or its
+exponential.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from atat_zoo.results import naming
+from atat_zoo.results.format import NONE, change, with_error
+from atat_zoo.results.intervals import Interval, paired
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_DIGITS = ".4f"
+
+
+@attrs.frozen(kw_only=True)
+class Score:
+    """One number that a task has found."""
+
+    quantity: str  # what it is: perplexity, share of texts, nats per token
+    value: float
+    stderr: float | None = None  # standard error over the items, None where there is none
+    items: int  # n
+    of: str = ""  # a digest of the items: scores of the same items are compared item by item
+    sums: tuple[float, ...] = ()  # of each item, [n]; nothing where items are not compared
+    weights: tuple[float, ...] = ()  # of each item, [n]
+    exponential: bool = False  # whether the value is the exponential of Σ sums / Σ weights
+    published: Mapping[str, float] = attrs.field(factory=dict)  # what others report of the same quantity, by name
+
+    @classmethod
+    def over(
+        cls,
+        quantity: str,
+        sums: Tensor | Sequence[float],
+        weights: Tensor | Sequence[float] | None = None,
+        *,
+        of: str = "",
+        exponential: bool = False,
+        published: Mapping[str, float] | None = None,
+    ) -> Score:
+        """Return Σ sums / Σ weights over n items, [n] each, or its exponential; without weights the mean."""
+        import torch
+
+        from atat_zoo.diffusion.statistics import ratio
+
+        a = torch.as_tensor(sums, dtype=torch.float64).cpu()
+        b = torch.ones_like(a) if weights is None else torch.as_tensor(weights, dtype=torch.float64).cpu()
+        value, error = ratio(a, b)
+        if exponential:
+            value = naming.exponential(value)
+            error *= value
+        return cls(
+            quantity=quantity,
+            value=value,
+            stderr=error if math.isfinite(error) else None,
+            items=len(a),
+            of=of,
+            sums=tuple(a.tolist()) if of else (),
+            weights=tuple(b.tolist()) if of else (),
+            exponential=exponential,
+            published=published or {},
+        )
+
+    def minus(self, other: Score) -> Interval | None:
+        """Return Σ (sums − other's) / Σ weights with its interval over items; None for a score of other items."""
+        import torch
+
+        if not self.of or (self.of, self.quantity, self.weights) != (other.of, other.quantity, other.weights):
+            return None
+        a, b, n = (torch.tensor(each, dtype=torch.float64) for each in (self.sums, other.sums, self.weights))
+        return paired(a, b, n) if bool((a.isfinite() & b.isfinite()).all()) else None
+
+    @property
+    def said(self) -> str:
+        """The value and its error in words."""
+        return with_error(self.value, self.stderr, ".2f" if self.exponential else _DIGITS)
+
+    def to_table(self) -> dict[str, Any]:
+        """Return the numbers as a JSON object, without those of each item."""
+        return attrs.asdict(self, filter=lambda field, _: field.name not in ("sums", "weights"))
+
+
+def difference(one: Score, other: Score) -> str:
+    """Return how far a score is from another's of the same items: in percent of an exponential, else as it is."""
+    interval = one.minus(other)
+    if interval is None:
+        return NONE
+    if one.exponential:
+        return change(interval.to_table())
+    return f"{interval.value:+{_DIGITS}} [{interval.low:+{_DIGITS}}, {interval.high:+{_DIGITS}}]"
+
+
+@attrs.frozen(kw_only=True)
+class TaskResult:
+    """What a task has found of a model."""
+
+    task: str  # its title
+    settings: Mapping[str, Any]  # the task's parameters, the seed, and what else the scores depend on
+    step: int  # optimizer steps of the weights
+    ema: bool  # whether they are a moving average
+    scores: Mapping[str, Score]  # by name
+    notes: tuple[str, ...] = ()  # what is to be said beside them
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> TaskResult:
+        """Return what is kept of one; a KeyError or TypeError where it is another table."""
+        scores = {}
+        for name, score in table["scores"].items():
+            numbers = {key: tuple(math.inf if x is None else x for x in score[key]) for key in ("sums", "weights")}
+            value = math.nan if score["value"] is None else score["value"]
+            scores[name] = Score(**{**score, **numbers, "value": value})
+        about = {key: table[key] for key in ("task", "settings", "step", "ema")}
+        return cls(**about, scores=scores, notes=tuple(table["notes"]))
+
+    @property
+    def seed(self) -> int:
+        """The seed of what was drawn."""
+        return int(self.settings["seed"])
+
+    def to_table(self) -> dict[str, Any]:
+        """Return the numbers as a JSON object, without those of each item."""
+        return attrs.asdict(self) | {"scores": {name: score.to_table() for name, score in self.scores.items()}}
+
+
+def task_results(tables: Iterable[Mapping[str, Any]]) -> Iterator[TaskResult]:
+    """Yield the results of tasks among those of a run's evaluations/."""
+    for table in tables:
+        if "task" in table and "scores" in table:
+            try:
+                yield TaskResult.from_table(table)
+            except (LookupError, TypeError, AttributeError, ValueError):
+                continue

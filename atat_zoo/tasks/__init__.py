@@ -1,0 +1,81 @@
+"""Tasks: held-out problems with scores, on a finished model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import attrs
+
+from atat_zoo.errors import UserError
+from atat_zoo.registry import problems_of
+from atat_zoo.registry.spec import unstructure
+from atat_zoo.results.format import settings
+from atat_zoo.results.tasks import Score
+
+if TYPE_CHECKING:
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.measure import Progress
+    from atat_zoo.model import Model
+
+
+class Task(Protocol):
+    """A component of the kind task, which inherits from this class; `measure` alone has no default."""
+
+    name: str
+
+    def absent(self) -> Iterable[str]:
+        """Yield a sentence for each file or package that is not there: which one, and where it is had.
+
+        It is asked before a training and before a model is loaded, and imports no torch.
+        """
+        return ()
+
+    def inputs(self, experiment: Experiment) -> Any:
+        """Return what the scores depend on besides the parameters, the weights and the seed, as a JSON value.
+
+        Such as the SHA-256 of a file, or the experiment's own sampler. What was measured with the same is not measured
+        again.
+        """
+        return None
+
+    def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> Mapping[str, Score]:
+        """Return the scores by name; what is drawn is a function of the seed and of the number of the item.
+
+        `Score.over` makes one of the numbers of each item. `run` is the folder of the model's run. `progress` is called
+        with the completed and the total number of items.
+
+        Raises:
+            UserError: when the model cannot be measured; `check` says what the experiment tells beforehand.
+        """
+        ...
+
+    def notes(self, model: Model) -> Iterable[str]:
+        """Yield what is to be said beside the scores of a model, a line each."""
+        return ()
+
+
+def title(task: Task) -> str:
+    """Return `infilling (gap = 3)`: the name, and the parameters that differ from their defaults."""
+    spec: Any = task
+    own = {field.name for field in attrs.fields(type(spec)) if getattr(spec, field.name) != _default(field)}
+    chosen = settings({key: value for key, value in unstructure(spec).items() if key in own})
+    return task.name + (f" ({chosen})" if chosen else "")
+
+
+def _default(field: attrs.Attribute[Any]) -> Any:
+    value: Any = field.default
+    value = value.factory() if isinstance(value, attrs.Factory) else value  # type: ignore[arg-type]
+    return field.converter(value) if field.converter and value is not attrs.NOTHING else value  # type: ignore[operator]
+
+
+def require(tasks: Iterable[Task], experiment: Experiment) -> None:
+    """Raise `UserError` for what tasks lack, and for an experiment whose models they cannot measure."""
+    sentences = [
+        f"task {title(task)}: {problem}"
+        for task in tasks
+        for problem in (*(each.text for each in problems_of(task, experiment)), *task.absent())
+    ]
+    if sentences:
+        raise UserError("\n".join(sentences))

@@ -1,0 +1,51 @@
+"""The one place that runs tasks: each is measured once for the same weights, parameters and seed."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from atat_zoo.registry.spec import unstructure
+from atat_zoo.results.store import finite, once
+from atat_zoo.results.tasks import TaskResult
+from atat_zoo.run import RunFolder, sha256_of
+from atat_zoo.run.model_files import WEIGHTS
+from atat_zoo.tasks import Task, title
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from atat_zoo.measure import StageProgress
+    from atat_zoo.model import Model
+
+
+def measure_tasks(
+    tasks: Iterable[Task], model: Model, run: str | Path, *, seed: int, progress: StageProgress = None
+) -> list[TaskResult]:
+    """Measure `Model.from_run(run)` by tasks, and keep the results in the run folder; what is there is read.
+
+    `progress` is called with the title of a task, and the completed and the total number of its items.
+    """
+    return [_measured(task, model, Path(run), seed, progress) for task in tasks]
+
+
+def _measured(task: Task, model: Model, run: Path, seed: int, progress: StageProgress) -> TaskResult:
+    folder = RunFolder(run)
+    settings = {
+        "task": unstructure(task),
+        "inputs": task.inputs(model.experiment),
+        "seed": seed,
+        "weights": sha256_of(folder.model_at(model.step) / WEIGHTS),
+    }
+
+    def measure() -> dict[str, Any]:
+        told = progress and partial(progress, title(task))
+        scores = task.measure(model, run, seed=seed, progress=told)
+        about = {"task": title(task), "step": model.step, "ema": model.experiment.train.ema > 0}
+        each = {name: finite(attrs.asdict(score)) for name, score in scores.items()}
+        return {**about, "scores": each, "notes": list(task.notes(model))}
+
+    return once(folder, f"task-{task.name}", settings, TaskResult.from_table, measure, required=False)

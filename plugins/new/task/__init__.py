@@ -1,0 +1,53 @@
+"""How often a model knows how a text ends: a task."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from atat_zoo.registry import component, hookimpl, param
+from atat_zoo.results.tasks import Score
+from atat_zoo.tasks import Task
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from atat_zoo.measure import Progress
+    from atat_zoo.model import Model
+
+CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderTask(Task):
+    """The share of held-out texts whose last token is the most probable one, given all before it."""
+
+    name = "placeholder"
+    summary = "how often the most probable last token of a text is the true one"
+    refs = ()
+
+    texts: int = param(64, help="maximum number of held-out texts; 0 for all", ge=0)
+
+    def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score]:
+        """Return the scores by name; nothing is drawn here, so the seed says nothing."""
+        import torch
+
+        from atat_zoo.measure.text import digest, held_out_text
+
+        text = held_out_text(model, run, "validation", self.texts)
+        denoiser, mask_id, hits = model.writer().denoiser, model.context.mask_id, []
+        last = torch.arange(text.tokens.shape[1]) == text.maskable.sum(1, keepdim=True) - 1
+        rows = torch.arange(len(last)).split(model.experiment.evaluation.batch_size)
+        for some in rows:
+            tokens, where = text.tokens[some].to(model.context.device), last[some].to(model.context.device)
+            with torch.no_grad():
+                log_probs = denoiser(tokens.masked_fill(where, mask_id), None, where)  # [n, V]
+            hits.append((log_probs.argmax(-1) == tokens[where]).cpu())
+            if progress:
+                progress(int(some[-1]) + 1, len(last))
+        return {"last token": Score.over("share of texts", torch.cat(hits), of=digest(text.tokens, last))}
+
+
+@hookimpl
+def atat_zoo_task() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderTask]
