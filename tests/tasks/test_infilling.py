@@ -92,9 +92,12 @@ def test_what_is_gained_is_the_difference_of_two_prices(found, root):
     model = Model.from_run(root / "mdlm")
     text = held_out_text(model, root / "mdlm", "validation", 12)
     starts = place_gaps(text.tokens, text.maskable, special_ids(model.tokenizer), 3, 4)
-    how = {"mask_id": model.context.mask_id, "right": True}
-    nats = -log_likelihood(model.writer().denoiser, text.tokens, starts, 3, **how).sum(1)
-    torch.testing.assert_close(torch.tensor(scores["price"].sums).double(), nats, rtol=0, atol=1e-5)
+    denoiser, mask_id = model.writer().denoiser, model.context.mask_id
+    both, left = (
+        log_likelihood(denoiser, text.tokens, starts, 3, mask_id=mask_id, right=right).sum(1) for right in (True, False)
+    )
+    for name, nats in (("price", -both), ("gain", both - left)):
+        torch.testing.assert_close(torch.tensor(scores[name].sums).double(), nats, rtol=0, atol=1e-5)
     assert found("mdlm", gap=3, texts=12, seed=2)["price"].of != scores["price"].of
     assert found("mdlm", gap=3, texts=12, split="test")["price"].of != scores["price"].of
 
