@@ -1,4 +1,4 @@
-"""What ATAT's orders are worth in text: generative perplexity beside entropy, and MAUVE, as docs/study-samples.json."""
+"""What orders are worth in text: generative perplexity beside entropy, and MAUVE, as docs/study-samples.json."""
 
 from __future__ import annotations
 
@@ -13,41 +13,61 @@ from typing import Any
 from benchmarks.baselines import atat
 
 RESULT = Path(__file__).parents[1] / "docs" / "study-samples.json"
-# ATAT as documented but for the time, which has an estimator to order by; and the bell. A cooler draw lowers the
-# perplexity of any text: with several temperatures the reference can be read off at the entropy of the others.
-RUNS = {
-    "without_time-seed17": [
-        *({"use": "ancestral", "steps": 64, "temperature": each} for each in (1.0, 0.9, 0.8)),
-        {"use": "uncertainty_guided", "first": "most_certain"},
-        {"use": "uncertainty_guided", "first": "most_uncertain"},
-        {"use": "strided", "stride": 16},
-    ],
-    "bell-seed17": [
-        {"use": "ancestral", "steps": 64, "temperature": 1.0},
-        {"use": "strided", "stride": 16, "offset": "random"},
-    ],
+# A cooler draw lowers the perplexity of any text: with several temperatures the reference is read off at the entropy
+# of the others.
+ANCESTRAL = [{"use": "ancestral", "steps": 64, "temperature": each} for each in (1.0, 0.9, 0.8)]
+# study -> run -> samplers; the autoregressive run of the same study and seed judges.
+RUNS: dict[str, dict[str, list[dict[str, Any]]]] = {
+    # ATAT as documented but for the time, which has an estimator to order by; and the bell.
+    "screen": {
+        "without_time-seed17": [
+            *ANCESTRAL,
+            {"use": "uncertainty_guided", "first": "most_certain"},
+            {"use": "uncertainty_guided", "first": "most_uncertain"},
+            {"use": "strided", "stride": 16},
+        ],
+        "bell-seed17": [ANCESTRAL[0], {"use": "strided", "stride": 16, "offset": "random"}],
+    },
+    # As many evaluations of MDLM in its own process and in the same turns.
+    "sets": {
+        "mdlm-seed18": [
+            *ANCESTRAL,
+            {"use": "ancestral", "steps": 16, "temperature": 1.0},
+            {"use": "strided", "stride": 16},
+        ],
+        "sets-seed18": [{"use": "strided", "stride": 16}],
+    },
 }
 KEPT = ("nats_per_token", "nats_per_token_stderr", "unigram_entropy", "distinct_2", "nfe", "tokens_per_second", "mauve")
 
 
 def main() -> None:
-    """Print a row for each sampler; the runs are those of `atat study screen`."""
+    """Print a row for each sampler; the runs are those of `atat study`."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--runs", type=Path, default=Path("runs/screen"))
-    parser.add_argument("--by", default="autoregressive-seed17", help="the run that judges")
+    parser.add_argument("--study", choices=RUNS, nargs="+", default=[*RUNS])
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the folders of the studies are")
     parser.add_argument("--number", type=int, default=1000, help="texts for each sampler")
     parser.add_argument("--write", action="store_true", help=f"write {RESULT.name}, too")
     given, _ = parser.parse_known_args(sys.argv[2:])
+    for study in given.study:
+        rows = rows_of(given.runs / study, RUNS[study], given.number)
+        print(table_of(rows))
+        if given.write:
+            known = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}
+            RESULT.write_text(json.dumps(known | {study: rows}, indent=1) + "\n", encoding="utf-8")
+
+
+def rows_of(folder: Path, runs: dict[str, list[dict[str, Any]]], number: int) -> list[dict[str, Any]]:
+    """Return what is kept of so many texts by each sampler of the runs in a folder."""
     rows = []
-    for name, samplers in RUNS.items():
+    for name, samplers in runs.items():
+        judge = folder / f"autoregressive-{name.rpartition('-')[2]}"
         for sampler in samplers:
-            words = ["judge", str(given.runs / name), "--by", str(given.runs / given.by), "--number", str(given.number)]
+            words = ["judge", str(folder / name), "--by", str(judge), "--number", str(number)]
             done = atat(*words, "--mauve", "--sampler", f"{{{settings(sampler)}}}", "--json", capture=True)
             rows.append(row(name, sampler, json.loads(done)))
             print(json.dumps(rows[-1]), flush=True)
-    print(table_of(rows))
-    if given.write:
-        RESULT.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    return rows
 
 
 def row(name: str, sampler: dict[str, Any], judged: dict[str, Any]) -> dict[str, Any]:
@@ -76,13 +96,14 @@ def at_entropy(rows: list[dict[str, Any]], entropy: float) -> float | None:
 
 
 def table_of(rows: list[dict[str, Any]]) -> str:
-    """Return the table of docs/study-of-masks.md."""
+    """Return the table of a page; a run without ancestral texts is held against those of the others."""
     lines = [
         "| run | sampler | evaluations | generative perplexity | unigram entropy | as diverse ancestral text | MAUVE |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for each in rows:
-        own = [row for row in rows if row["run"] == each["run"] and row["sampler"]["use"] == "ancestral"]
+        ancestral = [row for row in rows if row["sampler"]["use"] == "ancestral" and row["sampler"].get("steps") != 16]
+        own = [row for row in ancestral if row["run"] == each["run"]] or ancestral
         reference = None if each in own else at_entropy(own, each["unigram_entropy"])
         change = "" if reference is None else f"{reference:.0f} ({each['generative_perplexity'] / reference - 1:+.0%})"
         scores = f"{each['generative_perplexity']:.1f} | {each['unigram_entropy']:.2f} | {change} | {each['mauve']:.2f}"

@@ -6,7 +6,7 @@ from typing import Any
 
 from atat_zoo.errors import clip
 from atat_zoo.report.recorded import conditions, curve, first
-from atat_zoo.report.runs import own_bound
+from atat_zoo.report.runs import bounds, own_bound
 from atat_zoo.results.format import NONE, cell, interval, joined, number, uncertain
 from atat_zoo.results.naming import TABLE
 
@@ -59,12 +59,14 @@ def _one(run: Table) -> Iterator[str]:
         name, _, said = _first(run)
         yield f"{run['name']}, trained by {run['objective']} for {number(last['step'], 'step')}{size}: {name} {said}."
         yield f"Measured {_on(run)}; {_ERROR}."
+        for other in list(bounds(last).values())[1:]:
+            yield f"Its {other.quantity} is {uncertain(other.value, other.stderr)}."
         beside = last.get("count_table") or {}
         if beside.get("percent") is not None:
             low = "lower" if beside["percent"] < 0 else "higher"
             by = uncertain(abs(beside["percent"]), beside["percent_stderr"])
             its = uncertain(beside["value"], beside["stderr"])
-            yield f"That is {by} % {low} than a {TABLE} model of {beside['reads']}, {its} on the same."
+            yield f"The {name} is {by} % {low} than that of a {TABLE} model of {beside['reads']}, {its} on the same."
         yield from _beginning(run)
     yield from _unfinished(run)
 

@@ -111,6 +111,17 @@ def test_a_recorded_comparison_is_in_the_verdict_while_it_is_of_these_models(cop
     assert "not recorded" in " ".join(collect([copy, other])["verdict"])
 
 
+def test_the_verdict_names_every_bound_of_a_run(copy):
+    run = RunFolder(copy)
+    for path in run.evaluations.iterdir():
+        path.unlink()
+    bounds = {name: {"value": value, "stderr": 1.0} for name, value in (("nelbo", 61.5), ("sets", 53.8))}
+    write_evaluation(run, 61.5, step=450, sequences=64, draws=4, tokens=4096, bounds=bounds)
+    said = collect([run.path])["verdict"]
+    assert f"{title('nelbo')} 61.5 ± 1.0." in said[0]
+    assert said[2] == f"Its {title('sets')} is 53.8 ± 1.0."
+
+
 def test_the_curve_of_the_bound_begins_before_the_first_step_and_is_of_one_text(copy):
     """The verdict is of all sequences; those that were measured on the way are fewer, the last of them as well."""
     run = RunFolder(copy)

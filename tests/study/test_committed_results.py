@@ -80,11 +80,16 @@ def test_a_table_of_samplers_says_what_was_measured():
             values = ", ".join(f"{value:.1f}" for value in row["values"])
             compared = [change(row["sequences"], 1), f"{row['seconds_ratio']:.2f}"] if "sequences" in row else ["", "1"]
             assert said[1:] == [f"{row['nfe']:.1f}", values, *compared]
-    assert study_samples.table_of(json.loads(study_samples.RESULT.read_text(encoding="utf-8"))) in text
+
+
+@pytest.mark.parametrize(("name", "page"), [("screen", MASKS), ("sets", STUDY)])
+def test_a_table_of_judged_texts_says_what_was_measured(name, page):
+    rows = json.loads(study_samples.RESULT.read_text(encoding="utf-8"))[name]
+    assert study_samples.table_of(rows) in page.read_text(encoding="utf-8")
 
 
 # Under this line is a table: what is to be written; what is paid for it by the bound of the baseline, and along turns
-# by the baseline and by another arm; how far the last is from both; and what an autoregressive model pays.
+# by the baseline and by another arm; how far the last is from both; and what an autoregressive arm pays, if there is one.
 GAPS = re.compile(r"^<!-- gaps of (\w+), (\w+) -->\n\n((?:\|.*\n)+)", re.MULTILINE)
 
 
@@ -96,10 +101,13 @@ def test_a_table_of_gaps_says_what_was_measured():
         for said, part in zip(cells(table), report["gaps"], strict=True):
             rows = {(row["arm"], row["by"] and row["by"]["use"]): row for row in part["rows"]}
             bound, turns = rows[report["baseline"], None], rows[report["baseline"], "strided"]
-            other, left = rows[arm, "strided"], rows["autoregressive", "left_to_right"]
-            against = {each["by"] and each["by"]["use"]: change(each["over_seeds"], 1) for each in other["against"]}
-            values = [f"{statistics.geometric_mean(row['values']):.1f}" for row in (bound, turns, other, left)]
-            assert said == [part["what"], *values[:3], against[None], against["strided"], values[3]]
+            other, left = rows[arm, "strided"], rows.get(("autoregressive", "left_to_right"))
+            against = {
+                each["by"] and each["by"]["use"]: change(each["over_seeds"] or each["sequences"], 1)
+                for each in other["against"]
+            }
+            values = [f"{statistics.geometric_mean(row['values']):.1f}" for row in (bound, turns, other, left) if row]
+            assert said == [part["what"], *values[:3], against[None], against["strided"], *values[3:]]
 
 
 def figures(value):
@@ -131,15 +139,16 @@ def test_the_figure_is_drawn_from_the_results():
 @pytest.mark.slow
 def test_texts_of_runs_are_judged(tmp_path, monkeypatch, capsys):
     pytest.importorskip("mauve", reason="the extra atat-zoo[mauve] is not installed")
-    make_run(tmp_path, "judge")
-    make_run(tmp_path, "writer", "mdlm")
-    monkeypatch.setattr(study_samples, "RUNS", {"writer": study_samples.RUNS["bell-seed17"]})
+    make_run(tmp_path / "it", "autoregressive-seed1")
+    make_run(tmp_path / "it", "writer-seed1", "mdlm")
+    samplers = study_samples.RUNS["screen"]["bell-seed17"]
+    monkeypatch.setattr(study_samples, "RUNS", {"it": {"writer-seed1": samplers}})
     monkeypatch.setattr(study_samples, "RESULT", tmp_path / "study-samples.json")
-    words = ["--runs", str(tmp_path), "--by", "judge", "--number", "20", "--write"]
+    words = ["--runs", str(tmp_path), "--number", "20", "--write"]
     monkeypatch.setattr("sys.argv", ["benchmarks", "study_samples", *words])
     study_samples.main()
-    rows = json.loads(study_samples.RESULT.read_text(encoding="utf-8"))
-    assert [row["sampler"] for row in rows] == study_samples.RUNS["writer"]
+    rows = json.loads(study_samples.RESULT.read_text(encoding="utf-8"))["it"]
+    assert [row["sampler"] for row in rows] == samplers
     assert all(0 < row["mauve"] <= 1 and row["generative_perplexity"] > 1 for row in rows)
     assert capsys.readouterr().out.endswith(study_samples.table_of(rows) + "\n")
 
