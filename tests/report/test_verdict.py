@@ -18,7 +18,7 @@ COMPUTE = "`atat report … --compute` measures them."
 CASES = {
     "one run": ([((), {})], "a, trained by mdlm for 450 steps, 1,843,200 tokens: ", [
         "Measured on 768 sequences of validation text of sotu, 4 masks each by exact_k, seed 17; ± is one standard",
-        "The perplexity is 30.1 ± 0.6 % lower than that of a count-table model of two neighbours, 80.0 ± 1.5 on the same.",
+        "The perplexity is 30.1 ± 0.6 % lower than that of a count-table model of two neighbours, 80.0 ± 1.5 on the",
     ]),
     "one of another objective": ([((), {"bound": "SEDD"})], "a, trained by mdlm", ["SEDD bound 55.9 ± 1.2."]),
     "one of a mixture": ([(MIXTURE, {})], "a, ", ["validation text of mixture (sotu, files (a.txt)), 4 masks"]),

@@ -89,7 +89,7 @@ def test_a_table_of_judged_texts_says_what_was_measured(name, page):
 
 
 # Under this line is a table: what is to be written; what is paid for it by the bound of the baseline, and along turns
-# by the baseline and by another arm; how far the last is from both; and what an autoregressive arm pays, if there is one.
+# by the baseline and by another arm; how far the last is from both; and what an autoregressive arm pays.
 GAPS = re.compile(r"^<!-- gaps of (\w+), (\w+) -->\n\n((?:\|.*\n)+)", re.MULTILINE)
 
 
