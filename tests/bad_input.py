@@ -230,6 +230,19 @@ def _planted(root):
     path.with_suffix(".json").write_text(json.dumps({"step": 2, "sha256": digest, "experiment": None}))
 
 
+def _rated(root, drop=0):
+    """Write a form's key, and what two people saved: one the form, one a form of the same texts in another order."""
+    from atat_zoo.results.rating_form import QUESTIONS, RatedText, RatingForm
+
+    texts = [RatedText(run=i % 2, text=f"text {i}") for i in range(4)]
+    forms = [RatingForm.shuffled(QUESTIONS, texts, [{"run": "a"}, {"run": "b"}], seed) for seed in (0, 1)]
+    forms[0].write_key(root / "form.key.json")
+    rows = [{"text": i, "question": name, "rating": 3} for i in (1, 2, 3, 4) for name in QUESTIONS]
+    for name, form in (("ann", forms[0]), ("again", forms[1])):
+        answers = {"form": form.digest, "rater": "Ann", "ratings": rows[drop:]}
+        (root / f"{name}.json").write_text(json.dumps(answers))
+
+
 # What some need beside their file: a function that prepares the folder, variables, the bytes that a file may have. What
 # writes text has a model that was never trained, unless it is said here.
 PREPARE: dict[str, Callable[[Path], object]] = {
@@ -265,6 +278,8 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "A task whose files are not here": _model,
     "A task that there is not": _model,
     "An option of the bound beside a task": _model,
+    "A form that is not complete": lambda root: _rated(root, drop=5),
+    "Ratings of another form": _rated,
 }
 ENV = {"A plugin that is broken": {"PYTHONPATH": "plugins"}, "Ranks that do not divide the lanes": {"WORLD_SIZE": "3"}}
 # How a full disk looks to a writer.

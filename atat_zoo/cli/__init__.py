@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "compare": ("compare", "compare", "Compare runs on the same text and masks."),
     "importance": ("evaluate", "importance", "Measure how well a run's importance predicts the loss."),
     "judge": ("judge", "judge", "Generate text with a run, and score it with another model."),
+    "rate": ("rate", "rate", "Have people rate the texts of runs: export, import."),
     "sample": ("sample", "sample", "Generate text with a run."),
     "infill": ("sample", "infill", "Fill the gaps of a text with a run."),
     "report": ("report", "report", "Write a run, several runs or a study as one page."),

@@ -4,19 +4,15 @@ What a run has written is data and nothing else: it stands in a script element o
 the page as text. The policy in the page's head lets no other script run, and nothing be fetched.
 """
 
-import base64
-import hashlib
 import html
-import json
 import re
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from atat_zoo.report import charts
+from atat_zoo.report.offline import alone, asset, fill, inert, policy
 
 Table = dict[str, Any]
-_SELF, _NOTHING = "'self'", "'none'"
 
 
 def page(data: Table, *, live: str | None = None) -> str:
@@ -25,22 +21,20 @@ def page(data: Table, *, live: str | None = None) -> str:
     `live` is an address on the same host from which the page fetches new data every few seconds; None for a file.
     """
     library = _library()
-    script = _alone(_asset("page.js"))
+    script = alone(asset("page.js"))
     given = {"data": data, "charts": charts.specifications(data), "config": charts.CONFIG, "palette": charts.PALETTE}
-    hashes = " ".join(_hash(each) for each in (library, script))
     parts = {
         "head": _head(data),
         "title": html.escape(f"{data['title']} · atat report").encode("utf-8", "replace").decode(),
         # Vega compiles expressions, hence 'unsafe-eval'; what a run has written is in none: see `charts`.
-        "policy": f"default-src 'none'; script-src {hashes} 'unsafe-eval'; style-src 'unsafe-inline'; img-src data:; "
-        f"connect-src {_SELF if live else _NOTHING}; base-uri 'none'; form-action 'none'",
-        "style": _asset("page.css"),
-        "licences": html.escape(_asset("licences.txt")),
+        "policy": policy(library, script, more="'unsafe-eval'", connect="'self'" if live else "'none'"),
+        "style": asset("page.css"),
+        "licences": html.escape(asset("licences.txt")),
         "given": inert({**given, "live": live}),
         "library": library,
         "script": script,
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _asset("page.html"))
+    return fill("page.html", parts)
 
 
 def _head(data: Table) -> str:
@@ -66,25 +60,4 @@ def _library() -> str:
     import vl_convert
 
     bundle = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub lacks the default
-    return f"/* Vega, Vega-Lite, vega-embed and others, with the notices at the end of this page. */\n{_alone(bundle)}"
-
-
-def inert(value: Any) -> str:
-    """Return JSON in which nothing can end a script element or begin a comment."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    for mark in "<>&\u2028\u2029":
-        text = text.replace(mark, f"\\u{ord(mark):04x}")
-    return text.encode("utf-8", "replace").decode()  # JSON can have half of a pair of surrogates, UTF-8 cannot
-
-
-def _asset(name: str) -> str:
-    return files("atat_zoo.report").joinpath(name).read_text(encoding="utf-8")
-
-
-def _alone(script: str) -> str:
-    """Return a script whose names are its own: the library has short ones of every kind."""
-    return f"(() => {{\n{script}\n}})();"
-
-
-def _hash(script: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
+    return f"/* Vega, Vega-Lite, vega-embed and others, with the notices at the end of this page. */\n{alone(bundle)}"

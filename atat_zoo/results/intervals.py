@@ -1,18 +1,21 @@
-"""Bootstrap intervals over sequences, for runs measured on the same sequences.
+"""Intervals: by the bootstrap over sequences, for runs measured on the same ones, and Student's for means.
 
-The estimate is a ratio of sums, Σ nats / Σ tokens. Sequences are resampled: the tokens of one are not independent. A
-percentile interval (Efron & Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13), from order statistics, so
-that the interval of −x is exactly minus the interval of x. n sequences, R resamples, m columns.
+Of the bootstrap, the estimate is a ratio of sums, Σ nats / Σ tokens. Sequences are resampled: the tokens of one are not
+independent. A percentile interval (Efron & Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13), from order
+statistics, so that the interval of −x is exactly minus the interval of x. n sequences, R resamples, m columns.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
     from torch import Tensor
 
 RESAMPLES = 10_000
@@ -95,3 +98,39 @@ def _means(nats: Tensor, count: Tensor, purpose: str, seed: int, resamples: int)
 
     sums, tokens = resampled(torch.stack([nats, count], 1), purpose=purpose, seed=seed, resamples=resamples).unbind(1)
     return sums / tokens
+
+
+def of_mean(values: Sequence[float] | NDArray[Any]) -> Interval | None:
+    """Return the mean and its t-interval, mean ± t(n − 1) s / √n; None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    mean, variance = _moments(values)
+    return _student(mean, variance, len(values) - 1)
+
+
+def of_difference(a: NDArray[Any], b: NDArray[Any]) -> Interval | None:
+    """Return mean(a) − mean(b) of independent values with its t-interval, whose variances may differ.
+
+    B. L. Welch, Biometrika 34 (1947). None when there are fewer than two values of either.
+    """
+    if min(len(a), len(b)) < 2:
+        return None
+    (mean_a, of_a), (mean_b, of_b) = _moments(a), _moments(b)
+    parts = of_a**2 / (len(a) - 1) + of_b**2 / (len(b) - 1)
+    return _student(mean_a - mean_b, of_a + of_b, (of_a + of_b) ** 2 / parts if parts else 1)
+
+
+def _moments(values: Sequence[float] | NDArray[Any]) -> tuple[float, float]:
+    """Return the mean, and the estimated variance of the mean."""
+    import numpy as np
+
+    x = np.asarray(values, np.float64)
+    with np.errstate(invalid="ignore"):  # of values that are not finite
+        return float(x.mean()), float(x.var(ddof=1)) / len(x)
+
+
+def _student(mean: float, variance: float, freedom: float) -> Interval:
+    from scipy.special import stdtrit
+
+    half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * math.sqrt(variance)
+    return Interval(value=mean, low=mean - half, high=mean + half)

@@ -16,7 +16,7 @@ import torch
 
 from atat_zoo import parsing
 from atat_zoo.results.history import history
-from atat_zoo.results.intervals import LEVEL, RESAMPLES, Interval, paired, percent
+from atat_zoo.results.intervals import LEVEL, RESAMPLES, of_mean, paired, percent
 from atat_zoo.results.naming import exponential, title
 from atat_zoo.study.measuring import Measured, Written
 from atat_zoo.study.schema import Study, StudyRun
@@ -27,18 +27,6 @@ NOT_WORSE = 1.0
 _COSTS = ("steps", "tokens", "seconds", "seconds_per_step", "peak_memory")
 
 ByArm = dict[str, dict[int, Measured]]  # arm, seed
-
-
-def over_seeds(values: Sequence[float]) -> Interval | None:
-    """Return the mean and its t-interval, mean ± t(n − 1) s / √n; None for fewer than two values."""
-    from scipy.special import stdtrit
-
-    if len(values) < 2:
-        return None
-    each = torch.tensor(values, dtype=torch.float64)
-    mean = float(each.mean())
-    half = float(stdtrit(len(values) - 1, (1 + LEVEL) / 2)) * float(each.std()) / math.sqrt(len(values))
-    return Interval(value=mean, low=mean - half, high=mean + half)
 
 
 def choices(study: Study, measured: Sequence[Measured]) -> dict[str, dict[str, Any]]:
@@ -182,7 +170,7 @@ def multipliers(study: Study, measured: ByArm) -> list[dict[str, Any]]:
             each.append({"seed": seed, **_multiplier(points, run.step, _nats(run, mine))})
         if each:
             inside = all(one["where"] == "inside" for one in each)
-            interval = over_seeds([math.log(one["multiplier"]) for one in each]) if inside else None
+            interval = of_mean([math.log(one["multiplier"]) for one in each]) if inside else None
             ends = interval and {key: math.exp(getattr(interval, key)) for key in ("value", "low", "high")}
             found.append({"arm": arm, "curve": curve, "each": each, "over_seeds": ends})
     return found
@@ -263,7 +251,7 @@ def paired_over(pairs: Sequence[tuple[Any, Any]], count: Any) -> dict[str, Any]:
     """Return the difference of pairs of nats [n], one for each seed: over sequences, over seeds, and what follows."""
     each = [paired(a, b, count) for a, b in pairs]
     means = [torch.stack(nats).mean(0) for nats in zip(*pairs, strict=True)]
-    sequences, by_seed = paired(means[0], means[1], count), over_seeds([interval.value for interval in each])
+    sequences, by_seed = paired(means[0], means[1], count), of_mean([interval.value for interval in each])
     not_worse = None  # it takes both intervals
     if by_seed is not None:
         not_worse = all(percent(interval.high) <= NOT_WORSE for interval in (sequences, by_seed))

@@ -196,6 +196,8 @@ TAKES_A_PATH = (
     "bench samplers {}",
     "importance {}",
     "study {}",
+    "rate export {} --out x.html",
+    "rate import {} x",
 )
 
 

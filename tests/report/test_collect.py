@@ -20,7 +20,8 @@ from atat_zoo.errors import LeftOut, UserError
 from atat_zoo.experiment import from_table
 from atat_zoo.report import recorded
 from atat_zoo.report.collect import _rows, collect
-from atat_zoo.report.page import inert, page
+from atat_zoo.report.offline import inert
+from atat_zoo.report.page import page
 from atat_zoo.report.runs import environment, glance
 from atat_zoo.report.verdict import verdict
 from atat_zoo.results import store

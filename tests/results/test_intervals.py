@@ -1,12 +1,16 @@
 """Intervals over sequences: what must hold exactly, and how often they hold the truth."""
 
+import math
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats
 
 from atat_zoo.diffusion.statistics import ratio
-from atat_zoo.results.intervals import interval, paired, resampled, unpaired
+from atat_zoo.results.intervals import interval, of_difference, of_mean, paired, resampled, unpaired
 
 
 def drawn(seed, n, shared=1.0, apart=0.1, gap=0.0):
@@ -79,3 +83,28 @@ def test_the_interval_is_made_of_order_statistics():
     found = interval(0.0, torch.arange(999.0).flip(0))
     # 1000 · 0.025 = 25: the 25th from either end.
     assert (found.low, found.high, found.width) == (24, 974, 950)
+
+
+def test_the_t_interval_by_hand():
+    """t(0.975) is 12.7062 with 1 degree of freedom, 4.30265 with 2 (any table of Student's t)."""
+    two, three = of_mean([0.0, 2.0]), of_mean([1.0, 2.0, 3.0])  # s/√n = 1 and 1/√3
+    assert (two.value, two.high) == (1.0, pytest.approx(1 + 12.70620, abs=1e-4))
+    assert three.low == pytest.approx(2 - 4.302653 / math.sqrt(3), abs=1e-5)
+    assert of_mean([0.3]) is None
+
+
+@given(st.integers(2, 9), st.integers(2, 9), st.integers(0, 999))
+def test_welchs_interval_is_that_of_scipy(n, m, seed):
+    random = np.random.default_rng(seed)
+    a, b = random.normal(3, 1, n), random.normal(2, 2, m)
+    found, wanted = of_difference(a, b), stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
+    assert (found.low, found.high) == pytest.approx((wanted.low, wanted.high), rel=1e-9)
+    assert found.value == pytest.approx(a.mean() - b.mean())
+    back = of_difference(b, a)
+    assert (back.low, back.high) == (-found.high, -found.low)
+    assert of_difference(a[:1], b) is None
+
+
+def test_texts_that_are_all_alike_have_an_interval_without_width():
+    same = of_difference(np.full(3, 4.0), np.full(2, 1.0))
+    assert (same.value, same.width) == (3.0, 0.0)

@@ -29,14 +29,6 @@ def test_no_sequence_is_in_both_halves(total, limit, other):
     assert halves.sort().values.tolist() == list(range(total)) == rows_of("test", total, 0).tolist()
 
 
-def test_the_t_interval_by_hand():
-    """t(0.975) is 12.7062 with 1 degree of freedom, 4.30265 with 2 (any table of Student's t)."""
-    two, three = results.over_seeds([0.0, 2.0]), results.over_seeds([1.0, 2.0, 3.0])  # s/√n = 1 and 1/√3
-    assert (two.value, two.high) == (1.0, pytest.approx(1 + 12.70620, abs=1e-4))
-    assert three.low == pytest.approx(2 - 4.302653 / math.sqrt(3), abs=1e-5)
-    assert results.over_seeds([0.3]) is None
-
-
 COUNT = torch.full((40,), 10)
 NOISE = torch.linspace(-1, 1, 40, dtype=torch.float64)
 

@@ -1,0 +1,137 @@
+"""`atat rate`: texts of several runs rated by people who do not know whose they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from atat_zoo.cli.arguments import check_text, chosen, count, options
+from atat_zoo.cli.console import Bars, print_json, table
+from atat_zoo.errors import UserError, clip
+from atat_zoo.generation.layout import SpaceAwareTokenizer, prompted, refuse_length
+from atat_zoo.registry.spec import unstructure
+from atat_zoo.results.format import NONE, cell, number
+from atat_zoo.run import write_json, write_text
+
+_QUESTIONS = "A TOML file with a table for each question; fluency, coherence and overall, from 1 to 5, when absent."
+_PROMPT = "Beginning of the texts; each prompt has as many. Repeatable."
+
+
+@click.group()
+def rate() -> None:
+    """Have people rate the texts of several runs, without knowing whose they are."""
+
+
+@rate.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, help="The form, an HTML file; its key beside it."
+)
+@count("--number", 1, "Texts of each run, for each prompt.", 10)
+@click.option("--prompt", "prompts", multiple=True, help=_PROMPT)
+@click.option("--questions", "asked", type=click.Path(path_type=Path), help=_QUESTIONS)
+@options("length", "seed", "sampler", "device")
+def export(
+    runs: tuple[Path, ...],
+    out: Path,
+    number: int,
+    prompts: tuple[str, ...],
+    asked: Path | None,
+    length: int | None,
+    seed: int,
+    sampler: str | None,
+    device: str,
+) -> None:
+    """Write a form with texts of each RUN in a drawn order, and its key, which is not for the raters.
+
+    The form is one file that works offline, says of no text whose it is, and saves its ratings as JSON or as CSV.
+    All runs write as many texts of the same length: in tokens the shortest training length, when --length is absent.
+    """
+    from atat_zoo.results.rating_form import KEY, QUESTIONS, RatedText, RatingForm, check_size, questions_of
+
+    # Every mistake is reported before torch is imported.
+    if out.suffix.lower() not in (".html", ".htm") or out.is_dir():
+        raise UserError(f"--out {clip(out)}: name an HTML file, which ends in .html and is no folder")
+    key = out.with_suffix(KEY)
+    for path in (out, key):
+        if path.exists():  # the ratings of a form are worth nothing without its key
+            raise UserError(f"--out {clip(out)}: {clip(path)} is there already; name another file, or delete it first")
+    questions = questions_of(asked) if asked else QUESTIONS
+    prompts = tuple(check_text(prompt, "--prompt") for prompt in prompts or ("",))
+    check_size(runs, prompts, number)
+    experiments = {run: chosen(run, (), sampler) for run in runs}
+    length = length or min(experiment.data.length for experiment, _ in experiments.values())
+    for experiment, tokenizer in experiments.values():
+        data = experiment.data
+        refuse_length(experiment.parts["sampler"], number, length, data.length)
+        for prompt in prompts:
+            prompted(SpaceAwareTokenizer(tokenizer), data.special, length, prompt, "", seen=data.length)
+    from atat_zoo.model import Model
+    from atat_zoo.report import form as pages
+
+    texts, tables = list[RatedText](), list[dict[str, Any]]()
+    with Bars(silent=False) as bars:
+        for i, (run, (experiment, _)) in enumerate(experiments.items()):
+            model, parts = Model.from_run(run, device), experiment.parts
+            how = {"sampler": parts["sampler"], "guidance": parts["guidance"], "length": length, "seed": seed}
+            for prompt in prompts:
+                bars.working("writing", len(texts), len(runs) * len(prompts) * number)
+                written = model.sample(number, prompt=prompt, **how).texts
+                texts += [RatedText(run=i, text=text, prompt=prompt) for text in written]
+            tables.append({"run": str(run), "step": model.step, "sampler": unstructure(parts["sampler"])})
+    form = RatingForm.shuffled(questions, texts, tables, seed)
+    form.write_key(key)  # first: without it the form is worth nothing
+    write_text(out, pages.page(form))
+    click.echo(f"{click.format_filename(out)}: {len(texts):,} texts, for the raters")
+    click.echo(f"{click.format_filename(key)}: whose they are, not for the raters")
+
+
+@rate.command("import")
+@click.argument("key", type=click.Path(path_type=Path), metavar="KEY")
+@click.argument("ratings", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RATINGS...")
+@click.option("--out", type=click.Path(path_type=Path), help="The results, as JSON; beside KEY when absent.")
+@options("markdown", "json")
+def import_ratings(key: Path, ratings: tuple[Path, ...], out: Path | None, as_markdown: bool, as_json: bool) -> None:
+    """Say what people think of each run: KEY is the form's, RATINGS are the files that it saved, one of each rater."""
+    from atat_zoo.results.rating_form import KEY, RatingForm
+    from atat_zoo.results.ratings import ratings_of, require, unblinded
+
+    require()
+    form = RatingForm.from_key(key)
+    result = unblinded(form, ratings_of(form, ratings))
+    out = out or key.with_name(f"{key.name.removesuffix(KEY).removesuffix('.json')}.results.json")
+    write_json(out, result.to_table())
+    if as_json:
+        print_json(result.to_table())
+        return
+    table(*_rows(result), as_markdown)
+    click.echo("")
+    texts = ", ".join(f"{size} of {run}" for run, size in zip(result.runs, result.texts, strict=True))
+    raters = number(len(result.raters), "rater")
+    for line in (
+        f"{raters}; texts: {texts}. [95 %]: t-intervals over texts, each with the mean of its raters; how far other",
+        "raters would lie is not in them. Differences are Welch's; their number is not allowed for.",
+        "α: Krippendorff's, ordinal; 1 if the raters agree, 0 if as by chance. He asks for 0.8, or at least for 0.667.",
+        f"{click.format_filename(out)} has the results.",
+    ):
+        click.echo(line + ("  " if as_markdown else ""))
+
+
+def _rows(result: Any) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows: a row for each run, for each difference, and for the agreement."""
+    answers = result.answers.values()
+    rows = [
+        [run, *(_with_ends(each.means[i], each.intervals[i], ".2f") for each in answers)]
+        for i, run in enumerate(result.runs)
+    ]
+    for n, (b, a) in enumerate(result.pairs):
+        cells = [_with_ends(each.means[b] - each.means[a], each.differences[n], "+.2f") for each in answers]
+        rows.append([f"{result.runs[b]} − {result.runs[a]}", *cells])
+    return ["", *result.answers], [*rows, ["α", *(cell(each.alpha, ".2f") for each in answers)]]
+
+
+def _with_ends(value: float, interval: Any, digits: str) -> str:
+    ends = f"[{interval.low:{digits}}, {interval.high:{digits}}]" if interval else NONE
+    return f"{value:{digits}} {ends}"

@@ -1,0 +1,16 @@
+"""The form in which people rate texts: one offline HTML file, which says of no text whose it is."""
+
+from atat_zoo.report.offline import alone, asset, fill, inert, policy
+from atat_zoo.results.rating_form import RatingForm
+
+
+def page(form: RatingForm) -> str:
+    """Return the form as a page; what is rated stays in the rater's browser until it is saved as a file."""
+    script = alone(asset("form.js"))
+    parts = {
+        "policy": policy(script),
+        "style": asset("page.css") + asset("form.css"),
+        "given": inert(form.blinded()),
+        "script": script,
+    }
+    return fill("form.html", parts)

@@ -1,0 +1,119 @@
+"""`atat rate`: a form of two runs is written, rated, and unblinded; and what is said of mistakes."""
+
+import json
+
+import pytest
+
+from atat_zoo.results import ratings
+from atat_zoo.results.rating_form import QUESTIONS, RatingForm
+from tests.cli.terminal import printed, refused, spawned
+from tests.measure.making import make_run
+from tests.report.test_report_page import given
+from tests.results.test_ratings import answers_of, save
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    made = tmp_path_factory.mktemp("rate")
+    for name, length in (("first-run", 16), ("second-run", 12)):
+        make_run(made, name, "mdlm", length=length, sampler={"use": "ancestral", "steps": 4})
+    return made
+
+
+@pytest.fixture
+def atat(atat, monkeypatch, root):
+    monkeypatch.chdir(root)
+    return lambda *words: atat("rate", *words)
+
+
+@pytest.fixture
+def form(atat, root):
+    """Return the form that is written once."""
+    if not (root / "form.html").exists():
+        words = ("first-run", "second-run", "--out", "form.html", "--number", "3", "--prompt", "the", "--prompt", "")
+        out = printed(atat, "export", *words, "--seed", "5")
+        assert out.splitlines()[-2:] == [
+            "form.html: 12 texts, for the raters",
+            "form.key.json: whose they are, not for the raters",
+        ]
+    return RatingForm.from_key(root / "form.key.json")
+
+
+def test_a_form_has_as_many_texts_of_each_run_and_prompt(form, root):
+    page = (root / "form.html").read_text()
+    assert given(page) == form.blinded()
+    assert "first-run" not in page
+    assert (
+        sorted((text.run, text.prompt) for text in form.texts)
+        == [(0, "")] * 3 + [(0, "the")] * 3 + [(1, "")] * 3 + [(1, "the")] * 3
+    )
+    assert all(text.text.startswith(text.prompt) for text in form.texts)
+    assert [run["run"] for run in form.runs] == ["first-run", "second-run"]
+    assert {run["sampler"]["steps"] for run in form.runs} == {4}
+    assert max(len(text.text) for text in form.texts) <= 12  # bytes at most, as many as the shorter run has
+    assert list(form.questions) == list(QUESTIONS)
+
+
+def test_what_a_run_writes_is_what_atat_sample_writes(form, atat, root, capsys):
+    from atat_zoo.model import Model
+
+    written = Model.from_run(root / "second-run").sample(3, prompt="the", length=12, seed=5).texts
+    assert sorted(text.text for text in form.texts if (text.run, text.prompt) == (1, "the")) == sorted(written)
+
+
+def test_a_table_of_means_differences_and_agreement(form, atat, root):
+    files = [save(root / f"{name}.csv", answers_of(form, name, i)).name for i, name in enumerate(("ann", "bob"))]
+    lines = printed(atat, "import", "form.key.json", *files).splitlines()
+    assert lines[0].split() == ["fluency", "coherence", "overall"]
+    assert [line.split("  ")[0] for line in lines[1:5]] == ["first-run", "second-run", "second-run − first-run", "α"]
+    assert lines[6].startswith("2 raters; texts: 6 of first-run, 6 of second-run.")
+    kept = json.loads((root / "form.results.json").read_text())
+    said = json.loads(printed(atat, "import", "form.key.json", *files, "--json", "--out", "other.json"))
+    assert said == kept == json.loads((root / "other.json").read_text())
+    assert kept["raters"] == ["ann", "bob"]
+    mean = kept["questions"]["fluency"]["means"]["first-run"]
+    assert f"{mean['mean']:.2f} [{mean['low']:.2f}, {mean['high']:.2f}]" in lines[1]
+    assert "| α |" in printed(atat, "import", "form.key.json", *files, "--markdown")
+
+
+def test_one_rater_has_no_agreement(form, atat, root):
+    save(root / "one.json", answers_of(form, "ann"))
+    lines = printed(atat, "import", "form.key.json", "one.json").splitlines()
+    assert lines[4].split() == ["α", "—", "—", "—"]
+
+
+def test_ratings_are_read_without_torch(form, root):
+    """The file is made by the fixture; the command answers at once."""
+    save(root / "quick.json", answers_of(form, "ann"))
+    call = "import sys, atexit\natexit.register(lambda: print('torch' in sys.modules, file=sys.stderr))\n"
+    call += "from atat_zoo.cli import main; main()"
+    done = spawned("rate", "import", str(root / "form.key.json"), str(root / "quick.json"), call=call)
+    assert (done.returncode, done.stderr.strip()) == (0, "False")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("export first-run --out form.txt", "--out form.txt: name an HTML file, which ends in .html"),
+        ("export first-run --out form.html", "form.html is there already; name another file, or delete it first"),
+        ("export first-run first-run --out new.html", "the run first-run is named twice; name each once"),
+        ("export first-run nothing --out new.html", "nothing"),
+        ("export first-run --out new.html --length 17", "a length of 17 is more than the 16 tokens"),
+        ("export first-run --out new.html --sampler klas", "did you mean 'klass'?"),
+        ("export first-run --out new.html --number 20000", "lower it"),
+        ("export first-run --out new.html --questions none.toml", "--questions none.toml: it cannot be read"),
+        ("export first-run --out new.html --prompt " + "x" * 40, "40"),
+        ("import none.key.json a.json", "there is no key none.key.json; name the .key.json beside the form"),
+        ("import form.key.json none.json", "none.json cannot be read"),
+        ("import form.html none.json", "form.html is not the key of a form, or is damaged"),
+    ],
+)
+def test_a_mistake_is_said_in_a_sentence(form, atat, root, words, sentence):
+    assert sentence in refused(atat, *words.split(" "))
+    assert not (root / "new.html").exists()
+    assert not (root / "new.key.json").exists()
+
+
+def test_a_package_that_is_missing(atat, form, monkeypatch):
+    monkeypatch.setattr(ratings, "find_spec", lambda name: None)
+    assert "pip install 'atat-zoo[rating]'" in refused(atat, "import", "form.key.json", "a.json")
