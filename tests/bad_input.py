@@ -276,6 +276,7 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "A file without a text": lambda root: (_model(root), (root / "empty.txt").touch()),
     "A gap that leaves no text around it": _model,
     "A task whose files are not here": _model,
+    "GLUE without its files": _model,
     "A task that there is not": _model,
     "An option of the bound beside a task": _model,
     "A form that is not complete": lambda root: _rated(root, drop=5),

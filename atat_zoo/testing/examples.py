@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from atat_zoo.testing.glue import write as write_glue
 from atat_zoo.tokenizers import BPETokenizer, BytesTokenizer
 
 # Writes the part's files into a folder and returns its parameters.
@@ -65,6 +66,10 @@ def _zero_shot(folder: Path) -> dict[str, Any]:
     return {"corpora": ["lambada"], "root": str(folder), "sequences": 8, "draws": 1}
 
 
+def _glue(folder: Path) -> dict[str, Any]:
+    return {"path": str(write_glue(folder / "glue", train=8, held_out=6)), "tasks": ["mnli", "stsb"], "epochs": 1}
+
+
 # By kind and name.
 EXAMPLES: Mapping[tuple[str, str], Example] = {
     ("corpus", "files"): _files,
@@ -81,6 +86,7 @@ EXAMPLES: Mapping[tuple[str, str], Example] = {
     ("objective", "strided"): lambda _: {"stride": 2},
     ("position_sets", "mixture"): lambda _: {"of": [{"use": "strided", "stride": 3}, {"use": "random"}]},
     ("task", "zero_shot"): _zero_shot,
+    ("task", "glue"): _glue,
     ("guidance", "token_bias"): lambda _: {"words": ["cab", "a"], "ban": ["z"]},
     ("guidance", "importance_bias"): lambda _: {"words": ["cab", "a"]},
 }

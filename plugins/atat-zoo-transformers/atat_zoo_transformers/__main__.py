@@ -1,4 +1,4 @@
-"""`python -m atat_zoo_transformers`: models to runs, runs to models, and GLUE."""
+"""`python -m atat_zoo_transformers`: models to runs, and runs to models."""
 
 from __future__ import annotations
 
@@ -47,53 +47,6 @@ def export(run: Path, folder: Path, **options: Any) -> None:
 
     export_run(run, folder, **options)
     click.echo(f"{folder}: written")
-
-
-@main.command()
-@click.argument("task")
-@click.argument("data", type=click.Path(path_type=Path))
-@click.argument("models", nargs=-1, required=True)
-@click.option("--epochs", default=3, show_default=True, type=click.IntRange(1), help="Passes over the training text.")
-@click.option("--batch-size", default=32, show_default=True, type=click.IntRange(1), help="Examples in a step.")
-@click.option(
-    "--learning-rate",
-    default=2e-5,
-    show_default=True,
-    type=click.FloatRange(0, min_open=True),
-    help="Largest learning rate.",
-)
-@click.option(
-    "--length",
-    default=128,
-    show_default=True,
-    type=click.IntRange(1),
-    help="Most tokens of an example; no more than a model reads.",
-)
-@click.option("--seed", default=17, show_default=True, help="Of the head, the order of examples and the dropout.")
-@click.option(
-    "--device",
-    default="auto",
-    show_default=True,
-    help="cpu, gpu, or torch's name of a device; auto: a GPU if there is one.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def glue(task: str, data: Path, models: tuple[str, ...], as_json: bool, **recipe: Any) -> None:
-    """Train a head for TASK of GLUE on the files in DATA, with each of MODELS, and print the published metrics.
-
-    MODELS are names on the hub, folders, or runs with the backbone `transformers`: a model before its fine-tuning, and
-    the run after it.
-    """
-    from atat_zoo.cli.console import print_json
-    from atat_zoo_transformers.glue import Recipe
-    from atat_zoo_transformers.glue import glue as measure
-
-    found = measure(task, data, models, Recipe(**recipe))
-    if as_json:
-        print_json(found)
-        return
-    width = max(map(len, found))
-    for name, metrics in found.items():
-        click.echo("  ".join([name.ljust(width), *(f"{key} {100 * value:.1f}" for key, value in metrics.items())]))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,213 @@
+"""GLUE: nine tasks of understanding text, for which a run's network is fine-tuned with a head (arXiv:1804.07461)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from atat_zoo.registry import component, param
+from atat_zoo.results.tasks import Score
+from atat_zoo.tasks import Task
+from atat_zoo.tasks.glue_files import PROBLEMS, Examples, Name, absent, files_of, read
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.measure import Progress
+    from atat_zoo.model import Model
+
+AVERAGE = "average"
+MAJORITY = "average of the most frequent class"
+NOTE = (
+    "Figures published for BERT are of a head on its first token, with its pooler, its token types and dropout; most "
+    "are of the test files, whose labels GLUE keeps, and many leave WNLI out. No published weights were measured by "
+    "this task: compare runs with runs."
+)
+_MOST = max(len(problem.classes) for problem in PROBLEMS.values())
+
+
+@component
+class GlueTask(Task):
+    """A head on the run's network is trained with it for each task, from several seeds, and measured on the dev files.
+
+    The head reads the mean and the largest value of each hidden channel over a text, or over two, which are framed and
+    divided as the run's tokenizer has it: BOS a EOS b EOS. The recipe is BERT's (arXiv:1810.04805, section 4.1); a
+    small network that has read little text wants a larger learning rate. Scores are GLUE's own, and their average is
+    over the tasks, each by the mean of its scores; beside it stands that of the most frequent class. The standard error
+    is over seeds.
+
+    The recipe is not quite that of published figures; see `notes`.
+    """
+
+    name = "glue"
+    summary = "GLUE's nine tasks and their average, by fine-tuning a head on the run's network"
+    refs = ("arXiv:1804.07461", "arXiv:1810.04805")
+
+    path: str = param("glue", help="folder with a folder for each task: train.tsv and dev.tsv, or the hub's Parquet")
+    tasks: tuple[Name, ...] = param(tuple(PROBLEMS), help="which of the nine")
+    seeds: int = param(1, help="trainings of each task: with the seed, the next one, …", ge=1)
+    epochs: int = param(3, help="passes over the training text", ge=1)
+    batch_size: int = param(32, help="examples in a step", ge=1)
+    learning_rate: float = param(2e-5, help="largest learning rate", gt=0)
+    length: int = param(128, help="most tokens of an example, of which the end is cut off; the run's at most", ge=8)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.tasks:
+            raise ValueError("tasks names none; leave it out for all nine")
+
+    @override
+    def absent(self) -> Iterator[str]:
+        yield from absent(self.tasks, Path(self.path))
+
+    @override
+    def inputs(self, experiment: Experiment) -> Any:
+        from atat_zoo.run import sha256_of
+
+        root = Path(self.path)
+        files = [f for each in self.tasks for split in splits_of(each) for f in files_of(each, root, split)]
+        return {str(file.relative_to(root)): sha256_of(file) for file in files}
+
+    @override
+    def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score]:
+        root = Path(self.path)
+        data = {each: [read(each, root, split) for split in splits_of(each)] for each in self.tasks}
+        usual = _averaged({each: _metrics(each, _most_frequent(each, data[each]), data[each]) for each in data})
+        found = [self._of_seed(model, data, seed, i, progress) for i in range(self.seeds)]
+        of = f"trainings from seed {seed}" if self.seeds > 1 else ""
+        scores = {}
+        for name in found[0]:
+            quantity = QUANTITIES[name.split()[-1].partition("_")[0]]
+            scores[name] = Score.over(quantity, [each[name] for each in found], of=of)
+        return scores | {MAJORITY: Score(quantity=QUANTITIES[AVERAGE], value=usual[AVERAGE], items=1)}
+
+    @override
+    def notes(self, model: Model) -> tuple[str, ...]:
+        return (NOTE,)
+
+    def _of_seed(
+        self, model: Model, data: Mapping[Name, list[Examples]], seed: int, i: int, progress: Progress
+    ) -> dict[str, float]:
+        """Return the scores of the i-th training of each task, and their average."""
+        import torch
+
+        from atat_zoo.tasks.fine_tuning import Recipe, fine_tuned, steps_of
+
+        recipe = Recipe(epochs=self.epochs, batch_size=self.batch_size, learning_rate=self.learning_rate)
+        steps = {problem: steps_of(len(train.labels), recipe) for problem, (train, *_) in data.items()}
+        before, total = i * sum(steps.values()), self.seeds * sum(steps.values())
+        found = {}
+        for problem, examples in data.items():
+            classes = len(PROBLEMS[problem].classes)
+            train, *held_out = (framed(model, each.texts, self.length) for each in examples)
+            predict = fine_tuned(
+                model,
+                train,
+                torch.tensor(examples[0].labels, dtype=torch.int64 if classes else torch.float32),
+                recipe,
+                outputs=classes or 1,
+                seed=seed + i,
+                progress=progress and _later(progress, before, total),
+            )
+            logits = [predict(rows) for rows in held_out]
+            predicted = [each.argmax(-1) if classes else each[:, 0] for each in logits]
+            found[problem] = _metrics(problem, predicted, examples)
+            before += steps[problem]
+        return _averaged(found)
+
+
+QUANTITIES = {
+    "matthews": "Matthews' correlation",
+    "accuracy": "accuracy",
+    "f1": "F1",
+    "pearson": "Pearson's correlation",
+    "spearman": "Spearman's correlation",
+    AVERAGE: "mean of the tasks' scores",
+}
+
+
+def splits_of(problem: Name) -> list[str]:
+    """Return the names of a task's files: for training first, then held out."""
+    return ["train", *(f"dev{ending}" for ending in PROBLEMS[problem].held_out)]
+
+
+def framed(model: Model, texts: Sequence[tuple[str, ...]], length: int) -> list[list[int]]:
+    """Return the tokens of texts, or of pairs of them, of at most `length` tokens and of what the model has learned.
+
+    BOS begins a row, and EOS ends each text, where the tokenizer has them; otherwise a mask stands between two texts.
+    Of a pair that is too long the longer text is cut first.
+    """
+    tokenizer = model.tokenizer
+    first = [] if tokenizer.bos is None else [tokenizer.bos]
+    last = [] if tokenizer.eos is None else [tokenizer.eos]
+    parts = [tokenizer.encode_batch(list(column)) for column in zip(*texts, strict=True)]
+    between = last or [model.context.mask_id] * (len(parts) > 1)
+    room = min(length, model.context.length) - len(first) - len(between) * (len(parts) - 1) - len(last)
+    rows = []
+    for row in zip(*parts, strict=True):
+        sizes = _cut([len(part) for part in row], room)
+        cut = [part[:size] for part, size in zip(row, sizes, strict=True)]
+        joined = cut[0] + (between + cut[1] if len(cut) > 1 else [])
+        rows.append([*first, *joined, *last] or [model.context.mask_id])
+    return rows
+
+
+def _cut(sizes: list[int], room: int) -> list[int]:
+    """Return the lengths of one text or two that together fit into so many tokens, the longer one cut first."""
+    if len(sizes) == 1:
+        return [min(sizes[0], room)]
+    half, (one, other) = room // 2, sizes
+    one = min(one, max(room - other, room - half))
+    return [one, min(other, room - one)]
+
+
+def _most_frequent(problem: Name, examples: Sequence[Examples]) -> list[Tensor]:
+    """Return for each held-out file the most frequent label of the training text as its prediction."""
+    import torch
+
+    train, *held_out = examples
+    label = max(sorted(set(train.labels)), key=train.labels.count) if PROBLEMS[problem].classes else fmean(train.labels)
+    return [torch.full((len(each.labels),), label) for each in held_out]
+
+
+def _metrics(problem: Name, predicted: Sequence[Tensor], examples: Sequence[Examples]) -> dict[str, float]:
+    """Return a task's scores by name, for the predictions of each held-out file: classes or numbers."""
+    scores = {}
+    for ending, found, each in zip(PROBLEMS[problem].held_out, predicted, examples[1:], strict=True):
+        for metric in PROBLEMS[problem].metrics:
+            scores[f"{problem} {metric}{ending}"] = score(metric, found, each.labels)
+    return scores
+
+
+def score(metric: str, predicted: Tensor, labels: Sequence[float]) -> float:
+    """Return a metric of predictions, classes or numbers [n]; a correlation with what does not vary is 0."""
+    import torch
+    from torchmetrics.functional import pearson_corrcoef, spearman_corrcoef
+    from torchmetrics.functional.classification import binary_f1_score, binary_matthews_corrcoef, multiclass_accuracy
+
+    wanted = torch.tensor(labels, dtype=torch.float64)
+    found = predicted.double()
+    if metric == "accuracy":
+        return float(multiclass_accuracy(found.long(), wanted.long(), num_classes=_MOST, average="micro"))
+    if metric == "f1":
+        return float(binary_f1_score(found.long(), wanted.long()))
+    if len(found.unique()) < 2 or len(wanted.unique()) < 2:
+        return 0.0
+    if metric == "matthews":
+        return float(binary_matthews_corrcoef(found.long(), wanted.long()))
+    return float((pearson_corrcoef if metric == "pearson" else spearman_corrcoef)(found, wanted))
+
+
+def _averaged(found: Mapping[Name, Mapping[str, float]]) -> dict[str, float]:
+    """Return the scores of all tasks, and their average: over tasks, each by the mean of its scores."""
+    scores = {name: value for each in found.values() for name, value in each.items()}
+    return scores | {AVERAGE: fmean(fmean(each.values()) for each in found.values())}
+
+
+def _later(progress: Callable[[int, int], None], before: int, total: int) -> Callable[[int, int], None]:
+    """Return a progress of one training among several."""
+    return lambda done, _: progress(before + done, total)

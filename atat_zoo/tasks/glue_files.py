@@ -1,0 +1,146 @@
+"""The files of GLUE's nine tasks, as GLUE ships them (train.tsv, dev.tsv) or as the hub has them (Parquet)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from atat_zoo import parsing
+from atat_zoo.errors import UserError, clip
+
+Name = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
+SOURCE = "https://gluebenchmark.com/tasks, or as the data set nyu-mll/glue of the Hugging Face hub"
+_ENTAILMENT = ("entailment", "not_entailment")
+_PAIR = ("sentence1", "sentence2")
+
+
+class GlueProblem(NamedTuple):
+    """A task of GLUE: its columns of text, its classes (none for a number), its metrics and its held-out files."""
+
+    texts: tuple[str, ...]
+    metrics: tuple[str, ...]
+    classes: tuple[str, ...] = ("0", "1")
+    held_out: tuple[str, ...] = ("",)  # endings of `dev` and `validation`
+
+
+PROBLEMS: Mapping[Name, GlueProblem] = {
+    "cola": GlueProblem(("sentence",), ("matthews",)),
+    "sst2": GlueProblem(("sentence",), ("accuracy",)),
+    "mrpc": GlueProblem(_PAIR, ("accuracy", "f1")),
+    "stsb": GlueProblem(_PAIR, ("pearson", "spearman"), ()),
+    "qqp": GlueProblem(("question1", "question2"), ("accuracy", "f1")),
+    "mnli": GlueProblem(_PAIR, ("accuracy",), ("entailment", "neutral", "contradiction"), ("_matched", "_mismatched")),
+    "qnli": GlueProblem(("question", "sentence"), ("accuracy",), _ENTAILMENT),
+    "rte": GlueProblem(_PAIR, ("accuracy",), _ENTAILMENT),
+    "wnli": GlueProblem(_PAIR, ("accuracy",)),
+}
+# What GLUE's tables and the hub's call differently.
+_RENAMED = {
+    "#1 String": "sentence1",
+    "#2 String": "sentence2",
+    "premise": "sentence1",
+    "hypothesis": "sentence2",
+    "Quality": "label",
+    "is_duplicate": "label",
+    "gold_label": "label",
+    "score": "label",
+}
+_COLA = ("source", "label", "mark", "sentence")  # the one table without a first line
+
+
+class Examples(NamedTuple):
+    """Texts and their labels: n tuples of one or two, and the number of the class, or the number itself."""
+
+    texts: list[tuple[str, ...]]
+    labels: list[float]
+
+
+def folder_of(problem: Name, root: Path) -> Path:
+    """Return the folder of a task in that of GLUE, however it is written (`SST-2`, `sst2`); it may not be there."""
+    inside = sorted(root.iterdir()) if root.is_dir() else []
+    return next((path for path in inside if path.name.lower().replace("-", "") == problem), root / problem)
+
+
+def files_of(problem: Name, root: Path, split: str) -> list[Path]:
+    """Return the files of `train`, or of `dev` with its ending; none if there are none."""
+    folder = folder_of(problem, root)
+    return next((found for name in _patterns(split) if (found := sorted(folder.glob(name)))), [])
+
+
+def _patterns(split: str) -> tuple[str, ...]:
+    return f"{split}.tsv", f"{split.replace('dev', 'validation')}*.parquet", f"{split}*.parquet"
+
+
+def absent(problems: Sequence[Name], root: Path) -> Iterator[str]:
+    """Yield a sentence for what is not there of the tasks, and for the package that reads what is."""
+    missing, parquet = [], False
+    for problem in problems:
+        splits = ("train", *(f"dev{ending}" for ending in PROBLEMS[problem].held_out))
+        found = {split: files_of(problem, root, split) for split in splits}
+        missing += [f"{folder_of(problem, root)}/{split}.tsv" for split, files in found.items() if not files]
+        parquet |= any(file.suffix == ".parquet" for files in found.values() for file in files)
+    if missing:
+        have = f"there is no {', no '.join(map(clip, missing))}, and no Parquet in its place"
+        yield f"{have}; fetch GLUE from {SOURCE}, and name its folder as `path`"
+    if parquet and not find_spec("pyarrow"):
+        yield "Parquet needs the package pyarrow; install it with `pip install 'atat-zoo[parquet]'`"
+
+
+def read(problem: Name, root: Path, split: str) -> Examples:
+    """Return the examples of `train`, or of `dev` with its ending; lines that lack a column are left out.
+
+    Raises:
+        UserError: when the files are not there, or are not of this task.
+    """
+    spec = PROBLEMS[problem]
+    paths = files_of(problem, root, split)
+    if not paths:
+        raise UserError(f"{folder_of(problem, root)} has none of {', '.join(_patterns(split))}; fetch {SOURCE}")
+    number = {name: float(i) for i, name in enumerate(spec.classes)}
+    number |= {str(i): float(i) for i in range(len(spec.classes))}
+    texts, labels = [], []
+    for path in paths:
+        for *text, label in _rows(path, problem):
+            if any(each is None for each in (*text, label)):
+                continue
+            value = number.get(str(label), math.nan) if spec.classes else _number(label)
+            if not math.isfinite(value):
+                known = ", ".join(spec.classes) or "numbers"
+                raise UserError(f"{path}: the label {clip(label)!r} is none of {problem}'s ({known}); copy it again")
+            texts.append(tuple(map(str, text)))
+            labels.append(value)
+    if not texts:
+        raise UserError(f"{paths[0]} has no examples; copy it again")
+    return Examples(texts, labels)
+
+
+def _number(label: Any) -> float:
+    try:
+        return float(label)
+    except ValueError:
+        return math.nan
+
+
+def _rows(path: Path, problem: Name) -> Iterator[Sequence[Any]]:
+    """Yield the texts and the label of each line, None for a column that a line does not have."""
+    columns = (*PROBLEMS[problem].texts, "label")
+    try:
+        if path.suffix == ".parquet":
+            from pyarrow import parquet
+
+            table = parquet.read_table(path)
+            named = dict(zip([_RENAMED.get(name, name) for name in table.column_names], table.columns, strict=True))
+            yield from zip(*(named[column].to_pylist() for column in columns), strict=True)
+            return
+        lines = [line.removesuffix("\r").split("\t") for line in parsing.read(path).decode("utf-8").split("\n")]
+        head = list(_COLA) if problem == "cola" else [_RENAMED.get(name, name) for name in lines.pop(0)]
+        places = [head.index(column) for column in columns]
+        for line in lines:
+            if any(line) and len(line) <= len(head):  # a line with more has a tab in a text
+                yield [line[place] if place < len(line) else None for place in places]
+    except (OSError, ValueError, KeyError) as error:
+        problem_is = str(error).partition("\n")[0]
+        raise UserError(f"{path} is no table of {problem}: {problem_is}; copy it again") from None

@@ -1,0 +1,324 @@
+"""GLUE: its files as they ship, its metrics, how texts are framed, and all nine tasks by a tiny native network."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import pearsonr, spearmanr
+
+from atat_zoo import Model, Zoo
+from atat_zoo.errors import UserError
+from atat_zoo.tasks import require
+from atat_zoo.tasks.fine_tuning import NetworkWithHead, Recipe, fine_tuned
+from atat_zoo.tasks.glue import MAJORITY, NOTE, GlueTask, framed, score, splits_of
+from atat_zoo.tasks.glue_files import PROBLEMS, absent, folder_of, read
+from atat_zoo.testing.glue import TABLES, TELLING, write
+from tests.cli.terminal import printed
+from tests.measure.making import make_run
+
+# A line of each table, as GLUE ships it, and what it says.
+LINES = {
+    "cola": ('gj04\t1\t\tThe "people keep.', ('The "people keep.',), 1),
+    "sst2": ("a just peace \t1", ("a just peace ",), 1),
+    "mrpc": ("1\t7\t8\tone\tother", ("one", "other"), 1),
+    "stsb": ("0\tmain\tMSR\t2012\t1\tnone\tnone\tA plane\tAn air plane\t4.25", ("A plane", "An air plane"), 4.25),
+    "qqp": ("1\t2\t3\tNA\tWhy?\t0", ("NA", "Why?"), 0),
+    "mnli": ("0\t1\tfiction\tone\tother\tneutral\tcontradiction", ("one", "other"), 2),
+    "qnli": ("0\tWhy?\tSo.\tnot_entailment", ("Why?", "So."), 1),
+    "rte": ("0\tone\tother\tentailment", ("one", "other"), 0),
+    "wnli": ("0\tone\tother\t1", ("one", "other"), 1),
+}
+HUB = {"mnli": {"premise": "one", "hypothesis": "other", "label": 2, "idx": 0}}
+FAST = {"epochs": 12, "learning_rate": 2e-2, "batch_size": 16, "length": 64}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    made = tmp_path_factory.mktemp("glue")
+    make_run(made, "dit", "mdlm", length=64)
+    write(made / "glue")
+    return made
+
+
+@pytest.fixture(scope="module")
+def model(root):
+    return Model.from_run(root / "dit", "cpu")
+
+
+# Files
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_tables_are_read_as_they_ship(problem, tmp_path):
+    (folder, first, _), (line, texts, label) = TABLES[problem], LINES[problem]
+    (tmp_path / folder).mkdir()
+    for split in splits_of(problem):
+        (tmp_path / folder / f"{split}.tsv").write_text("".join(f"{each}\r\n" for each in (first, line, line) if each))
+        found = read(problem, tmp_path, split)
+        assert found.texts == [texts, texts]
+        assert found.labels == [label, label]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_the_hub_s_files_are_read(problem, tmp_path):
+    _, texts, label = LINES[problem]
+    row = HUB.get(problem, {**dict(zip(PROBLEMS[problem].texts, texts, strict=True)), "label": label, "idx": 0})
+    (tmp_path / problem).mkdir()
+    for number in range(2):
+        pandas.DataFrame([row] * 3).to_parquet(tmp_path / problem / f"train-0000{number}-of-00002.parquet")
+    found = read(problem, tmp_path, "train")
+    assert found.texts == [texts] * 6
+    assert found.labels == [label] * 6
+
+
+def test_a_line_that_lacks_a_column_or_has_a_tab_too_many_is_left_out(tmp_path):
+    (tmp_path / "QQP").mkdir()
+    lines = [TABLES["qqp"][1], "1\t2\t3\tone", LINES["qqp"][0], LINES["qqp"][0] + "\t7", ""]
+    (tmp_path / "QQP" / "train.tsv").write_text("\n".join(lines))
+    assert read("qqp", tmp_path, "train").texts == [("NA", "Why?")]
+
+
+def test_the_miniature_is_in_the_form_of_glue(root):
+    for problem, spec in PROBLEMS.items():
+        for split in splits_of(problem):
+            found = read(problem, root / "glue", split)
+            assert len(found.texts) == (60 if split == "train" else 40)
+            labels_by_word = {word: set() for word in TELLING[: max(2, len(spec.classes))]}
+            for texts, label in zip(found.texts, found.labels, strict=True):
+                labels_by_word[texts[-1].split()[-1]].add(label)
+            assert all(len(labels) == 1 for labels in labels_by_word.values())
+
+
+def test_what_is_absent_is_said_with_where_it_is_had(root, tmp_path):
+    assert list(GlueTask(path=str(root / "glue")).absent()) == []
+    (said,) = GlueTask(path=str(tmp_path)).absent()
+    for problem in PROBLEMS:
+        assert f"no {tmp_path}/{problem}/train.tsv" in said.replace("there is no", "no")
+    assert "fetch GLUE from https://gluebenchmark.com/tasks, or as the data set nyu-mll/glue" in said
+    (tmp_path / "SST-2").mkdir()
+    (tmp_path / "SST-2" / "train.tsv").touch()
+    (said,) = absent(["sst2"], tmp_path)
+    assert said.startswith(f"there is no {tmp_path}/SST-2/dev.tsv, and no Parquet in its place; fetch")
+    with pytest.raises(UserError, match=r"task glue .*: there is no "):
+        require([GlueTask(path=str(tmp_path))], SimpleNamespace())
+
+
+def test_parquet_needs_a_package(tmp_path, monkeypatch):
+    (tmp_path / "rte").mkdir()
+    for split in ("train", "validation"):
+        (tmp_path / "rte" / f"{split}.parquet").touch()
+    assert list(absent(["rte"], tmp_path)) == []
+    monkeypatch.setattr("atat_zoo.tasks.glue_files.find_spec", lambda name: None)
+    assert list(absent(["rte"], tmp_path)) == [
+        "Parquet needs the package pyarrow; install it with `pip install 'atat-zoo[parquet]'`"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        (b"text\tlabel\na\t1\n", "is no table of sst2"),
+        (b"\xff", "is no table of sst2"),
+        (b"sentence\tlabel\na\t7\n", "the label 7 is none of sst2's"),
+        (b"sentence\tlabel\n", "has no examples"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_sentence(table, message, tmp_path):
+    (tmp_path / "sst2").mkdir()
+    (tmp_path / "sst2" / "train.tsv").write_bytes(table)
+    with pytest.raises(UserError) as refused:
+        read("sst2", tmp_path, "train")
+    assert message in str(refused.value).replace("'7'", "7")
+
+
+def test_a_task_that_is_none(root):
+    with pytest.raises(UserError, match=r"did you mean 'stsb'"):
+        Zoo.load().spec("task", {"use": "glue", "tasks": ["sts2"]})
+    with pytest.raises(UserError, match="tasks names none"):
+        Zoo.load().spec("task", {"use": "glue", "tasks": []})
+    assert folder_of("stsb", root / "glue").name == "STS-B"
+
+
+# Metrics
+
+
+def test_metrics_are_those_of_their_definitions():
+    draw = np.random.default_rng(0)
+    wanted, found = draw.integers(0, 2, 100), draw.integers(0, 2, 100)
+    (tp, fp), (fn, tn) = [[((found == f) & (wanted == w)).sum() for w in (1, 0)] for f in (1, 0)]
+    expected = {
+        "accuracy": (tp + tn) / 100,
+        "f1": 2 * tp / (2 * tp + fp + fn),
+        "matthews": (tp * tn - fp * fn) / np.sqrt(float((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))),
+    }
+    for name, value in expected.items():
+        assert score(name, torch.tensor(found), wanted.tolist()) == pytest.approx(value)
+    numbers, others = draw.normal(size=50), draw.normal(size=50).round(1)
+    for name, function in (("pearson", pearsonr), ("spearman", spearmanr)):
+        assert score(name, torch.tensor(numbers), others.tolist()) == pytest.approx(function(numbers, others).statistic)
+    assert score("accuracy", torch.tensor([0, 1, 2, 2]), [0.0, 1.0, 2.0, 1.0]) == 0.75
+
+
+@pytest.mark.parametrize("metric", ["matthews", "pearson", "spearman"])
+def test_what_does_not_vary_correlates_with_nothing(metric):
+    assert score(metric, torch.ones(4), [0.0, 1.0, 1.0, 0.0]) == 0.0
+    assert score(metric, torch.tensor([0, 1, 1, 0]), [1.0] * 4) == 0.0
+
+
+# Texts to tokens
+
+words = st.text("abc", max_size=30)
+
+
+@given(st.lists(st.tuples(words, words), min_size=1, max_size=4), st.integers(8, 40), st.booleans())
+def test_texts_are_framed_and_cut_at_their_ends(pairs, length, pair):
+    tokenizer = SimpleNamespace(
+        bos=7, eos=8, encode_batch=lambda texts: [[ord(c) - 97 for c in text] for text in texts]
+    )
+    fake = SimpleNamespace(tokenizer=tokenizer, context=SimpleNamespace(length=32, mask_id=9))
+    texts = pairs if pair else [(a,) for a, _ in pairs]
+    for row, given_ in zip(framed(fake, texts, length), texts, strict=True):
+        assert len(row) <= min(length, 32)
+        assert (row[0], row[-1]) == (7, 8)
+        parts, uncut = _split(row[1:-1], 8), [[ord(c) - 97 for c in text] for text in given_]
+        assert len(parts) == len(given_)
+        assert all(part == whole[: len(part)] for part, whole in zip(parts, uncut, strict=True))
+        short = [len(whole) - len(part) for part, whole in zip(parts, uncut, strict=True)]
+        if any(short):
+            assert len(row) == min(length, 32), "no more is cut than needed"
+        if pair and any(short):  # the longer one is cut first
+            cut = [len(part) for part, less in zip(parts, short, strict=True) if less]
+            assert all(max(len(part) for part in parts) - n <= 1 for n in cut)
+
+
+def _split(row, at):
+    where = row.index(at) if at in row else None
+    return [row] if where is None else [row[:where], row[where + 1 :]]
+
+
+def test_without_ends_a_mask_stands_between_two_texts():
+    tokenizer = SimpleNamespace(bos=None, eos=None, encode_batch=lambda texts: [[1] * len(text) for text in texts])
+    fake = SimpleNamespace(tokenizer=tokenizer, context=SimpleNamespace(length=32, mask_id=9))
+    assert framed(fake, [("ab", "c"), ("", "")], 16) == [[1, 1, 9, 1], [9]]
+    assert framed(fake, [("ab",), ("",)], 16) == [[1, 1], [9]]
+
+
+# Fine-tuning
+
+
+@given(st.lists(st.integers(1, 12), min_size=2, max_size=5), st.integers(0, 99))
+def test_a_row_s_logits_do_not_depend_on_what_fills_it(model, lengths, seed):
+    """Nor on the rows beside it; also of a network that takes no attention mask."""
+    draw = torch.Generator().manual_seed(seed)
+    rows = [torch.randint(0, 256, (n,), generator=draw).tolist() for n in lengths]
+    for fill in (None, 12):
+        module = NetworkWithHead(model.module.backbone, model.context.mask_id, 3, fill=fill, seed=seed).eval()
+        with torch.no_grad():
+            together = module(rows)
+            alone = torch.cat([module([row]) for row in rows])
+        torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
+
+
+def test_it_learns_and_is_a_function_of_its_seed_and_leaves_the_model_as_it_is(model):
+    before = {name: value.clone() for name, value in model.module.state_dict().items()}
+    state = torch.random.get_rng_state()
+    draw = torch.Generator().manual_seed(0)
+    rows = torch.randint(0, 4, (80, 6), generator=draw)
+    labels = (rows == 3).any(1).long()
+    recipe, calls = Recipe(epochs=8, batch_size=16, learning_rate=1e-2), []
+    one, again, other = (
+        fine_tuned(
+            model, rows.tolist(), labels, recipe, outputs=2, seed=seed, progress=lambda *done: calls.append(done)
+        )(rows.tolist())
+        for seed in (3, 3, 4)
+    )
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+    assert (one.argmax(-1) == labels).double().mean() > 0.9
+    assert calls[:40] == [(i + 1, 40) for i in range(40)]
+    assert all(torch.equal(value, before[name]) for name, value in model.module.state_dict().items())
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_random_weights_are_of_the_seed(model):
+    rows, labels = [[1, 2], [3]], torch.tensor([0.5, 1.0])
+    recipe = Recipe(epochs=1, batch_size=2, learning_rate=1e-9)
+    found = [
+        fine_tuned(model, rows, labels, recipe, outputs=1, seed=seed, trained=trained)(rows)
+        for seed, trained in ((1, True), (1, False), (1, False), (2, False))
+    ]
+    assert torch.equal(found[1], found[2])
+    assert not torch.equal(found[0], found[1])
+    assert not torch.equal(found[1], found[3])
+
+
+def test_dropout_is_drawn_by_the_seed(tmp_path):
+    make_run(tmp_path, "drops", "mdlm", backbone={"dropout": 0.2})
+    dropping = Model.from_run(tmp_path / "drops", "cpu")
+    rows, labels = [[1, 2, 3], [3, 1]], torch.tensor([0, 1])
+    recipe = Recipe(epochs=3, batch_size=1, learning_rate=1e-2)
+    one, again = (fine_tuned(dropping, rows, labels, recipe, outputs=2, seed=3)(rows) for _ in range(2))
+    assert torch.equal(one, again)
+
+
+# All nine
+
+
+@pytest.mark.slow
+def test_all_nine_tasks_are_measured_with_their_average_over_seeds(root, model):
+    task = GlueTask(path=str(root / "glue"), seeds=2, **FAST)
+    calls = []
+    found = task.measure(model, root / "dit", seed=3, progress=lambda *done: calls.append(done))
+    names = [f"{p} {m}{e}" for p, spec in PROBLEMS.items() for e in spec.held_out for m in spec.metrics]
+    assert list(found) == [*names, "average", MAJORITY]
+    assert calls[-1] == (2 * 9 * 12 * 4,) * 2
+    assert [done for done, _ in calls] == list(range(1, len(calls) + 1))
+    for each in list(found.values())[:-1]:
+        assert each.items == 2
+        assert each.stderr is not None
+    by_task = [[found[name].value for name in names if name.split()[0] == problem] for problem in PROBLEMS]
+    assert found["average"].value == pytest.approx(np.mean([np.mean(values) for values in by_task]))
+    assert found["average"].value > found[MAJORITY].value + 0.15
+    assert json.dumps({name: each.to_table() for name, each in found.items()})
+    one = GlueTask(path=str(root / "glue"), tasks=("rte",), **FAST).measure(model, root / "dit", seed=3)
+    assert one["average"].value == one["rte accuracy"].value == found["rte accuracy"].sums[0]
+
+
+def test_a_task_alone_with_one_seed(root, model):
+    task = GlueTask(path=str(root / "glue"), tasks=("mnli", "stsb"), epochs=1)
+    found = task.measure(model, root / "dit", seed=3)
+    assert list(found) == [
+        "mnli accuracy_matched",
+        "mnli accuracy_mismatched",
+        "stsb pearson",
+        "stsb spearman",
+        "average",
+        MAJORITY,
+    ]
+    assert all((each.items, each.stderr) == (1, None) for each in found.values())
+    train, *held_out = (read("mnli", root / "glue", split).labels for split in splits_of("mnli"))
+    usual = max(set(train), key=train.count)
+    assert found[MAJORITY].value == pytest.approx(np.mean([np.equal(labels, usual).mean() for labels in held_out]) / 2)
+
+
+def test_what_the_scores_depend_on(root, tmp_path):
+    write(tmp_path)
+    one, other = GlueTask(path=str(root / "glue")).inputs(None), GlueTask(path=str(tmp_path)).inputs(None)
+    assert one == other
+    assert len(one) == 19
+    (Path(tmp_path) / "RTE" / "dev.tsv").write_text("changed")
+    assert {name for name in one if one[name] != GlueTask(path=str(tmp_path)).inputs(None)[name]} == {"RTE/dev.tsv"}
+
+
+def test_the_command_prints_the_scores_and_what_published_ones_differ_in(root, atat, monkeypatch):
+    monkeypatch.chdir(root)
+    task = "{use = 'glue', tasks = ['rte'], epochs = 1}"
+    out = printed(atat, "eval", "dit", "--task", task)
+    assert all(said in out for said in ("rte accuracy", MAJORITY, NOTE))
+    assert out.endswith(printed(atat, "eval", "dit", "--task", task)), "what was measured is read"
