@@ -1,4 +1,4 @@
-"""DNA in the zoo: a tokenizer, corpora, a convolutional backbone, k-mers as importance and masks, and GUE's tasks."""
+"""DNA in the zoo: a tokenizer, corpora, a convolutional backbone, k-mers as importance and masks, and tasks."""
 
 from atat_zoo.registry import hookimpl
 
@@ -35,6 +35,14 @@ def atat_zoo_estimator() -> list[type]:
     from atat_zoo_genomics.estimator import KmerEstimator
 
     return [KmerEstimator]
+
+
+@hookimpl
+def atat_zoo_task() -> list[type]:
+    """Return the tasks of this package."""
+    from atat_zoo_genomics.tasks import GenomicBenchmarksTask, GueTask
+
+    return [GueTask, GenomicBenchmarksTask]
 
 
 @hookimpl

@@ -27,7 +27,27 @@ def _csv(folder: Path) -> dict[str, Any]:
     return {"train": [str(folder / "train.csv")]}
 
 
+def _gue(folder: Path) -> dict[str, Any]:
+    for split in ("train", "test"):
+        path = folder / "tf" / "0" / f"{split}.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [f"{each},{i % 2}\n" for i, each in enumerate(_SEQUENCES[:12])]
+        path.write_text("sequence,label\n" + "".join(rows))
+    return {"path": str(folder), "only": ["tf_0"], "epochs": 1}
+
+
+def _benchmarks(folder: Path) -> dict[str, Any]:
+    for i, each in enumerate(_SEQUENCES[:12]):
+        for split in ("train", "test"):
+            path = folder / "demo_human_or_worm" / split / ("human", "worm")[i % 2] / f"{i}.txt"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(each)
+    return {"path": str(folder), "only": ["demo_human_or_worm"], "epochs": 1}
+
+
 EXAMPLES = {
+    ("task", "gue"): _gue,
+    ("task", "genomic_benchmarks"): _benchmarks,
     ("corpus", "fasta"): _fasta,
     ("corpus", "fastq"): _fastq,
     ("corpus", "dna_csv"): _csv,

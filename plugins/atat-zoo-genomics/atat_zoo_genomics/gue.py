@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from atat_zoo.errors import UserError, nearest
 from atat_zoo_genomics.corpora import bases, rows
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 
     import numpy as np
     from numpy.typing import NDArray
-    from torch import Tensor
 
     from atat_zoo.model import Model
 
@@ -41,6 +39,7 @@ TASKS: dict[str, Task] = {
     **{f"tf_{i}": Task(f"tf/{i}", 100) for i in range(5)},
     "virus_covid": Task("virus/covid", 1000, 9, "f1"),
 }
+NEEDS = "gue needs the package scikit-learn; install it with `pip install 'atat-zoo-genomics[gue]'`"
 # C of the logistic regression, of which dev chooses.
 _STRENGTHS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 
@@ -132,7 +131,7 @@ def gue(
         UserError: when a file or the run is not there, or does not fit.
     """
     if not find_spec("sklearn"):
-        raise UserError("gue needs the package scikit-learn; install it with `pip install 'atat-zoo-genomics[gue]'`")
+        raise UserError(NEEDS)
     from atat_zoo.model import Model
 
     train, dev, held_out = (read(task, data, name) for name in ("train", "dev", split))
@@ -163,7 +162,7 @@ def by_kmers(task: str, train: Examples, dev: Examples, k: int = 6) -> Predict:
 def fitted(task: str, model: Model, train: Examples, seed: int, recipe: Recipe, *, trained: bool) -> Predict:
     """Train a run's network with a head for the classes, and return what predicts.
 
-    The head reads the mean and the largest value of each hidden channel. Shorter sequences are filled with masks.
+    Shorter sequences are filled with masks; see `fine_tuned`.
 
     Args:
         task: of `TASKS`.
@@ -173,62 +172,27 @@ def fitted(task: str, model: Model, train: Examples, seed: int, recipe: Recipe, 
         recipe: how it is trained.
         trained: whether it begins with the run's weights, or with random ones.
     """
-    import copy
-
-    import attrs
     import torch
-    from torch import nn
 
-    from atat_zoo.objectives.assembly import assemble
+    from atat_zoo.tasks import fine_tuning
 
-    module: Any = model.module
-    if not trained:
-        module = assemble(model.experiment, attrs.evolve(model.context, seed=seed))
-    network = copy.deepcopy(module.backbone)
-    draw = torch.Generator().manual_seed(seed)
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        head = nn.Linear(2 * network.embedding.embedding_dim, TASKS[task].classes)
-    mask_id = model.context.mask_id
-
-    def tokens_of(texts: Sequence[str]) -> Tensor:
-        ids = [torch.tensor(each) for each in model.tokenizer.encode_batch(texts)]
+    def tokens_of(texts: Sequence[str]) -> list[list[int]]:
+        ids = model.tokenizer.encode_batch(texts)
         if (longest := max(map(len, ids))) > model.context.length:
             raise UserError(
                 f"{task} has a sequence of {longest} tokens, and the run has learned {model.context.length}; "
                 f"train one with data.length = {longest}"
             )
-        return nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=mask_id)
+        return ids
 
-    def logits(tokens: Tensor) -> Tensor:
-        t = torch.zeros(len(tokens)) if network.reads_time else None
-        hidden, here = network(tokens, t), (tokens != mask_id)[..., None]
-        mean = (hidden * here).sum(1) / here.sum(1).clamp(min=1)
-        return head(torch.cat([mean, hidden.masked_fill(~here, -torch.inf).amax(1)], dim=-1))
-
-    tokens, labels = tokens_of(train.texts), torch.from_numpy(train.labels)
-    weights = [*(p for p in network.parameters() if p.requires_grad), *head.parameters()]
-    optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=0.01)
-    steps = recipe.epochs * math.ceil(len(tokens) / recipe.batch_size)
-
-    def rate(step: int) -> float:
-        """Return the share of the learning rate: up in a tenth of the steps, and down to zero."""
-        return min((step + 1) / max(1, steps // 10), 1 - step / steps)
-
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
-    for _ in range(recipe.epochs):
-        for some in torch.split(torch.randperm(len(tokens), generator=draw), recipe.batch_size):
-            loss = nn.functional.cross_entropy(logits(tokens[some]), labels[some])
-            loss.backward()
-            nn.utils.clip_grad_norm_(weights, 1.0)
-            optimizer.step()
-            schedule.step()
-            optimizer.zero_grad()
-    network.eval()
-
-    def predict(texts: Sequence[str]) -> NDArray[np.int64]:
-        with torch.no_grad():
-            found = torch.cat([logits(some) for some in torch.split(tokens_of(texts), 512)])
-        return found.argmax(-1).numpy()
-
-    return predict
+    predict = fine_tuning.fine_tuned(
+        model,
+        tokens_of(train.texts),
+        torch.from_numpy(train.labels),
+        fine_tuning.Recipe(**recipe._asdict()),
+        outputs=TASKS[task].classes,
+        seed=seed,
+        trained=trained,
+        attends=False,
+    )
+    return lambda texts: predict(tokens_of(texts)).argmax(-1).numpy()

@@ -1,0 +1,130 @@
+"""GUE and the Genomic Benchmarks as tasks: what they find, of which files, and what is said where these are absent."""
+
+import numpy as np
+import pytest
+import torch
+from atat_zoo_genomics import tasks
+from atat_zoo_genomics.gue import TASKS
+from atat_zoo_genomics.tasks import BENCHMARKS, GenomicBenchmarksTask, GueTask
+from test_measured import planted, saved
+
+from atat_zoo.errors import UserError
+
+FAST = {"epochs": 6, "batch_size": 32, "learning_rate": 1e-2}
+
+
+def benchmarks(root, name, train=300, test=120):
+    """Write a data set as the package genomic-benchmarks does: a folder for each class, a file for each sequence."""
+    for seed, (split, count) in enumerate({"train": train, "test": test}.items()):
+        for number, (text, label) in enumerate(zip(*planted(count, seed), strict=True)):
+            kind = ("negative", "positive", "third")[number % 3 if BENCHMARKS[name] == 3 else label]
+            file = root / name / split / kind / f"{number}.txt"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+    return root
+
+
+@pytest.fixture
+def model(tmp_path):
+    (tmp_path / "run").mkdir()
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"{split}.csv").write_text("sequence,label\nACGT,0\n")
+    return saved(tmp_path, tmp_path / "run")
+
+
+def gue_files(root, name):
+    for seed, (split, count) in enumerate({"train": 300, "test": 120}.items()):
+        path = root / TASKS[name].folder / f"{split}.csv"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = [f"{text},{label}\n" for text, label in zip(*planted(count, seed), strict=True)]
+        path.write_text("sequence,label\n" + "".join(rows))
+
+
+def test_gue_is_measured_with_its_average_over_seeds(model, tmp_path):
+    names = ("tf_0", "mouse_1")
+    for name in names:
+        gue_files(tmp_path / "GUE", name)
+    task, calls = GueTask(path=str(tmp_path / "GUE"), only=names, seeds=2, epochs=1), []
+    assert list(task.absent()) == []
+    assert set(task.inputs(None)) == {f"{name}.{split}" for name in names for split in ("train", "test")}
+    found = task.measure(model, tmp_path / "run", seed=3, progress=lambda *done: calls.append(done))
+    assert list(found) == ["tf_0 mcc", "mouse_1 mcc", "average"]
+    assert calls == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert all(each.items == 2 for each in found.values())
+    assert found["average"].value == pytest.approx((found["tf_0 mcc"].value + found["mouse_1 mcc"].value) / 2)
+
+
+@pytest.mark.slow
+def test_what_is_planted_is_found_in_five_folds(model, tmp_path):
+    name = "human_nontata_promoters"
+    task = GenomicBenchmarksTask(path=str(benchmarks(tmp_path / "data", name)), only=(name,), **FAST)
+    found = task.measure(model, tmp_path / "run", seed=3)
+    assert list(found) == [f"{name} test", f"{name} left out", "average"]
+    assert found["average"].value == found[f"{name} test"].value > 0.75
+    assert found[f"{name} left out"].value > 0.75
+    assert all(each.items == 5 for each in found.values())
+
+
+def test_each_training_sequence_is_left_out_once_and_no_fold_trains_on_it(model, tmp_path, monkeypatch):
+    """The 26 sequences divide into folds of 6, 5, 5, 5 and 5; labels tell them apart."""
+    name = "human_enhancers_cohn"
+    benchmarks(tmp_path / "data", name, train=26, test=7)
+    trained, asked = [], []
+
+    def fine_tuned(model, rows, labels, recipe, *, outputs, seed, **_):
+        trained.append([tuple(row) for row in rows])
+        return lambda rows: asked.append([tuple(row) for row in rows]) or torch.zeros(len(rows), outputs)
+
+    monkeypatch.setattr("atat_zoo.tasks.fine_tuning.fine_tuned", fine_tuned)
+    task = GenomicBenchmarksTask(path=str(tmp_path / "data"), only=(name,))
+    found = task.measure(model, tmp_path / "run", seed=3)
+    left_out, tests = asked[::2], asked[1::2]
+    everything = sorted(row for fold in left_out for row in fold)
+    assert len(everything) == len(set(everything)) == 26
+    assert sorted(map(len, left_out)) == [5, 5, 5, 5, 6]
+    for rest, fold in zip(trained, left_out, strict=True):
+        assert sorted(rest + fold) == everything
+    assert all(test == tests[0] for test in tests)
+    share = np.mean([not label for label in planted(7, 1)[1]])
+    assert found[f"{name} test"].value == pytest.approx(share)  # class 0 is the folder `negative`
+
+
+def test_three_classes_are_numbered_by_their_names(model, tmp_path):
+    name = "human_ensembl_regulatory"
+    task = GenomicBenchmarksTask(path=str(benchmarks(tmp_path, name, train=30, test=9)), only=(name,), epochs=1)
+    assert list(task.absent()) == []
+    rows, labels = task._read(model, name, "test")
+    assert labels.tolist() == [0] * 3 + [1] * 3 + [2] * 3
+    assert all(len(row) == 40 for row in rows)
+
+
+def test_what_is_absent_is_said_with_where_it_is_had(tmp_path, monkeypatch):
+    (said,) = GenomicBenchmarksTask(path=str(tmp_path)).absent()
+    assert all(f"{tmp_path}/{name}/{split} has 0 folders" in said for name in BENCHMARKS for split in ("train", "test"))
+    assert "fetch the data sets by the package genomic-benchmarks" in said
+    one, other = GueTask(path=str(tmp_path), only=("H3",)).absent()
+    assert "has none of EMP/H3/train.csv" in one
+    assert "GUE is had from github.com/MAGICS-LAB/DNABERT_2" in other
+    monkeypatch.setattr(tasks, "find_spec", lambda name: None)
+    assert "scikit-learn" in next(iter(GueTask(path=str(tmp_path), only=("H3",)).absent()))
+
+
+def test_mistakes(model, tmp_path):
+    with pytest.raises(ValueError, match="there is no 'tf_9'; did you mean 'tf_"):
+        GueTask(only=("tf_9",))
+    name = "demo_human_or_worm"
+    task = GenomicBenchmarksTask(path=str(benchmarks(tmp_path, name, train=4, test=3)), only=(name,))
+    with pytest.raises(UserError, match="has 4 sequences, fewer than the 5 folds"):
+        task.measure(model, tmp_path / "run", seed=0)
+    (tmp_path / name / "train" / "negative" / "x.txt").touch()
+    with pytest.raises(UserError, match=r"x\.txt has no sequence"):
+        task.measure(model, tmp_path / "run", seed=0)
+
+
+def test_the_scores_are_of_the_files(tmp_path):
+    name = "human_ocr_ensembl"
+    task = GenomicBenchmarksTask(path=str(benchmarks(tmp_path, name, train=4, test=3)), only=(name,))
+    before = task.inputs(None)
+    assert task.inputs(None) == before
+    next(iter((tmp_path / name / "test").glob("*/*.txt"))).write_text("ACGT")
+    assert task.inputs(None) != before
