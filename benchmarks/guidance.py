@@ -20,7 +20,9 @@ import torch
 
 from atat_zoo.cli import console
 from atat_zoo.diffusion.statistics import ratio
-from atat_zoo.measure.sampling import unigram_entropy
+from atat_zoo.measure.metrics import UnigramEntropyMetric
+from atat_zoo.measure.overlap import pieces
+from atat_zoo.measure.written import ScoredTexts, values_of
 from atat_zoo.model import Model
 from atat_zoo.registry import Zoo
 
@@ -150,6 +152,8 @@ def measured(
     # What was given is not counted for what was written.
     texts = [text.removeprefix(setting.prompt) for text in made.texts]
     skipped = len(model.tokenizer.encode(setting.prompt))
+    cut = [pieces(ids[skipped:], ()) for ids in made.sample.tokens.cpu().numpy()]
+    (entropy,) = values_of([UnigramEntropyMetric()], ScoredTexts(texts=texts, pieces=cut)).values()
     nats = None if judge is None else judge.nats(texts)
     perplexity, error = (None, None) if nats is None else ratio(*nats)
     exp = torch.tensor(perplexity).exp().item() if perplexity is not None else None
@@ -160,7 +164,7 @@ def measured(
         "named": share(texts, NAMED),
         "related": share(texts, RELATED),
         "texts": holding(texts, NAMED),
-        "unigram_entropy": unigram_entropy([ids[skipped:] for ids in made.sample.tokens.cpu().numpy()]),
+        "unigram_entropy": entropy.value,
         "generative_perplexity": exp,
         "generative_perplexity_stderr": None if exp is None or error is None else exp * error,
         "nfe": float(made.sample.nfe.double().mean()),

@@ -46,7 +46,7 @@ _OPTIONS = {
     "text": click.option("--corpus", "text", help="Other text: files, the name of a corpus, or a table {use = …}."),
     "split": _choice("--split", ["validation", "test"], "Held-out text; the experiment's when absent."),
     "bound": click.option("--bound", help="exact_k, continuous_t, or a table like {use = 'discrete_t', steps = 8}."),
-    "metrics": click.option("--metric", "metrics", multiple=True, help="brier_score, top_accuracy, …, or a table."),
+    "metrics": click.option("--metric", "metrics", multiple=True, help="A metric, or a table {use = …}. Repeatable."),
     "tasks": click.option("--task", "tasks", multiple=True, help="zero_shot, infilling, …, or a table. Repeatable."),
     "orders": count("--orders", 1, "Orders averaged inside the policy bound; 1 when absent, 64 for claims."),
     "sequences": count("--sequences", 0, "Maximum number of sequences; 0 for all."),

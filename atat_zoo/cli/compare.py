@@ -16,7 +16,7 @@ from atat_zoo.errors import UserError, nearest
 from atat_zoo.experiment import from_table
 from atat_zoo.results.evaluation import LIKELIHOOD
 from atat_zoo.results.format import NONE, cell, change, number, with_error
-from atat_zoo.results.naming import PERPLEXITY, TABLE, title
+from atat_zoo.results.naming import PERPLEXITY, TABLE, title, words
 from atat_zoo.run import RunFolder
 from atat_zoo.run.changes import between_models
 
@@ -141,14 +141,14 @@ def quality(comparison: Comparison) -> Cells:
     quantities = list(dict.fromkeys(name for row in comparison.rows for name in row.bounds))
     metrics = list(dict.fromkeys(name for row in comparison.rows for name in row.run.metrics))
     columns = ["run", "objective", *(title(name) for name in quantities)]
-    columns += ["difference, nats per token", "ratio", "bits per byte", *(name.replace("_", " ") for name in metrics)]
+    columns += ["difference, nats per token", "ratio", "bits per byte", *map(words, metrics)]
     rows = []
     for row in comparison.rows:
         bounds, own = [row.bounds.get(name) for name in quantities], row.bounds[comparison.quantity]
         cells = [with_error(bound.value, bound.stderr, ".2f") if bound else NONE for bound in bounds]
         cells += [*difference_of(row.differences[comparison.quantity]), f"{own.bits_per_byte:.4f}"]
         found = [row.run.metrics.get(name) for name in metrics]
-        cells += [with_error(each.value, each.stderr, ".4f") if each else NONE for each in found]
+        cells += [each.said if each else NONE for each in found]
         rows.append([row.run.name, row.run.objective, *cells])
     return columns, rows
 
@@ -207,8 +207,8 @@ def notes(comparison: Comparison) -> list[str]:
     text = f"{comparison.sequences:,} sequences of {where} text, {comparison.tokens:,} tokens"
     lines = [*_conditions(comparison, text), *_sentences_on_differences(comparison)]
     if any(row.run.metrics for row in comparison.rows):
-        averaged = "Metrics of the predictions at masked tokens, averaged over the same masks with the bound's weights"
-        lines.append(f"{averaged}; brier score: 0 is perfect, 2 the worst.")
+        averaged = "Metrics of predictions are of masked tokens, averaged over the same masks with the bound's weights"
+        lines.append(f"{averaged}; brier score: 0 is perfect, 2 the worst. Metrics of texts are of what a run writes.")
     lines += _tables(comparison)
     exact = [row.run.name for row in comparison.rows if row.run.method == LIKELIHOOD]
     if exact:

@@ -138,7 +138,7 @@ def lines(evaluation: Evaluation) -> list[str]:
             value += f"; the model's is {abs(less):.0%} {'lower' if less >= 0 else 'higher'}"
         numbers.append((naming.UNIGRAM_PERPLEXITY, value))
     for title, metric in evaluation.metrics.items():
-        numbers.append((title.replace("_", " "), with_error(metric.value, metric.stderr, ".4f")))
+        numbers.append((naming.words(title), metric.said))
     if beside := evaluation.count_table:
         same = "tokens and masks" if evaluation.draws else "tokens"
         value = f"{with_error(beside.value, beside.stderr, '.1f')} on the same {same}; the model's is {beside.verdict}"

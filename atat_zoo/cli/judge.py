@@ -14,7 +14,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_overrides
 from atat_zoo.registry import Zoo
 from atat_zoo.results.format import NONE, cell, with_error
-from atat_zoo.results.naming import GENERATIVE_PERPLEXITY
+from atat_zoo.results.naming import GENERATIVE_PERPLEXITY, words
 from atat_zoo.run import RunFolder
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _NGRAM = "n of the n-grams to look up in the training text; 4, 8 and 13 when abs
 @options("length", "seed", "sampler", "split")
 @click.option("--mauve", is_flag=True, help="MAUVE against held-out text, on the judge's features.")
 @count("--ngram", 1, _NGRAM, multiple=True)
-@options("device", "json")
+@options("metrics", "device", "json")
 def judge(
     run: Path,
     overrides: tuple[str, ...],
@@ -43,6 +43,7 @@ def judge(
     split: str | None,
     mauve: bool,
     ngram: tuple[int, ...],
+    metrics: tuple[str, ...],
     device: str,
     as_json: bool,
     **given: Any,
@@ -54,8 +55,11 @@ def judge(
     # Mistakes in the names are reported before torch is imported.
     chosen = judge_of(by, run)
     experiment = from_overrides(RunFolder(run).table(), with_sampler(overrides, sampler), f"{run}/resolved.toml")
+    further = tuple(named("metric", each) for each in metrics)
+    if wrong := [metric.name for metric in further if metric.reads != "texts"]:
+        raise UserError(f"--metric {wrong[0]}: reads no texts; name it with `atat eval`")
     if mauve:
-        from atat_zoo.measure.judging import check_mauve
+        from atat_zoo.measure.mauve import check_mauve
 
         check_mauve(number)
     scorer = chosen.build(device)
@@ -64,7 +68,7 @@ def judge(
 
     model = Model.from_run(run, device, step)
     given |= {"sampler": experiment.parts["sampler"], "number": number, "mauve": mauve}
-    given |= {"spec": with_options(model.experiment.evaluation, {"split": split})}
+    given |= {"spec": with_options(model.experiment.evaluation, {"split": split, "metrics": further})}
     with Bars(silent=as_json) as bars:
         sizes = tuple(sorted(set(ngram))) or SIZES
         judged = judge_run(model, run, scorer, chosen, sizes=sizes, progress=bars.working, **given)
@@ -93,7 +97,7 @@ def judge_of(text: str, run: Path) -> Any:
 
 
 def _show(judged: JudgedRun) -> None:
-    from atat_zoo.measure.judging import RELIABLE
+    from atat_zoo.measure.mauve import RELIABLE
 
     texts = f"{judged.number} texts of {judged.length} tokens by {judged.sampler['use']}"
     click.echo(f"{texts}, seed {judged.seed}, step {judged.step}\njudge: {judged.judge}")
@@ -104,7 +108,7 @@ def _show(judged: JudgedRun) -> None:
         click.echo(f"There are only {judged.data.texts} held-out texts.")
     if judged.model.mauve is not None and judged.number < RELIABLE:
         click.echo(f"MAUVE of fewer than {RELIABLE:,} texts hardly tells models apart.")
-    if judged.model.overlap.longest:
+    if judged.model.longest_copy_tokens:
         click.echo(f"longest copy: {judged.model.longest_copy!r}")
 
 
@@ -116,6 +120,7 @@ def _numbers(scores: Scores) -> list[tuple[str, str]]:
         ("network evaluations a text", cell(scores.nfe, ".1f", f" (at most {scores.max_nfe})")),
         ("tokens per second", cell(scores.tokens_per_second, ",.0f")),
         ("MAUVE", cell(scores.mauve, ".3f")),
-        *((f"{n}-grams copied", cell(scores.overlap.share(n), ".1%")) for n in scores.overlap.copied),
-        ("longest copy, tokens", str(scores.overlap.longest)),
+        *((f"{n}-grams copied", cell(share, ".1%")) for n, share in scores.copied.items()),
+        ("longest copy, tokens", str(scores.longest_copy_tokens)),
+        *((words(title), value.said) for title, value in scores.metrics.items()),
     ]

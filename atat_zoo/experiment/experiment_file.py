@@ -206,7 +206,8 @@ def conflicts(experiment: Experiment) -> list[Problem]:
         )
         problems.append(Problem("objective", text))
     used = (experiment.parts[kind] for kind in experiment.kinds)
-    for spec in (*used, experiment.evaluation.bound, *experiment.evaluation.tasks, *experiment.train.parts):
+    measured = (experiment.evaluation.bound, *experiment.evaluation.metrics, *experiment.evaluation.tasks)
+    for spec in (*used, *measured, *experiment.train.parts):
         problems += problems_of(spec, experiment)
     return problems
 

@@ -101,7 +101,10 @@ class EvaluationSpec:
     draws: int = param(4, help="masks drawn for every sequence", ge=1)
     bound: Any = part("bound", "exact_k", help="how the bound is estimated")
     batch_size: int = param(64, help="sequences evaluated at once", ge=1)
-    metrics: Any = parts("metric", help="further numbers of the predictions")
+    metrics: Any = parts("metric", help="further numbers of the predictions, or of texts that the model writes")
+    texts: int = param(
+        64, help="texts written where metrics read texts; at most as many as there are held-out sequences", ge=1
+    )
     tasks: Any = parts("task", help="held-out problems that are measured after the training")
     samples: int = param(3, help="texts written to samples.txt after the training", ge=0)
 

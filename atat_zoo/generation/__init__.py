@@ -63,15 +63,17 @@ class Writer:
         prompt: str = "",
         suffix: str = "",
         batch_size: int = 64,
+        rows: Tensor | None = None,
         observe: Observer | None = None,
     ) -> Generation:
         """Write `number` texts that begin with a prompt and end with a suffix, `batch_size` at once.
 
         A text has `length` tokens, prompt, BOS and EOS included; the training length if None. The same seed writes the
         same texts. Text n does not depend on their number, except for the rounding of a network that computes several
-        texts at once. `observe` is called with a record of each step; see `Sampler.sample`. Rows are numbered over all
-        texts. It raises `UserError` when a number is too small, the length exceeds the training length and the sampler
-        does not go block by block, or prompt and suffix do not fit.
+        texts at once; only those of the numbers `rows`, int64 [n], are written, if these are given. `observe` is called
+        with a record of each step; see `Sampler.sample`. Rows are numbered over all texts. It raises `UserError` when a
+        number is too small, the length exceeds the training length and the sampler does not go block by block, or
+        prompt and suffix do not fit.
         """
         import torch
 
@@ -82,10 +84,11 @@ class Writer:
         refuse_length(sampler, number, length, self.length)
         words = SpaceAwareTokenizer(self.tokenizer)
         row, opening = prompted(words, self.special, length, prompt, suffix, seen=self.length)
-        tokens = torch.tensor(row, dtype=torch.int64, device=self.device).expand(number, length)
+        rows = torch.arange(number, device=self.device) if rows is None else rows.to(self.device)
+        tokens = torch.tensor(row, dtype=torch.int64, device=self.device).expand(len(rows), length)
         started = time.perf_counter()
         writer = require_leading_space(self, opening, words)
-        sample = writer.fill(sampler, tokens, seed=seed, batch_size=batch_size, observe=observe)
+        sample = writer.fill(sampler, tokens, rows=rows, seed=seed, batch_size=batch_size, observe=observe)
         texts = [self.tokenizer.decode(ids) for ids in sample.tokens.tolist()]
         return Generation(texts=texts, sample=sample, seconds=time.perf_counter() - started)
 

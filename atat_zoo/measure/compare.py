@@ -18,6 +18,7 @@ from atat_zoo.measure import Progress
 from atat_zoo.measure.likelihood import bound_value, measure
 from atat_zoo.measure.ngram import NGramNats, figure, measure_ngram
 from atat_zoo.measure.text import byte_counts, check_evaluation, text_of
+from atat_zoo.measure.written import measure_texts
 from atat_zoo.model import Model
 from atat_zoo.parsing import read
 from atat_zoo.results.evaluation import BoundValue, MetricValue, NGramFigure, method_of
@@ -77,6 +78,7 @@ def numbers_of(
 ) -> dict[str, Any]:
     """Return the measured fields of a `MeasuredRun`; `data` are its training shards, the options those of `measure`."""
     measured = measure(model.module, tokens, maskable, spec, **options)
+    of_texts = measure_texts(model, tokens, maskable, spec, seed=options["seed"])
     exact, masks = model.experiment.parts["objective"].exact, {"seed": options["seed"], "rows": measured.rows}
     ngram = measure_ngram(model.module, data, tokens, maskable, spec, exact=exact, **masks) if data else None
     total, without = sizes(model.module, model.context.vocabulary_size)
@@ -89,7 +91,7 @@ def numbers_of(
         "ngram": ngram,
         "parameters": total,
         "without_embeddings": without,
-        "metrics": measured.metrics,
+        "metrics": {**measured.metrics, **of_texts},
     }
 
 

@@ -1,48 +1,34 @@
-"""Generate texts with a run, and score them and as many held-out texts of the same length with a judge.
+"""Generate texts with a run, and score them and as many held-out texts of the same length with a judge."""
 
-MAUVE is the similarity of two sets of texts, on the judge's features (Pillutla et al., NeurIPS 2021). Computed by its
-authors' package, which compares histograms over n/10 clusters of features along a curve of mixtures.
-"""
-
-import os
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from importlib.util import find_spec
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
-import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
 from atat_zoo.data import is_framed
 from atat_zoo.data.build import build
-from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation import Generation
 from atat_zoo.measure import StageProgress
 from atat_zoo.measure.judges import JudgeModel
-from atat_zoo.measure.overlap import Overlap, overlap, pieces
-from atat_zoo.measure.sampling import Judged, costs, variety
+from atat_zoo.measure.mauve import check_mauve
+from atat_zoo.measure.metrics import CopiedMetric, GenerativeMetric, LongestCopyMetric, MauveMetric, Metric, reading
+from atat_zoo.measure.overlap import overlap, pieces
+from atat_zoo.measure.sampling import VARIETY, Judged, costs, variety
 from atat_zoo.measure.text import held_out_text, special_ids
+from atat_zoo.measure.written import Judges, ScoredTexts, sizes_of, values_of
 from atat_zoo.model import Model
 from atat_zoo.registry.spec import unstructure
+from atat_zoo.results.evaluation import MetricValue
 from atat_zoo.results.store import RunResult, finite
 from atat_zoo.samplers import Sampler
 from atat_zoo.tokenizers import TokenizerModel
 
-Tokens = NDArray[np.int64]
-
 SIZES = (4, 8, 13)
-# The package makes one cluster per ten texts, and at least two clusters.
-FEWEST = 20
-# Below this number, MAUVE depends more on the clustering than on the texts.
-RELIABLE = 1000
-SEED = 25  # of the clustering: the package's default, so that its users get the same result
 
 
 @attrs.frozen(kw_only=True)
@@ -60,48 +46,58 @@ class Scores(Judged):
     max_nfe: int | None  # the maximum that the sampler's settings allow
     tokens_per_second: float | None  # while sampling, special tokens included
     mauve: float | None  # against other held-out text, or None if not requested
-    overlap: Overlap  # with the training text
-    longest_copy: str  # the longest copied span, as text
+    copied: Mapping[int, float | None]  # share of the n-grams that occur in the training text, by n
+    longest_copy: str  # the longest span that occurs there, as text
+    longest_copy_tokens: int
+    metrics: Mapping[str, MetricValue] = attrs.field(factory=dict)  # further ones, by title
 
     def to_table(self) -> dict[str, Any]:
         """Return the numbers as a JSON object."""
-        copied = {str(n): self.overlap.share(n) for n in self.overlap.copied}
-        table = self.named() | attrs.asdict(self, filter=lambda field, _: field.name != "overlap")
-        return table | {"copied": copied, "longest_copy_tokens": self.overlap.longest}
+        return self.named() | attrs.asdict(self) | {"copied": {str(n): share for n, share in self.copied.items()}}
+
+
+def scored_by(judge: Any, sizes: Sequence[int], mauve: bool) -> tuple[Metric, ...]:
+    """Return the metrics of `Scores`, by the specification of a judge."""
+    copied = (CopiedMetric(n=n) for n in sizes)
+    of_judge = GenerativeMetric(judge=judge), *([MauveMetric(judge=judge)] if mauve else [])
+    return (*of_judge, *VARIETY, *copied, LongestCopyMetric())
 
 
 def score(
-    texts: Sequence[str],
-    tokens: Sequence[Tokens],
-    judge: JudgeModel,
+    texts: ScoredTexts,
+    metrics: Sequence[Metric],
+    judges: Judges,
     *,
     tokenizer: TokenizerModel,
-    overlap: Overlap,
+    further: Sequence[Metric] = (),
     written: Generation | None = None,
-    mauve: float | None = None,
 ) -> Scores:
-    """Return the numbers of some texts, given also as ids of `tokenizer`, int64 [L] each.
+    """Return the numbers of some texts, by the metrics of `scored_by`, and further ones.
 
-    `overlap` is theirs with the training text, `written` their generation if one of our models wrote them.
+    `written` is their generation if one of our models wrote them.
     """
-    nats, counted = judge.nats(texts)
-    if not int(counted.sum()):
-        raise UserError(f"the judge {judge.title} finds nothing to score in {len(texts)} texts; ask for longer ones")
-    value, error = ratio(nats, counted)
-    parts = [pieces(ids, special_ids(tokenizer)) for ids in tokens]
+    found = values_of([*metrics, *further], texts, judges)
+    (of_judge, *_), overlap = metrics, texts.overlap
+    assert isinstance(of_judge, GenerativeMetric)
+    assert overlap is not None
+    counted = {name: number for name, (number,) in (found[of_judge.title].table or {}).items()}
+    if not counted["tokens"]:
+        title = judges(of_judge.judge).title
+        raise UserError(f"the judge {title} finds nothing to score in {len(texts.texts)} texts; ask for longer ones")
     unknown: dict[str, Any] = dict.fromkeys(("nfe", "max_nfe", "tokens_per_second"))
-    cost = costs(written.sample, written.seconds) if written else unknown
     return Scores(
-        texts=len(texts),
-        tokens=sum(len(piece) for text in parts for piece in text),
-        judged_tokens=int(counted.sum()),
-        nats_per_token=value,
-        nats_per_token_stderr=error,
-        mauve=mauve,
-        overlap=overlap,
+        texts=len(texts.texts),
+        tokens=sum(len(piece) for text in texts.pieces for piece in text),
+        judged_tokens=int(counted["tokens"]),
+        nats_per_token=counted["nats_per_token"],
+        nats_per_token_stderr=counted["nats_per_token_stderr"],
+        mauve=found["mauve"].value if "mauve" in found else None,
+        copied={metric.n: finite(found[metric.title].value) for metric in metrics if isinstance(metric, CopiedMetric)},
         longest_copy=tokenizer.decode(overlap.span),
-        **variety(parts),
-        **cost,
+        longest_copy_tokens=overlap.longest,
+        metrics={metric.title: found[metric.title] for metric in further},
+        **variety(found),
+        **(costs(written.sample, written.seconds) if written else unknown),
     )
 
 
@@ -129,7 +125,8 @@ class JudgedRun(RunResult):
     @property
     @override
     def settings(self) -> tuple[Any, ...]:
-        return self.judge_table, self.sampler, self.split, self.model.mauve is None, list(self.model.overlap.copied)
+        further = [sorted(self.model.metrics)] if self.model.metrics else []
+        return self.judge_table, self.sampler, self.split, self.model.mauve is None, list(self.model.copied), *further
 
     @override
     def to_table(self) -> dict[str, Any]:
@@ -154,9 +151,12 @@ def judge_run(
 ) -> JudgedRun:
     """Generate texts with a model, score them and held-out texts, and save the result in the run folder.
 
-    Most arguments are those of `bench`; `judge_spec` is the judge's specification, `spec` gives the split, `sizes` the
-    n of the n-grams to look up in the training text. MAUVE uses the judge's features.
+    Most arguments are those of `bench`; `judge_spec` is the judge's specification, `spec` gives the split and further
+    metrics, `sizes` the n of the n-grams to look up in the training text. MAUVE uses the judge's features.
     """
+    metrics, further = scored_by(judge_spec, sizes, mauve), reading(spec.metrics, "texts")
+    if twice := [metric.title for metric in further if metric.title in {ours.title for ours in metrics}]:
+        raise UserError(f"--metric: {twice[0]!r} is among the scores of every judgement; leave it out")
     if mauve:
         check_mauve(number)
     report = progress or (lambda stage, done, total: None)
@@ -169,28 +169,26 @@ def judge_run(
     report("writing", 0, number)
     generation = model.sample(number, sampler=sampler, length=length, seed=seed)
     report("writing", number, number)
-    written, held_out = [row.cpu().numpy() for row in generation.sample.tokens], [row.numpy() for row in data]
-    tokenizer = model.tokenizer
+    tokenizer, judges = model.tokenizer, Judges(known=[(judge_spec, judge)])
+    special = special_ids(tokenizer)
+    cut = [[pieces(row.cpu().numpy(), special) for row in rows] for rows in (generation.sample.tokens, data)]
     copied = overlap(
-        [written, held_out],
+        cut,
         build(model.experiment),
-        sizes=sizes,
-        special=special_ids(tokenizer),
+        sizes=sizes_of([*metrics, *further]) or (),
         progress=lambda done, total: report("reading the training text", done, total),
     )
-    real = [tokenizer.decode(ids.tolist()) for ids in held_out]
-    distances: list[float | None] = [None, None]
+    compared = [tokenizer.decode(ids.tolist()) for ids in reference]
     report("judging", 0, 2)
-    if mauve:
-        features = judge.features([tokenizer.decode(ids.tolist()) for ids in reference])
-        distances[0] = mauve_of(judge.features(generation.texts), features)
-        if reference is not data and len(data) == number:
-            distances[1] = mauve_of(judge.features(real), features)
-    of_model = score(
-        generation.texts, written, judge, tokenizer=tokenizer, overlap=copied[0], written=generation, mauve=distances[0]
-    )
+    texts = ScoredTexts(texts=generation.texts, pieces=cut[0], references=compared, overlap=copied[0])
+    of_model = score(texts, metrics, judges, tokenizer=tokenizer, further=further, written=generation)
     report("judging", 1, 2)
-    of_data = score(real, held_out, judge, tokenizer=tokenizer, overlap=copied[1], mauve=distances[1])
+    # Held-out text that there is not twice is not compared with itself.
+    apart = reference is not data and len(data) == number
+    theirs = [metric for metric in metrics if apart or not isinstance(metric, MauveMetric)]
+    real = [tokenizer.decode(ids.tolist()) for ids in data]
+    texts = ScoredTexts(texts=real, pieces=cut[1], references=compared, overlap=copied[1])
+    of_data = score(texts, theirs, judges, tokenizer=tokenizer, further=further)
     report("judging", 2, 2)
     result = JudgedRun(
         judge=judge.title,
@@ -222,38 +220,3 @@ def _held_out(
         rows = rows[:number]
         return rows, rows
     return rows[0::2], rows[1::2]
-
-
-def check_mauve(number: int) -> None:
-    """Check that there are enough texts on each side and that the package is installed."""
-    if number < FEWEST:
-        raise UserError(f"MAUVE needs {FEWEST} texts at least, and better {RELIABLE}, not {number}; raise --number")
-    if find_spec("mauve") is None:
-        raise UserError("MAUVE needs the package mauve-text; install it with `pip install 'atat-zoo[mauve]'`")
-
-
-def mauve_of(texts: Tensor, reference: Tensor) -> float:
-    """Return MAUVE of features float32 [n, D], in (0, 1], 1 if the two sets are indistinguishable."""
-    check_mauve(min(len(texts), len(reference)))
-    if not bool(texts.isfinite().all() and reference.isfinite().all()):
-        raise UserError("the judge's features are not finite, as of a model that has diverged; name another judge")
-    from mauve import compute_mauve
-
-    with _quiet():
-        result = compute_mauve(p_features=reference.numpy(), q_features=texts.numpy(), verbose=False, seed=SEED)
-    return float(result.mauve)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the warnings of the clustering: native code that writes to the terminal directly."""
-    sys.stderr.flush()
-    stderr = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(nowhere)
-        os.close(stderr)

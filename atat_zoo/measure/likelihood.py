@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -24,8 +25,10 @@ from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.diffusion.statistics import ratio, spearman
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.measure import Progress
+from atat_zoo.measure.metrics import reading
 from atat_zoo.measure.ngram import NGramNats, figure, measure_ngram
 from atat_zoo.measure.text import Text, byte_counts, special_ids, text_of
+from atat_zoo.measure.written import measure_texts
 from atat_zoo.model import Model
 from atat_zoo.results.evaluation import LIKELIHOOD, BoundValue, Evaluation, MetricValue, method_of
 from atat_zoo.results.naming import NELBO, exponential
@@ -88,11 +91,11 @@ def measure(
     estimates_importance = denoiser.estimates_importance
     module.eval()
     metrics = None
-    if spec.metrics:
+    if of_predictions := reading(spec.metrics, "predictions"):
         # torchmetrics takes seconds to import.
         from atat_zoo.measure.metric_states import Metrics
 
-        metrics = Metrics(spec.metrics, device)
+        metrics = Metrics(of_predictions, device)
     contribution: dict[str, list[Tensor]] = {}
     losses, importance = [], []
     try:
@@ -159,12 +162,14 @@ def summarise(
     draws: int,
     method: str = "exact_k",
     corpus: str = "",
+    of_texts: Mapping[str, MetricValue] = MappingProxyType({}),
     **settings: Any,
 ) -> Evaluation:
     """Turn a measurement into the reported numbers.
 
-    `counts` are training tokens by id, int64 [V]; `ngram` is measured on the same sequences and masks. The other names,
-    and the settings split, step, ema and seed, are those of `Evaluation`.
+    `counts` are training tokens by id, int64 [V]; `ngram` is measured on the same sequences and masks; `of_texts` are
+    the metrics of what the model writes. The other names, and the settings split, step, ema and seed, are those of
+    `Evaluation`.
     """
     x, maskable = measured.tokens, measured.maskable
     n = maskable.sum(1)
@@ -209,7 +214,7 @@ def summarise(
         perplexity_per_word=per_word,
         unigram_perplexity=unigram,
         count_table=None if ngram is None else figure(ngram, first.sum(1), n),
-        metrics=measured.metrics,
+        metrics={**measured.metrics, **of_texts},
         importance_spearman=importance_rho,
         frequency_spearman=frequency_rho,
     )
@@ -235,6 +240,7 @@ def evaluate_run(
         counts = load_counts(text.data)
         ngram = measure_ngram(model.module, text.data, *x, spec, exact=method == LIKELIHOOD, seed=seed)
     measured = measure(model.module, *x, spec, seed=seed, progress=progress)
+    of_texts = measure_texts(model, *x, spec, seed=seed)
     evaluation = summarise(
         measured,
         tokenizer=model.tokenizer,
@@ -247,6 +253,7 @@ def evaluate_run(
         seed=seed,
         method=method,
         corpus=text.corpus,
+        of_texts=of_texts,
     )
     evaluation.record(run)
     return evaluation

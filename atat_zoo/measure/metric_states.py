@@ -1,9 +1,10 @@
 """What metrics are while they are measured: `torchmetrics.Metric`s with sums of each sequence, for errors over these.
 
-N predictions, V predictable tokens, n sequences, b bins.
+N predictions, V predictable tokens, B rows of a batch, n sequences, b bins.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -41,18 +42,17 @@ class Metrics:
 
     def observer(self, sequence: Tensor) -> Observer:
         """Return what is shown the predictions of a batch, whose rows are these sequences, int64 [B]."""
+        return partial(self.show, sequence=sequence.to(self.device))
 
-        def observe(*, log_probs: Tensor, tokens: Tensor, weight: Tensor, row: Tensor) -> None:
-            numbers = sequence.to(row.device)[row]
-            self.together.update(log_probs=log_probs, tokens=tokens, weight=weight, sequence=numbers)
-
-        return observe
+    def show(self, **what: Any) -> None:
+        """Update them, each with what it names: see `Metric.build`."""
+        self.together.update(**what)
 
     def show_nothing(self, vocabulary_size: int) -> None:
         """Show no predictions, in a process without sequences: in a group all must have the same states to gather."""
         none = torch.zeros(0, dtype=torch.int64, device=self.device)
         nothing = torch.zeros(0, vocabulary_size, device=self.device)
-        self.observer(none)(log_probs=nothing, tokens=none, weight=none.double(), row=none)
+        self.show(log_probs=nothing, tokens=none, weight=none.double(), row=none, sequence=none)
 
     def values(self) -> dict[str, MetricValue]:
         """Return what they have found, in a process group together with those of the other processes."""
@@ -64,7 +64,7 @@ class Metrics:
 
 
 class SequenceSums(TorchMetric):
-    """Sums over the predictions of each sequence, float64 [n, C]."""
+    """Sums over each sequence, or each text, float64 [n, C]."""
 
     full_state_update = False
     sequence: Any
@@ -75,11 +75,18 @@ class SequenceSums(TorchMetric):
         self.add_state("sequence", default=[], dist_reduce_fx="cat")
         self.add_state("sums", default=[], dist_reduce_fx="cat")
 
-    def add(self, sequence: Tensor, values: Tensor) -> None:
-        """Add the values [N, C] of predictions in these sequences, int64 [N]."""
-        each, inverse = sequence.unique(return_inverse=True)
-        self.sequence.append(each)
-        self.sums.append(values.new_zeros(len(each), values.shape[1]).index_add_(0, inverse, values))
+    def add(self, sequence: Tensor, values: Tensor, row: Tensor | None = None) -> None:
+        """Add values [N, C] in these rows of a batch, int64 [N], of these sequences, int64 [B]; of one each if None."""
+        if row is not None:
+            # The pieces of a batch are of the same sequences: they are added up where they are, without waiting for a
+            # GPU to say which ones.
+            if not (self.sequence and self.sequence[-1] is sequence):
+                self.sequence.append(sequence)
+                self.sums.append(values.new_zeros(len(sequence), values.shape[1]))
+            self.sums[-1].index_add_(0, row, values)
+        else:
+            self.sequence.append(sequence.to(self.device))
+            self.sums.append(values.to(self.device))
 
     def by_sequence(self) -> Tensor:
         """Return the sums of each sequence, float64 [n, C], in their order."""
@@ -96,9 +103,9 @@ class SequenceMean(SequenceSums):
         self.score = score
 
     @override
-    def update(self, log_probs: Tensor, tokens: Tensor, weight: Tensor, sequence: Tensor) -> None:
+    def update(self, log_probs: Tensor, tokens: Tensor, weight: Tensor, row: Tensor, sequence: Tensor) -> None:
         score = self.score(log_probs, tokens).double()
-        self.add(sequence, torch.stack([weight * score, weight], 1))
+        self.add(sequence, torch.stack([weight * score, weight], 1), row)
 
     @override
     def compute(self) -> MetricValue:
@@ -114,7 +121,7 @@ class Calibration(SequenceSums):
         self.bins = bins
 
     @override
-    def update(self, log_probs: Tensor, tokens: Tensor, weight: Tensor, sequence: Tensor) -> None:
+    def update(self, log_probs: Tensor, tokens: Tensor, weight: Tensor, row: Tensor, sequence: Tensor) -> None:
         best, guess = log_probs.double().max(1)
         confidence = best.exp()
         # (0, 1/b], (1/b, 2/b], … as in the literature.
@@ -122,7 +129,7 @@ class Calibration(SequenceSums):
         values = torch.stack([weight, weight * confidence, weight * (guess == tokens)], 1)  # [N, 3]
         every = values.new_zeros(len(values), self.bins, 3)
         every[torch.arange(len(values), device=values.device), bin_] = values
-        self.add(sequence, every.flatten(1))
+        self.add(sequence, every.flatten(1), row)
 
     @override
     def compute(self) -> MetricValue:

@@ -4,7 +4,7 @@ The training text is read once, shard by shard; the texts stay in memory. Nothin
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -26,8 +26,8 @@ _NONE = -1  # no token: between two texts, and where the training text has paddi
 class Overlap:
     """The n-grams of some texts that occur in the training text."""
 
-    copied: dict[int, int]  # by n; a window that occurs twice in the texts counts twice
-    windows: dict[int, int]  # all windows of n tokens, by n
+    copied: Mapping[int, Tokens]  # of each text, by n; a window that occurs twice in the texts counts twice
+    windows: Mapping[int, Tokens]  # all windows of n tokens of each text, by n
     span: tuple[int, ...]  # tokens of the longest copied span
 
     @property
@@ -37,27 +37,30 @@ class Overlap:
 
     def share(self, n: int) -> float | None:
         """Return the share of copied n-grams; None when no text is that long."""
-        return self.copied[n] / self.windows[n] if self.windows[n] else None
+        windows = int(self.windows[n].sum())
+        return int(self.copied[n].sum()) / windows if windows else None
 
 
 class Copies:
-    """Finds copies of texts, int64 [L] each, in a stream of training tokens, and of their n-grams of some sizes."""
+    """Finds copies of texts, in pieces int64 [L], and of their n-grams of some sizes, in a stream of tokens."""
 
-    def __init__(self, texts: Sequence[Tokens], sizes: Sequence[int]) -> None:
-        mine = np.concatenate([np.array([_NONE]), *(np.append(text, _NONE) for text in texts)])
-        self.most = max((len(text) for text in texts), default=0)
+    def __init__(self, texts: Sequence[Sequence[Tokens]], sizes: Sequence[int]) -> None:
+        self.texts = texts
+        every = [piece for text in texts for piece in text]
+        mine = np.concatenate([np.array([_NONE]), *(np.append(piece, _NONE) for piece in every)])
+        self.most = max((len(piece) for piece in every), default=0)
         #: Number of last tokens of a block that the next one must repeat: a window may span both.
         self.reach = max(0, self.most - 1)
         self.own = _Windows(mine, known=[])
-        self.grams = {n: np.unique(self.own.keys(n), return_counts=True) for n in sizes if n <= self.most}
-        self.copied = {n: np.zeros(len(keys), bool) for n, (keys, _) in self.grams.items()}
-        self.windows = {n: sum(max(0, len(text) - n + 1) for text in texts) for n in sizes}
+        self.sizes = sizes
+        self.grams = {n: np.unique(self.own.keys(n)) for n in sizes if n <= self.most}
+        self.copied = {n: np.zeros(len(keys), bool) for n, keys in self.grams.items()}
         self.span: Tokens = mine[:0]
 
     def see(self, block: Tokens) -> None:
         """Compare a block of training tokens, int64 [T]; it begins with the last `reach` tokens of the one before."""
         theirs, most = _Windows(block, self.own.known), min(len(block), self.most)
-        for n, (keys, _) in self.grams.items():
+        for n, keys in self.grams.items():
             if n <= most:
                 self.copied[n][_positions(keys, theirs.keys(n))] = True
 
@@ -73,10 +76,21 @@ class Copies:
 
     def result(self) -> Overlap:
         """Return the copies so far."""
-        copied = dict.fromkeys(self.windows, 0)
-        for n, (_, counts) in self.grams.items():
-            copied[n] = int(counts[1:][self.copied[n][1:]].sum())  # the first key is _NONE
-        return Overlap(copied=copied, windows=self.windows, span=tuple(self.span.tolist()))
+        copied, windows = {}, {}
+        for n in self.sizes:
+            of_piece, start = [], 1  # where a piece begins, behind the token that is none
+            if n in self.grams:
+                self.copied[n][0] = False  # the first key is _NONE
+                there = self.copied[n][_positions(self.grams[n], self.own.keys(n))]
+            for text in self.texts:
+                of_piece.append(0)
+                for piece in text:
+                    if len(piece) >= n:
+                        of_piece[-1] += int(there[start : start + len(piece) - n + 1].sum())
+                    start += len(piece) + 1
+            copied[n] = np.array(of_piece, np.int64)
+            windows[n] = np.array([sum(max(0, len(piece) - n + 1) for piece in text) for text in self.texts], np.int64)
+        return Overlap(copied=copied, windows=windows, span=tuple(self.span.tolist()))
 
 
 class _Windows:
@@ -142,18 +156,17 @@ def training_text(folder: Path) -> Iterator[Tokens]:
 
 
 def overlap(
-    groups: Sequence[Sequence[Tokens]],
+    groups: Sequence[Sequence[Sequence[Tokens]]],
     folder: Path,
     *,
     sizes: Sequence[int],
-    special: Sequence[int] = (),
     progress: Progress = None,
 ) -> list[Overlap]:
     """Return the overlap of each group of texts with the training text in a folder of shards, which is read once.
 
-    A text is token ids, int64 [L], split at the ids `special`; `sizes` are the n of the n-grams.
+    A text is in `pieces`, token ids int64 [L] each; `sizes` are the n of the n-grams.
     """
-    copies = [Copies([part for text in group for part in pieces(text, special)], sizes) for group in groups]
+    copies = [Copies(group, sizes) for group in groups]
     reach = max((c.reach for c in copies), default=0)
     total, done = manifest.load(folder).splits["train"].tokens, 0
     before: Tokens = np.zeros(0, np.int64)

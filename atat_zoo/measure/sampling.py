@@ -6,32 +6,33 @@ evaluations, and a sampler is only as good as another if their unigram entropies
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from typing_extensions import override
 
 from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.errors import UserError
 from atat_zoo.measure import StageProgress
 from atat_zoo.measure.judges import JudgeModel
+from atat_zoo.measure.metrics import DistinctMetric, Metric, UnigramEntropyMetric
 from atat_zoo.measure.overlap import pieces
 from atat_zoo.measure.policy import PolicyNats, PolicyValue, measure_policy, policy_value
 from atat_zoo.measure.text import special_ids, text_of
+from atat_zoo.measure.written import ScoredTexts, values_of
 from atat_zoo.model import Model
 from atat_zoo.model.model import device_name
 from atat_zoo.registry.spec import unstructure
+from atat_zoo.results.evaluation import MetricValue
 from atat_zoo.results.naming import GENERATIVE_PERPLEXITY, exponential
 from atat_zoo.results.store import RunResult, finite
 from atat_zoo.samplers import Sample, Sampler
 
-Tokens = NDArray[np.int64]
-
+# Of every sampler's texts.
+VARIETY: tuple[Metric, ...] = (UnigramEntropyMetric(), DistinctMetric(n=2))
 # Relative tolerance within which two samplers count as equally good.
 CLOSE = 0.02
 
@@ -175,7 +176,8 @@ def bench(
             report("judging", i, len(samplers))
         sample = generations[i].sample
         nats, error = ratio(*judge.nats(generations[i].texts)) if judge else (None, None)
-        parts = [pieces(row, special_ids(model.tokenizer)) for row in sample.tokens.cpu().numpy()]
+        cut = [pieces(row, special_ids(model.tokenizer)) for row in sample.tokens.cpu().numpy()]
+        texts = ScoredTexts(texts=generations[i].texts, pieces=cut)
         results.append(
             SamplerResult(
                 name=name,
@@ -186,7 +188,7 @@ def bench(
                 nats_per_token_stderr=error,
                 **bounds[i],
                 **costs(sample, seconds[i]),
-                **variety(parts),
+                **variety(values_of(VARIETY, texts)),
             )
         )
     result = Bench(
@@ -245,30 +247,6 @@ def costs(sample: Sample, seconds: float) -> dict[str, Any]:
     return {"nfe": float(sample.nfe.double().mean()), "max_nfe": sample.max_nfe, "tokens_per_second": speed}
 
 
-def variety(parts: Sequence[Sequence[Tokens]]) -> dict[str, Any]:
-    """Return the variety of texts, each in the pieces between its special tokens, as fields of `Scores`."""
-    texts = [np.concatenate([np.zeros(0, np.int64), *text]) for text in parts]
-    pairs = distinct([piece for text in parts for piece in text], 2)
-    return {"unigram_entropy": unigram_entropy(texts), "distinct_2": pairs}
-
-
-def unigram_entropy(texts: Sequence[Tokens]) -> float:
-    """Return the entropy of the token frequencies within a text, averaged over the texts, in nats.
-
-    Per text, as in s-sahoo/duo, metrics.py (arXiv:2506.10892), and not pooled: texts that each repeat themselves in
-    their own way are dull too. At most log L. Unlike that code, `score` excludes BOS and EOS.
-    """
-    entropies = []
-    for ids in texts:
-        share = np.unique(ids, return_counts=True)[1] / max(1, len(ids))
-        entropies.append(float(-(share * np.log(share)).sum()))
-    return float(np.mean(entropies)) if entropies else 0.0
-
-
-def distinct(texts: Sequence[Tokens], n: int) -> float | None:
-    """Return distinct n-grams over all n-grams of the texts (Li et al., NAACL 2016); None when no text has one."""
-    windows = [np.lib.stride_tricks.sliding_window_view(ids, n) for ids in texts if len(ids) >= n]
-    if not windows:
-        return None
-    every = np.concatenate(windows)
-    return len(np.unique(every, axis=0)) / len(every)
+def variety(found: Mapping[str, MetricValue]) -> dict[str, Any]:
+    """Return what the metrics `VARIETY` have found of texts as fields of `Scores`."""
+    return {metric.title: finite(found[metric.title].value) for metric in VARIETY}

@@ -1,6 +1,7 @@
 """Held-out text to measure a model on."""
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,12 @@ def held_out_text(model: Model, run: str | Path, split: Split, sequences: int) -
 
 def check_evaluation(model: Model, run: str | Path, spec: EvaluationSpec) -> None:
     """Check that a model's parts allow this evaluation, before anything is measured."""
-    problems = conflicts(attrs.evolve(model.experiment, evaluation=spec))
+    problems = [str(problem) for problem in conflicts(attrs.evolve(model.experiment, evaluation=spec))]
+    own = os.path.realpath(run)
+    for metric in spec.metrics:
+        judge = getattr(metric, "judge", None)
+        if judge and judge.folder and os.path.realpath(judge.folder) == own:
+            problems.append(f"{metric.title}: a run does not judge its own text; name another judge")
     if problems:
         raise UserError("\n".join(f"{run}: {problem}" for problem in problems))
 

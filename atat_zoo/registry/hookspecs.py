@@ -64,7 +64,11 @@ KINDS: dict[str, Kind] = {
         Kind("logger", "Destinations of the training curves.", "atat_zoo.training.loggers"),
         Kind("callback", "Additional measurements in a training, and early stopping.", "atat_zoo.training.callbacks"),
         Kind("algorithm", "Changes to the training loop itself.", "atat_zoo.training.algorithms"),
-        Kind("metric", "A number of the predictions of masked tokens.", "atat_zoo.measure.metrics"),
+        Kind(
+            "metric",
+            "A number of the predictions of masked tokens, or of texts that a model writes.",
+            "atat_zoo.measure.metrics",
+        ),
         Kind("task", "A held-out problem with scores, on a finished model.", "atat_zoo.tasks"),
         Kind("judge", "Scores text that a model wrote.", "atat_zoo.measure.judges"),
     )

@@ -1,5 +1,6 @@
 """The numbers of an evaluation: bounds on −log p of held-out text, and what stands beside them."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,7 +9,7 @@ from typing_extensions import override
 
 from atat_zoo.bounds import Bound
 from atat_zoo.experiment import Experiment
-from atat_zoo.results.format import size
+from atat_zoo.results.format import NONE, size, with_error
 from atat_zoo.results.naming import NELBO, PERPLEXITY, exponential, title
 from atat_zoo.results.store import RunResult, finite
 
@@ -34,6 +35,13 @@ class MetricValue:
     value: float
     stderr: float | None = None  # standard error over sequences, where the metric knows it
     table: dict[str, list[float]] | None = None  # what is behind the value, by column, such as bins of a calibration
+
+    @property
+    def said(self) -> str:
+        """The value and its error with four digits, or a dash where there is none."""
+        if not math.isfinite(self.value):
+            return NONE
+        return with_error(self.value, self.stderr if math.isfinite(self.stderr or 0) else None, ".4f")
 
 
 @attrs.frozen(kw_only=True)

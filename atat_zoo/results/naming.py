@@ -33,3 +33,8 @@ def title(quantity: str) -> str:
 def exponential(nats_per_token: float) -> float:
     """Return e^nats; infinity for a model that has diverged."""
     return math.inf if nats_per_token > 700 else math.exp(nats_per_token)
+
+
+def words(title: str) -> str:
+    """Return the title of a metric as it is written in tables."""
+    return title.replace("_", " ")

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from atat_zoo.results.format import NONE, cell, change, markdown, number, settings
-from atat_zoo.results.naming import exponential
+from atat_zoo.results.naming import exponential, words
 
 Table = dict[str, Any]
 
@@ -94,9 +94,9 @@ def _tables(part: Table) -> Iterator[str]:
         columns = ["arm", "against", "over seeds", "over sequences", "not worse"]
         yield from markdown([*columns, "tokens ×", "seconds ×", "peak memory ×", "parameters ×"], rows)
     if metrics := list(dict.fromkeys(name for arm in part["arms"].values() for name in _metrics_of(arm))):
-        yield "\nMetrics of the predictions, by seed:\n"
+        yield "\nMetrics of the predictions, and of texts that the runs write, by seed:\n"
         rows = [[name, *(_metrics_of(arm).get(title, NONE) for title in metrics)] for name, arm in part["arms"].items()]
-        yield from markdown(["arm", *(title.replace("_", " ") for title in metrics)], rows)
+        yield from markdown(["arm", *map(words, metrics)], rows)
     yield from _multipliers(part.get("multipliers"))
 
 

@@ -7,6 +7,7 @@ sequence are kept in the run's evaluations/, with the SHA-256 of the weights and
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from atat_zoo.data.build import build
 from atat_zoo.data.sequences import held_out
 from atat_zoo.errors import UserError
 from atat_zoo.measure.compare import MeasuredRun, numbers_of
+from atat_zoo.measure.metrics import reading
 from atat_zoo.measure.ngram import NGramNats
 from atat_zoo.measure.policy import measure_policy
 from atat_zoo.measure.text import check_evaluation, digest
@@ -104,7 +106,10 @@ def _record(run: StudyRun, table: Table) -> Measured:
         count=torch.tensor(table["count"]),
         bytes=torch.tensor(table["bytes"]),
         weights=table["settings"]["weights"],
-        metrics={title: MetricValue(**value) for title, value in table.get("metrics", {}).items()},
+        metrics={
+            title: MetricValue(**value | {"value": _number(value["value"])})
+            for title, value in table.get("metrics", {}).items()
+        },
         ngram=beside and NGramNats(**beside | {"nats": torch.tensor(beside["nats"], dtype=torch.float64)}),
         **{key: table[key] for key in ("text", "step", "method", "parameters", "without_embeddings")},
     )
@@ -114,7 +119,8 @@ def _file_of_bounds(study: Study, run: StudyRun, part: str) -> File:
     held = study.held_out
     numbers = {key: getattr(held, key) for key in ("sequences", "draws", "seed")}
     # Without metrics as it was before there were any.
-    metrics = {"metrics": [unstructure(metric) for metric in held.metrics]} if held.metrics else {}
+    metrics: Table = {"metrics": [unstructure(metric) for metric in held.metrics]} if held.metrics else {}
+    metrics |= {"texts": held.texts} if reading(held.metrics, "texts") else {}
     return file_of(run, part, part=part, **numbers, bound=unstructure(held.bound), **metrics)
 
 
@@ -131,7 +137,7 @@ def _measure(study: Study, run: StudyRun, part: str, device: str, say: Callable[
     numbers = numbers_of(model, data, tokens, maskable, spec, seed=study.held_out.seed, rows=rows)
     beside = numbers.pop("ngram")
     return numbers | {
-        "metrics": {title: attrs.asdict(value) for title, value in numbers["metrics"].items()},
+        "metrics": finite({title: attrs.asdict(value) for title, value in numbers["metrics"].items()}),
         "text": digest(tokens, maskable),
         "count_table": beside and attrs.asdict(beside) | {"nats": beside.nats.tolist()},
         "rows": rows.tolist(),
@@ -206,6 +212,10 @@ def _bound(spec: SamplersSpec, held: HeldOutSpec, run: StudyRun, device: str, sa
 def tensor_of(values: Sequence[float | None]) -> Tensor:
     """Return nats as they were kept, float64: infinity is None in JSON, which cannot express it."""
     return torch.tensor([float("inf") if value is None else value for value in values], dtype=torch.float64)
+
+
+def _number(kept: float | None) -> float:
+    return nan if kept is None else kept
 
 
 def file_of(run: StudyRun, what: str, **settings: Any) -> File:

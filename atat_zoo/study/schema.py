@@ -69,7 +69,8 @@ class HeldOutSpec:
     seed: int = param(0, help="of the masks", ge=0)
     batch_size: int = param(64, help="sequences measured at once", ge=1)
     bound: Any = part("bound", "exact_k", help="how the bound is estimated")
-    metrics: Any = parts("metric", help="further numbers of the predictions")
+    metrics: Any = parts("metric", help="further numbers of the predictions, or of texts that the runs write")
+    texts: int = param(64, help="texts written where metrics read texts; at most as many as there are sequences", ge=1)
     test: bool = param(False, help="whether the test split is evaluated too, once, when all runs are finished")
 
 
@@ -233,4 +234,5 @@ class Study:
             bound=held.bound,
             batch_size=held.batch_size,
             metrics=held.metrics,
+            texts=held.texts,
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from atat_zoo.measure.metrics import GenerativeMetric
 from atat_zoo.testing.glue import write as write_glue
 from atat_zoo.tokenizers import BPETokenizer, BytesTokenizer
 
@@ -88,5 +89,7 @@ EXAMPLES: Mapping[tuple[str, str], Example] = {
     ("task", "zero_shot"): _zero_shot,
     ("task", "glue"): _glue,
     ("guidance", "token_bias"): lambda _: {"words": ["cab", "a"], "ban": ["z"]},
+    ("metric", GenerativeMetric.name): lambda _: {"judge": {"use": "huggingface", "model": "gpt2"}},
+    ("metric", "mauve"): lambda _: {"judge": {"use": "huggingface", "model": "gpt2"}},
     ("guidance", "importance_bias"): lambda _: {"words": ["cab", "a"]},
 }

@@ -1,57 +1,129 @@
 """Checks of metrics."""
 
 import copy
+import unittest
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torchmetrics import Metric as TorchMetric
 
+from atat_zoo.machine import lacking
+from atat_zoo.measure.judges import JudgeModel
 from atat_zoo.measure.metric_states import Metrics
 from atat_zoo.measure.metrics import Metric
+from atat_zoo.measure.overlap import Copies
 from atat_zoo.results.evaluation import MetricValue
 from atat_zoo.testing.batches import close
 
+Piece = dict[str, Any]  # arguments of `Metric.build().update`, of some rows
+
 
 def check_metric(metric: Any) -> None:
-    """Check the contract of a metric: one number of the same predictions, in any pieces, order, and number of ranks."""
+    """Check the contract of a metric: one number of the same rows, in any pieces, order, and number of ranks."""
     assert Metric in metric.__class__.__mro__, "a metric inherits from atat_zoo.measure.metrics.Metric"
     assert isinstance(metric.title, str), "a title is a str"
     assert metric.title, "a metric has a title"
+    assert metric.reads in ("predictions", "texts"), f"a metric reads predictions or texts, not {metric.reads!r}"
+    if missing := lacking([metric]):
+        raise unittest.SkipTest(missing[0])
     assert isinstance(metric.build(), TorchMetric), "build() returns a torchmetrics.Metric"
-    predictions = _predictions()
-    before = copy.deepcopy(predictions)
-    whole = _found(_shown(metric, [predictions]))
-    for name, tensor in predictions.items():
-        assert torch.equal(tensor, before[name]), f"update() leaves its {name} as it is"
+    pieces_of = example(metric)
+    whole_piece = pieces_of(torch.arange(60))
+    before = copy.deepcopy(whole_piece)
+    whole = _found(shown(metric, [whole_piece]))
+    for name, value in whole_piece.items():
+        if isinstance(value, Tensor):
+            assert torch.equal(value, before[name]), f"update() leaves its {name} as it is"
+        elif isinstance(value, list):
+            assert str(value) == str(before[name]), f"update() leaves its {name} as they are"
     assert torch.isfinite(torch.tensor(whole.value)), f"the value is a number, not {whole.value}"
     assert whole.stderr is None or whole.stderr >= 0, f"a standard error is not negative: {whole.stderr}"
-    pieces = [{name: tensor[rows] for name, tensor in predictions.items()} for rows in torch.arange(60).split(17)]
-    _same(_found(_shown(metric, pieces[::-1])), whole, "pieces in another order give the same")
-    one, *others = (_shown(metric, shown) for shown in (pieces[::2], pieces[1::2], []))
-    others[-1].show_nothing(5)
+    pieces = [pieces_of(rows) for rows in torch.arange(60).split(17)]
+    _same(_found(shown(metric, pieces[::-1])), whole, "pieces in another order give the same")
+    nothing = pieces_of(torch.arange(0))
+    one, *others = (shown(metric, some) for some in (pieces[::2], pieces[1::2], [nothing]))
     for other in others:
         one.built[metric.title].merge_state(other.built[metric.title])
-    _same(_found(one), whole, "several ranks, one of them without sequences, give what one gives")
+    _same(_found(one), whole, "several ranks, one of them with nothing, give what one gives")
 
 
-def _predictions() -> dict[str, Tensor]:
-    """Return 60 predictions of 5 tokens in 7 sequences."""
+def shown(metric: Metric, pieces: Sequence[Piece]) -> Metrics:
+    """Return a metric, built, that has seen some pieces."""
+    metrics = Metrics([metric], "cpu")
+    for piece in pieces:
+        metrics.show(**piece)
+    return metrics
+
+
+def example(metric: Metric) -> Callable[[Tensor], Piece]:
+    """Return what gives the arguments of an update of some of 60 predictions or texts, int64 [N]."""
+    return predictions() if metric.reads == "predictions" else written(metric.ngrams)
+
+
+def predictions() -> Callable[[Tensor], Piece]:
+    """Return what gives some of 60 predictions of 5 tokens in 7 sequences."""
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(60, 5, generator=generator)
-    return {
-        "log_probs": (2 * drawn).log_softmax(1),
+    every = {
+        "log_probs": (2 * torch.randn(60, 5, generator=generator)).log_softmax(1),
         "tokens": torch.randint(0, 5, (60,), generator=generator),
         "weight": torch.rand(60, dtype=torch.float64, generator=generator) + 0.1,
         "row": torch.randint(0, 7, (60,), generator=generator),
     }
+    return lambda some: {name: tensor[some] for name, tensor in every.items()} | {"sequence": torch.arange(7)}
 
 
-def _shown(metric: Any, pieces: list[dict[str, Tensor]]) -> Metrics:
-    metrics = Metrics([metric], "cpu")
-    for piece in pieces:
-        metrics.observer(torch.arange(7))(**piece)
-    return metrics
+def written(sizes: tuple[int, ...] | None = None) -> Callable[[Tensor], Piece]:
+    """Return what gives some of 60 texts of a few sentences, and their overlap with as many others, of these n-grams.
+
+    A token is a byte; a sentence is a piece.
+    """
+    generator = np.random.default_rng(0)
+    words = ["peace", "war", "the", "people", "of", "nation", "is", "free", "Étoile"]
+
+    def text() -> str:
+        sentences = [" ".join(generator.choice(words, generator.integers(1, 9))) for _ in range(5)]
+        return ". ".join(sentences) + "."
+
+    texts, references = [text() for _ in range(60)], [text() for _ in range(60)]
+    cut, seen = [_pieces(each) for each in texts], [_pieces(each) for each in references]
+
+    def some(rows: Tensor) -> Piece:
+        chosen = rows.tolist()
+        copies = Copies([cut[i] for i in chosen], sizes or ())
+        for piece in (piece for each in seen for piece in each):
+            copies.see(piece)
+        return {
+            "texts": [texts[i] for i in chosen],
+            "references": [references[i] for i in chosen],
+            "pieces": [cut[i] for i in chosen],
+            "sequence": rows,
+            "overlap": copies.result(),
+            "judge_of": lambda judge: ToyJudge(),
+        }
+
+    return some
+
+
+def _pieces(text: str) -> list[Any]:
+    return [np.frombuffer(sentence.encode(), np.uint8).astype(np.int64) for sentence in text.split(".") if sentence]
+
+
+class ToyJudge(JudgeModel):
+    """A judge to whom e costs one nat, and any other letter two; the feature of a text is how often it has vowels."""
+
+    title = "toy"
+
+    def nats(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Return −log p and the number of letters of each text; see `JudgeModel`."""
+        sizes = torch.tensor([len(text) for text in texts])
+        return 2.0 * sizes.double() - torch.tensor([text.count("e") for text in texts]), sizes
+
+    def features(self, texts: Sequence[str]) -> Tensor:
+        """Return the share of each vowel in each text; see `JudgeModel`."""
+        return torch.tensor([[text.count(vowel) / len(text) for vowel in "aeiou"] for text in texts])
 
 
 def _found(metrics: Metrics) -> MetricValue:

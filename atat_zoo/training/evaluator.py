@@ -15,6 +15,7 @@ from atat_zoo.data.sequences import held_out
 from atat_zoo.experiment import Experiment
 from atat_zoo.measure.likelihood import Measurement, measure, summarise
 from atat_zoo.measure.ngram import NGramNats, measure_ngram
+from atat_zoo.measure.written import Judges, measure_texts
 from atat_zoo.model import Model
 from atat_zoo.registry import Context
 from atat_zoo.results.evaluation import BoundValue, Evaluation, MetricValue, method_of
@@ -41,6 +42,7 @@ class Evaluator:
         self.data = data
         self.sequences = min(len(self.tokens), experiment.train.evaluate_sequences or len(self.tokens))
         self.tables: dict[int, NGramNats | None] = {}
+        self.judges = Judges(context.device)
 
     def __call__(self, step: int, *, final: bool = True) -> Evaluation:
         """Evaluate the current weights (their moving average, if there is one) and write the numbers.
@@ -57,6 +59,9 @@ class Evaluator:
             mine = measure(
                 self.objective, self.tokens[rows], self.maskable[rows], spec, seed=self.experiment.seed, rows=rows
             )
+            share: dict[str, Any] = {"rank": rank, "ranks": ranks, "judges": self.judges}
+            text = self.tokens[chosen], self.maskable[chosen]
+            of_texts = measure_texts(self._model(step), *text, spec, seed=self.experiment.seed, **share)
         gathered = dist.all_gather_object(mine) if ranks > 1 else [mine]
         evaluations: list[Any] = [None]
         if rank == 0:
@@ -71,6 +76,7 @@ class Evaluator:
                 draws=spec.draws,
                 seed=self.experiment.seed,
                 method=method_of(self.experiment, spec.bound),
+                of_texts=of_texts,
             )
         if ranks > 1:
             dist.broadcast_object_list(evaluations)
@@ -97,14 +103,16 @@ class Evaluator:
     def write(self, step: int, folder: Path) -> None:
         """Write the current weights (their moving average, if there is one) as a model; they stay as they are."""
         with self._weights():
-            model = Model(
-                experiment=self.experiment,
-                context=self.context,
-                tokenizer=self.context.tokenizer,
-                module=self.objective,
-                step=step,
-            )
-            model.save(folder)
+            self._model(step).save(folder)
+
+    def _model(self, step: int) -> Model:
+        return Model(
+            experiment=self.experiment,
+            context=self.context,
+            tokenizer=self.context.tokenizer,
+            module=self.objective,
+            step=step,
+        )
 
     def save(self, step: int) -> Model | None:
         """Write the final model and return it, on rank 0."""

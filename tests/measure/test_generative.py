@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from atat_zoo import UserError
+from atat_zoo import UserError, Zoo
 from atat_zoo.data.build import build
 from atat_zoo.data.sequences import held_out
 from atat_zoo.generation import Generation
-from atat_zoo.measure import judging
+from atat_zoo.measure import mauve
 from atat_zoo.measure.judges import RunJudge
-from atat_zoo.measure.judging import judge_run, score
+from atat_zoo.measure.judging import judge_run, score, scored_by
 from atat_zoo.measure.overlap import Overlap
-from atat_zoo.measure.sampling import distinct, unigram_entropy
+from atat_zoo.measure.written import Judges, ScoredTexts
 from atat_zoo.model import Model
 from atat_zoo.samplers import Sample
 from atat_zoo.tokenizers.tables import BytesModel
@@ -37,46 +37,41 @@ class Toy:
         return 2.0 * sizes.double(), (sizes + 1) // 2
 
 
-def test_unigram_entropy_by_hand():
-    assert unigram_entropy([ids("abcd")]) == pytest.approx(math.log(4))
-    assert unigram_entropy([ids("aaab")]) == pytest.approx(-(0.75 * math.log(0.75) + 0.25 * math.log(0.25)))
-    # Within each text: two dull texts are dull, though they differ.
-    assert unigram_entropy([ids("aaaa"), ids("bbbb")]) == 0.0
-    assert unigram_entropy([ids("aabb"), ids("")]) == pytest.approx(math.log(2) / 2)
-    assert unigram_entropy([]) == 0.0
-
-
-def test_distinct_by_hand():
-    assert distinct([ids("abab")], 2) == pytest.approx(2 / 3)  # ab, ba, ab
-    assert distinct([ids("ab"), ids("ab")], 2) == 0.5  # of all texts together, and not across two
-    assert distinct([ids("abc")], 2) == 1.0
-    assert distinct([ids("a")], 2) is None
-    assert distinct([], 2) is None
+def texts_of(*texts, copied=None, windows=None, span=()):
+    """Return texts of letters, each in one piece."""
+    overlap = Overlap(copied=copied or {}, windows=windows or {}, span=span)
+    return ScoredTexts(texts=texts, pieces=[[ids(text)] for text in texts], overlap=overlap)
 
 
 def test_scores_by_hand():
     """Texts of 4 and 2 characters: 12 nats over 3 tokens; one has a repeated letter."""
     sample = Sample(tokens=torch.zeros(2, 8), nfe=torch.tensor([3, 4]), max_nfe=8)
     written = Generation(texts=["aabb", "ab"], sample=sample, seconds=0.5)
-    tokens = [np.array([256, *ids("aabb"), 257]), ids("ab")]
-    copied = Overlap(copied={4: 1}, windows={4: 4}, span=tuple(ids("ab")))
-    found = score(["aabb", "ab"], tokens, Toy(), tokenizer=BytesModel(), overlap=copied, written=written, mauve=0.5)
+    toy, counts = Toy(), {"copied": {4: np.array([1, 0])}, "windows": {4: np.array([1, 3])}}
+    judges, texts = Judges(known=[(toy, toy)]), texts_of("aabb", "ab", **counts, span=tuple(ids("ab")))
+    options = {"tokenizer": BytesModel(), "written": written, "further": (Zoo.load().spec("metric", "self_bleu"),)}
+    found = score(texts, scored_by(toy, (4,), mauve=False), judges, **options)
     assert found.stderr == pytest.approx(0.0, abs=1e-9)  # both cost 4 nats a token
-    assert (found.texts, found.tokens, found.judged_tokens) == (2, 6, 3)  # BOS and EOS are no text
+    assert (found.texts, found.tokens, found.judged_tokens) == (2, 6, 3)
     assert found.unigram_entropy == pytest.approx(math.log(2))
     assert found.distinct_2 == pytest.approx(3 / 4)  # aa, ab, bb; ab
     assert (found.nfe, found.max_nfe, found.tokens_per_second) == (3.5, 8, 32)
     table = found.to_table()
     assert table["generative_perplexity"] == pytest.approx(math.exp(4))
     assert (table["copied"], table["longest_copy_tokens"], table["longest_copy"]) == ({"4": 0.25}, 2, "ab")
-    assert (table["mauve"], table["nfe"], table["unigram_entropy"]) == (0.5, 3.5, found.unigram_entropy)
+    assert (table["mauve"], table["nfe"], table["unigram_entropy"]) == (None, 3.5, found.unigram_entropy)
+    assert table["metrics"]["self_bleu"]["value"] == 0.0
 
 
 def test_text_without_a_token_is_refused_in_a_sentence():
-    of_nothing = {"tokenizer": BytesModel(), "overlap": Overlap(copied={4: 0}, windows={4: 0}, span=())}
+    toy, nothing = Toy(), np.zeros(2, np.int64)
+    of, copied = Judges(known=[(toy, toy)]), {"copied": {4: nothing}, "windows": {4: nothing}}
+    metrics = scored_by(toy, (4,), mauve=False)
     with pytest.raises(UserError, match="the judge toy finds nothing to score in 2 texts"):
-        score(["", ""], [ids(""), ids("")], Toy(), **of_nothing)
-    assert score(["", "ab"], [ids(""), ids("ab")], Toy(), **of_nothing).value == pytest.approx(math.exp(4))
+        score(texts_of("", "", **copied), metrics, of, tokenizer=BytesModel())
+    found = score(texts_of("", "ab", **copied), metrics, of, tokenizer=BytesModel())
+    assert found.value == pytest.approx(math.exp(4))
+    assert found.copied == {4: None}  # no text is that long
 
 
 def clouds(shift, number=60):
@@ -89,22 +84,22 @@ def clouds(shift, number=60):
 def test_mauve_of_the_same_texts_is_1_and_falls_as_they_part(capfd):
     pytest.importorskip("mauve", reason="the extra atat-zoo[mauve] is not installed")
     a, _ = clouds(0)
-    assert judging.mauve_of(a, a) == pytest.approx(1.0, abs=1e-6)
-    values = [judging.mauve_of(*clouds(shift)) for shift in (0, 1, 5)]
+    assert mauve.mauve_of(a, a) == pytest.approx(1.0, abs=1e-6)
+    values = [mauve.mauve_of(*clouds(shift)) for shift in (0, 1, 5)]
     assert values[0] > values[1] > values[2]
     assert values[2] < 0.05
-    assert judging.mauve_of(*clouds(1)) == values[1]
+    assert mauve.mauve_of(*clouds(1)) == values[1]
     assert capfd.readouterr() == ("", "")
 
 
 def test_what_mauve_needs_is_said_in_a_sentence(monkeypatch):
     a, b = clouds(0, 19)
-    with pytest.raises(UserError, match="MAUVE needs 20 texts at least, and better 1000, not 19; raise --number"):
-        judging.mauve_of(a, b)
-    monkeypatch.setattr(judging, "find_spec", lambda name: True)
+    with pytest.raises(UserError, match="MAUVE needs 20 texts at least, and better 1000, not 19; ask for more"):
+        mauve.mauve_of(a, b)
+    monkeypatch.setattr(mauve, "find_spec", lambda name: True)
     a, b = clouds(0, 20)
     with pytest.raises(UserError, match="not finite"):
-        judging.mauve_of(a * math.nan, b)
+        mauve.mauve_of(a * math.nan, b)
 
 
 @pytest.fixture(scope="module")
@@ -136,8 +131,8 @@ def test_a_run_writes_and_is_judged(writer, judge):
     assert 0 < found.model.nfe <= found.model.max_nfe == 4
     assert found.data.nfe is None
     # The texts are five words again and again, so that all letters, and nearly all 4-grams, have been seen.
-    assert found.data.overlap.share(1) == 1.0
-    assert found.data.overlap.share(4) > 0.9 > found.model.overlap.share(4)
+    assert found.data.copied[1] == 1.0
+    assert found.data.copied[4] > 0.9 > found.model.copied[4]
     # The data row is what the judge says of the held-out text.
     model = Model.from_run(writer)
     rows, _ = held_out(build(model.experiment), "validation", 12)

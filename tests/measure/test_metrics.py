@@ -42,7 +42,7 @@ def predictions(n, v=6, seed=0):
         "log_probs": (3 * torch.randn(n, v, generator=generator)).log_softmax(1),
         "tokens": torch.randint(0, v, (n,), generator=generator),
         "weight": torch.rand(n, dtype=torch.float64, generator=generator),
-        "sequence": torch.arange(n) % 5,
+        "row": torch.arange(n) % 5,
     }
 
 
@@ -54,7 +54,7 @@ def test_with_equal_weights_they_are_those_of_torchmetrics(n, bins, seed):
         (Calibration(bins), MulticlassCalibrationError(num_classes=6, n_bins=bins, norm="l1")),
         (SequenceMean(partial(among_top, k=2)), MulticlassAccuracy(num_classes=6, top_k=2, average="micro")),
     ):
-        mine.update(**given_)
+        mine.update(**given_, sequence=torch.arange(5))
         theirs.update(probabilities, tokens)
         assert mine.compute().value == pytest.approx(float(theirs.compute()), abs=1e-6)
 
@@ -66,8 +66,8 @@ def test_weights_count_as_repetitions(seed):
     repeated = {name: tensor.repeat_interleave(times, 0) for name, tensor in given_.items()}
     for build in (lambda: Calibration(4), lambda: SequenceMean(brier)):
         one, other = build(), build()
-        one.update(**given_ | {"weight": times.double()})
-        other.update(**repeated | {"weight": torch.ones(len(repeated["tokens"]), dtype=torch.float64)})
+        one.update(**given_ | {"weight": times.double()}, sequence=torch.arange(5))
+        other.update(**repeated | {"weight": torch.ones(len(repeated["tokens"]))}, sequence=torch.arange(5))
         a, b = one.compute(), other.compute()
         assert (a.value, a.stderr) == pytest.approx((b.value, b.stderr))
 
@@ -76,7 +76,7 @@ def test_the_diagram_of_a_calibration():
     confidence = torch.tensor([0.6, 0.6, 0.9, 0.9])
     log_probs, tokens = torch.stack([confidence, 1 - confidence], 1).log(), torch.tensor([0, 1, 0, 0])
     metric = Calibration(10)
-    metric.update(log_probs, tokens, torch.ones(4, dtype=torch.float64), torch.arange(4))
+    metric.update(log_probs, tokens, torch.ones(4, dtype=torch.float64), torch.arange(4), torch.arange(4))
     found = metric.compute()
     assert found.value == pytest.approx(0.1)  # 0.6 is right in one of two, 0.9 in two of two
     assert found.table["share"] == [0.5, 0.5]
@@ -110,17 +110,14 @@ def sums(module, x, draws, bound="exact_k"):
     """Return for each metric Σ w · score and Σ w of each sequence, [B, 2]."""
     built = [metric.build() for metric in METRICS]
 
-    def observe(*, row, **of_tokens):
+    def observe(**of_tokens):
         for each in built:
-            each.update(**of_tokens, sequence=row)
+            each.update(**of_tokens, sequence=torch.arange(len(x)))
 
     keys = row_keys(3, "evaluation", torch.arange(len(x)))
     with torch.no_grad():
         module.bound(x, torch.ones_like(x) > 0, keys, draws, Zoo.load().spec("bound", bound), observe)
-    found = torch.zeros(len(built), len(x), 2, dtype=torch.float64)  # also of those that no mask had a token of
-    for number, each in enumerate(built):
-        found[number, torch.cat(each.sequence).unique()] = each.by_sequence()
-    return found
+    return torch.stack([each.by_sequence() for each in built])
 
 
 def enumerated(module, x):

@@ -263,7 +263,8 @@ def test_no_tensor_of_an_evaluation_has_the_logits_of_all_places(name, monkeypat
     objective = BASELINES.get(name, {"use": "adaptive"} if name == "adaptive" else READS_X)
     module = build(objective, backbone=BACKBONE | {"width": width}, context=context, **parts)
     given = batch(3, context=context)
-    metrics = tuple(Zoo.load().spec("metric", name) for name in Zoo.load().names("metric"))
+    classes = [Zoo.load().component("metric", name) for name in Zoo.load().names("metric")]
+    metrics = tuple(each() for each in classes if each.reads == "predictions")
     spec = EvaluationSpec(draws=2, batch_size=len(given.tokens), metrics=metrics)
     with Largest() as largest:
         measured = measure(module, given.tokens, given.maskable, spec, seed=1)

@@ -247,8 +247,8 @@ main()
 
 
 def test_two_ranks_form_the_gradients_of_chunks_as_of_all_logits(tiny):
-    metrics = 'evaluation.metrics=["brier_score", "calibration_error"]'
-    words = ["train", str(tiny.path), "train.steps=6", "train.precision=fp32", metrics, "--out"]
+    metrics = 'evaluation.metrics=["brier_score", "calibration_error", "self_bleu", "unigram_entropy", "copied"]'
+    words = ["train", str(tiny.path), "train.steps=6", "train.precision=fp32", metrics, "evaluation.texts=5", "--out"]
     started = {
         name: forked.ranks(2, [*words, f"two-{name}"], tiny.root, code=code)
         for name, code in (("chunks", IN_CHUNKS), ("whole", None))
@@ -266,10 +266,11 @@ def test_two_ranks_form_the_gradients_of_chunks_as_of_all_logits(tiny):
     two, one = (
         json.loads(each)["metrics"] for each in (file.read_text(), tiny.atat("eval", "two-whole", "--json").stdout)
     )
-    assert two.keys() == one.keys() == {"brier_score", "calibration_error"}
+    assert list(two) == list(one) == ["brier_score", "calibration_error", "self_bleu", "unigram_entropy", "copied_8"]
     for name, found in one.items():
         assert two[name]["value"] == pytest.approx(found["value"], abs=1e-6), name
         assert two[name]["stderr"] == pytest.approx(found["stderr"], abs=1e-6), name
+    assert one["unigram_entropy"]["value"] > 1
 
 
 def test_two_ranks_asked_to_stop(tiny):

@@ -12,6 +12,7 @@ from atat_zoo.data.sequences import held_out
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.measure.likelihood import measure
+from atat_zoo.measure.written import measure_texts
 from atat_zoo.model import Model
 from atat_zoo.objectives import chunks
 from atat_zoo.objectives.assembly import assemble
@@ -78,9 +79,19 @@ class Listener(Silent):
         self.said.append(text)
 
 
+def held_out_of(tiny):
+    (data,) = (tiny.root / "shards").glob("*/")
+    return held_out(data, "validation", 8)
+
+
 def test_it_evaluates_on_the_way(tiny, tmp_path):
     listener = Listener()
-    said = ["train.steps=6", "train.evaluate_every=2", 'evaluation.metrics=["calibration_error"]']
+    said = [
+        "train.steps=6",
+        "train.evaluate_every=2",
+        'evaluation.metrics=["calibration_error", "distinct"]',
+        "evaluation.texts=3",
+    ]
     experiment = load(str(tiny.path), [*said, 'train.loggers=["file"]'])
     result = train(experiment, tmp_path / "run", reporter=listener)
     steps = sorted(json.loads(p.read_text())["step"] for p in result.folder.evaluations.iterdir())
@@ -90,6 +101,11 @@ def test_it_evaluates_on_the_way(tiny, tmp_path):
     found = [json.loads(p.read_text())["metrics"]["calibration_error"] for p in result.folder.evaluations.iterdir()]
     assert len({each["value"] for each in found}) == 4
     assert all(0 <= each["value"] <= 1 and each["stderr"] > 0 for each in found)
+    (last,) = (
+        json.loads(p.read_text())["metrics"]["distinct_2"] for p in result.folder.evaluations.glob("*step00000006*")
+    )
+    (again,) = measure_texts(result.model, *held_out_of(tiny), result.model.experiment.evaluation, seed=5).values()
+    assert last["value"] == again.value
     tables = [json.loads(p.read_text())["count_table"] for p in result.folder.evaluations.iterdir()]
     assert len({table["value"] for table in tables}) == 1
     assert len({table["difference"] for table in tables}) == 4
@@ -101,8 +117,7 @@ def test_on_the_way_fewer_sequences_are_measured_under_the_masks_of_the_end(tiny
     tables = [json.loads(path.read_text()) for path in result.folder.evaluations.iterdir()]
     found = {(table["step"], table["sequences"]): table for table in tables}
     assert sorted(found) == [(0, 4), (2, 4), (4, 4), (4, 8)]
-    rows, (data,) = torch.arange(0, 8, 2), (tiny.root / "shards").glob("*/")
-    tokens, maskable = held_out(data, "validation", 8)
+    rows, (tokens, maskable) = torch.arange(0, 8, 2), held_out_of(tiny)
     spec = result.model.experiment.evaluation
     again = measure(result.model.module, tokens[rows], maskable[rows], spec, seed=5, rows=rows)
     nats = float(again.contribution["nelbo"].sum() / maskable[rows].sum())
