@@ -17,6 +17,7 @@ NAMES = (
     "consumption",
     "compiled",
     "ranks",
+    "ranks_evaluation",
     "evaluation_overhead",
     "evaluation_memory",
     "growth",

@@ -1,0 +1,81 @@
+"""What a second process is worth in an evaluation: its seconds on 2 ranks against 1, metrics and texts among them."""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import tempfile
+import time
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+
+from atat_zoo.data import manifest
+from atat_zoo.data.build import build
+from atat_zoo.experiment import load
+from atat_zoo.objectives.assembly import assemble
+from atat_zoo.registry import Context
+from atat_zoo.run import RunFolder
+from benchmarks.pairs import report
+
+BAR = 0.65
+METRICS = '["brier_score", "calibration_error", "coherence", "distinct"]'
+
+
+def evaluated(rank: int, ranks: int, port: int, sequences: int, times: Any) -> None:
+    """Evaluate an untrained model of the quickstart's size with one thread, after a first time that is not counted."""
+    from atat_zoo.training.evaluator import Evaluator
+
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=ranks)
+    more = [f"evaluation.sequences={sequences}", f"evaluation.metrics={METRICS}", "evaluation.texts=32"]
+    experiment = load("quickstart", [*more, "train.evaluate_sequences=16"])
+    data = build(experiment)
+    counts, tokenizer = manifest.load_counts(data), experiment.parts["tokenizer"].load(data)
+    length = experiment.data.length
+    context = Context(vocabulary_size=len(counts), length=length, counts=counts, tokenizer=tokenizer)
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory() as folder:
+        evaluate = Evaluator(experiment, data, context, RunFolder(Path(folder)), assemble(experiment, context), None)
+        evaluate(0, final=False)
+        evaluate.table(torch.arange(len(evaluate.tokens)))  # of the counts, which a training measures once
+        distributed.barrier()
+        start, busy = time.perf_counter(), time.process_time()
+        evaluate(1)
+        used = time.process_time() - busy
+        distributed.barrier()
+    times.put((time.perf_counter() - start, used))
+    distributed.destroy_process_group()
+
+
+def seconds(ranks: int, sequences: int) -> tuple[float, float]:
+    """Return the seconds of an evaluation in so many processes, and those that the busiest one has computed."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    spawn = get_context("spawn")
+    times = spawn.Queue()
+    processes = [spawn.Process(target=evaluated, args=(r, ranks, port, sequences, times)) for r in range(ranks)]
+    for process in processes:
+        process.start()
+    found = [times.get(timeout=600) for _ in processes]
+    for process in processes:
+        process.join()
+    wall, computed = zip(*found, strict=True)
+    return max(wall), max(computed)
+
+
+def main() -> None:
+    """Print the ratio; one half is what two idle cores can give at most."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--sequences", type=int, default=512)
+    given, _ = parser.parse_known_args()
+    timed = [(seconds(2, given.sequences), seconds(1, given.sequences)) for _ in range(given.pairs)]
+    report("2 ranks", "1 rank", [(two[0], one[0]) for two, one in timed])
+    # What is left where other programs take no core.
+    report("2 ranks, computing", "1 rank, computing", [(two[1], one[1]) for two, one in timed])
+    print(f"  the bar is {BAR}, on two idle cores")
