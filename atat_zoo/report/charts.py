@@ -64,6 +64,31 @@ def bound(data: Table, by: str = "step") -> alt.LayerChart:
     return (line + bars + points).properties(description="Bound on held-out text of each run.")
 
 
+def metrics(data: Table) -> alt.LayerChart:
+    """Metrics of the evaluations on the way; a page shows one at a time."""
+    chart = _chart(data, "metrics").encode(x=_clock("step"), color=_runs(data, "metrics"))
+    y = _y("value:Q", "value of the metric (a share from 0 to 1, an entropy in nats)")
+    points = chart.mark_point(filled=True, size=60, opacity=1)
+    points = points.encode(y=y, tooltip=_tips("run:N", "metric:N", _SAID, ("step:Q", ",.0f")))
+    bars = chart.mark_rule().encode(y=y, y2="high:Q").transform_calculate(value="datum.low")
+    line = chart.mark_line(strokeWidth=1.5).encode(y=y, strokeDash=_dash(data, "metrics", "metric"))
+    return (line + bars + points).properties(description="Metrics of each run.")
+
+
+def reliability(data: Table) -> alt.LayerChart:
+    """How often predictions of about the same confidence are right; on the diagonal the two are equal."""
+    chart = _chart(data, "reliability").encode(color=_runs(data, "reliability"))
+    scale = alt.Scale(domain=[0, 1])
+    x = alt.X("confidence:Q", title="largest probability of a prediction (0 to 1)", scale=scale)
+    y = alt.Y("accuracy:Q", title="share of these predictions that are right (0 to 1)", scale=scale)
+    tips = _tips("run:N", *((f"{name}:Q", ".3f") for name in ("confidence", "accuracy", "share")))
+    # A bar is what the bin adds to the error, but for its share, which is the area of its point.
+    bars = chart.mark_rule(strokeWidth=2, opacity=0.5).encode(x=x, y=y, y2="confidence:Q")
+    size = alt.Size("share:Q", scale=alt.Scale(range=[20, 400]), legend=None)
+    points = chart.mark_point(filled=True, opacity=0.9).encode(x=x, y=y, size=size, tooltip=tips)
+    return (_diagonal() + bars + points).properties(description="Calibration of the predictions.")
+
+
 def bands(data: Table) -> alt.Chart:
     """Rank correlation of importance, and of frequency alone, with the loss, within bands of token frequency."""
     axis, title = alt.Axis(labelAngle=0, labelOverlap=True), "times a token occurs in the training text"
@@ -83,11 +108,6 @@ def bands(data: Table) -> alt.Chart:
 def calibration(data: Table) -> alt.LayerChart:
     """Mean rank of the loss of tokens of about the same importance; on the diagonal the two are equal."""
     scale = alt.Scale(domain=[0, 1])
-    diagonal = (
-        alt.Chart(alt.InlineData(values=[{"a": 0, "b": 0}, {"a": 1, "b": 1}]))
-        .mark_line(strokeDash=[4, 4], color="#999", strokeWidth=1)
-        .encode(x=alt.X("a:Q", scale=scale), y=alt.Y("b:Q", scale=scale))
-    )
     chart = _chart(data, "bins").encode(
         x=alt.X("importance:Q", title="mean importance of the tokens (0 to 1)", scale=scale),
         y=alt.Y("rank:Q", title="mean rank of their loss in its text (0 to 1)", scale=scale),
@@ -95,7 +115,7 @@ def calibration(data: Table) -> alt.LayerChart:
         tooltip=_tips("run:N", ("importance:Q", ".2f"), ("rank:Q", ".2f"), "tokens:Q"),
     )
     points = chart.mark_line(strokeWidth=1.5, point=alt.OverlayMarkDef(size=50, filled=True))
-    return (diagonal + points).properties(description="Calibration of the importance.")
+    return (_diagonal() + points).properties(description="Calibration of the importance.")
 
 
 def rates(data: Table) -> alt.LayerChart:
@@ -207,6 +227,7 @@ def arms(data: Table) -> alt.LayerChart:
 # The table of each chart, and the function that draws it.
 CHARTS: dict[str, tuple[str, Callable[..., alt.Chart | alt.LayerChart]]] = {
     **{"loss": ("curves", loss), "bound": ("bounds", bound)},
+    **{"metrics": ("metrics", metrics), "reliability": ("reliability", reliability)},
     **{"bands": ("bands", bands), "calibration": ("bins", calibration)},
     **{"stages": ("stages", stages), "strength": ("strengths", strength)},
     **{"rates": ("rates", rates), "spread": ("spread", spread)},
@@ -269,6 +290,13 @@ def _y(field: str, title: str) -> alt.Y:
     # The label of the one tick of a curve that does not change would be rounded to a whole number.
     label = "+datum.label === datum.value ? datum.label : format(datum.value, '~g')"
     return alt.Y(field, title=title, scale=alt.Scale(zero=False), axis=alt.Axis(labelExpr=label))
+
+
+def _diagonal() -> alt.Chart:
+    """Return the line on which two shares are equal."""
+    scale, ends = alt.Scale(domain=[0, 1]), alt.InlineData(values=[{"a": 0, "b": 0}, {"a": 1, "b": 1}])
+    line = alt.Chart(ends).mark_line(strokeDash=[4, 4], color="#999", strokeWidth=1)
+    return line.encode(x=alt.X("a:Q", scale=scale), y=alt.Y("b:Q", scale=scale))
 
 
 def _runs(data: Table, table: str) -> alt.Color:

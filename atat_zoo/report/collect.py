@@ -20,10 +20,10 @@ from atat_zoo.errors import UserError
 from atat_zoo.report import recorded, reproduce
 from atat_zoo.report.recorded import figure, first
 from atat_zoo.report.runs import whole
-from atat_zoo.report.verdict import heading, table_of_bounds, verdict
+from atat_zoo.report.verdict import heading, table_of_bounds, table_of_metrics, verdict
 from atat_zoo.results import store
 from atat_zoo.results.format import NONE, joined, settings, uncertain
-from atat_zoo.results.naming import title
+from atat_zoo.results.naming import title, words
 from atat_zoo.run import RunFolder
 
 Table = dict[str, Any]
@@ -34,7 +34,8 @@ _ROOM = 2_000_000
 # The tables of the charts, with the section of each.
 TABLES = {
     **{"curves": "curves", "rates": "curriculum", "spread": "curriculum", "stages": "curriculum"},
-    **{"strengths": "curriculum", "bounds": "curves", "bands": "importance", "bins": "importance"},
+    **{"strengths": "curriculum", "bounds": "curves", "metrics": "metrics", "reliability": "metrics"},
+    **{"bands": "importance", "bins": "importance"},
     **{"uncertainty": "uncertainty", "frontier": "frontier", "arms": "arms"},
 }
 _RATES, _STRENGTH = ("mask_rate", "mask_rate_target"), "curriculum_strength"
@@ -63,6 +64,7 @@ def collect(runs: Sequence[Path], *, out: Path | None = None, figures: Path | No
     sentences, priced = list(verdict(described, compared(folders))), bool(rows["frontier"])
     trained = [run["command"] for run in described]
     more: Table = {"runs": described, "overview": table_of_bounds(described), "notes": notes}
+    more["metrics"] = table_of_metrics(described)
     more["experiment"] = _experiment(names, resolved)
     more["commands"] = reproduce.commands(runs, trained, priced, out=out, figures=figures)
     data = page_data("runs", heading(described), sentences, rows, **more)
@@ -118,6 +120,8 @@ def _charts(run: Table, lines: list[Table], points: int, notes: dict[str, list[s
         "stages": _stages(lines),
         "strengths": recorded.evenly(strengths, points),
         "bounds": _bounds(along, lines),
+        "metrics": list(_metrics(along)),
+        "reliability": list(_reliability(run["evaluated"][-1:])),
         "bands": _bands(quality) if quality else [],
         "bins": quality["bins"] if quality else [],
         "uncertainty": list(recorded.quartiles(run["replay"])) if run["replay"] else [],
@@ -230,6 +234,21 @@ def _bounds(evaluated: list[Table], lines: list[Table]) -> list[Table]:
     return rows
 
 
+def _metrics(evaluated: list[Table]) -> Iterator[Table]:
+    for table in evaluated:
+        for name, metric in table["metrics"].items():
+            value, error = metric["value"], metric["stderr"]
+            row = {"metric": words(name), "value": value, "said": uncertain(value, error), **_ends(value, error)}
+            yield row | {"step": table["step"]}
+
+
+def _reliability(evaluated: list[Table]) -> Iterator[Table]:
+    """Yield the bins of the diagrams of an evaluation: predictions with about the same confidence."""
+    for table in evaluated:
+        for name, metric in table["metrics"].items():
+            yield from ({"of": words(name), **each} for each in metric["diagram"] or ())
+
+
 def _frontier(policy: Table) -> Table:
     """Return a policy bound of `atat bench samplers` against its network evaluations."""
     value, error = policy["value"], policy.pop("stderr")
@@ -265,9 +284,9 @@ def _experiment(names: list[str], resolved: list[Table]) -> Table:
 
     # By its path: here a run may have the name of the base.
     base = load(str(shipped(BASE))).to_table()
-    words = partial(json.dumps, ensure_ascii=False, default=str)
+    as_json = partial(json.dumps, ensure_ascii=False, default=str)
     tables = [
-        {key: value if isinstance(value, str) else words(value) for key, value in _flat(table, ".")}
+        {key: value if isinstance(value, str) else as_json(value) for key, value in _flat(table, ".")}
         for table in (base, *resolved)
     ]
     keys = dict.fromkeys(key for table in tables for key in table if key != "name")

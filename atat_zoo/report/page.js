@@ -3,7 +3,7 @@
 const given = JSON.parse(document.getElementById("given").textContent);
 let data = given.data;
 const state = {
-  by: "step", hidden: new Set(),
+  by: "step", metric: null, hidden: new Set(),
   text: { run: null, text: 0, rate: null, token: null },
   replay: { run: 0, text: 0, at: 0, playing: null, touched: false },  // untouched, it stands half way
 };
@@ -21,7 +21,7 @@ function el(tag, attributes, ...children) {
 }
 const runs = () => data.runs || [];
 const colour = (i) => given.palette[i % given.palette.length];
-const shown = (row) => row.run === undefined || !state.hidden.has(row.run);
+const shown = (row) => (row.run === undefined || !state.hidden.has(row.run)) && (row.metric === undefined || row.metric === state.metric);
 const fixed = (value, digits) => (value === null || value === undefined ? "—" : value.toFixed(digits));
 const count = (value, what) => `${value.toLocaleString("en")} ${what}${value === 1 ? "" : "s"}`;
 // What stands between grave accents is code; a number and its error stay on one line.
@@ -126,6 +126,7 @@ function selection(label, options, chosen, choose) {
 
 const sections = [
   { id: "curves", title: "Training", of: () => [data.tables.curves, data.tables.bounds], draw: curves },
+  { id: "metrics", title: "Metrics of predictions and texts", of: () => [data.metrics.rows, data.tables.metrics, data.tables.reliability], draw: metrics },
   { id: "text", title: "Importance and loss, token by token", of: () => runs().map((run) => run.text), draw: texts },
   { id: "importance", title: "Importance against loss, by frequency", of: () => [data.tables.bands, data.tables.bins], draw: importance },
   { id: "curriculum", title: "Curriculum and mask rates", of: () => ["stages", "strengths", "rates", "spread"].map((name) => data.tables[name]), draw: curriculum },
@@ -188,6 +189,20 @@ function curves() {
     el("div", { class: "controls" }, "against", choice("Horizontal axis", clocks, state.by, (by) => { state.by = by; redraw(["loss", "bound"]); })),
     bounds.length ? chart("bound", "Bound on held-out text. Bars: one standard error over its sequences to either side; along a curve these are the same ones, so that changes are surer.") : given.live ? null : missing("No bound on held-out text is recorded.", "atat eval RUN"),
     curves.length ? chart("loss", "Training loss as recorded. Objectives weigh their losses differently: only bounds compare runs.") : null,
+  ];
+}
+
+function metrics() {
+  const { rows, columns } = data.metrics, drawn = data.tables.metrics;
+  if (!rows.length) return [missing("No metric is recorded.", "atat eval RUN --metric calibration_error")];
+  const names = [...new Set(drawn.map((row) => row.metric))];
+  if (!names.includes(state.metric)) state.metric = names[0] ?? null;
+  const choose = selection("metric", names.map((name, i) => [i, name]), names.indexOf(state.metric), (i) => { state.metric = names[i]; redraw(["metrics"]); });
+  return [
+    table(columns, rows, { label: "Metrics" }),
+    legend("metrics", "reliability"),
+    ...(drawn.some((row) => row.step !== drawn[0].step) ? [choose && el("div", { class: "controls" }, choose), chart("metrics", "Bars: one standard error to either side.")] : []),
+    data.tables.reliability.length ? chart("reliability", "Predictions with about the same confidence, at masked tokens. Dashed: as often right as they are sure. The larger a point, the more predictions; a bar is how far they are from it.") : null,
   ];
 }
 

@@ -135,6 +135,9 @@ _COMPARED = {
 # A bound of an evaluation, and that of the n-gram model beside it.
 _BOUND = {"value": figure, "stderr": _error}
 _BESIDE = {"reads": str, **_BOUND, "percent": figure, "percent_stderr": _error}
+# A metric of an evaluation; of one with bins of the confidence, which are a diagram, their columns.
+_METRIC = {"value": figure, "stderr": _error}
+_DIAGRAM = {"confidence": [_number], "accuracy": [_number], "share": [_number]}
 _EVALUATION = {
     **dict.fromkeys(("step", "sequences", "draws", "seed", "tokens", "bytes", "words"), _integer),
     **dict.fromkeys(("split", "method"), str),
@@ -238,8 +241,24 @@ def evaluated(tables: Iterable[Table]) -> list[Table]:
             beside = record(_BESIDE, dict.fromkeys(_BESIDE) | beside) if isinstance(beside, dict) else None
             with suppress(TypeError):
                 one = record(_EVALUATION, absent | table) | {"bounds": bounds, "count_table": beside}
+                one |= {"metrics": _metrics(table.get("metrics"))}
                 found += [one] if bounds else []
     return sorted(found, key=lambda table: (table["step"], table["split"], table["sequences"], table["draws"]))
+
+
+def _metrics(table: Any) -> Table:
+    """Return the metrics of an evaluation that have a value, by title, with the bins of a diagram if there is one."""
+    found = {}
+    for title, metric in table.items() if isinstance(table, dict) else ():
+        with suppress(KeyError, TypeError):
+            one = record(_METRIC, {"stderr": None, **metric})
+            one["diagram"] = None
+            with suppress(KeyError, TypeError, ValueError):
+                columns = record(_DIAGRAM, metric["table"])
+                one["diagram"] = [dict(zip(columns, bin_, strict=True)) for bin_ in zip(*columns.values(), strict=True)]
+            if one["value"] is not None:
+                found[str(title)] = one
+    return found
 
 
 def of_training(evaluations: Sequence[Table], experiment: Mapping[str, Any]) -> list[Table]:

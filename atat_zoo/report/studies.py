@@ -12,7 +12,7 @@ from atat_zoo.report.collect import TABLES, page_data
 from atat_zoo.report.recorded import figure, first
 from atat_zoo.results.format import NONE, cell, interval, joined, number, place, rounded, settings
 from atat_zoo.results.naming import exponential
-from atat_zoo.study.markdown import gap_legend, gap_table
+from atat_zoo.study.markdown import METRICS, gap_legend, gap_table, metric_table
 
 Table = dict[str, Any]
 _WORDS = {True: "yes", False: "no", None: NONE}
@@ -89,6 +89,9 @@ def _blocks(report: Table) -> Iterator[Table]:
     averaged = "Over seeds: mean of the differences and its t-interval; over sequences: bootstrap of the mean."
     worse = f"Not worse: the upper ends of both are at most +{report['not_worse_percent']:g} %."
     yield _block("Differences", _DIFFERENCES, map(_compared, report["comparisons"]), f"{averaged} Both 95 %.", worse)
+    columns, rows = metric_table(report)
+    if len(columns) > 1:
+        yield _block("Metrics", columns, rows, f"{METRICS}.")
     for arm in report["samplers"] or ():
         seeds = f"Seeds {joined(list(map(str, arm['seeds'])))}; differences are to the first sampler."
         digits = _digits(arm["samplers"])

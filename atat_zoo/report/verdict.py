@@ -8,7 +8,7 @@ from atat_zoo.errors import clip
 from atat_zoo.report.recorded import conditions, curve, first
 from atat_zoo.report.runs import bounds, own_bound
 from atat_zoo.results.format import NONE, cell, interval, joined, number, uncertain
-from atat_zoo.results.naming import TABLE
+from atat_zoo.results.naming import TABLE, words
 
 Table = dict[str, Any]
 _ERROR = "± is one standard error over sequences"
@@ -179,3 +179,12 @@ def table_of_bounds(runs: list[Table]) -> Table:
         costs = cell(run["tokens"], ","), cell(run["seconds"], ",.0f")
         rows.append([run["name"], run["objective"], name, said, step, *costs])
     return {"columns": ["run", "objective", "bound", "value", "steps", "tokens", "seconds"], "rows": rows}
+
+
+def table_of_metrics(runs: list[Table]) -> Table:
+    """Return a row for each metric of the last evaluations, with its value and error for each run."""
+    last = [run["evaluated"][-1]["metrics"] if run["evaluated"] else {} for run in runs]
+    said = [{title: uncertain(each["value"], each["stderr"]) for title, each in metrics.items()} for metrics in last]
+    titles = dict.fromkeys(title for metrics in said for title in metrics)
+    rows = [[words(title), *(metrics.get(title, NONE) for metrics in said)] for title in titles]
+    return {"columns": ["metric", *(run["name"] for run in runs)], "rows": rows}

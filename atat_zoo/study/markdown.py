@@ -11,6 +11,7 @@ from atat_zoo.results.naming import exponential, words
 Table = dict[str, Any]
 
 
+METRICS = "Metrics of the predictions, and of texts that the runs write, by seed"
 _LEGEND = """\
 - *count table*: the counts of adjacent tokens in the training text as a model, under the same masks, and how far the \
 arm is from it.
@@ -93,11 +94,18 @@ def _tables(part: Table) -> Iterator[str]:
     if rows:
         columns = ["arm", "against", "over seeds", "over sequences", "not worse"]
         yield from markdown([*columns, "tokens ×", "seconds ×", "peak memory ×", "parameters ×"], rows)
-    if metrics := list(dict.fromkeys(name for arm in part["arms"].values() for name in _metrics_of(arm))):
-        yield "\nMetrics of the predictions, and of texts that the runs write, by seed:\n"
-        rows = [[name, *(_metrics_of(arm).get(title, NONE) for title in metrics)] for name, arm in part["arms"].items()]
-        yield from markdown(["arm", *map(words, metrics)], rows)
+    columns, rows = metric_table(part)
+    if len(columns) > 1:
+        yield f"\n{METRICS}:\n"
+        yield from markdown(columns, rows)
     yield from _multipliers(part.get("multipliers"))
+
+
+def metric_table(part: Table) -> tuple[list[str], list[list[str]]]:
+    """Return columns and rows of the metrics of the arms; without any there is one column."""
+    titles = list(dict.fromkeys(name for arm in part["arms"].values() for name in _metrics_of(arm)))
+    rows = [[name, *(_metrics_of(arm).get(title, NONE) for title in titles)] for name, arm in part["arms"].items()]
+    return ["arm", *map(words, titles)], rows
 
 
 def _metrics_of(arm: Table) -> dict[str, str]:

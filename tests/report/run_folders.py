@@ -81,6 +81,7 @@ def make(
         counts = {"reads": "two neighbours", "value": 80.035, "stderr": 1.542}
         counts |= {"percent": 100 * ((value + seed) / 80.035 - 1), "percent_stderr": 0.559}
         own = {"step": step, "sequences": 768, "draws": 4, "tokens": 49152, "count_table": counts}
+        own["metrics"] = _metrics(share)
         write_evaluation(run, value + seed, bound, stderr=1.2444, file=f"{step:08d}", **own)
     _json(run.evaluations / "samplers-2x16.json", _samplers(steps[-1]))
     if estimator:
@@ -91,6 +92,15 @@ def make(
         _json(run.report / "text.json", _text(tokens, steps[-1], estimator, random_))
         _json(run.report / "replay.json", _replay(tokens, steps[-1], random_))
     return path
+
+
+def _metrics(share):
+    diagram = {"confidence": [0.1, 0.5, 0.9], "accuracy": [0.05, 0.4, 0.95 * share], "share": [0.6, 0.3, 0.1]}
+    return {
+        "calibration_error": {"value": 0.2 - 0.1 * share, "stderr": 0.0123, "table": diagram},
+        "coherence": {"value": 0.1 * share, "stderr": None, "table": None},
+        "distinct_2": {"value": None, "stderr": None, "table": None},
+    }
 
 
 def _json(path, value):

@@ -25,6 +25,7 @@ from atat_zoo.report.page import page
 from atat_zoo.report.runs import environment, glance
 from atat_zoo.report.verdict import verdict
 from atat_zoo.results import store
+from atat_zoo.results.format import uncertain
 from atat_zoo.results.history import history
 from atat_zoo.results.naming import title
 from atat_zoo.run import RunFolder
@@ -60,6 +61,18 @@ def test_every_value_is_one_that_is_recorded(full):
     for row in tables["bounds"]:
         value, error = json.loads(files[row["step"]].read_text())["bounds"]["nelbo"].values()
         assert (row["bound"], row["value"], row["high"]) == (title("nelbo"), value, value + error)
+    metrics = {step: json.loads(path.read_text())["metrics"] for step, path in files.items()}
+    drawn = [(row["step"], row["metric"].replace(" ", "_"), row["value"]) for row in tables["metrics"]]
+    assert drawn == [
+        (step, name, each[name]["value"])
+        for step, each in sorted(metrics.items())
+        for name in ("calibration_error", "coherence")  # and none of a metric without a value
+    ]
+    last = metrics[max(metrics)]["calibration_error"]
+    for column, values in last["table"].items():
+        assert [row[column] for row in tables["reliability"]] == values
+    said = [["calibration error", uncertain(last["value"], last["stderr"])], ["coherence", "0.100"]]
+    assert data["metrics"] == {"columns": ["metric", "full"], "rows": said}
     quality = json.loads((full / "evaluations" / "importance.json").read_text())
     rhos = {(row["order"], row["orders by"]): row["rho"] for row in tables["bands"]}
     for i, band in enumerate(quality["bands"]):
