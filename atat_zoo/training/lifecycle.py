@@ -10,7 +10,8 @@ Composer runs the callbacks of one event in the order of their list, then the lo
    where they only measure);
 6. the callbacks passed to `train`.
 
-After all of them, at the event `batch_checkpoint`, `Checkpoints` saves the state, then stops if interrupted.
+After all of them, at the event `batch_checkpoint`, `MetricsWriter` writes its line, with the metrics of an evaluation
+of this step; `Checkpoints` saves the state, then stops if interrupted.
 """
 
 import math
@@ -176,6 +177,8 @@ class MetricsWriter(Callback):
         self.model, self.folder, self.spec, self.report, self.values = model, folder, spec, report, values
         self.utilisation = utilisation
         self.began, self.busy, self.tokens, self.peak = 0.0, 0.0, 0, 0
+        self.line: dict[str, Any] | None = None  # of the step that has just ended
+        self.metrics: dict[str, float | None] = {}  # of an evaluation after it
 
     def fit_start(self, state: State, logger: Logger) -> None:
         """Start the counts where the training continues."""
@@ -190,9 +193,10 @@ class MetricsWriter(Callback):
     def batch_start(self, state: State, logger: Logger) -> None:
         """Start the clock; an evaluation between two steps does not count."""
         self.began = time.perf_counter()
+        self.line, self.metrics = None, {}
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Check the loss; every `log_every` steps write a line."""
+        """Check the loss; every `log_every` steps there is a line."""
         step = int(state.timestamp.batch)
         self.busy += time.perf_counter() - self.began
         loss = float(state.total_loss_dict["loss/train/total"])
@@ -221,9 +225,16 @@ class MetricsWriter(Callback):
             line |= self.values.take()
         if self.spec.loggers:
             self._log(logger, line, step)
+        self.line = line
+
+    def batch_checkpoint(self, state: State, logger: Logger) -> None:
+        """Write the line."""
+        if self.line is None:
+            return
+        line = self.line | self.metrics
         if dist.get_global_rank() == 0:
             self.folder.append_metrics(line)
-        self.report(step, self.spec.steps, line)
+        self.report(line["step"], self.spec.steps, line)
 
     def _log(self, logger: Logger, line: dict[str, Any], step: int) -> None:
         curves = line | self.model.meters.details()

@@ -27,6 +27,7 @@ from atat_zoo.model.model import device_name
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.results.evaluation import Evaluation
+from atat_zoo.results.store import finite
 from atat_zoo.results.tasks import TaskResult
 from atat_zoo.run import RunFolder, write_json, write_text
 from atat_zoo.run.environment import describe
@@ -283,6 +284,7 @@ def _callbacks(model: ZooModel, evaluator: Evaluator, reporter: Reporter) -> tup
         evaluation = evaluator(step, final=False)
         at = f"step {step}" if step else f"step 0, {_before(evaluator.experiment)}"
         reporter.message(f"{at}: {evaluation.sentence()}")
+        writer.metrics = finite({f"{evaluation.split}/{name}": one.value for name, one in evaluation.metrics.items()})
         return evaluation
 
     # The trainer evaluates the final model; of fewer sequences the curve has its own end.
@@ -292,12 +294,13 @@ def _callbacks(model: ZooModel, evaluator: Evaluator, reporter: Reporter) -> tup
     utilisation = Utilisation(evaluator.experiment, context.vocabulary_size, peak)
     skipped = [SkippedRows(reporter.message)] if evaluator.experiment.data.damaged == "skip" else []
     values = [lifecycle.CallbackValues()] if spec.callbacks or spec.algorithms or skipped else []
+    writer = lifecycle.MetricsWriter(model, folder, spec, reporter.training, *values, utilisation=utilisation)
     callbacks = [
         lifecycle.Progress(model),
         *skipped,
         *([average] if average else []),
         *(callback.build() for callback in spec.callbacks),
-        lifecycle.MetricsWriter(model, folder, spec, reporter.training, *values, utilisation=utilisation),
+        writer,
         *([Evaluations(spec.evaluate_every, last, evaluate)] if spec.evaluate_every else []),
     ]
     if spec.loggers:

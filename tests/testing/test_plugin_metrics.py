@@ -66,6 +66,8 @@ def test_a_metric_of_a_plugin_is_everywhere(tmp_path):
     written = [json.loads(file.read_text())["metrics"]["vowels"] for file in files]
     assert len(written) == 3
     assert all(0 <= each["value"] <= 1 for each in written)
+    lines = [json.loads(line) for line in (tmp_path / "one" / "metrics.jsonl").read_text().splitlines()]
+    assert [line.get("validation/vowels") for line in lines] == [written[1]["value"], None]  # the end has no line
     compared = json.loads(atat("compare", "one", "two", "--json"))
     assert all(0 <= run["metrics"]["vowels"]["value"] <= 1 for run in compared["runs"])
     assert compared["runs"][0]["metrics"]["vowels"]["value"] == pytest.approx(written[-1]["value"])

@@ -42,6 +42,7 @@ def test_the_speed_is_that_of_the_steps_since_the_last_line(tmp_path, monkeypatc
         writer.batch_start(state, None)
         state.timestamp.batch, state.timestamp.token = step + 1, 100 * (step + 1)
         writer.batch_end(state, None)
+        writer.batch_checkpoint(state, None)
     assert [(line["step"] - before, line["tokens_per_second"]) for line in lines] == [(2, 200.0), (4, 200.0)]
 
 
