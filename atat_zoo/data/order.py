@@ -10,8 +10,9 @@ Permutations sort 64-bit hashes and do not use numpy's generators, whose sequenc
 resumed run must have the same order.
 """
 
+import math
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -39,10 +40,19 @@ def key_of(*numbers: int) -> int:
 
 def permutation(size: int, *key: int) -> NDArray[np.int64]:
     """Return a permutation of 0 … size−1 that is a function of the key, int64 [size]."""
+    return np.argsort(_hashes(size, key), kind="stable")
+
+
+def uniforms(size: int, *key: int) -> NDArray[np.float64]:
+    """Return independent numbers from 0 to below 1 that are a function of the key, float64 [size]."""
+    return (_hashes(size, key) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _hashes(size: int, key: tuple[int, ...]) -> NDArray[np.uint64]:
     x = np.arange(1, size + 1, dtype=np.uint64) * np.uint64(_GOLDEN) + np.uint64(key_of(*key))
     x = (x ^ (x >> np.uint64(30))) * np.uint64(_MUL_1)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(_MUL_2)
-    return np.argsort(x ^ (x >> np.uint64(31)), kind="stable")
+    return x ^ (x >> np.uint64(31))
 
 
 class Location(NamedTuple):
@@ -89,6 +99,21 @@ class SampleOrder:
         row = int(stretch.rows[q - stretch.first])
         i = bisect_right(stretch.starts, row) - 1
         return Location(stretch.epoch, stretch.shards[i], row - stretch.starts[i])
+
+    def others(self, n: int) -> Iterator[Location]:
+        """Yield the other locations of the shards that are shuffled together with that of sample n, each once.
+
+        In an order of its own for every sample, so that what comes in the place of several is not the same.
+        """
+        self.locate(n)
+        lane, q = n % self.lanes, n // self.lanes
+        first, end, *_ = self._stretch[lane]
+        size = end - first
+        step = key_of(self.seed, n) % size
+        while math.gcd(step, size) > 1:
+            step += 1
+        for k in range(1, size):
+            yield self.locate((first + (q - first + k * step) % size) * self.lanes + lane)
 
     def shards_of(self, lane: int, epoch: int) -> NDArray[np.int64]:
         """Return the shards that a lane reads in its epoch, in their order."""

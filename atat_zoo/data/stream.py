@@ -1,27 +1,28 @@
-"""The training samples of a rank, as an iterable dataset that continues at any sample, and its DataLoader.
+"""The training batches of a rank, as an iterable dataset that continues at any sample, and its DataLoader.
 
 L: tokens in a sequence; C: lanes; R: ranks; k: shards that a lane shuffles together.
 """
 
 import resource
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import attrs
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from webdataset import DataPipeline
 
 from atat_zoo.data import manifest
 from atat_zoo.data.order import SampleOrder
+from atat_zoo.data.pipeline import Apply, Collate, Read, Replace, Sample, Stored
 from atat_zoo.data.shards import ShardRows
 from atat_zoo.errors import UserError
 from atat_zoo.machine import require
+from atat_zoo.registry.spec import unstructure
 
-Sample = dict[str, Any]
-Stored = dict[str, NDArray[Any]]
 Batch = dict[str, torch.Tensor]
 
 _AHEAD = 4  # batches that a worker has ready
@@ -30,15 +31,15 @@ _WORKER = 30 << 20  # bytes that a worker takes at least, besides what it reads
 
 
 @attrs.define(slots=False, eq=False)
-class TokenStream(IterableDataset["Sample | UserError"]):
-    """The endless training stream of one rank.
+class TokenStream(IterableDataset["Stored | UserError"]):
+    """The endless training stream of one rank: a `webdataset.DataPipeline`, see `atat_zoo.data.pipeline`.
 
     Sample n of the stream, n counted over all ranks, belongs to rank n mod R, so a rank reads only its own lanes.
     With W loader workers, worker w makes the batches w, w + W, … of the rank; a DataLoader reads its workers in turn,
     so the order is the same for every W.
 
-    Yields `{"stored": [L] as in the shards, "index": n}` in numpy; `pad_of(dtype)` is padding, and a row of padding
-    alone is one that is damaged and skipped.
+    Yields `{"stored": [B, L] as in the shards, "index": [B]}` in numpy; `pad_of(dtype)` is padding, and a row of
+    padding alone is one that is damaged and skipped.
 
     Memory: the rows of the batches that are ready. Every worker opens all of the rank's shards, k for each lane.
     """
@@ -52,6 +53,8 @@ class TokenStream(IterableDataset["Sample | UserError"]):
     start: int = attrs.field(default=0, kw_only=True)  # the first sample, counted over all ranks
     together: int = attrs.field(default=1, kw_only=True)  # k
     skip: bool = attrs.field(default=False, kw_only=True)  # damaged members are left out; else they are an error
+    stages: tuple[Any, ...] = attrs.field(default=(), kw_only=True)  # of `data.stages`
+    context: Any = attrs.field(default=None, kw_only=True)  # theirs
 
     def __attrs_post_init__(self) -> None:
         self.manifest = manifest.verify(self.folder, splits=() if self.skip else ("train",))
@@ -72,35 +75,41 @@ class TokenStream(IterableDataset["Sample | UserError"]):
                 f"once, and a process may have {most} files; lower them, or raise `ulimit -n`"
             )
 
-    def __iter__(self) -> Iterator[Sample | UserError]:
+    def __iter__(self) -> Iterator[Stored | UserError]:
         worker = get_worker_info()
         if worker is None:
-            yield from self.samples()
+            yield from self.pipeline()
             return
         try:
-            yield from self.samples(worker.id, worker.num_workers)
+            yield from self.pipeline(worker.id, worker.num_workers)
         except UserError as error:
-            yield error  # the last of the samples: torch would pass on its traceback as text
+            yield error  # the last of the batches: torch would pass on its traceback as text
+
+    def pipeline(self, worker: int = 0, workers: int = 1) -> Any:
+        """Return the `webdataset.DataPipeline` of the batches of a loader worker, of so many."""
+        return self._samples(worker, workers).compose(Collate(self.batch_size // self.world_size))
 
     def samples(self, worker: int = 0, workers: int = 1) -> Iterator[Sample]:
-        """Yield the samples of a loader worker, of so many."""
+        """Return the samples of a loader worker, of so many."""
+        return iter(self._samples(worker, workers))
+
+    def _samples(self, worker: int, workers: int) -> DataPipeline:
+        order = self._order()
+        read = Read(self.manifest, self.lanes, self._open_at_once, self._open)
+        stages = [
+            Apply(stage, position, self.seed, self.manifest, self.context) for position, stage in enumerate(self.stages)
+        ]
+        replace = Replace(order, read, stages) if stages else None
+        return DataPipeline(partial(self._in_order, order, worker, workers), read, stages, replace)
+
+    def _in_order(self, order: SampleOrder, worker: int, workers: int) -> Iterator[Sample]:
+        """Yield the samples as `SampleOrder` says, without their rows."""
         per_rank = self.batch_size // self.world_size
-        order, length, dtype = self._order(), self.manifest.length, np.dtype(self.manifest.dtype)
-        reading: dict[int, dict[int, ShardRows]] = {}  # lane → its open shards by number, the last one opened last
         first = self.start + (self.rank - self.start) % self.world_size
-        batch = worker
-        while True:
+        for batch in count(worker, workers):
             for k in range(batch * per_rank, (batch + 1) * per_rank):
                 n = first + k * self.world_size
-                (_, number, row), shards = order.locate(n), reading.setdefault(n % self.lanes, {})
-                if number not in shards:
-                    if len(shards) == self._open_at_once:  # a shard of the group before
-                        del shards[next(iter(shards))]
-                    shards[number] = self._open(number)
-                stored = np.empty(length, dtype)
-                shards[number].read(row, stored)
-                yield {"stored": stored, "index": n}
-            batch += workers
+                yield {"index": n, "location": order.locate(n), "attempt": 0}
 
     def state_dict(self, num_samples: int, from_beginning: bool) -> dict[str, Any]:
         """Return the position after so many samples over all ranks, counted from the beginning or from `start`."""
@@ -109,16 +118,17 @@ class TokenStream(IterableDataset["Sample | UserError"]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at the next sample, when the stream is iterated next; a state of another order is refused."""
         for key, value in self._identity().items():
-            if state.get(key) != value:
+            made = state.get(key, [] if key == "stages" else None)  # before there were stages, there were none
+            if made != value:
                 raise UserError(
-                    f"the checkpoint was made with {key} = {state.get(key)!r} and this run has {value!r}: the samples "
-                    "would come in another order; continue with the settings and shards of the run"
+                    f"the checkpoint was made with {key} = {made!r} and this run has {value!r}: the samples would be "
+                    "others, or come in another order; continue with the settings and shards of the run"
                 )
         self.start = int(state["sample"])
 
     def _identity(self) -> dict[str, Any]:
         order = {"seed": self.seed, "lanes": self.lanes, "shuffled_shards": self.together}
-        return order | {"shards": self.manifest.digest}
+        return order | {"shards": self.manifest.digest, "stages": [unstructure(stage) for stage in self.stages]}
 
     def _order(self) -> SampleOrder:
         sizes = [shard.sequences for shard in self._shards]
@@ -126,19 +136,6 @@ class TokenStream(IterableDataset["Sample | UserError"]):
 
     def _open(self, number: int) -> ShardRows:
         return ShardRows(self.folder, self.manifest, self._shards[number], skip=self.skip)
-
-
-def collate(samples: list[Any]) -> Stored | UserError:
-    """Stack samples: stored [B, L] as in the shards, index int64 [B]; return the error that is the last of them.
-
-    In numpy, which a worker sends through its pipe: less work than a file of shared memory for every tensor.
-    """
-    if isinstance(samples[-1], UserError):
-        return samples[-1]
-    return {
-        "stored": np.stack([sample["stored"] for sample in samples]),
-        "index": np.array([sample["index"] for sample in samples], np.int64),
-    }
 
 
 class StreamLoader(DataLoader[Any]):
@@ -183,14 +180,20 @@ def train_loader(stream: TokenStream, *, workers: int = 0, device: str = "cpu") 
     # checkpoint restores.
     loader = StreamLoader(
         stream,
-        batch_size=stream.batch_size // stream.world_size,
+        batch_size=None,  # the stream has batches
         num_workers=workers,
-        collate_fn=collate,
+        collate_fn=_as_it_is,
         prefetch_factor=_AHEAD if workers else None,
         generator=torch.Generator(),  # else every iteration would draw from the global one
     )
     loader.gpu = torch.device(device) if device.startswith("cuda") else None
+    # Composer asks for it, and torch's loader does not let it be set.
+    vars(loader)["batch_size"] = stream.batch_size // stream.world_size
     return loader
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
 
 
 def copied_ahead(

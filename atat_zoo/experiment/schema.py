@@ -37,6 +37,7 @@ class DataSpec:
     damaged: Literal["fatal", "skip"] = param(
         "fatal", help="a damaged training shard is an error, or the stream leaves out its damaged members and counts"
     )
+    stages: Any = parts("stage", help="changes and refusals of training sequences, one after the other")
     workers: int = param(0, help="loader processes per rank; the order does not depend on it", ge=0, le=1024)
 
     def __attrs_post_init__(self) -> None:

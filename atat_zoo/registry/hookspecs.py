@@ -38,6 +38,7 @@ KINDS: dict[str, Kind] = {
         Kind("boundary", "Where a document ends in a file of plain text.", "atat_zoo.corpora.boundaries"),
         Kind("detokenizer", "From the tokens of a benchmark to ordinary text.", "atat_zoo.corpora.detokenizers"),
         Kind("tokenizer", "Text to token ids and back.", "atat_zoo.tokenizers", "bpe"),
+        Kind("stage", "What becomes of a training sequence before the batch.", "atat_zoo.data.stages"),
         Kind("backbone", "The network that reads noisy tokens.", "atat_zoo.backbones", "dit"),
         Kind("noise", "The noise schedule α(t).", "atat_zoo.noise", "linear"),
         Kind("rates", "Which mask rates a training sees, and how often.", "atat_zoo.rates", "noise"),

@@ -41,6 +41,7 @@ from atat_zoo.testing.sampling import (
     check_sampler,
     check_stop,
 )
+from atat_zoo.testing.stages import check_stage
 from atat_zoo.testing.steps import (
     check_adaptive,
     check_curriculum,
@@ -69,6 +70,6 @@ __all__ += [
 ]
 __all__ += ["check_adaptive", "check_curriculum", "check_estimator", "check_mask_drawing", "check_noise"]
 __all__ += ["check_position_bias", "check_rates", "check_target", "check_uncertainty"]
-__all__ += ["check_task"]
+__all__ += ["check_stage", "check_task"]
 __all__ += ["check_boundary", "check_corpus", "check_detokenizer", "check_judge", "check_tokenizer"]
 __all__ += ["check_algorithm", "check_callback", "check_logger", "check_optimizer", "check_schedule"]

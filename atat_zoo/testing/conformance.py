@@ -19,11 +19,23 @@ from atat_zoo.errors import UserError, clip
 from atat_zoo.registry import KINDS, Zoo
 from atat_zoo.registry.manifest import Entry
 from atat_zoo.registry.spec import fields_of, structure, unstructure
-from atat_zoo.testing import guidance, masking, metrics, networks, objectives, sampling, steps, tasks, text, training
+from atat_zoo.testing import (
+    guidance,
+    masking,
+    metrics,
+    networks,
+    objectives,
+    sampling,
+    stages,
+    steps,
+    tasks,
+    text,
+    training,
+)
 from atat_zoo.testing.batches import raises
 from atat_zoo.testing.examples import EXAMPLES, Example
 
-_MODULES = (guidance, masking, metrics, networks, objectives, sampling, steps, tasks, text, training)
+_MODULES = (guidance, masking, metrics, networks, objectives, sampling, stages, steps, tasks, text, training)
 _CHECKS = {name: check for module in _MODULES for name, check in vars(module).items() if name.startswith("check_")}
 # The promises of each kind, by name. Where there is one, it is what `check_KIND` tests.
 CHECKS: dict[str, dict[str, Callable[..., None]]] = {kind: {"contract": _CHECKS[f"check_{kind}"]} for kind in KINDS} | {

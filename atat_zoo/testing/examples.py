@@ -81,6 +81,7 @@ EXAMPLES: Mapping[tuple[str, str], Example] = {
     ("tokenizer", "pretrained"): _pretrained,
     ("tokenizer", "run"): _run,
     ("backbone", "dit"): lambda _: {"layers": 2, "width": 16, "heads": 2, "local_heads": 1, "time_conditioning": True},
+    ("stage", "minimum_length"): lambda _: {"tokens": 5},
     # Few bins, so that a few steps see them all.
     ("rates", "adaptive"): lambda _: {"bins": 3},
     ("objective", "block"): lambda _: {"size": 3},

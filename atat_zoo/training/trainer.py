@@ -180,6 +180,8 @@ def _run(
             world_size=ranks,
             together=experiment.data.shuffled_shards,
             skip=experiment.data.damaged == "skip",
+            stages=experiment.data.stages,
+            context=context,
         )
         loader = train_loader(stream, workers=experiment.data.workers, device=device)
         objective: Any = assemble(experiment, context)

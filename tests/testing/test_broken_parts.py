@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from atat_zoo import testing
 from atat_zoo.curricula import NoCurriculum, ThreeStageCurriculum
+from atat_zoo.data.stages import RandomLengthStage
 from atat_zoo.diffusion.bounds import uniform_order
 from atat_zoo.diffusion.calibration import water_fill
 from atat_zoo.diffusion.mask_counts import count_masked
@@ -163,7 +164,22 @@ RATES = {
 }
 everywhere = Changed(WasMaskedTarget(), call=lambda good, step, loss: (loss * 0, step.masked | True))
 by_the_rows = building(RunningBias(), statistics=lambda good, *at: good(*at) / at[1].shape[0])
+
+
+def staging(apply):
+    return Changed(RandomLengthStage(share=0.5), apply=lambda good, tokens, key, context: apply(tokens, key))
+
+
 OTHERS = [
+    (
+        testing.check_stage,
+        staging(lambda tokens, key: tokens[: torch.randint(len(tokens), ()) + 1]),
+        "with the same key",
+    ),
+    (testing.check_stage, staging(lambda tokens, key: None if torch.rand(()) < 0.5 else tokens), "with the same key"),
+    (testing.check_stage, staging(lambda tokens, key: None), "some sequence passes"),
+    (testing.check_stage, staging(lambda tokens, key: tokens[:0]), r"'random_length' has made int64 \[0\]"),
+    (testing.check_stage, staging(lambda tokens, key: tokens + 258), "and the vocabulary has 258"),
     (testing.check_curriculum, weighing(lambda step: 1.0 + step.masked), "mean 1 over each row's maskable"),
     (testing.check_target, everywhere, "only maskable tokens count"),
     (testing.check_uncertainty, lambda logits: logits.float().softmax(-1).var(-1, correction=0), "uncertainty is"),

@@ -118,6 +118,23 @@ def test_masks_that_follow_what_is_shown_go_on(tiny):
     killed_and_resumed(tiny, "shown-killed", tiny.train("shown", *SHOWN), str(tiny.path), *SHOWN)
 
 
+# The first two epochs hold no more than 32 sequences of a lane, so that some are replaced on both sides of the kill.
+STAGES = ('data.stages=["random_length", {use="repetition", n=2, distinct=0.9}]', "data.workers=1", "train.steps=60")
+
+
+def test_stages_go_on(tiny):
+    reference = tiny.train("staged", *STAGES)
+    assert tiny.losses(reference) != tiny.losses(tiny.train("unstaged", *STAGES[1:]))
+    killed_and_resumed(tiny, "staged-killed", reference, str(tiny.path), *STAGES)
+    resolved = tiny.root / "staged-killed" / "resolved.toml"
+    edited = tomllib.loads(resolved.read_text())
+    edited["data"]["stages"][0]["share"] = 0.5
+    resolved.write_text(tomli_w.dumps(edited))
+    said = tiny.atat("train", "--resume", "staged-killed", check=False)
+    assert said.returncode == 2
+    assert "data.stages [{'use': 'random_length', 'share': 0.01" in said.stderr
+
+
 def test_a_damaged_checkpoint_is_passed_over(tiny, uninterrupted):
     """The disk lost half of the newest checkpoint after it was complete: the one before it is used."""
     process = start(tiny, "damaged")

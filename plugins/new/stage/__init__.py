@@ -1,0 +1,40 @@
+"""A stage of the training stream that leaves tokens out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from atat_zoo.data.order import uniforms
+from atat_zoo.data.stages import Stage
+from atat_zoo.registry import component, hookimpl, param
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from atat_zoo.registry import Context
+
+CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
+
+
+@component
+class PlaceholderStage(Stage):
+    """Leaves out a share of the tokens, and refuses a sequence of which too little is left."""
+
+    name = "placeholder"
+    summary = "leaves tokens out"
+    refs = ()
+
+    share: float = param(0.1, help="share of the tokens that are left out", gt=0, lt=1)
+    least: int = param(4, help="tokens that are left at least", ge=1)
+
+    def apply(self, tokens: NDArray[np.int64], key: int, context: Context) -> NDArray[Any] | None:
+        """Return what is left of the tokens [n], or None; nothing but the arguments decides it."""
+        left = tokens[uniforms(len(tokens), key) >= self.share]
+        return left if len(left) >= self.least else None
+
+
+@hookimpl
+def atat_zoo_stage() -> list[type]:
+    """Return the parts of this package."""
+    return [PlaceholderStage]

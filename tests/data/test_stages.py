@@ -1,0 +1,233 @@
+"""Stages of the stream: pure functions of a sequence and its key, so the samples stay a function of their number."""
+
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from in_memory import Memory, experiment_of
+
+from atat_zoo.data import manifest
+from atat_zoo.data.build import build
+from atat_zoo.data.order import SampleOrder, key_of, uniforms
+from atat_zoo.data.pipeline import _STAGES
+from atat_zoo.data.shards import read
+from atat_zoo.data.stages import MinimumLengthStage, RandomLengthStage, RepetitionStage, Stage
+from atat_zoo.data.stream import TokenStream, train_loader
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import from_table
+from atat_zoo.registry import Context, component, param
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This DataLoader will create", "ignore:This process .* is multi-threaded:DeprecationWarning"
+)
+
+CONTEXT = Context(vocabulary_size=258, length=16)
+ORDER: dict[str, Any] = {"seed": 17, "lanes": 4, "batch_size": 12, "context": CONTEXT}
+
+
+@component
+class Sometimes(Stage):
+    """Refuses by the tokens and by the key, and marks what it passes with a number of the key."""
+
+    name = "sometimes"
+    summary = "for tests"
+    share: float = param(0.05, help="share refused by the tokens, and of the rest by the key")
+
+    def apply(self, tokens, key, context):
+        if int(tokens.sum()) % 100 < 100 * self.share or uniforms(1, key)[0] < self.share:
+            return None
+        tokens[0] = key % 256
+        return tokens
+
+
+@component
+class Bad(Stage):
+    """Returns what it is told to."""
+
+    name = "bad"
+    summary = "for tests"
+    made: Any = param(None, help="what it returns")
+
+    def apply(self, tokens, key, context):
+        return self.made
+
+
+def expected(folder, stages, together, count):
+    """Return the samples by the definition, [count, 16] as they are stored."""
+    contents = manifest.load(folder)
+    shards = contents.splits["train"].shards
+    rows = [read(folder, contents, shard) for shard in shards]
+    order = SampleOrder([shard.sequences for shard in shards], lanes=4, seed=17, together=together)
+    found = []
+    for n in range(count):
+        for attempt, location in enumerate([order.locate(n), *order.others(n)]):
+            tokens = rows[location.shard][location.row].astype(np.int64)
+            for position, stage in enumerate(stages):
+                key = key_of(key_of(_STAGES, 17, position), n, attempt)
+                tokens = None if tokens is None else stage.apply(tokens, key, CONTEXT)
+            if tokens is not None:
+                found.append(np.pad(tokens, (0, 16 - len(tokens)), constant_values=65535))
+                break
+    return np.stack(found)
+
+
+STAGES = (Sometimes(), RandomLengthStage(share=0.5, least=2), Sometimes(share=0.03))
+
+
+@pytest.mark.parametrize(("together", "workers", "ranks", "start"), [(1, 0, 1, 0), (3, 2, 1, 36), (2, 0, 2, 61)])
+def test_samples_are_a_function_of_their_number(shards, together, workers, ranks, start):
+    wanted = expected(shards, STAGES, together, 300)
+    seen = {}
+    for rank in range(ranks):
+        stream = TokenStream(shards, stages=STAGES, together=together, rank=rank, world_size=ranks, **ORDER)
+        stream.load_state_dict(stream.state_dict(start, True))
+        for batch in islice(train_loader(stream, workers=workers), 180 // 12):
+            assert batch["tokens"].shape == (12 // ranks, 16)
+            for i, row in zip(batch["index"], torch.where(batch["maskable"], batch["tokens"], 65535), strict=True):
+                seen[int(i)] = row.numpy()
+    assert sorted(seen) == list(range(start, start + 180))
+    for n, row in seen.items():
+        np.testing.assert_array_equal(row, wanted[n])
+
+
+def test_the_pipeline_has_named_stages(shards):
+    pipeline = TokenStream(shards, stages=STAGES, **ORDER).pipeline()
+    names = [type(each).__name__ for each in pipeline.pipeline[1:]]
+    assert names == ["Read", "Apply", "Apply", "Apply", "Replace", "Collate"]
+    assert [each.stage for each in pipeline.pipeline[2:5]] == list(STAGES)
+    plain = TokenStream(shards, **ORDER).pipeline()
+    assert [type(each).__name__ for each in plain.pipeline[1:]] == ["Read", "Collate"]
+
+
+def test_what_is_refused_is_replaced_by_what_is_shuffled_with_it(shards):
+    stage = RepetitionStage(n=1, distinct=0.5)
+    plain, staged = (TokenStream(shards, stages=stages, **ORDER) for stages in ((), (stage,)))
+    order, contents = plain._order(), plain.manifest
+    rows = [read(shards, contents, shard) for shard in plain._shards]
+    replaced = 0
+    for before, after in islice(
+        zip(plain.samples(), staged.samples(), strict=True), contents.splits["train"].sequences
+    ):
+        refused = len({*before["stored"].tolist()}) < 8
+        replaced += refused
+        group = rows[order.locate(after["index"]).shard] if refused else before["stored"][None]
+        assert (group == after["stored"]).all(1).any()
+        assert len({*after["stored"].tolist()}) >= 8
+    assert replaced > 5
+
+
+def test_a_stage_that_refuses_everything(shards):
+    stream = TokenStream(shards, stages=(Sometimes(share=0.0), MinimumLengthStage(tokens=17)), **ORDER)
+    with pytest.raises(UserError, match=r"^data\.stages: 'minimum_length' refuses every sequence of the shards that"):
+        next(iter(train_loader(stream)))
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ([], r"float64 \[0\], and a sequence is integers, \[1\] to \[16\]"),
+        ([1] * 17, r"int64 \[17\], and"),
+        ([[1]], r"int64 \[1, 1\], and"),
+        ([1.0], r"float64 \[1\], and"),
+        ([3, 258], r"ids from 3 to 258, and the vocabulary has 258"),
+        ([-1], r"ids from -1 to -1, and"),
+    ],
+)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_is_no_sequence_is_refused(shards, made, said, workers):
+    stream = TokenStream(shards, stages=(Bad(made=made),), **ORDER)
+    with pytest.raises(UserError, match=rf"^data\.stages: 'bad' has made {said}.*; mend it, or leave it out$"):
+        next(iter(train_loader(stream, workers=workers)))
+
+
+def test_a_state_of_other_stages_is_refused(shards):
+    plain, staged = TokenStream(shards, **ORDER), TokenStream(shards, stages=(RandomLengthStage(),), **ORDER)
+    for one, other in ((plain, staged), (staged, plain), (TokenStream(shards, stages=STAGES, **ORDER), staged)):
+        with pytest.raises(UserError, match=r"^the checkpoint was made with stages = \["):
+            other.load_state_dict(one.state_dict(12, True))
+    state = plain.state_dict(12, True)
+    del state["stages"]  # of a run from before there were stages
+    plain.load_state_dict(state)
+    assert plain.start == 12
+    with pytest.raises(UserError, match=r"made with stages = \[\] and this run has"):
+        staged.load_state_dict(state)
+
+
+def test_what_is_damaged_and_skipped_is_not_shown_to_stages(tmp_path):
+    folder = build(experiment_of(tmp_path, corpus=Memory(train=tuple("abcdefgh" * 20 for _ in range(8)))))
+    content = bytearray((folder / "train-000001.tar").read_bytes())
+    content[700] ^= 1
+    (folder / "train-000001.tar").write_bytes(content)
+    (batch,) = islice(
+        train_loader(
+            TokenStream(folder, skip=True, stages=(MinimumLengthStage(tokens=16),), **ORDER | {"batch_size": 40})
+        ),
+        1,
+    )
+    assert 0 < (~batch["maskable"].any(1)).sum() < 40
+    assert batch["maskable"].any(1).sum() == batch["maskable"].all(1).sum()
+
+
+@settings(max_examples=50)
+@given(st.lists(st.integers(1, 9), min_size=6, max_size=12), st.integers(1, 3), st.integers(1, 4), st.integers(0, 300))
+def test_others_are_each_location_of_the_group_but_its_own(sizes, lanes, together, n):
+    order = SampleOrder(sizes, lanes=lanes, seed=3, together=together)
+    own = order.locate(n)
+    others = list(order.others(n))
+    assert order.locate(n) == own
+    shards = {each.shard for each in [own, *others]}
+    assert len(shards) <= together
+    every = {(own.epoch, shard, row) for shard in shards for row in range(sizes[shard])}
+    assert {tuple(each) for each in others} == every - {tuple(own)}
+    assert len(others) == len(every) - 1
+
+
+def test_others_differ_between_samples():
+    order = SampleOrder([64], lanes=1, seed=3)
+    firsts = {next(order.others(n)).row for n in range(64)}
+    assert len(firsts) > 32
+
+
+def test_uniforms_by_hand():
+    # SplitMix64's next two after the state key_of(1, 2).
+    assert uniforms(2, 1, 2).tolist() == uniforms(3, 1, 2)[:2].tolist() == GOLDEN
+    many = uniforms(100_000, 5)
+    assert ((many >= 0) & (many < 1)).all()
+    assert abs(many.mean() - 0.5) < 0.005
+    assert abs(np.corrcoef(many[1:], many[:-1])[0, 1]) < 0.01
+
+
+GOLDEN = [0.9006109088931584, 0.28014258045387286]
+
+
+def test_random_lengths_are_uniform_of_the_share():
+    stage, tokens = RandomLengthStage(share=0.25, least=3), np.arange(10)
+    found = [stage.apply(tokens, key_of(i), CONTEXT) for i in range(20_000)]
+    assert all(np.array_equal(each, tokens[: len(each)]) for each in found)
+    counts = np.bincount([len(each) for each in found], minlength=11)
+    assert not counts[:3].any()
+    cut = 20_000 * 0.25 / 8  # of each length from 3 to 10
+    assert np.abs(counts[3:10] - cut).max() < 5 * cut**0.5
+    assert len(stage.apply(tokens[:2], 1, CONTEXT)) == 2
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(1, 4), st.floats(0.05, 1))
+def test_repetition_counts_distinct_n_grams(tokens, n, distinct):
+    grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
+    passes = not grams or len(set(grams)) >= distinct * len(grams)
+    found = RepetitionStage(n=n, distinct=distinct).apply(np.array(tokens), 0, CONTEXT)
+    assert (found is not None) == passes
+
+
+def test_stages_of_an_experiment():
+    table = {"name": "x", "data": {"length": 32, "stages": ["random_length", {"use": "minimum_length", "tokens": 33}]}}
+    with pytest.raises(UserError, match=r"data\.stages: minimum_length\.tokens = 33 is more than data\.length = 32"):
+        from_table(table)
+    table["data"]["stages"][1]["tokens"] = 32
+    experiment = from_table(table)
+    assert experiment.data.stages == (RandomLengthStage(), MinimumLengthStage(tokens=32))
+    assert from_table(experiment.to_table()) == experiment
