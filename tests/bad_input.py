@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shlex
+import tarfile
 import tempfile
 import tomllib
 import zipfile
@@ -105,6 +106,20 @@ def _truncate(root):
 def _claim(root):
     path = _mine(root) / "manifest.json"
     path.write_text(path.read_text().replace('"length": 16', '"length": 1099511627776'))
+
+
+def _webdataset(root):
+    for number in range(2):
+        with tarfile.open(root / f"made-{number}.tar", "w") as tar:
+            for text in ("text.txt", "held-out.txt"):
+                tar.add(root / text, f"{number}/{text}")
+
+
+def _cut_webdataset(root):
+    _webdataset(root)
+    with tarfile.open(root / "made-1.tar") as tar:
+        second = tar.getmembers()[1].offset
+    os.truncate(root / "made-1.tar", second)
 
 
 def _huge_id(root):
@@ -252,6 +267,8 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "A text that unpacks to more than it can hold": lambda root: (root / "text.txt.gz").write_bytes(
         gzip.compress(b"a" * (70 << 20), 1)
     ),
+    "A WebDataset without the named file": _webdataset,
+    "A WebDataset that is cut off": _cut_webdataset,
     "An encrypted archive": _encrypted,
     "A tokenizer with one huge id": _huge_id,
     "A manifest that claims more than its shards hold": _claim,

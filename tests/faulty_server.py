@@ -57,7 +57,7 @@ class Server:
 @contextmanager
 def serving(folder):
     server = Server(folder)
-    thread = threading.Thread(target=server.http.serve_forever, args=(0.01,))
+    thread = threading.Thread(target=server.http.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield server

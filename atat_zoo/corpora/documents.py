@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from atat_zoo.corpora.boundaries import Boundary, lines
 from atat_zoo.data.digests import unreadable
@@ -51,7 +51,8 @@ def documents(path: Path, boundary: Boundary, field: str, stream: IO[bytes] | No
         if suffix(path) == _PARQUET:
             yield from _parquet(path, field, most)
             return
-        with stream or path.open("rb") as raw, _decoded(path, raw) as file:
+        with stream or path.open("rb") as raw, unpacked(path, raw) as content:
+            file = io.TextIOWrapper(content, encoding=_UTF8)
             if suffix(path) in _JSON:
                 yield from _json(path, file, field, most)
             elif suffix(path) in _CSV:
@@ -85,6 +86,27 @@ def text_in(path: Path, boundary: Boundary, field: str) -> float | None:
     return size / max(1, path.stat().st_size)
 
 
+@contextmanager
+def unpacked(path: Path, raw: IO[bytes]) -> Iterator[IO[bytes]]:
+    """Open what an open file holds, decompressed by its suffix."""
+    if path.suffix in _PACKED and not path.stat().st_size:
+        raise EOFError("it is empty")
+    if path.suffix in (".gz", ".tgz"):
+        with gzip.GzipFile(fileobj=raw) as file:
+            yield cast(IO[bytes], file)
+    elif path.suffix == ".zst":
+        try:
+            import zstandard
+        except ImportError:
+            raise UserError(f"corpus: {path} needs zstandard; run `pip install atat-zoo[zstd]`") from None
+        try:
+            yield io.BufferedReader(_Frames(raw, zstandard.ZstdDecompressor().decompressobj))
+        except zstandard.ZstdError as error:
+            raise EOFError(error) from None
+    else:
+        yield raw
+
+
 def _json(path: Path, file: IO[str], field: str, most: int) -> Iterator[str]:
     for number, line in enumerate(lines(file, most), 1):
         if line.strip():
@@ -92,7 +114,7 @@ def _json(path: Path, file: IO[str], field: str, most: int) -> Iterator[str]:
                 value = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise UserError(f"corpus: {path}, line {number} is not JSON ({error})") from None
-            yield _text(value, field, f"{path}, line {number}")
+            yield text_of(value, field, f"{path}, line {number}")
 
 
 def _csv(path: Path, file: IO[str], field: str, most: int) -> Iterator[str]:
@@ -148,7 +170,7 @@ def _parquet(path: Path, field: str, most: int) -> Iterator[str]:
             for batch in file.iter_batches(_ROWS, columns=[first]):
                 for row in batch.to_pylist():
                     number += 1
-                    text = _text(row, field, f"{path}, row {number}")
+                    text = text_of(row, field, f"{path}, row {number}")
                     if len(text) > most:
                         raise MemoryError
                     yield text
@@ -157,7 +179,7 @@ def _parquet(path: Path, field: str, most: int) -> Iterator[str]:
         raise UserError(f"corpus: {path} cannot be read as Parquet ({reason}); it may be cut off") from None
 
 
-def _text(value: Any, field: str, position: str) -> str:
+def text_of(value: Any, field: str, position: str) -> str:
     """Return the text of an object; its position, a line or a row of a file, is for messages."""
     for key in field.split("."):
         if not isinstance(value, dict) or key not in value:
@@ -179,28 +201,6 @@ def _most(path: Path) -> int:
     # A character takes up to four bytes, while it is read twice that, and the shuffling holds documents too.
     most = memory() // 16
     return min(most, max(_UNPACKED, path.stat().st_size * _RATIO)) if path.suffix in _PACKED else most
-
-
-@contextmanager
-def _decoded(path: Path, raw: IO[bytes]) -> Iterator[IO[str]]:
-    """Read an open file as text, decompressed by its suffix, without a byte order mark."""
-    if path.suffix in _PACKED and not path.stat().st_size:
-        raise EOFError("it is empty")
-    if path.suffix == ".gz":
-        with gzip.open(raw, "rt", encoding=_UTF8) as file:
-            yield file
-    elif path.suffix == ".zst":
-        try:
-            import zstandard
-        except ImportError:
-            raise UserError(f"corpus: {path} needs zstandard; run `pip install atat-zoo[zstd]`") from None
-        try:
-            frames = _Frames(raw, zstandard.ZstdDecompressor().decompressobj)
-            yield io.TextIOWrapper(io.BufferedReader(frames), encoding=_UTF8)
-        except zstandard.ZstdError as error:
-            raise EOFError(error) from None
-    else:
-        yield io.TextIOWrapper(raw, encoding=_UTF8)
 
 
 class _Frames(io.RawIOBase):

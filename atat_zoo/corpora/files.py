@@ -3,6 +3,7 @@
 import glob
 import itertools
 import os
+from abc import abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,72 @@ from atat_zoo.registry.spec import unstructure
 _SUFFIXES = (".txt", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")  # of the files that a folder is named for
 
 
+class NamedFiles(Divided):
+    """A corpus whose splits are files: `train`, `validation` and `test` name them."""
+
+    train: tuple[str, ...]
+    validation: tuple[str, ...]
+    test: tuple[str, ...]
+
+    def __attrs_post_init__(self) -> None:
+        if not self.train:
+            raise ValueError("train names no file")
+        self.check_shares()
+
+    @override
+    def documents(self, split: Split) -> Iterator[str]:
+        if not {"train": (), "validation": self.validation, "test": self.test}[split]:
+            self.files()  # refuses every wrong name before anything is read; a benchmark needs no training text
+        yield from super().documents(split)
+
+    @override
+    def training_stamp(self) -> Stamps:
+        return stamps_of(self.expand(self.train, "train"))
+
+    @override
+    def fingerprint(self) -> dict[str, Any]:
+        return {split: fingerprint_of(stamps_of(paths)) for split, paths in self.files().items() if paths}
+
+    @override
+    def stamp(self) -> Any:
+        return {split: stamps_of(paths) for split, paths in self.files().items()}
+
+    def files(self) -> dict[str, list[Path]]:
+        """Return the files of each split; none if it is held out of the training files."""
+        patterns = {"train": self.train, "validation": self.validation, "test": self.test}
+        files = {key: self.expand(names, key) for key, names in patterns.items()}
+        seen: dict[Path, str] = {}
+        for key, paths in files.items():
+            for path in paths:
+                other = seen.setdefault(path.resolve(), key)
+                if other != key:
+                    raise UserError(f"corpus.{key}: {path} is in corpus.{other} too; a held-out text must not be both")
+        return files
+
+    @abstractmethod
+    def expand(self, patterns: tuple[str, ...], key: str) -> list[Path]:
+        """Return the files that the patterns of a parameter name, each once."""
+
+
+def matching(pattern: str, suffixes: tuple[str, ...], key: str, remedy: str) -> list[Path]:
+    """Return the files of a path, a pattern or a folder, of which those count that have one of the suffixes."""
+    path = Path(os.path.expanduser(pattern))  # of an unknown user, it stays as it is
+    matches = [path] if path.is_file() else sorted(Path(p) for p in glob.glob(str(path), recursive=True))
+    if path.is_dir():
+        matches = sorted(match for match in path.rglob("*") if suffix(match) in suffixes)
+    matches = [match for match in matches if match.is_file()]
+    if not matches and path.is_dir():
+        *most, last = suffixes
+        ends = f"ends in {', '.join(most)} or {last}"
+        raise UserError(f"corpus.{key}: no file in the folder {pattern} {ends}; name its files, as in {path}/*")
+    if not matches:
+        there = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise UserError(f"corpus.{key}: there is no file {pattern}{nearest(path.name, there)}; {remedy}")
+    return matches
+
+
 @component
-class FilesCorpus(Divided):
+class FilesCorpus(NamedFiles):
     """Files named by path or pattern, or folders of them, in UTF-8.
 
     `.jsonl` and `.ndjson` have one JSON object per line, whose `text_field` is a document, and so has each row of a
@@ -49,45 +114,22 @@ class FilesCorpus(Divided):
     test_share: float = param(0.05, help="share of the documents held out if test is absent", ge=0, lt=1)
     seed: int = param(0, help="a different seed holds out different documents", ge=0)
 
-    def __attrs_post_init__(self) -> None:
-        if not self.train:
-            raise ValueError("train names no file")
-        self.check_shares()
-
     @property
     def package(self) -> tuple[str, str] | None:
         """What reading the files needs, as an optimizer's `package`; of several packages, the first."""
-        paths = itertools.chain.from_iterable(self._files().values())
+        paths = itertools.chain.from_iterable(self.files().values())
         return next(filter(None, map(package, paths)), None)
 
     @override
-    def documents(self, split: Split) -> Iterator[str]:
-        if not {"train": (), "validation": self.validation, "test": self.test}[split]:
-            self._files()  # refuses every wrong pattern before anything is read; a benchmark needs no training text
-        yield from super().documents(split)
-
-    @override
-    def training_stamp(self) -> Stamps:
-        return stamps_of(self._expand(self.train, "train"))
-
-    @override
     def read(self, split: Split) -> Iterator[str]:
-        for path in self._expand(getattr(self, split), split):
+        for path in self.expand(getattr(self, split), split):
             texts = documents(path, self.document, self.text_field)
             yield from (text for text in map(self.detokenizer, texts) if text.strip())
 
     @override
-    def fingerprint(self) -> dict[str, Any]:
-        return {split: fingerprint_of(stamps_of(paths)) for split, paths in self._files().items() if paths}
-
-    @override
-    def stamp(self) -> Any:
-        return {split: stamps_of(paths) for split, paths in self._files().items()}
-
-    @override
     def size(self) -> int | None:
         forms: dict[tuple[str, str], list[Path]] = {}
-        for path in itertools.chain.from_iterable(self._files().values()):
+        for path in itertools.chain.from_iterable(self.files().values()):
             forms.setdefault((suffix(path), path.suffix), []).append(path)
         size = 0.0
         for paths in forms.values():
@@ -108,32 +150,8 @@ class FilesCorpus(Divided):
             del table["detokenizer"]
         return table
 
-    def _files(self) -> dict[str, list[Path]]:
-        """Return the files of each split; none if it is held out of the training files."""
-        patterns = {"train": self.train, "validation": self.validation, "test": self.test}
-        files = {key: self._expand(names, key) for key, names in patterns.items()}
-        seen: dict[Path, str] = {}
-        for key, paths in files.items():
-            for path in paths:
-                other = seen.setdefault(path.resolve(), key)
-                if other != key:
-                    raise UserError(f"corpus.{key}: {path} is in corpus.{other} too; a held-out text must not be both")
-        return files
-
-    def _expand(self, patterns: tuple[str, ...], key: str) -> list[Path]:
-        paths: list[Path] = []
+    @override
+    def expand(self, patterns: tuple[str, ...], key: str) -> list[Path]:
         remedy = self.source or "name files that are there: a path is taken from the folder in which atat is started"
-        for pattern in patterns:
-            path = Path(os.path.expanduser(pattern))  # of an unknown user, it stays as it is
-            matches = [path] if path.is_file() else sorted(Path(p) for p in glob.glob(str(path), recursive=True))
-            if path.is_dir():
-                matches = sorted(match for match in path.rglob("*") if suffix(match) in _SUFFIXES)
-            matches = [match for match in matches if match.is_file()]
-            if not matches and path.is_dir():
-                ends = f"ends in {', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}"
-                raise UserError(f"corpus.{key}: no file in the folder {pattern} {ends}; name its files, as in {path}/*")
-            if not matches:
-                there = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-                raise UserError(f"corpus.{key}: there is no file {pattern}{nearest(path.name, there)}; {remedy}")
-            paths += [match for match in matches if match not in paths]
-        return paths
+        found = (path for pattern in patterns for path in matching(pattern, _SUFFIXES, key, remedy))
+        return list(dict.fromkeys(found))

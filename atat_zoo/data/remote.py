@@ -19,6 +19,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -32,7 +33,7 @@ import attrs
 from atat_zoo.data import SPLITS, manifest
 from atat_zoo.data.manifest import Shard
 from atat_zoo.errors import UserError, clip
-from atat_zoo.run.atomic import clean, write_bytes
+from atat_zoo.run.atomic import clean, replacing, write_bytes
 from atat_zoo.run.locks import locked
 
 ALLOW = "ATAT_ZOO_ALLOW_PIPE"  # set by `atat --allow-pipe`: an experiment file must not run a command by itself
@@ -159,24 +160,47 @@ class Origin:
 
     def _fetch(self, name: str, into: IO[bytes], most: int, sha256: str | None) -> None:
         """Fetch a file of at most so many bytes from the first address that has it, or that has it later."""
-        addresses, failures = _expanded(self.tars).get(name, [self._beside(name)]), {}
-        for attempt in range(self.retries + 1):
-            for address in addresses:
-                try:
-                    return _copy(address, into, most, sha256, self.timeout)
-                except _FailedError as error:
-                    failures[address] = error
-            addresses = [address for address in addresses if not failures[address].final]
-            if addresses and attempt < self.retries:
-                time.sleep(min(_LONGEST, _PAUSE * 2**attempt))
-        reasons = "; ".join(f"{address}: {clip(reason)}" for address, reason in failures.items())
-        raise UserError(
-            f"{name} cannot be fetched ({reasons}); see whether corpus.path and corpus.tars are right and raise "
-            "corpus.retries if the other side is slow, then run the same command again"
-        )
+        addresses = _expanded(self.tars).get(name, [self._beside(name)])
+        try:
+            _first_of(addresses, into, most, sha256, self.retries, self.timeout)
+        except _FailedError as error:
+            raise _not_fetched(name, error, "corpus.path and corpus.tars are") from None
 
     def _beside(self, name: str) -> str:
         return f"{self.path.rstrip('/')}/{name}"
+
+
+def fetched(address: str, folder: Path, retries: int, timeout: float, key: str) -> Path:
+    """Return the file that an address has, in a folder; what is there already is not asked for again.
+
+    `key`, as `corpus.train`, names the address in messages.
+    """
+    name = re.sub(r"[^\w.-]", "_", re.sub(r"[?#].*", "", address).rpartition("/")[2])[-100:]
+    path = folder / f"{hashlib.sha256(address.encode()).hexdigest()[:16]}-{name}"
+    if path.is_file():
+        return path
+    _refuse_commands(address, key=key)
+    with _writing(str(folder)):
+        folder.mkdir(parents=True, exist_ok=True)
+        with locked(folder / "lock", lambda _: None):
+            if not path.is_file():
+                clean(folder)
+                with replacing(path) as beside, beside.open("wb") as file:
+                    try:
+                        _first_of([address], file, sys.maxsize, None, retries, timeout)
+                    except _FailedError as error:
+                        raise _not_fetched(name, error, f"{key} is") from None
+    return path
+
+
+def expanded(text: str, key: str) -> list[str]:
+    """Return the addresses or paths that a text with braces stands for, as webdataset expands them."""
+    from webdataset.shardlists import expand_urls
+
+    try:
+        return [*expand_urls(text)]
+    except Exception as error:  # asserts, and what its package for braces raises
+        raise UserError(f"{key}: {text} cannot be expanded ({error}); mend its braces") from None
 
 
 def is_address(path: str) -> bool:
@@ -232,13 +256,7 @@ def _expanded(tars: tuple[str, ...]) -> dict[str, list[str]]:
     """Return the addresses of each shard, by its name, in the order in which they are tried."""
     addresses_of: dict[str, list[str]] = {}
     for text in tars:
-        from webdataset.shardlists import expand_urls
-
-        try:
-            addresses = expand_urls(text)
-        except Exception as error:  # asserts, and what its package for braces raises
-            raise UserError(f"corpus.tars: {text} cannot be expanded ({error}); mend its braces") from None
-        for address in addresses:
+        for address in expanded(text, "corpus.tars"):
             names = _NAME.findall(address)
             if not names:
                 raise UserError(f"corpus.tars: {address} names no shard as the manifest does, like train-000000.tar")
@@ -246,13 +264,37 @@ def _expanded(tars: tuple[str, ...]) -> dict[str, list[str]]:
     return addresses_of
 
 
-def _refuse_commands(*addresses: str) -> None:
+def _refuse_commands(*addresses: str, key: str = "corpus.tars") -> None:
     for address in addresses:
         if address.startswith(_COMMAND) and os.environ.get(ALLOW) != "1":
             raise UserError(
-                f"corpus.tars: {clip(address)} would run a command in a shell; if you trust it, say so with "
+                f"{key}: {clip(address)} would run a command in a shell; if you trust it, say so with "
                 f"`atat --allow-pipe …`, or with {ALLOW}=1 in the environment of the launcher"
             )
+
+
+def _first_of(
+    addresses: list[str], into: IO[bytes], most: int, sha256: str | None, retries: int, timeout: float
+) -> None:
+    """Copy what the first address has that can be read, or that can be read later; raise a `_FailedError` if none."""
+    failures: dict[str, _FailedError] = {}
+    for attempt in range(retries + 1):
+        for address in addresses:
+            try:
+                return _copy(address, into, most, sha256, timeout)
+            except _FailedError as error:
+                failures[address] = error
+        addresses = [address for address in addresses if not failures[address].final]
+        if addresses and attempt < retries:
+            time.sleep(min(_LONGEST, _PAUSE * 2**attempt))
+    raise _FailedError("; ".join(f"{address}: {clip(reason)}" for address, reason in failures.items()))
+
+
+def _not_fetched(name: str, error: _FailedError, right: str) -> UserError:
+    return UserError(
+        f"{name} cannot be fetched ({error}); see whether {right} right and raise corpus.retries if the other side is "
+        "slow, then run the same command again"
+    )
 
 
 def _copy(address: str, into: IO[bytes], most: int, sha256: str | None, timeout: float) -> None:

@@ -1,7 +1,9 @@
 """A small example of each part that needs parameters or files, or that is large by default."""
 
+import io
 import json
 import random
+import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,16 @@ def _huggingface(folder: Path) -> dict[str, Any]:
 
 def _mixture(folder: Path) -> dict[str, Any]:
     return {"of": [{"use": "sotu", "first_year": 2010}, {"use": "files", **_files(folder)}], "weights": [3.0, 1.0]}
+
+
+def _webdataset(folder: Path) -> dict[str, Any]:
+    lines = Path(written(folder / "text.txt")).read_text(encoding="utf-8").splitlines()
+    with tarfile.open(folder / "made.tar.gz", "w:gz") as tar:
+        for number, line in enumerate(lines):
+            member = tarfile.TarInfo(f"{number:06d}.txt")
+            member.size = len(line)
+            tar.addfile(member, io.BytesIO(line.encode()))
+    return {"train": [str(folder / "made.tar.gz")]}
 
 
 def _shards(folder: Path) -> dict[str, Any]:
@@ -78,6 +90,7 @@ EXAMPLES: Mapping[tuple[str, str], Example] = {
     ("corpus", "mixture"): _mixture,
     ("corpus", "text8"): lambda folder: {"path": written(folder / "text8", end=" ")},
     ("corpus", "shards"): _shards,
+    ("corpus", "webdataset"): _webdataset,
     ("tokenizer", "pretrained"): _pretrained,
     ("tokenizer", "run"): _run,
     ("backbone", "dit"): lambda _: {"layers": 2, "width": 16, "heads": 2, "local_heads": 1, "time_conditioning": True},

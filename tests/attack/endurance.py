@@ -10,7 +10,7 @@ from tests.attack.driver import REFUSED, Verdict, one_by_one
 LONG = ["train.steps=72", "train.save_every=2", "train.evaluate_every=4"]
 BEFORE_THE_END = {"build": 1, "step": 4, "checkpoint": 3, "evaluation": 2}  # stage -> moments of it to choose from
 EACH = 4  # kills at each of the five stages
-VARIANTS = ("one", "two ranks")
+VARIANTS = ("one", "two ranks", "foreign")
 
 
 def order(draw):
@@ -21,8 +21,8 @@ def order(draw):
 
 
 def attack(draw, number, seed, base, work):
-    """Kill a training again and again; an even number has one rank, an odd one two."""
-    variant, begin = VARIANTS[number % 2], partial(kills.train, extra=LONG)
+    """Kill a training again and again: on one rank, on two, or with stages on a WebDataset that comes over HTTP."""
+    variant, begin = VARIANTS[number % 3], partial(kills.train, extra=LONG)
     shutil.rmtree(work)
     kills.begun(work)
     story: list[str] = []
@@ -43,4 +43,4 @@ def attack(draw, number, seed, base, work):
     return kills.failure(why, story, ended, memory) if why else Verdict(REFUSED, "", memory)
 
 
-KIND = one_by_one("endurance", 2, attack, partial(kills.prepare, variants=VARIANTS, extra=LONG))
+KIND = one_by_one("endurance", 3, attack, partial(kills.prepare, variants=VARIANTS, extra=LONG))

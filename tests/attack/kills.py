@@ -1,15 +1,22 @@
 """Trainings that are stopped at a moment, continued, and compared with one that was left alone."""
 
+import atexit
+import functools
+import io
 import json
 import os
 import random
 import shutil
 import signal
-from contextlib import suppress
+import tarfile
+import tempfile
+from contextlib import ExitStack, suppress
+from pathlib import Path
 
 from tests import forked
 from tests.attack import moments
 from tests.attack.driver import FAILED, FINE, REFUSED, Ended, Verdict, atat, judge, last_words, one_by_one, unreadable
+from tests.faulty_server import serving
 from tests.tiny import CLOCK, Tiny
 
 BEGIN = [
@@ -18,13 +25,18 @@ BEGIN = [
 ]
 RESUME = ["train", "--resume", "run"]
 # variant -> the words and the number of ranks
-VARIANTS = {"one": ([], 1), "workers": (["data.workers=2"], 1), "two ranks": ([], 2)}
+FOREIGN = [
+    'corpus={use="webdataset", train=["ADDRESS/train-{0..3}.tar.gz"], validation=["ADDRESS/validation-0.tar.gz"]}',
+    'data.stages=["random_length", {use="repetition", n=2, distinct=0.9}]',
+]
+VARIANTS = {"one": ([], 1), "workers": (["data.workers=2"], 1), "two ranks": ([], 2), "foreign": (FOREIGN, 1)}
 # Ten cases in a row are of these.
-TEN = ("one", "one", "one", "workers", "one", "one", "workers", "one", "one", "two ranks")
+TEN = ("one", "one", "one", "workers", "one", "foreign", "workers", "one", "one", "two ranks")
 ACTS = {
     "one": ("kill", "kill", "kill", "tear", "tear", "interrupt", "interrupt twice", "terminate", "full"),
     "workers": ("kill alone", "kill alone", "kill", "interrupt"),
     "two ranks": ("kill",),
+    "foreign": ("kill", "kill", "tear", "terminate"),
 }
 STOPPED = {
     **dict.fromkeys(("kill", "tear", "kill alone"), (0, -signal.SIGKILL)),
@@ -50,10 +62,30 @@ def begun(folder):
     Tiny(folder, ".")
 
 
+@functools.cache
+def served():
+    """Serve the tiny text as WebDatasets over HTTP until this process ends, and return the address."""
+    context = ExitStack()
+    atexit.register(context.close)
+    folder = Path(context.enter_context(tempfile.TemporaryDirectory()))
+    Tiny(folder)
+    for split, shards in (("train", 4), ("validation", 1)):
+        lines = (folder / f"{split}.txt").read_text().splitlines()
+        for shard in range(shards):
+            with tarfile.open(folder / f"{split}-{shard}.tar.gz", "w:gz") as tar:
+                for number, line in enumerate(lines[shard::shards]):
+                    member = tarfile.TarInfo(f"{number:04d}.json")
+                    content = json.dumps({"text": line}).encode()
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+    return context.enter_context(serving(folder)).address
+
+
 def train(variant, folder, env, file_limit=None, extra=()):
     """Begin the training, with `extra` words, or continue it if it was begun."""
     words, ranks = VARIANTS[variant]
     words = RESUME if (folder / "run" / "resolved.toml").exists() else [*BEGIN, *words, *extra]
+    words = [word.replace("ADDRESS", served()) if "ADDRESS" in word else word for word in words]
     if ranks == 1:
         return atat(words, folder, env=env, code=moments.CODE, file_limit=file_limit)
     together = forked.ranks(ranks, words, folder, env=env, code=moments.CODE)

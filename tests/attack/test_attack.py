@@ -10,7 +10,7 @@ pytestmark = pytest.mark.slow
 
 # kind -> cases in the suite: in all at most two minutes on one core; a case of `endurance` alone takes that
 CASES = {
-    "kills": (0, 1, 4, 9, 43),  # 9 on two ranks, 43 with loader workers that outlive their process
+    "kills": (0, 1, 4, 5, 9, 43),  # 5 over HTTP, 9 on two ranks, 43 with loader workers that outlive their process
     "experiments": range(250),
     "command_lines": range(15),
     "artefacts": range(15),

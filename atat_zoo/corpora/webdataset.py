@@ -1,0 +1,245 @@
+"""WebDatasets made elsewhere: samples of text, JSON or token ids in tar files, here or at an address."""
+
+import gzip
+import json
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from typing_extensions import override
+
+from atat_zoo.corpora.documents import text_of, unpacked
+from atat_zoo.corpora.files import NamedFiles, matching
+from atat_zoo.data import Split
+from atat_zoo.data.digests import Stamp, unreadable
+from atat_zoo.data.manifest import array_of
+from atat_zoo.data.remote import expanded, fetched, is_address
+from atat_zoo.errors import UserError, clip
+from atat_zoo.machine import memory
+from atat_zoo.registry import component, param, part
+from atat_zoo.registry.spec import unstructure
+from atat_zoo.tokenizers import Tokenizer, TokenizerModel
+
+_SUFFIXES = (".tar", ".tgz")  # of the files that a folder is named for, and .tar.gz or .tar.zst
+_KNOWN = ("txt", "json", "npy")
+_BEGINNING = 8 << 20  # bytes of text that tell how much is in a file
+_END = 512  # bytes of zeros with which an archive ends
+
+
+@component
+class WebDatasetCorpus(NamedFiles):
+    """WebDatasets: tar files in which the files of a sample follow each other, with one name and several extensions.
+
+    A sample is a document: the text in its `.txt`, in a field of its `.json`, or of the token ids in its `.npy`, which
+    `tokenizer` decodes. A vector of ids is cut at BOS and EOS, and every row of a matrix is a vector. The tar files are
+    read by webdataset from their beginning, packed (`.tar.gz`, `.tar.zst`) or not; one without an end is refused.
+
+    Braces are expanded, as in `https://host/part-{000..127}.tar`. What lies at an address is fetched once, into
+    `cache`, and never asked for again. The documents are then built into shards, as those of any corpus are; training
+    streams the shards, and continues exactly.
+    """
+
+    name = "webdataset"
+    summary = "any WebDataset of .txt, .json or .npy samples, here or at an address"
+    refs = ("https://github.com/webdataset/webdataset", "arXiv:2001.01858")
+
+    train: tuple[str, ...] = param(help='paths, patterns or addresses, like ["https://host/part-{000..127}.tar"]')
+    validation: tuple[str, ...] = param((), help="tar files to validate on; held out of the training files when absent")
+    test: tuple[str, ...] = param((), help="tar files to test on; held out of the training files when absent")
+    extension: str | None = param(
+        None, help="of the file with the document in a sample, like txt or page.json; the one it has when absent"
+    )
+    text_field: str = param("text", help="key of the text in JSON; a.b for a nested key")
+    tokenizer: Tokenizer = part("tokenizer", "bytes", help="of the ids in .npy; one that needs no training")
+    cache: str = param("data/cache/webdataset", help="folder for what is fetched")
+    retries: int = param(5, help="further attempts to fetch a file, after 0.5 s, 1 s, … and at most 30 s", ge=0)
+    timeout: float = param(
+        60.0, help="seconds with no answer over HTTP, or under 1 kB a second of it, after which an attempt fails", gt=0
+    )
+    validation_share: float = param(0.05, help="share of the documents held out if validation is absent", ge=0, lt=1)
+    test_share: float = param(0.05, help="share of the documents held out if test is absent", ge=0, lt=1)
+    seed: int = param(0, help="a different seed holds out different documents", ge=0)
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        if self.extension is not None and self.extension.rpartition(".")[2] not in _KNOWN:
+            raise ValueError(f"extension = {self.extension!r} ends in none of {', '.join(_KNOWN)}, which can be read")
+        if self.tokenizer.name == "bpe":
+            raise ValueError("tokenizer: 'bpe' is trained on a text; name the tokenizer of the ids, as `pretrained`")
+
+    @override
+    def expand(self, patterns: tuple[str, ...], key: str) -> list[Path]:
+        cache, found = Path(self.cache), dict[Path, None]()
+        for place in self._places(patterns, key):
+            at = fetched(place, cache, self.retries, self.timeout, f"corpus.{key}") if isinstance(place, str) else place
+            found[at] = None
+        return list(found)
+
+    @override
+    def stamp(self) -> Any:
+        # What lies at an address is not fetched for this, and does not change once it is.
+        splits = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {
+            split: [place if isinstance(place, str) else Stamp.of(place) for place in self._places(names, split)]
+            for split, names in splits.items()
+        }
+
+    @override
+    def fingerprint(self) -> dict[str, Any]:
+        return {**super().fingerprint(), "tokenizer_file": self.tokenizer.fingerprint()}
+
+    @override
+    def identity(self) -> dict[str, Any]:
+        table = unstructure(self) | {"tokenizer": self.tokenizer.identity()}
+        return {key: value for key, value in table.items() if key not in ("cache", "retries", "timeout")}
+
+    @override
+    def read(self, split: Split) -> Iterator[str]:
+        for path in self.expand(getattr(self, split), split):
+            with _opened(path) as raw:
+                yield from self._documents(path, raw)
+
+    @override
+    def size(self) -> int | None:
+        paths = list(chain.from_iterable(self.files().values()))
+        size = 0
+        with _opened(paths[0]) as raw:
+            for text in self._documents(paths[0], raw):
+                size += len(text.encode())
+                if size > _BEGINNING:
+                    break
+            share = size / max(1, raw.tell())
+        return round(share * sum(path.stat().st_size for path in paths))
+
+    def _places(self, patterns: tuple[str, ...], key: str) -> Iterator[str | Path]:
+        """Yield the addresses and the paths that the patterns of a parameter name."""
+        remedy = "name tar files that are there: a path is taken from the folder in which atat is started"
+        for pattern in patterns:
+            for place in (
+                [pattern] if is_address(pattern) and "{" not in pattern else expanded(pattern, f"corpus.{key}")
+            ):
+                if is_address(place):
+                    yield place
+                else:
+                    yield from matching(place, _SUFFIXES, key, remedy)
+
+    def _documents(self, path: Path, raw: IO[bytes]) -> Iterator[str]:
+        model: TokenizerModel | None = None
+        for sample in _samples(path, raw):
+            position = f"{path}, sample {clip(repr(sample['__key__']))}"
+            extension = self._extension(sample, position)
+            content, form = sample[extension], extension.rpartition(".")[2]
+            try:
+                if form == "npy":
+                    model = model or self.tokenizer.train(lambda: iter(()))
+                    texts = _decoded(content, model, self.tokenizer.name)
+                elif form == "json":
+                    texts = iter([text_of(json.loads(content), self.text_field, position)])
+                else:
+                    texts = iter([content.decode("utf-8-sig")])
+                yield from (text for text in texts if text.strip())
+            except UserError:
+                raise
+            except Exception as error:  # of numpy's arrays, nearly any
+                reason = error.reason if isinstance(error, UnicodeDecodeError) else error
+                raise UserError(
+                    f"corpus: {position}: its {extension} cannot be read ({clip(reason)}); mend it or leave it out"
+                ) from None
+
+    def _extension(self, sample: dict[str, Any], position: str) -> str:
+        """Return the extension of a sample's document."""
+        there = [name for name in sample if not name.startswith("__")]
+        known = [self.extension] if self.extension else [name for name in there if name in _KNOWN]
+        if len(known) == 1 and known[0] in there:
+            return known[0]
+        has = f"it has {clip(', '.join(there))}"
+        if self.extension:
+            raise UserError(f"corpus.extension: {position} has no {self.extension!r} ({has}); name one that it has")
+        lacks = "several of" if known else "none of"
+        raise UserError(
+            f"corpus.extension: {position} has {lacks} {', '.join(_KNOWN)} ({has}); set corpus.extension to the one "
+            "with the text or the ids"
+        )
+
+
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+class _Watched:
+    """A stream for the library's reader that keeps its last bytes and refuses a file larger than the memory holds."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.stream, self.most = stream, memory() // 16
+        self.end, self.size = b"", 0
+
+    def read(self, size: int) -> bytes:
+        data = self.stream.read(size)
+        self.end = (self.end + data)[-_END:]
+        self.size += len(data)
+        if self.size > self.most:
+            raise MemoryError
+        return data
+
+    def whole(self, files: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """Yield the files, each of them read."""
+        for file in files:
+            self.size = 0
+            yield file
+
+
+def _samples(path: Path, raw: IO[bytes]) -> Iterator[dict[str, Any]]:
+    """Yield the samples of a tar file, by webdataset's reader; at least one, or a `UserError`."""
+    from webdataset import DataPipeline
+    from webdataset.tariterators import group_by_keys, tar_file_expander
+
+    number = 0
+    try:
+        with unpacked(path, raw) as stream:
+            watched = _Watched(stream)
+            shard = {"url": str(path), "stream": watched}
+            for sample in DataPipeline(lambda: [shard], tar_file_expander, watched.whole, group_by_keys):
+                yield sample
+                number += 1
+            while watched.read(1 << 20):
+                watched.size = 0
+        # The library takes a file that is cut off between two members, and on a header, for a whole one.
+        why = "" if watched.end == bytes(_END) else "it has no end of an archive; it may be cut off"
+    except OSError as error:
+        if not isinstance(error, gzip.BadGzipFile):
+            raise unreadable(path, error) from None
+        why = str(error)
+    except MemoryError:
+        raise UserError(f"corpus: {path} has a file that is more than this machine can hold; divide it") from None
+    except (tarfile.TarError, EOFError, zlib.error, ValueError) as error:
+        why = (
+            str(error.args[0]).partition(" @ ")[0] if error.args else type(error).__name__
+        )  # with what the library adds
+    if why:
+        raise UserError(f"corpus: {path} cannot be read as a tar file ({clip(why)}); fetch or make it again")
+    if not number:
+        raise UserError(f"corpus: {path} has no samples: no file in it has a name and an extension; leave it out")
+
+
+def _decoded(content: bytes, model: TokenizerModel, name: str) -> Iterator[str]:
+    """Yield the texts of an array of token ids, which ends at BOS and EOS."""
+    ids = array_of(content)
+    if ids.ndim not in (1, 2) or ids.dtype.kind not in "iu":
+        raise ValueError(f"it holds {ids.dtype} {list(ids.shape)}, and token ids are integers in a vector or a matrix")
+    size = model.vocabulary_size
+    if ids.size and (ids.min() < 0 or ids.max() >= size):
+        raise UserError(
+            f"corpus.tokenizer: {name!r} has the ids 0 to {size - 1}, and an .npy holds {ids.min()} to {ids.max()}; "
+            "name the tokenizer that made them"
+        )
+    for row in np.atleast_2d(ids):
+        ends = np.flatnonzero(np.isin(row, [each for each in (model.bos, model.eos) if each is not None]))
+        for document in np.split(row, ends):  # each but the first begins with what ends the one before
+            yield model.decode(document.tolist())
