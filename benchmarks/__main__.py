@@ -15,6 +15,7 @@ NAMES = (
     "data_build",
     "stream",
     "consumption",
+    "readers",
     "compiled",
     "ranks",
     "ranks_evaluation",
