@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 from typing_extensions import override
 
-from atat_zoo.corpora.documents import text_of, unpacked
+from atat_zoo.corpora.documents import package, text_of, unpacked
 from atat_zoo.corpora.files import NamedFiles, matching
 from atat_zoo.data import Split
 from atat_zoo.data.digests import Stamp, unreadable
@@ -68,8 +68,11 @@ class WebDatasetCorpus(NamedFiles):
         super().__attrs_post_init__()
         if self.extension is not None and self.extension.rpartition(".")[2] not in _KNOWN:
             raise ValueError(f"extension = {self.extension!r} ends in none of {', '.join(_KNOWN)}, which can be read")
-        if self.tokenizer.name == "bpe":
-            raise ValueError("tokenizer: 'bpe' is trained on a text; name the tokenizer of the ids, as `pretrained`")
+
+    @property
+    def package(self) -> tuple[str, str] | None:
+        """What reading the files needs, as an optimizer's `package`, by their names alone."""
+        return next(filter(None, (package(Path(name)) for name in (*self.train, *self.validation, *self.test))), None)
 
     @override
     def expand(self, patterns: tuple[str, ...], key: str) -> list[Path]:
@@ -135,7 +138,7 @@ class WebDatasetCorpus(NamedFiles):
             content, form = sample[extension], extension.rpartition(".")[2]
             try:
                 if form == "npy":
-                    model = model or self.tokenizer.train(lambda: iter(()))
+                    model = model or self.tokenizer.train(self._no_text)
                     texts = _decoded(content, model, self.tokenizer.name)
                 elif form == "json":
                     texts = iter([text_of(json.loads(content), self.text_field, position)])
@@ -149,6 +152,12 @@ class WebDatasetCorpus(NamedFiles):
                 raise UserError(
                     f"corpus: {position}: its {extension} cannot be read ({clip(reason)}); mend it or leave it out"
                 ) from None
+
+    def _no_text(self) -> Iterator[str]:
+        raise UserError(
+            f"corpus.tokenizer: {self.tokenizer.name!r} is trained on a text, and has no ids before; name the one that "
+            "made the ids, as `pretrained` or `run`"
+        )
 
     def _extension(self, sample: dict[str, Any], position: str) -> str:
         """Return the extension of a sample's document."""

@@ -1,14 +1,6 @@
 """Algorithms: changes to the training loop itself. `train.algorithms` is a list of them.
 
-Of Composer's algorithms, only its other gradient clipping adds something to `[train]`. Why the others are absent:
-
-- EMA, and clipping by norm, are `train.ema` and `train.clip`;
-- those for images, and GatedLinearUnits and Alibi (for models of Hugging Face), do not apply to our networks;
-- LabelSmoothing, MixUp and SelectiveBackprop need labels in the batch, but the objective draws its masks itself;
-- SeqLengthWarmup cuts the batch, but every random draw depends on the batch's rows and length;
-- GyroDropout draws from the global generator, which no checkpoint restores in the middle of an epoch;
-- LowPrecisionLayerNorm builds layers with a bias, and ours have none;
-- SWA and LayerFreezing act at the end of an epoch, but our stream is endless; SWA and SAM do not resume.
+Of Composer's, only its other gradient clipping adds something to `[train]`; docs/composer.md says of each what it did.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Callbacks: additional measurements, and early stopping. `train.callbacks` is a list of them.
 
-These are Composer's, under their usual names. Their numbers go to the loggers and to metrics.jsonl. Two are absent:
-NaNMonitor, because every training stops at a non-finite loss; and Composer's EarlyStopper, which watches
-Composer's evaluation loop: `early_stopper` here watches our bound.
+These are Composer's, under their usual names, and their numbers go to the loggers and to metrics.jsonl.
+docs/composer.md says why others are absent.
 """
 
 from __future__ import annotations

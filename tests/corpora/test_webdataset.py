@@ -99,8 +99,8 @@ def test_ids_of_another_tokenizer_become_its_text(tmp_path):
     assert corpus.fingerprint()["tokenizer_file"] == PretrainedTokenizer(**table).fingerprint()
     with pytest.raises(UserError, match=r"^corpus\.tokenizer: 'bytes' has the ids 0 to 257, and an \.npy holds"):
         texts_of(tar)
-    with pytest.raises(ValueError, match="'bpe' is trained on a text"):
-        corpus_of(tar, tokenizer="bpe")
+    with pytest.raises(UserError, match="'bpe' is trained on a text"):
+        texts_of(tar, tokenizer="bpe")
 
 
 def member(name, content, size=None):
@@ -241,6 +241,11 @@ def test_its_shards_are_those_of_the_same_text_in_files(tmp_path):
     found = shards({"use": "webdataset", "train": [str(tmp_path / "a.tar")]})
     assert len(found) > 2
     assert shards({"use": "files", "train": [str(tmp_path / "a.jsonl")]}) == found
+
+
+def test_what_packed_shards_need():
+    assert corpus_of("http://host/a-{0..3}.tar.zst").package == ("zstandard", "atat-zoo[zstd]")
+    assert corpus_of("http://host/a-{0..3}.tar.gz").package is None
 
 
 def test_an_edited_shard_is_another_text(tmp_path):
