@@ -54,7 +54,7 @@ class WebDatasetCorpus(NamedFiles):
         None, help="of the file with the document in a sample, like txt or page.json; the one it has when absent"
     )
     text_field: str = param("text", help="key of the text in JSON; a.b for a nested key")
-    tokenizer: Tokenizer = part("tokenizer", "bytes", help="of the ids in .npy; one that needs no training")
+    tokenizer: Tokenizer | None = part("tokenizer", None, help="of the ids in .npy; one that needs no training")
     cache: str = param("data/cache/webdataset", help="folder for what is fetched")
     retries: int = param(5, help="further attempts to fetch a file, after 0.5 s, 1 s, … and at most 30 s", ge=0)
     timeout: float = param(
@@ -93,12 +93,13 @@ class WebDatasetCorpus(NamedFiles):
 
     @override
     def fingerprint(self) -> dict[str, Any]:
-        return {**super().fingerprint(), "tokenizer_file": self.tokenizer.fingerprint()}
+        ids = {"tokenizer_file": self.tokenizer.fingerprint()} if self.tokenizer else {}
+        return {**super().fingerprint(), **ids}
 
     @override
     def identity(self) -> dict[str, Any]:
-        table = unstructure(self) | {"tokenizer": self.tokenizer.identity()}
-        return {key: value for key, value in table.items() if key not in ("cache", "retries", "timeout")}
+        table = {key: value for key, value in unstructure(self).items() if key not in ("cache", "retries", "timeout")}
+        return table | ({"tokenizer": self.tokenizer.identity()} if self.tokenizer else {})
 
     @override
     def read(self, split: Split) -> Iterator[str]:
@@ -138,8 +139,8 @@ class WebDatasetCorpus(NamedFiles):
             content, form = sample[extension], extension.rpartition(".")[2]
             try:
                 if form == "npy":
-                    model = model or self.tokenizer.train(self._no_text)
-                    texts = _decoded(content, model, self.tokenizer.name)
+                    model = model or self._model(position)
+                    texts = _decoded(content, model, position)
                 elif form == "json":
                     texts = iter([text_of(json.loads(content), self.text_field, position)])
                 else:
@@ -153,11 +154,17 @@ class WebDatasetCorpus(NamedFiles):
                     f"corpus: {position}: its {extension} cannot be read ({clip(reason)}); mend it or leave it out"
                 ) from None
 
-    def _no_text(self) -> Iterator[str]:
-        raise UserError(
-            f"corpus.tokenizer: {self.tokenizer.name!r} is trained on a text, and has no ids before; name the one that "
-            "made the ids, as `pretrained` or `run`"
-        )
+    def _model(self, position: str) -> TokenizerModel:
+        """Return the tokenizer of the ids, which is there before any text."""
+        remedy = "name the tokenizer that made the ids, as `pretrained` or `run`"
+        if self.tokenizer is None:
+            raise UserError(f"corpus.tokenizer: {position} has token ids; {remedy}")
+        name = self.tokenizer.name
+
+        def no_text() -> Iterator[str]:
+            raise UserError(f"corpus.tokenizer: {name!r} is trained on a text, and has no ids before; {remedy}")
+
+        return self.tokenizer.train(no_text)
 
     def _extension(self, sample: dict[str, Any], position: str) -> str:
         """Return the extension of a sample's document."""
@@ -237,7 +244,7 @@ def _samples(path: Path, raw: IO[bytes]) -> Iterator[dict[str, Any]]:
         raise UserError(f"corpus: {path} has no samples: no file in it has a name and an extension; leave it out")
 
 
-def _decoded(content: bytes, model: TokenizerModel, name: str) -> Iterator[str]:
+def _decoded(content: bytes, model: TokenizerModel, position: str) -> Iterator[str]:
     """Yield the texts of an array of token ids, which ends at BOS and EOS."""
     ids = array_of(content)
     if ids.ndim not in (1, 2) or ids.dtype.kind not in "iu":
@@ -245,8 +252,8 @@ def _decoded(content: bytes, model: TokenizerModel, name: str) -> Iterator[str]:
     size = model.vocabulary_size
     if ids.size and (ids.min() < 0 or ids.max() >= size):
         raise UserError(
-            f"corpus.tokenizer: {name!r} has the ids 0 to {size - 1}, and an .npy holds {ids.min()} to {ids.max()}; "
-            "name the tokenizer that made them"
+            f"corpus.tokenizer: {position} has the ids {ids.min()} to {ids.max()}, and the tokenizer 0 to {size - 1}; "
+            "name the one that made them"
         )
     for row in np.atleast_2d(ids):
         ends = np.flatnonzero(np.isin(row, [each for each in (model.bos, model.eos) if each is not None]))
