@@ -186,10 +186,12 @@ def test_others_are_each_location_of_the_group_but_its_own(sizes, lanes, togethe
     assert len(others) == len(every) - 1
 
 
-def test_others_differ_between_samples():
+def test_samples_that_follow_each_other_are_not_replaced_by_the_same():
     order = SampleOrder([64], lanes=1, seed=3)
-    firsts = {next(order.others(n)).row for n in range(64)}
-    assert len(firsts) > 32
+    steps = {(next(order.others(n)).row, n) for n in range(62)}
+    following = {(order.locate(n + 1).row, n) for n in range(62)}
+    assert len(steps & following) < 10
+    assert len({row for row, _ in steps}) > 32
 
 
 def test_uniforms_by_hand():
