@@ -82,7 +82,7 @@ def test_a_table_of_samplers_says_what_was_measured():
             assert said[1:] == [f"{row['nfe']:.1f}", values, *compared]
 
 
-@pytest.mark.parametrize(("name", "page"), [("screen", MASKS)])
+@pytest.mark.parametrize(("name", "page"), [("screen", MASKS), ("sets", STUDY)])
 def test_a_table_of_judged_texts_says_what_was_measured(name, page):
     rows = json.loads(study_samples.RESULT.read_text(encoding="utf-8"))[name]
     assert study_samples.table_of(rows) in page.read_text(encoding="utf-8")
