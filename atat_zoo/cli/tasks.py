@@ -12,8 +12,8 @@ from atat_zoo.cli.arguments import named
 from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
-from atat_zoo.results.format import NONE, joined
-from atat_zoo.results.tasks import Score, TaskResult, difference
+from atat_zoo.results.format import NONE
+from atat_zoo.results.tasks import Score, TaskResult, difference, notes_of
 from atat_zoo.run import RunFolder
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def compare_tasks(
     table(*_side_by_side(results, runs[baseline]), as_markdown)
     click.echo("")
     for line in [
-        *_notes(results),
+        *notes_of({str(run): of_run for run, of_run in results.items()}),
         f"Differences are to {runs[baseline]}, of the same items; 95 % intervals over items.",
     ]:
         click.echo(line + ("  " if as_markdown else ""))
@@ -139,16 +139,6 @@ def _as_table(run: Path, results: list[TaskResult], base: list[TaskResult]) -> d
             found["scores"][name]["difference"] = ends
         tables.append(found)
     return {"run": str(run), "tasks": tables}
-
-
-def _notes(results: dict[Path, list[TaskResult]]) -> list[str]:
-    """Return the notes of all runs, each once, with the runs that it is of unless it is of all."""
-    notes = {run: [note for each in of_run for note in each.notes] for run, of_run in results.items()}
-    lines = []
-    for note in dict.fromkeys(note for each in notes.values() for note in each):
-        of = [str(run) for run, each in notes.items() if note in each]
-        lines.append(note if len(of) == len(notes) else f"{joined(of)}: {note}")
-    return lines
 
 
 def _published(scores: Any) -> list[str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from atat_zoo.results import naming
-from atat_zoo.results.format import NONE, change, with_error
+from atat_zoo.results.format import NONE, change, joined, with_error
 from atat_zoo.results.intervals import Interval, paired
 
 if TYPE_CHECKING:
@@ -70,6 +70,25 @@ class Score:
             published=published or {},
         )
 
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> Score:
+        """Return what is kept of one: None stands for what is not finite; errors as `TaskResult.from_table` has."""
+
+        def number(value: float | None, otherwise: float = math.inf) -> float:
+            return otherwise if value is None else float(value)
+
+        return cls(
+            quantity=str(table["quantity"]),
+            value=number(table["value"], math.nan),
+            stderr=None if table["stderr"] is None else float(table["stderr"]),
+            items=int(table["items"]),
+            of=str(table["of"]),
+            sums=tuple(map(number, table["sums"])),
+            weights=tuple(map(number, table["weights"])),
+            exponential=bool(table["exponential"]),
+            published={str(name): float(value) for name, value in table["published"].items()},
+        )
+
     def minus(self, other: Score) -> Interval | None:
         """Return Σ (sums − other's) / Σ weights with its interval over items; None for a score of other items."""
         import torch
@@ -78,6 +97,13 @@ class Score:
             return None
         a, b, n = (torch.tensor(each, dtype=torch.float64) for each in (self.sums, other.sums, self.weights))
         return paired(a, b, n) if bool((a.isfinite() & b.isfinite()).all()) else None
+
+    @property
+    def mean(self) -> float:
+        """Σ sums / Σ weights, of which the value may be the exponential; NaN or infinite where that has none."""
+        if not self.exponential or math.isnan(self.value):
+            return self.value
+        return math.log(self.value) if self.value > 0 else -math.inf
 
     @property
     def said(self) -> str:
@@ -90,11 +116,15 @@ class Score:
 
 
 def difference(one: Score, other: Score) -> str:
-    """Return how far a score is from another's of the same items: in percent of an exponential, else as it is."""
-    interval = one.minus(other)
+    """Return how far a score is from another's of the same items, in words."""
+    return in_words(one.minus(other), exponential=one.exponential)
+
+
+def in_words(interval: Interval | None, *, exponential: bool) -> str:
+    """Return a difference of `Score.mean` in words: in percent of an exponential, else as it is."""
     if interval is None:
         return NONE
-    if one.exponential:
+    if exponential:
         return change(interval.to_table())
     return f"{interval.value:+{_DIGITS}} [{interval.low:+{_DIGITS}}, {interval.high:+{_DIGITS}}]"
 
@@ -112,14 +142,15 @@ class TaskResult:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> TaskResult:
-        """Return what is kept of one; a KeyError or TypeError where it is another table."""
-        scores = {}
-        for name, score in table["scores"].items():
-            numbers = {key: tuple(math.inf if x is None else x for x in score[key]) for key in ("sums", "weights")}
-            value = math.nan if score["value"] is None else score["value"]
-            scores[name] = Score(**{**score, **numbers, "value": value})
-        about = {key: table[key] for key in ("task", "settings", "step", "ema")}
-        return cls(**about, scores=scores, notes=tuple(table["notes"]))
+        """Return what is kept of one; a LookupError, TypeError, AttributeError or ValueError of another table."""
+        return cls(
+            task=str(table["task"]),
+            settings={**table["settings"], "seed": int(table["settings"]["seed"])},
+            step=int(table["step"]),
+            ema=bool(table["ema"]),
+            scores={str(name): Score.from_table(score) for name, score in table["scores"].items()},
+            notes=tuple(map(str, table["notes"])),
+        )
 
     @property
     def seed(self) -> int:
@@ -139,3 +170,13 @@ def task_results(tables: Iterable[Mapping[str, Any]]) -> Iterator[TaskResult]:
                 yield TaskResult.from_table(table)
             except (LookupError, TypeError, AttributeError, ValueError):
                 continue
+
+
+def notes_of(results: Mapping[str, Sequence[TaskResult]]) -> list[str]:
+    """Return the notes of all runs or arms, each once, with the names that it is of unless it is of all."""
+    notes = {name: [note for each in of_one for note in each.notes] for name, of_one in results.items()}
+    lines = []
+    for note in dict.fromkeys(note for each in notes.values() for note in each):
+        of = [name for name, each in notes.items() if note in each]
+        lines.append(note if len(of) == len(notes) else f"{joined(of)}: {note}")
+    return lines

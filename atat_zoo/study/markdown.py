@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from atat_zoo.results.format import NONE, cell, change, markdown, number, settings
+from atat_zoo.results.intervals import Interval
 from atat_zoo.results.naming import exponential, words
+from atat_zoo.results.tasks import in_words
 
 Table = dict[str, Any]
 
@@ -39,6 +41,8 @@ def _lines(report: Table) -> Iterator[str]:
     if report.get("gaps"):
         yield from ("", "## Gaps", "", *gap_legend(report), "")
         yield from markdown(*gap_table(report))
+    for title, table, notes in task_tables(report):
+        yield from ("", f"## Task {title}", "", *markdown(*table), "", *notes)
     if report["sweep"]:
         yield from _sweep(report["sweep"])
     if test := report["test"]:
@@ -212,6 +216,34 @@ def _prices(report: Table) -> dict[str, Table]:
 def _sampler(by: Table | None) -> str:
     """Return `strided, stride = 16`; nothing for a bound."""
     return "" if by is None else ", ".join(filter(None, (by["use"], settings(by))))
+
+
+def task_tables(report: Table) -> Iterator[tuple[str, tuple[list[str], list[list[str]]], list[str]]]:
+    """Yield the title of each task, its columns and rows, and what is to be said beside them."""
+    for task in report.get("tasks") or ():
+        rows = [row for score in task["scores"] for row in _task_rows(score)]
+        columns = ["score", "quantity", "arm", "items", "value by seed", "against", "over seeds", "over items"]
+        notes = [f"- {note}" for note in [f"Measured with seed {task['seed']}.", *task["notes"]]]
+        yield task["task"], (columns, rows), notes
+
+
+def _task_rows(score: Table) -> Iterator[list[str]]:
+    """Yield a row for each arm and each arm that it is compared with, and for each published figure."""
+    digits = ".2f" if score["exponential"] else ".4f"
+    for row in score["rows"]:
+        values = ", ".join(cell(value, digits) for value in row["values"])
+        items = ", ".join(dict.fromkeys(f"{items:,}" for items in row["items"]))
+        for against in row["against"] or (None,):
+            compared = [against["arm"], *_task_differences(against, score["exponential"])] if against else [NONE] * 3
+            yield [score["score"], score["quantity"], row["arm"], items, values, *compared]
+    for name, value in score["published"].items():
+        yield [score["score"], score["quantity"], f"{name}, published", NONE, cell(value, digits), *[NONE] * 3]
+
+
+def _task_differences(against: Table, exponential: bool) -> list[str]:
+    intervals = [against[key] and Interval(**against[key]) for key in ("over_seeds", "over_items")]
+    seeds, items = (in_words(interval, exponential=exponential) for interval in intervals)
+    return [f"{NONE} (one seed)" if len(against["seeds"]) == 1 else seeds, items]
 
 
 def _sweep(sweep: Table) -> Iterator[str]:

@@ -19,10 +19,11 @@ from atat_zoo.results.store import finite
 from atat_zoo.run import locks, sha256_of, write_json
 from atat_zoo.run.environment import describe, machine
 from atat_zoo.run.model_files import WEIGHTS
-from atat_zoo.study import gaps, results
+from atat_zoo.study import gaps, results, tasks
 from atat_zoo.study.measuring import Written, measure_all, recorded, write_all
 from atat_zoo.study.processes import LocalExecutor, ran_with
 from atat_zoo.study.schema import Study, StudyRun
+from atat_zoo.tasks import require
 
 FINISHED, TO_CONTINUE, TO_DO = "finished", "to continue", "to do"
 
@@ -55,8 +56,10 @@ class StudyRunner:
         self.failed |= executor.train(in_order({arm: self.runs.get(arm, []) for arm in study.matched}))
 
     def look(self) -> None:
-        """Find out what is known already, without training or measuring."""
-        for run in self.study.sweep_runs():
+        """Find out what is known already, without training or measuring; what tasks lack here is an error."""
+        study = self.study
+        require(study.held_out.tasks, study.run(study.baseline, study.seeds[study.baseline][0]).experiment)
+        for run in study.sweep_runs():
             run.check()
         self.choose(measure=False)
         self._add_arms(matched=False)
@@ -106,6 +109,7 @@ class StudyRunner:
             **results.tables(study, self._measured(study.held_out.half), how),
             "samplers": self._samplers(),
             "gaps": self._gaps(),
+            "tasks": self._tasks(),
             "test": None,
             "failed": self.failed,
         }
@@ -147,6 +151,14 @@ class StudyRunner:
             for arm, of_arm in runs.items()
         }
         return gaps.table(self.study, priced)
+
+    def _tasks(self) -> list[dict[str, Any]]:
+        found: tasks.ByArm = {}
+        for arm, runs in self.runs.items() if self.study.held_out.tasks else ():
+            for run in (run for run in runs if run.finished):
+                scores = tasks.measure(self.study, run, device=self.device, say=self.say)
+                found.setdefault(arm, {})[run.seed] = scores
+        return tasks.tables(self.study, found)
 
     def _once(self, again: bool) -> int:
         """Write down what the test split is evaluated with, before it is; returns how often it has been."""

@@ -71,7 +71,11 @@ class HeldOutSpec:
     bound: Any = part("bound", "exact_k", help="how the bound is estimated")
     metrics: Any = parts("metric", help="further numbers of the predictions, or of texts that the runs write")
     texts: int = param(64, help="texts written where metrics read texts; at most as many as there are sequences", ge=1)
+    tasks: Any = parts("task", help="held-out problems that every run is measured by, with `seed`")
     test: bool = param(False, help="whether the test split is evaluated too, once, when all runs are finished")
+
+    def __attrs_post_init__(self) -> None:
+        EvaluationSpec(metrics=self.metrics, tasks=self.tasks)  # which refuses one that is there twice
 
 
 @component

@@ -8,7 +8,7 @@ from typing import Any
 from atat_zoo import experiment as experiments
 from atat_zoo.errors import Problem, UserError, clip, nearest
 from atat_zoo.experiment import Experiment
-from atat_zoo.registry import Zoo
+from atat_zoo.registry import Zoo, problems_of
 from atat_zoo.registry.spec import fields_of, structure, unstructure
 from atat_zoo.run.changes import changes
 from atat_zoo.study.schema import TABLES, WORD, ArmSpec, HeldOutSpec, PlainSpec, Study, StudyRun, SweepSpec
@@ -199,6 +199,10 @@ def _runs(study: Study) -> list[str]:
         for key, one, other in _other_tokens(run.experiment, base.experiment) if base else ():
             values = f"{clip(repr(one), 60)}, and {clip(repr(other), 60)} for {study.baseline!r}"
             problems.append(f"arms.{arm}: {key} is {values}: nats per token would be of other tokens; make it the same")
+    for i, task in enumerate(study.held_out.tasks):
+        for arm, run in loaded.items():
+            said = [problem.text for problem in problems_of(task, run.experiment)]
+            problems += [f"evaluation.tasks[{i}]: arm {arm!r}: {text}" for text in said]
     problems += [problem for arm, run in loaded.items() for problem in _samplers(study, arm, run.experiment)]
     problems += [problem for arm, run in loaded.items() for problem in _gaps(study, arm, run.experiment)]
     return list(dict.fromkeys(problems))

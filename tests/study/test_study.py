@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from atat_zoo.study.measuring import rows_of
+from tests import forked
 from tests.study.making import RUNS, STUDY, Place
 
 pytestmark = pytest.mark.slow
@@ -312,6 +313,31 @@ def test_metrics_are_measured_of_every_arm(copy):
             assert list(run["metrics"]) == ["brier_score", "top_3_accuracy"]
             assert 0 < run["metrics"]["brier_score"]["value"] < 2
     assert "| arm | brier score | top 3 accuracy |" in out
+
+
+def test_tasks_are_measured_of_every_arm(copy):
+    few = "tasks = [{use = 'infilling', gap = 3, texts = 6}]"
+    copy.write(STUDY.replace("draws = 2", f"draws = 2\n{few}"))
+    out, _ = copy.study()
+    (task,) = copy.report()["tasks"]
+    assert (task["task"], task["seed"]) == ("infilling (gap = 3, texts = 6)", 0)
+    assert [score["score"] for score in task["scores"]] == ["exact match", "price", "gain", "better"]
+    price = task["scores"][1]
+    plain, fast = price["rows"]
+    assert (plain["arm"], plain["seeds"], plain["items"], plain["against"]) == ("plain", [18, 19], [6, 6], [])
+    (against,) = fast["against"]
+    assert against["each"] == pytest.approx([a - b for a, b in zip(fast["values"], plain["values"], strict=True)])
+    for ends in (against["over_seeds"], against["over_items"]):
+        assert ends["value"] == pytest.approx(sum(against["each"]) / 2)
+        assert ends["low"] < ends["value"] < ends["high"]
+    assert "## Task infilling (gap = 3, texts = 6)" in out
+    assert "| price | nats per token | fast | 6 |" in out
+    # Each is what `atat eval` says, and is not measured again.
+    said = forked.run(["eval", "study/plain-seed18", "--task", few[9:-1], "--seed", "0", "--json"], copy.root)
+    assert said.returncode == 0, said.stderr
+    assert json.loads(said.stdout)["tasks"][0]["scores"]["price"]["value"] == pytest.approx(plain["values"][0])
+    out, _ = copy.study()
+    assert "task infilling" not in out
 
 
 GAPS = """

@@ -148,3 +148,25 @@ def test_a_study_that_is_not_there(atat, tmp_path, monkeypatch):
     ):
         code, _, err = atat("study", words)
         assert (code, sentence in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "problem"),
+    [
+        ("'infiling'", "evaluation.tasks[0].use: there is no task named 'infiling'; did you mean 'infilling'?"),
+        ("'infilling', 'infilling'", "evaluation: tasks has 'infilling' twice"),
+        ("{use = 'infilling', gap = 15}", "evaluation.tasks[0]: arm 'plain': a gap of 15 tokens leaves no text"),
+    ],
+)
+def test_a_task_that_no_run_can_be_measured_by_is_refused(read, tasks, problem):
+    with pytest.raises(UserError) as said:
+        read(STUDY.replace("draws = 2", f"tasks = [{tasks}]"))
+    assert problem in str(said.value)
+
+
+def test_files_that_a_task_lacks_are_named_before_a_training(read, atat):
+    study = read(STUDY.replace("draws = 2", "tasks = [{use = 'zero_shot', corpora = ['ptb']}]"))
+    for words in (["--dry-run"], []):
+        code, _, err = atat("study", "study.toml", *words)
+        assert (code, "task zero_shot (corpora = ['ptb']): PTB: there is no file corpora/ptb" in err) == (2, True)
+    assert not study.folder.exists()
