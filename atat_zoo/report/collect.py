@@ -17,7 +17,7 @@ import tomli_w
 
 from atat_zoo import __version__
 from atat_zoo.errors import UserError
-from atat_zoo.report import recorded, reproduce
+from atat_zoo.report import recorded, reproduce, tasks
 from atat_zoo.report.recorded import figure, first
 from atat_zoo.report.runs import whole
 from atat_zoo.report.verdict import heading, table_of_bounds, table_of_metrics, verdict
@@ -66,6 +66,7 @@ def collect(runs: Sequence[Path], *, out: Path | None = None, figures: Path | No
     more: Table = {"runs": described, "overview": table_of_bounds(described), "notes": notes}
     more["metrics"] = table_of_metrics(described)
     more["experiment"] = _experiment(names, resolved)
+    more["tasks"] = tasks.tables({run["name"]: run.pop("tasks") for run in described})
     more["commands"] = reproduce.commands(runs, trained, priced, out=out, figures=figures)
     data = page_data("runs", heading(described), sentences, rows, **more)
     for run in described:
@@ -175,6 +176,7 @@ def _described(name: str, folder: RunFolder, table: Table, lines: list[Table]) -
         "source": source | {"data": {key: source["data"].get(key) for key in _SEQUENCES}},
         "quality": recorded.quality(evaluations),
         "policies": recorded.policy_nll(evaluations),
+        "tasks": tasks.last(evaluations),
         "text": recorded.kept(folder, "text"),
         "replay": recorded.kept(folder, "replay"),
         "samples": recorded.samples(folder),

@@ -133,6 +133,7 @@ const sections = [
   { id: "uncertainty", title: "Uncertainty over a sampling", of: () => [data.tables.uncertainty], draw: uncertainty },
   { id: "replay", title: "Texts unmasking", of: () => runs().map((run) => run.replay), draw: replay },
   { id: "frontier", title: "Samplers: quality against evaluations", of: () => [data.tables.frontier], draw: frontier },
+  { id: "tasks", title: "Tasks", of: () => [data.tasks], draw: tasks },
   { id: "samples", title: "Samples", of: () => runs().map((run) => run.samples), draw: samples },
   { id: "experiment", title: "Experiment", of: () => [data.experiment, runs().map((run) => run.resolved)], draw: experiment },
   { id: "environment", title: "Environment", of: () => runs().map((run) => run.environment), draw: environment },
@@ -344,6 +345,9 @@ function priced() {
   return el("details", {}, el("summary", {}, "As a table"), table(several ? ["run", ...columns] : columns,
     several ? rows.map((row, i) => [data.tables.frontier[i].run, ...row]) : rows, { label: "Samplers" }));
 }
+function tasks() {
+  return data.tasks.length ? tabled(data.tasks) : [missing("No task is recorded.", "atat eval RUN --task infilling")];
+}
 function samples() {
   const those = runs().filter((run) => run.samples);
   if (!those.length) return [missing("No text is recorded.", "atat train … evaluation.samples=3")];
@@ -460,8 +464,9 @@ function arms() {
   if (!data.tables.arms.length) return [el("p", { class: "missing" }, "This study compares nothing yet.")];
   return [chart("arms", "Dot and line: mean over seeds and its 95 % interval. Ticks: each seed.")];
 }
-function blocks() {
-  return data.blocks.flatMap((block) => [block.title ? el("h3", {}, block.title) : null, ...(block.said || []).map((sentence) => el("p", { class: "note" }, sentence)), table(block.columns, block.rows, { label: block.title || "Table" })]);
+const blocks = () => tabled(data.blocks);
+function tabled(blocks) {
+  return blocks.flatMap((block) => [block.title ? el("h3", {}, block.title) : null, ...(block.said || []).map((sentence) => el("p", { class: "note", dir: "auto" }, ...words(sentence))), table(block.columns, block.rows, { label: block.title || "Table" })]);
 }
 
 // Live: the same page with new data, where a reader is looking.

@@ -12,7 +12,7 @@ from atat_zoo.report.collect import TABLES, page_data
 from atat_zoo.report.recorded import figure, first
 from atat_zoo.results.format import NONE, cell, interval, joined, number, place, rounded, settings
 from atat_zoo.results.naming import exponential
-from atat_zoo.study.markdown import METRICS, gap_legend, gap_table, metric_table
+from atat_zoo.study.markdown import METRICS, gap_legend, gap_table, metric_table, task_tables
 
 Table = dict[str, Any]
 _WORDS = {True: "yes", False: "no", None: NONE}
@@ -98,6 +98,8 @@ def _blocks(report: Table) -> Iterator[Table]:
         yield _block(f"Samplers of {arm['arm']}", _SAMPLERS, [_sampler(row, digits) for row in arm["samplers"]], seeds)
     if report.get("gaps"):
         yield _block("Gaps", *gap_table(report), *gap_legend(report))
+    for title, table, notes in task_tables(report):
+        yield _block(f"Task {title}", *table, *(note.removeprefix("- ") for note in notes))
     if report["test"]:
         times = f"Evaluated {number(report['test']['times'], 'time')}, after all settings were fixed."
         yield _block("Test split", _DIFFERENCES, map(_compared, report["test"]["comparisons"]), times)

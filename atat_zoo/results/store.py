@@ -93,7 +93,7 @@ def kept(run: RunFolder, name: str, settings: Table, load: Callable[[Table], T])
     try:
         table = from_json(read(_file(run, name, settings)))
         return load(table) if table["settings"] == _plain(settings) else None
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError):
         return None
 
 

@@ -72,7 +72,7 @@ class Score:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Score:
-        """Return what is kept of one: None stands for what is not finite; errors as `TaskResult.from_table` has."""
+        """Return what is kept of one: None stands for what is not finite; errors as of `TaskResult.from_table`."""
 
         def number(value: float | None, otherwise: float = math.inf) -> float:
             return otherwise if value is None else float(value)
@@ -142,7 +142,7 @@ class TaskResult:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> TaskResult:
-        """Return what is kept of one; a LookupError, TypeError, AttributeError or ValueError of another table."""
+        """Return what is kept of one; of another table an error, as `task_results` lists them."""
         return cls(
             task=str(table["task"]),
             settings={**table["settings"], "seed": int(table["settings"]["seed"])},
@@ -168,7 +168,7 @@ def task_results(tables: Iterable[Mapping[str, Any]]) -> Iterator[TaskResult]:
         if "task" in table and "scores" in table:
             try:
                 yield TaskResult.from_table(table)
-            except (LookupError, TypeError, AttributeError, ValueError):
+            except (LookupError, TypeError, AttributeError, ValueError, OverflowError):
                 continue
 
 

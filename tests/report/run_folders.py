@@ -84,6 +84,7 @@ def make(
         own["metrics"] = _metrics(share)
         write_evaluation(run, value + seed, bound, stderr=1.2444, file=f"{step:08d}", **own)
     _json(run.evaluations / "samplers-2x16.json", _samplers(steps[-1]))
+    write_task(run, steps[-1], 0.3481 + seed)
     if estimator:
         _json(run.evaluations / "importance.json", _quality(steps[-1]))
     tokens = [f" {word}" for word in TEXT.split()] * 3 if words is None else list(words)
@@ -101,6 +102,20 @@ def _metrics(share):
         "coherence": {"value": 0.1 * share, "stderr": None, "table": None},
         "distinct_2": {"value": None, "stderr": None, "table": None},
     }
+
+
+def write_task(run, step, price, *, seed=17):
+    """Write what a task has found, as `atat eval --task` keeps it; the gain has no number."""
+    plain = {"stderr": None, "items": 2, "of": "e3", "exponential": False, "published": {}}
+    scores = {
+        "price": {**plain, "quantity": "nats per token", "value": price, "stderr": 0.02, "sums": [1.0, None]},
+        "corpus": {**plain, "quantity": "perplexity", "value": 95.126, "exponential": True, "published": {"AR": 82.05}},
+        "gain": {**plain, "quantity": "nats per token", "value": None},
+    }
+    scores = {name: {"sums": [], "weights": [3.0, 3.0], **score} for name, score in scores.items()}
+    about = {"task": "infilling (gap = 3)", "step": step, "ema": True, "scores": scores, "notes": ["a <b>note</b>"]}
+    settings = {"task": {"use": "infilling"}, "inputs": None, "seed": seed, "weights": "00"}
+    _json(run.evaluations / f"task-infilling-{step}-{seed}.json", {"settings": settings, **about})
 
 
 def _json(path, value):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from atat_zoo.errors import LeftOut, UserError
 from atat_zoo.experiment import from_table
-from atat_zoo.report import recorded
+from atat_zoo.report import recorded, tasks
 from atat_zoo.report.collect import _rows, collect
 from atat_zoo.report.offline import inert
 from atat_zoo.report.page import page
@@ -30,7 +30,7 @@ from atat_zoo.results.history import history
 from atat_zoo.results.naming import title
 from atat_zoo.run import RunFolder
 from tests.cli.terminal import spawned
-from tests.report.run_folders import HOSTILE, make, write_evaluation
+from tests.report.run_folders import HOSTILE, make, write_evaluation, write_task
 
 
 @pytest.fixture(scope="module")
@@ -335,7 +335,12 @@ def test_damaged_files_are_missing_ones(full, copy, tmp_path, damage):
     assert inert(data)
 
 
-EVALUATIONS = ["evaluations/00000450", "evaluations/importance", "evaluations/samplers-2x16"]
+EVALUATIONS = [
+    "evaluations/00000450",
+    "evaluations/importance",
+    "evaluations/samplers-2x16",
+    "evaluations/task-infilling-450-17",
+]
 
 
 @given(st.data())
@@ -360,7 +365,8 @@ def test_a_file_that_is_changed_anywhere_is_refused_or_still_a_page(full, data):
             text, replay = (recorded.kept(run, name) for name in ("text", "replay"))
             tables = list(store.tables(run))
         evaluated = recorded.evaluated(tables)
-        found = [text, replay, evaluated, recorded.quality(tables), recorded.policy_nll(tables)]
+        scored = tasks.tables({"a": tasks.last(tables)})
+        found = [text, replay, evaluated, scored, recorded.quality(tables), recorded.policy_nll(tables)]
     assert inert(found)
     for one in text["texts"] if text else ():
         assert {len(row) for row in (one["maskable"], one["surprisal"]) if row is not None} == {len(one["tokens"])}
@@ -398,6 +404,27 @@ def test_a_page_is_under_3_mb_whatever_is_recorded(tmp_path, runs):
     said = [each for key in ("text", "replay") for each in data["notes"].get(key, [])]
     assert (without > 0) == (runs > 1)
     assert len([each for each in said if "left out, for the page would be too large" in each]) == without
+
+
+def test_tasks_of_the_latest_weights_are_tables_with_a_column_for_each_run(copy, tmp_path):
+    other = make(tmp_path / "other", seed=1)
+    write_task(RunFolder(copy), 440, 9.0)  # older weights
+    write_task(RunFolder(copy), 450, 5.5, seed=3)
+    by_itself, shared = collect([copy, other])["tasks"]
+    assert (by_itself["title"], by_itself["columns"]) == (
+        "infilling (gap = 3)",
+        ["score", "quantity", "items", "full", "other", "AR, published"],
+    )
+    assert by_itself["said"][0] == "Seed 3, step 450 of full; ± one standard error over items."
+    assert by_itself["rows"][0] == ["price", "nats per token", "2", "5.500 ± 0.020", "—", "—"]
+    assert [row[3:] for row in shared["rows"]] == [
+        ["0.348 ± 0.020", "1.348 ± 0.020", "—"],
+        ["95.1", "95.1", "82.05"],
+        ["not finite", "not finite", "—"],
+    ]
+    said = ["Seed 17, step 450 of full and other; ± one standard error over items.", "a <b>note</b>"]
+    assert shared["said"][:2] == said
+    assert "`atat compare RUN RUN --task`" in shared["said"][2]
 
 
 def test_torch_is_not_imported(full):
