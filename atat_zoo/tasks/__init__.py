@@ -40,11 +40,12 @@ class Task(Protocol):
         """
         return None
 
-    def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> Mapping[str, Score]:
+    def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> Mapping[str, Score | str]:
         """Return the scores by name; what is drawn is a function of the seed and of the number of the item.
 
-        `Score.over` makes one of the numbers of each item. `run` is the folder of the model's run. `progress` is called
-        with the completed and the total number of items.
+        A sentence in the place of a score is a note, such as how long it took: no two are compared. `Score.over` makes
+        one of the numbers of each item. `run` is the folder of the model's run. `progress` is called with the completed
+        and the total number of items.
 
         Raises:
             UserError: when the model cannot be measured; `check` says what the experiment tells beforehand.

@@ -10,7 +10,7 @@ import attrs
 
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.store import finite, once
-from atat_zoo.results.tasks import TaskResult
+from atat_zoo.results.tasks import Score, TaskResult
 from atat_zoo.run import RunFolder, sha256_of
 from atat_zoo.run.model_files import WEIGHTS
 from atat_zoo.tasks import Task, title
@@ -43,9 +43,10 @@ def _measured(task: Task, model: Model, run: Path, seed: int, progress: StagePro
 
     def measure() -> dict[str, Any]:
         told = progress and partial(progress, title(task))
-        scores = task.measure(model, run, seed=seed, progress=told)
+        found = task.measure(model, run, seed=seed, progress=told)
         about = {"task": title(task), "step": model.step, "ema": model.experiment.train.ema > 0}
-        each = {name: finite(attrs.asdict(score)) for name, score in scores.items()}
-        return {**about, "scores": each, "notes": list(task.notes(model))}
+        scores = {name: finite(attrs.asdict(score)) for name, score in found.items() if isinstance(score, Score)}
+        said = [sentence for sentence in found.values() if isinstance(sentence, str)]
+        return {**about, "scores": scores, "notes": [*said, *task.notes(model)]}
 
     return once(folder, f"task-{task.name}", settings, TaskResult.from_table, measure, required=False)

@@ -102,6 +102,14 @@ EXAMPLES: Mapping[tuple[str, str], Example] = {
     ("position_sets", "mixture"): lambda _: {"of": [{"use": "strided", "stride": 3}, {"use": "random"}]},
     ("task", "zero_shot"): _zero_shot,
     ("task", "glue"): _glue,
+    ("task", "long_text"): lambda _: {
+        "length": 48,
+        "texts": 5,
+        "sampler": {"use": "semi_autoregressive", "size": 8, "within": {"use": "ancestral", "steps": 2}},
+    },
+    ("task", "context_probe"): lambda _: {
+        "pairs": {"ab": ["a [cab] is", "no [bad] aa"], "b": ["ab [a] ba", "ba [bb] ab"]}
+    },
     ("guidance", "token_bias"): lambda _: {"words": ["cab", "a"], "ban": ["z"]},
     ("metric", GenerativeMetric.name): lambda _: {"judge": {"use": "huggingface", "model": "gpt2"}},
     ("metric", "mauve"): lambda _: {"judge": {"use": "huggingface", "model": "gpt2"}},

@@ -69,6 +69,7 @@ def _check(task: Any, run: Path) -> None:
     torch.manual_seed(1)
     scores = task.measure(model, run, seed=3, progress=lambda done, total: told.append((done, total)))
     assert isinstance(scores, Mapping), "measure() returns the scores by name"
+    scores = {name: score for name, score in scores.items() if not isinstance(score, str)}
     assert scores, "a task has a score"
     for name, score in scores.items():
         _check_score(name, score)
@@ -88,7 +89,7 @@ def _check(task: Any, run: Path) -> None:
         ("in batches of another size it finds the same", attrs.evolve(model, experiment=experiment)),
     ):
         again = task.measure(other, run, seed=3)
-        assert list(again) == list(scores), promise
+        assert [name for name, score in again.items() if not isinstance(score, str)] == list(scores), promise
         for name, score in scores.items():
             if score.of:  # a time, for example, is of no items
                 assert again[name].of == score.of, promise

@@ -1,0 +1,108 @@
+"""Texts beyond the training length, written block by block: whether they become dull, or improbable."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from typing_extensions import override
+
+from atat_zoo.errors import Problem, UserError
+from atat_zoo.registry import component, param, part, problems_of
+from atat_zoo.registry.spec import unstructure
+from atat_zoo.results.naming import GENERATIVE_PERPLEXITY
+from atat_zoo.results.tasks import Score
+from atat_zoo.run import RunFolder, sha256_of
+from atat_zoo.run.model_files import WEIGHTS
+from atat_zoo.tasks import Task
+
+if TYPE_CHECKING:
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.measure import Progress
+    from atat_zoo.model import Model
+
+
+@component
+class LongTextTask(Task):
+    """n texts of a length, by the run's guidance, in windows of the training length that are framed as trained.
+
+    `entropy`: of the token frequencies within a text, in nats. `distinct`: the share of the n-grams of a text's tokens
+    that are distinct. `generative perplexity`: by the judge, if there is one. The first two fall where a text repeats
+    itself, which a judge finds probable. How fast it writes is a note: no machine is another.
+    """
+
+    name = "long_text"
+    summary = "texts of 2,048 tokens, block by block: how varied each is, and how improbable to a judge"
+    refs = ("arXiv:2406.07524", "arXiv:2503.09573")
+
+    length: int = param(2048, help="tokens in a text", ge=2)
+    texts: int = param(16, help="texts that are written", ge=1)
+    n: int = param(2, help="tokens of the n-grams of `distinct`", ge=1)
+    sampler: Any = part("sampler", "semi_autoregressive", help="what writes them")
+    judge: Any = part("judge", None, help="another model, by which they are improbable or not")
+
+    def __attrs_post_init__(self) -> None:
+        if self.n > self.length:
+            raise ValueError(f"n = {self.n}: a text of {self.length} tokens has no n-grams of so many; lower n")
+
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
+        """See `registry.component`."""
+        learned = experiment.data.length
+        if self.length > learned and not self.sampler.blockwise:
+            problem = f"{self.sampler.name!r} writes at most the {learned} tokens that the model has learned"
+            yield Problem("evaluation.tasks", f'{problem}; lower length, or take the sampler "semi_autoregressive"')
+        yield from problems_of(self.sampler, experiment)
+
+    @override
+    def absent(self) -> Iterator[str]:
+        folder = self.judge.folder if self.judge else None
+        if folder is not None and not (RunFolder(Path(folder)).model / WEIGHTS).is_file():
+            yield f"the judge: there is no finished run {folder}; name another, or leave judge out"
+
+    @override
+    def inputs(self, experiment: Experiment) -> Any:
+        folder = self.judge.folder if self.judge else None
+        judge = None if folder is None else sha256_of(RunFolder(Path(folder)).model / WEIGHTS)
+        return [unstructure(experiment.parts["guidance"]), judge]
+
+    @override
+    def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score | str]:
+        import numpy as np
+
+        from atat_zoo.measure.overlap import pieces
+        from atat_zoo.measure.text import special_ids
+        from atat_zoo.measure.text_states import entropy
+
+        folder = self.judge.folder if self.judge else None
+        if folder is not None and os.path.realpath(folder) == os.path.realpath(run):
+            raise UserError(f"judge.path: {folder} is the run itself, which does not judge its own text; name another")
+        batch = model.experiment.evaluation.batch_size
+        # In float32: rounded further, the texts would depend on how many are written at once.
+        how: Any = {"sampler": self.sampler, "length": self.length, "seed": seed, "precision": "fp32"}
+        how["batch_size"] = batch
+        if progress:
+            progress(0, self.texts)
+        written = model.sample(self.texts, **how)
+        cut = [pieces(ids, special_ids(model.tokenizer)) for ids in written.sample.tokens.cpu().numpy()]
+        grams = [
+            [np.lib.stride_tricks.sliding_window_view(ids, self.n) for ids in text if len(ids) >= self.n]
+            for text in cut
+        ]
+        counts = [sum(map(len, text)) for text in grams]
+        distinct = [len(np.unique(np.concatenate(text), axis=0)) if text else 0 for text in grams]
+        of = f"{self.texts} texts of {self.length} tokens, seed {seed}"
+        entropies = [entropy("", text)[0] for text in cut]
+        scores: dict[str, Score | str] = {
+            "entropy": Score.over("nats", entropies, of=of),
+            f"distinct-{self.n}": Score.over("share of n-grams", distinct, counts, of=of),
+        }
+        if self.judge:
+            nats, counted = self.judge.build(str(model.context.device)).nats(written.texts)
+            scores[GENERATIVE_PERPLEXITY] = Score.over(GENERATIVE_PERPLEXITY, nats, counted, of=of, exponential=True)
+        speed, nfe = self.texts * self.length / written.seconds, float(written.sample.nfe.double().mean())
+        scores["speed"] = f"{speed:,.0f} tokens per second in float32, {nfe:,.1f} evaluations a text"
+        if progress:
+            progress(self.texts, self.texts)
+        return scores

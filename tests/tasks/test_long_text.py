@@ -1,0 +1,66 @@
+"""Texts beyond the training length: their numbers by hand, a judge, and what is said beside them."""
+
+import math
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from atat_zoo.errors import UserError
+from atat_zoo.measure.judges import RunJudge
+from atat_zoo.model import Model
+from atat_zoo.tasks.long_text import LongTextTask
+from atat_zoo.tasks.running import measure_tasks
+from tests.measure.making import make_run
+
+SAMPLER = {"use": "semi_autoregressive", "size": 4, "within": {"use": "ancestral", "steps": 2}}
+FEW = {"length": 40, "texts": 3, "sampler": SAMPLER}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    made = tmp_path_factory.mktemp("long-text")
+    make_run(made, "judge")
+    make_run(made, "run", "mdlm")
+    return made
+
+
+def test_the_numbers_are_those_of_the_texts(root):
+    """By hand, of texts of more tokens than the 16 that the model has learned."""
+    model = Model.from_run(root / "run")
+    task = LongTextTask(**FEW, judge={"use": "run", "path": str(root / "judge")})
+    scores = task.measure(model, root / "run", seed=2)
+    written = model.sample(3, sampler=SAMPLER, length=40, seed=2, precision="fp32")
+    special = {model.tokenizer.bos, model.tokenizer.eos}
+    entropies, distinct, every = [], [], []
+    for ids in written.sample.tokens.tolist():
+        plain = [i for i in ids if i not in special]
+        entropies.append(-sum(n / len(plain) * math.log(n / len(plain)) for n in Counter(plain).values()))
+        pairs = [pair for pair in pairwise(ids) if not special & set(pair)]
+        distinct.append(len(set(pairs)))
+        every.append(len(pairs))
+    assert scores["entropy"].sums == pytest.approx(entropies)
+    assert (scores["distinct-2"].sums, scores["distinct-2"].weights) == (tuple(distinct), tuple(every))
+    nats, counted = RunJudge(path=str(root / "judge")).build("cpu").nats(written.texts)
+    assert scores["generative perplexity"].value == pytest.approx(math.exp(float(nats.sum() / counted.sum())))
+    assert "tokens per second" in scores["speed"]
+
+
+def test_how_fast_it_writes_is_a_note_and_no_score(root):
+    (result,) = measure_tasks([LongTextTask(**FEW)], Model.from_run(root / "run"), root / "run", seed=2)
+    assert list(result.scores) == ["entropy", "distinct-2"]
+    assert "tokens per second" in result.notes[0]
+
+
+def test_what_cannot_be_written_or_judged_is_refused(root, atat):
+    run = str(root / "run")
+    for table, said in (
+        ("length = 40, sampler = 'ancestral'", "'ancestral' writes at most the 16 tokens"),
+        ("judge = {use = 'run', path = 'nowhere'}", "the judge: there is no finished run nowhere"),
+        ("length = 2, n = 3", "n = 3: a text of 2 tokens has no n-grams of so many"),
+    ):
+        code, _, err = atat("eval", run, "--task", f"{{use = 'long_text', {table}}}")
+        assert (code, said in err) == (2, True), err
+    own = LongTextTask(**FEW, judge={"use": "run", "path": str(root / "judge")})
+    with pytest.raises(UserError, match="is the run itself, which does not judge its own text"):
+        own.measure(Model.from_run(root / "judge"), root / "judge", seed=0)
