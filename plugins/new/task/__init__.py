@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from atat_zoo.measure import Progress
-    from atat_zoo.model import Model
+    from atat_zoo import Model
 
 CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 
