@@ -114,6 +114,8 @@ study-all: study $(VENV)/installed-dev
 	$(BIN)/atat study steps --jobs 2 --write docs/studies/steps.md
 	$(BIN)/atat study longer --jobs 2 --write docs/studies/longer.md
 	$(BIN)/atat study wikitext2 --jobs 2 --write docs/studies/wikitext2.md
+	$(BIN)/atat study sets_longer --jobs 2 --write docs/studies/sets_longer.md
+	$(BIN)/atat study sets_screen --jobs 2 --write docs/studies/sets_screen.md
 	$(BIN)/atat study sets_wikitext2 --jobs 2 --write docs/studies/sets_wikitext2.md
 	$(BIN)/python -m benchmarks study_figure
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks study_samples --write

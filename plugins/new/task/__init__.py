@@ -11,8 +11,8 @@ from atat_zoo.tasks import Task
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from atat_zoo.measure import Progress
     from atat_zoo import Model
+    from atat_zoo.measure import Progress
 
 CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 
