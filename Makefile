@@ -115,6 +115,7 @@ study-all: study $(VENV)/installed-dev
 	$(BIN)/atat study longer --jobs 2 --write docs/studies/longer.md
 	$(BIN)/atat study wikitext2 --jobs 2 --write docs/studies/wikitext2.md
 	$(BIN)/atat study sets_longer --jobs 2 --write docs/studies/sets_longer.md
+	$(BIN)/atat study sets_orders --jobs 2 --write docs/studies/sets_orders.md
 	$(BIN)/atat study sets_screen --jobs 2 --write docs/studies/sets_screen.md
 	$(BIN)/atat study sets_wikitext2 --jobs 2 --write docs/studies/sets_wikitext2.md
 	$(BIN)/python -m benchmarks study_figure
