@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from atat_zoo.errors import Problem, UserError
+from atat_zoo.errors import Problem
 from atat_zoo.registry import component, param, part, problems_of
 from atat_zoo.registry.spec import unstructure
-from atat_zoo.results.naming import GENERATIVE_PERPLEXITY
 from atat_zoo.results.tasks import Score
-from atat_zoo.run import RunFolder, sha256_of
-from atat_zoo.run.model_files import WEIGHTS
 from atat_zoo.tasks import Task
+from atat_zoo.tasks.judged import judge_absent, judge_inputs, judged, require_another
 
 if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
@@ -57,15 +54,11 @@ class LongTextTask(Task):
 
     @override
     def absent(self) -> Iterator[str]:
-        folder = self.judge.folder if self.judge else None
-        if folder is not None and not (RunFolder(Path(folder)).model / WEIGHTS).is_file():
-            yield f"the judge: there is no finished run {folder}; name another, or leave judge out"
+        yield from judge_absent(self.judge)
 
     @override
     def inputs(self, experiment: Experiment) -> Any:
-        folder = self.judge.folder if self.judge else None
-        judge = None if folder is None else sha256_of(RunFolder(Path(folder)).model / WEIGHTS)
-        return [unstructure(experiment.parts["guidance"]), judge]
+        return [unstructure(experiment.parts["guidance"]), judge_inputs(self.judge)]
 
     @override
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score | str]:
@@ -75,9 +68,7 @@ class LongTextTask(Task):
         from atat_zoo.measure.text import special_ids
         from atat_zoo.measure.text_states import entropy
 
-        folder = self.judge.folder if self.judge else None
-        if folder is not None and os.path.realpath(folder) == os.path.realpath(run):
-            raise UserError(f"judge.path: {folder} is the run itself, which does not judge its own text; name another")
+        require_another(self.judge, run)
         batch = model.experiment.evaluation.batch_size
         # In float32: rounded further, the texts would depend on how many are written at once.
         how: Any = {"sampler": self.sampler, "length": self.length, "seed": seed, "precision": "fp32"}
@@ -98,9 +89,7 @@ class LongTextTask(Task):
             "entropy": Score.over("nats", entropies, of=of),
             f"distinct-{self.n}": Score.over("share of n-grams", distinct, counts, of=of),
         }
-        if self.judge:
-            nats, counted = self.judge.build(str(model.context.device)).nats(written.texts)
-            scores[GENERATIVE_PERPLEXITY] = Score.over(GENERATIVE_PERPLEXITY, nats, counted, of=of, exponential=True)
+        scores |= judged(self.judge, written.texts, model.context.device, of)
         speed, nfe = self.texts * self.length / written.seconds, float(written.sample.nfe.double().mean())
         scores["speed"] = f"{speed:,.0f} tokens per second in float32, {nfe:,.1f} evaluations a text"
         if progress:

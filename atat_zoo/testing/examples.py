@@ -83,6 +83,11 @@ def _glue(folder: Path) -> dict[str, Any]:
     return {"path": str(write_glue(folder / "glue", train=8, held_out=6)), "tasks": ["mnli", "stsb"], "epochs": 1}
 
 
+def _controlled(folder: Path) -> dict[str, Any]:
+    topic = {"use": "naive_bayes", "words": ["peace"], "corpus": {"use": "files", **_files(folder)}}
+    return {"guidance": {"use": "token_bias", "words": ["peace"]}, "classifier": topic, "texts": 5}
+
+
 # By kind and name.
 EXAMPLES: Mapping[tuple[str, str], Example] = {
     ("corpus", "files"): _files,
@@ -102,6 +107,7 @@ EXAMPLES: Mapping[tuple[str, str], Example] = {
     ("position_sets", "mixture"): lambda _: {"of": [{"use": "strided", "stride": 3}, {"use": "random"}]},
     ("task", "zero_shot"): _zero_shot,
     ("task", "glue"): _glue,
+    ("task", "controlled"): _controlled,
     ("task", "long_text"): lambda _: {
         "length": 48,
         "texts": 5,
