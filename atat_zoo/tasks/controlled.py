@@ -32,7 +32,7 @@ class ControlledTask(Task):
     """
 
     name = "controlled"
-    summary = "guided texts: how often a classifier finds the attribute, beside their entropy and perplexity"
+    summary = "guided texts: how often a classifier finds the attribute, beside how varied and how improbable they are"
     refs = ("arXiv:1912.02164",)
 
     guidance: Any = part("guidance", attrs.NOTHING, help="what leads towards the attribute")
