@@ -6,11 +6,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import attrs
-
 from atat_zoo.errors import UserError
-from atat_zoo.registry import problems_of
-from atat_zoo.registry.spec import unstructure
+from atat_zoo.registry import Zoo, problems_of
+from atat_zoo.registry.spec import Field, fields_of, unstructure
 from atat_zoo.results.format import settings
 from atat_zoo.results.tasks import Score
 
@@ -59,16 +57,17 @@ class Task(Protocol):
 
 def title(task: Task) -> str:
     """Return `infilling (gap = 3)`: the name, and the parameters that differ from their defaults."""
-    spec: Any = task
-    own = {field.name for field in attrs.fields(type(spec)) if getattr(spec, field.name) != _default(field)}
-    chosen = settings({key: value for key, value in unstructure(spec).items() if key in own})
+    table = unstructure(task)
+    fields = {field.name: field for field in fields_of(type(task))}
+    chosen = settings({key: value for key, value in table.items() if key in fields and value != _default(fields[key])})
     return task.name + (f" ({chosen})" if chosen else "")
 
 
-def _default(field: attrs.Attribute[Any]) -> Any:
-    value: Any = field.default
-    value = value.factory() if isinstance(value, attrs.Factory) else value  # type: ignore[arg-type]
-    return field.converter(value) if field.converter and value is not attrs.NOTHING else value  # type: ignore[operator]
+def _default(field: Field) -> Any:
+    """Return the default as `unstructure` writes it; a required parameter's equals nothing."""
+    if field.kind and not field.many and isinstance(field.default, str | dict):
+        return unstructure(Zoo.load().spec(field.kind, field.default))
+    return list(field.default) if isinstance(field.default, tuple) else field.default
 
 
 def require(tasks: Iterable[Task], experiment: Experiment) -> None:

@@ -281,7 +281,7 @@ def test_all_nine_tasks_are_measured_with_their_average_over_seeds(root, model):
     assert [done for done, _ in calls] == list(range(1, len(calls) + 1))
     for each in list(found.values())[:-1]:
         assert each.items == 2
-        assert each.stderr is not None
+        assert each.stderr == pytest.approx(np.std(each.sums, ddof=1) / 2**0.5)
     by_task = [[found[name].value for name in names if name.split()[0] == problem] for problem in PROBLEMS]
     assert found["average"].value == pytest.approx(np.mean([np.mean(values) for values in by_task]))
     assert found["average"].value > found[MAJORITY].value + 0.15

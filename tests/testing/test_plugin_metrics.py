@@ -1,13 +1,10 @@
 """A package of twenty lines adds a metric of texts: it is listed, checked, compared, studied, drawn, and evaluated."""
 
 import json
-import os
 
 import pytest
 
-from tests import forked
-from tests.installing import described
-from tests.tiny import Tiny
+from tests.testing.twenty_lines import installed
 
 PLUGIN = '''
 from atat_zoo.measure.metrics import Metric
@@ -29,39 +26,16 @@ class Vowels(Metric):
 def atat_zoo_metric():
     return [Vowels]
 '''
-STUDY = """
-folder = "study"
-baseline = "one"
-seeds = [1]
-overrides = ["train.steps=1", "evaluation.sequences=4"]
-[arms.one]
-experiment = "tiny.toml"
-[arms.two]
-experiment = "tiny.toml"
-overrides = ["optimizer.learning_rate=1e-4"]
-[evaluation]
-sequences = 4
-metrics = ["vowels"]
-"""
 
 
 @pytest.mark.slow
 def test_a_metric_of_a_plugin_is_everywhere(tmp_path):
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "made_up_vowels.py").write_text(PLUGIN)
-    described(tmp_path / "site", "atat-zoo-vowels", "1.0", "[atat_zoo]\nvowels = made_up_vowels\n")
-    tiny, env = Tiny(tmp_path), {"PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), *_path()])}
-
-    def atat(*words):
-        done = forked.run(words, tmp_path, env=env)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
+    tiny, atat = installed(tmp_path, PLUGIN, "metrics")
     assert "share of the characters that are vowels" in atat("zoo", "list", "metric")
     assert "breaks" not in atat("zoo", "check", "atat-zoo-vowels")
     named = ["train.steps=2", "train.evaluate_every=1", "evaluation.samples=0", 'evaluation.metrics=["vowels"]']
-    for run in ("one", "two"):
-        atat("train", str(tiny.path), *named, f"seed={len(run)}", "--out", run)
+    for seed, run in enumerate(("one", "two"), 3):
+        atat("train", str(tiny.path), *named, f"seed={seed}", "--out", run)
     files = sorted((tmp_path / "one" / "evaluations").glob("*.json"))
     written = [json.loads(file.read_text())["metrics"]["vowels"] for file in files]
     assert len(written) == 3
@@ -71,14 +45,9 @@ def test_a_metric_of_a_plugin_is_everywhere(tmp_path):
     compared = json.loads(atat("compare", "one", "two", "--json"))
     assert all(0 <= run["metrics"]["vowels"]["value"] <= 1 for run in compared["runs"])
     assert compared["runs"][0]["metrics"]["vowels"]["value"] == pytest.approx(written[-1]["value"])
-    (tmp_path / "study.toml").write_text(STUDY)
     assert "| arm | vowels |" in atat("study", "study.toml", "--jobs", "1")
     atat("report", "one", "two", "--out", "page.html")
     page = (tmp_path / "page.html").read_text()
     assert '"columns":["metric","one","two"],"rows":[["vowels",' in page
     atat("report", "study", "--out", "study.html")
     assert '"columns":["arm","vowels"]' in (tmp_path / "study.html").read_text()
-
-
-def _path():
-    return [os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else []
