@@ -102,7 +102,7 @@ def table_of(rows: list[dict[str, Any]]) -> str:
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for each in rows:
-        ancestral = [row for row in rows if row["sampler"]["use"] == "ancestral" and row["sampler"].get("steps") != 16]
+        ancestral = [row for row in rows if row["sampler"] in ANCESTRAL]
         own = [row for row in ancestral if row["run"] == each["run"]] or ancestral
         reference = None if each in own else at_entropy(own, each["unigram_entropy"])
         change = "" if reference is None else f"{reference:.0f} ({each['generative_perplexity'] / reference - 1:+.0%})"

@@ -109,6 +109,7 @@ class HuggingFaceJudge:
     name = "huggingface"
     summary = "a causal language model of the Hugging Face hub, such as gpt2-large"
     refs = ("https://huggingface.co/docs/transformers", "arXiv:2102.01454")
+    package = ("transformers", "atat-zoo[judge]")
     folder = None
 
     model: str = param(help="name on the hub, or folder")

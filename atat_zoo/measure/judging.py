@@ -157,12 +157,13 @@ def judge_run(
     metrics, further = scored_by(judge_spec, sizes, mauve), reading(spec.metrics, "texts")
     if twice := [metric.title for metric in further if metric.title in {ours.title for ours in metrics}]:
         raise UserError(f"--metric: {twice[0]!r} is among the scores of every judgement; leave it out")
-    if mauve:
+    compares = any(isinstance(metric, MauveMetric) for metric in (*metrics, *further))
+    if compares:
         check_mauve(number)
     report = progress or (lambda stage, done, total: None)
     length = length or model.context.length
     data, reference = _held_out(model, run, spec, number, length)
-    if mauve and len(reference) < number:
+    if compares and len(reference) < number:
         problem = f"the {spec.split} text has {len(reference)} sequences"
         remedy = f"lower --number to {len(reference)} or take another --split"
         raise UserError(f"{problem}, and MAUVE compares as many texts as were written; {remedy}")
@@ -185,10 +186,12 @@ def judge_run(
     report("judging", 1, 2)
     # Held-out text that there is not twice is not compared with itself.
     apart = reference is not data and len(data) == number
-    theirs = [metric for metric in metrics if apart or not isinstance(metric, MauveMetric)]
+    theirs, beside = (
+        [metric for metric in some if apart or not isinstance(metric, MauveMetric)] for some in (metrics, further)
+    )
     real = [tokenizer.decode(ids.tolist()) for ids in data]
     texts = ScoredTexts(texts=real, pieces=cut[1], references=compared, overlap=copied[1])
-    of_data = score(texts, theirs, judges, tokenizer=tokenizer, further=further)
+    of_data = score(texts, theirs, judges, tokenizer=tokenizer, further=beside)
     report("judging", 2, 2)
     result = JudgedRun(
         judge=judge.title,

@@ -254,10 +254,13 @@ class MauveMetric(Metric):
         from atat_zoo.measure.mauve import FEWEST, RELIABLE
 
         yield from lacking([self])
-        spec = experiment.evaluation
-        if (number := min(spec.texts, spec.sequences or spec.texts)) < FEWEST:
-            key = "texts" if number == spec.texts else "sequences"
-            yield f"evaluation.{key} = {number}: mauve needs {FEWEST} at least, and better {RELIABLE}; raise it"
+        spec, train = experiment.evaluation, experiment.train
+        asked = {"evaluation.texts": spec.texts, "evaluation.sequences": spec.sequences}
+        if train.evaluate_every:
+            asked["train.evaluate_sequences"] = train.evaluate_sequences
+        key = min(filter(asked.get, asked), key=lambda key: asked[key])  # 0 is all there are
+        if (number := asked[key]) < FEWEST:
+            yield f"{key} = {number}: mauve needs {FEWEST} at least, and better {RELIABLE}; raise it"
 
     @override
     def build(self) -> TorchMetric:

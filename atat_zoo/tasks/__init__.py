@@ -6,7 +6,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from atat_zoo.errors import UserError
+import attrs
+
+from atat_zoo.errors import Problem, UserError
+from atat_zoo.experiment import conflicts_with
 from atat_zoo.registry import Zoo, problems_of
 from atat_zoo.registry.spec import Field, fields_of, unstructure
 from atat_zoo.results.format import settings
@@ -68,6 +71,13 @@ def _default(field: Field) -> Any:
     if field.kind and not field.many and isinstance(field.default, str | dict):
         return unstructure(Zoo.load().spec(field.kind, field.default))
     return list(field.default) if isinstance(field.default, tuple) else field.default
+
+
+def conflicts_of(experiment: Experiment, **parts: Any) -> Iterable[Problem]:
+    """Yield what keeps the models of an experiment from using other parts, by kind, such as a sampler of the task's."""
+    # Without its tasks, whose checks are what asks.
+    evaluation: Any = experiment.evaluation
+    yield from conflicts_with(attrs.evolve(experiment, evaluation=attrs.evolve(evaluation, tasks=())), parts)
 
 
 def require(tasks: Iterable[Task], experiment: Experiment) -> None:

@@ -10,10 +10,10 @@ import attrs
 from typing_extensions import override
 
 from atat_zoo.errors import Problem
-from atat_zoo.registry import component, param, part, problems_of
+from atat_zoo.registry import component, param, part
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.tasks import Score
-from atat_zoo.tasks import Task
+from atat_zoo.tasks import Task, conflicts_of
 from atat_zoo.tasks.judged import judge_absent, judge_inputs, judged, require_another
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class ControlledTask(Task):
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """See `registry.component`."""
-        yield from problems_of(self.guidance, experiment)
+        yield from conflicts_of(experiment, guidance=self.guidance)
 
     @override
     def absent(self) -> Iterator[str]:

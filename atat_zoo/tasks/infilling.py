@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from typing_extensions import override
 
 from atat_zoo.errors import Problem, UserError
-from atat_zoo.registry import component, param, part, problems_of
+from atat_zoo.registry import component, param, part
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.naming import NATS_PER_TOKEN
 from atat_zoo.results.tasks import Score
-from atat_zoo.tasks import Task
+from atat_zoo.tasks import Task, conflicts_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -51,12 +51,13 @@ class InfillingTask(Task):
             problem = f"a gap of {self.gap} tokens leaves no text on both sides, and the model has learned {length}"
             yield Problem("evaluation.tasks", f"{problem}; ask for at most {length - 2}")
         if self.sampler is not None:
-            yield from problems_of(self.sampler, experiment)
+            yield from conflicts_of(experiment, sampler=self.sampler)
 
     @override
     def inputs(self, experiment: Experiment) -> Any:
         parts = experiment.parts
-        return [unstructure(self.sampler or parts["sampler"]), unstructure(parts["guidance"])]
+        settings = [unstructure(self.sampler or parts["sampler"]), unstructure(parts["guidance"])]
+        return [*settings, parts["corpus"].fingerprint()]
 
     @override
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score]:
@@ -72,7 +73,8 @@ class InfillingTask(Task):
             problem = f"none of the {len(starts)} held-out texts has {self.gap} tokens together"
             raise UserError(f"{problem} that are no BOS, EOS or padding; ask for a smaller gap")
         tokens, starts = text.tokens[rows], starts[rows]
-        writer, mask_id = model.writer(), model.context.mask_id
+        # In float32: rounded further, what is written would depend on how many texts are written at once.
+        writer, mask_id = model.writer("fp32"), model.context.mask_id
         sampler = self.sampler or model.experiment.parts["sampler"]
         guided = model.experiment.parts["guidance"].guide(writer)
         sides: dict[bool, list[Tensor]] = {True: [], False: []}

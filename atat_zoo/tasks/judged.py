@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atat_zoo.errors import UserError
+from atat_zoo.machine import lacking
 from atat_zoo.results.naming import GENERATIVE_PERPLEXITY
 from atat_zoo.results.tasks import Score
 from atat_zoo.run import RunFolder, sha256_of
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def judge_absent(judge: Any) -> Iterator[str]:
-    """Yield a sentence if the run of a judge, which may be None, is not there."""
+    """Yield a sentence if the package or the run of a judge, which may be None, is not there."""
+    yield from lacking([judge] if judge else [])
     folder = judge.folder if judge else None
     if folder is not None and not (RunFolder(Path(folder)).model / WEIGHTS).is_file():
         yield f"the judge: there is no finished run {folder}; name another, or leave judge out"

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from atat_zoo.errors import Problem
-from atat_zoo.registry import component, param, part, problems_of
+from atat_zoo.registry import component, param, part
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.tasks import Score
-from atat_zoo.tasks import Task
+from atat_zoo.tasks import Task, conflicts_of
 from atat_zoo.tasks.judged import judge_absent, judge_inputs, judged, require_another
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class LongTextTask(Task):
         if self.length > learned and not self.sampler.blockwise:
             problem = f"{self.sampler.name!r} writes at most the {learned} tokens that the model has learned"
             yield Problem("evaluation.tasks", f'{problem}; lower length, or take the sampler "semi_autoregressive"')
-        yield from problems_of(self.sampler, experiment)
+        yield from conflicts_of(experiment, sampler=self.sampler)
 
     @override
     def absent(self) -> Iterator[str]:

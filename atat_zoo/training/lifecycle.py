@@ -173,10 +173,12 @@ class MetricsWriter(Callback):
         values: CallbackValues | None = None,
         *,
         utilisation: Utilisation | None = None,
+        every: int = 0,
     ) -> None:
         self.model, self.folder, self.spec, self.report, self.values = model, folder, spec, report, values
         self.utilisation = utilisation
         self.began, self.busy, self.tokens, self.peak = 0.0, 0.0, 0, 0
+        self.every = every  # steps from an evaluation with metrics to the next one; 0 without
         self.line: dict[str, Any] | None = None  # of the step that has just ended
         self.metrics: dict[str, float | None] = {}  # of an evaluation after it
 
@@ -196,13 +198,13 @@ class MetricsWriter(Callback):
         self.line, self.metrics = None, {}
 
     def batch_end(self, state: State, logger: Logger) -> None:
-        """Check the loss; every `log_every` steps there is a line."""
+        """Check the loss; every `log_every` steps there is a line, and at every evaluation that has metrics for it."""
         step = int(state.timestamp.batch)
         self.busy += time.perf_counter() - self.began
         loss = float(state.total_loss_dict["loss/train/total"])
         if not math.isfinite(loss):
             stop(self.folder, f"the loss is {loss} at step {step}")
-        if step % self.spec.log_every and step != self.spec.steps:
+        if step % self.spec.log_every and step != self.spec.steps and not (self.every and step % self.every == 0):
             return
         tokens, progress = int(state.timestamp.token), step / self.model.steps
         strength = self.model.objective.curriculum_strength(progress)

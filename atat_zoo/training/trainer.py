@@ -296,7 +296,9 @@ def _callbacks(model: ZooModel, evaluator: Evaluator, reporter: Reporter) -> tup
     utilisation = Utilisation(evaluator.experiment, context.vocabulary_size, peak)
     skipped = [SkippedRows(reporter.message)] if evaluator.experiment.data.damaged == "skip" else []
     values = [lifecycle.CallbackValues()] if spec.callbacks or spec.algorithms or skipped else []
-    writer = lifecycle.MetricsWriter(model, folder, spec, reporter.training, *values, utilisation=utilisation)
+    every = spec.evaluate_every if evaluator.experiment.evaluation.metrics else 0
+    more: dict[str, Any] = {"utilisation": utilisation, "every": every}
+    writer = lifecycle.MetricsWriter(model, folder, spec, reporter.training, *values, **more)
     callbacks = [
         lifecycle.Progress(model),
         *skipped,

@@ -10,6 +10,8 @@ from atat_zoo.measure.judges import HuggingFaceJudge, RunJudge
 from tests.cli.terminal import printed, refused
 from tests.measure.making import make_run
 
+MAUVE = "{use = 'mauve', judge = {use = 'run', path = 'other'}}"
+
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
@@ -76,6 +78,9 @@ def test_what_the_judge_may_be_called(root):
         (("--by", "judge", "--mauve", "--number", "9"), "MAUVE needs 20 texts at least"),
         ((), "--by"),
         (("--by", "judge", "--mauve", "--number", "500"), "lower --number to 7"),
+        # The metric by its name is held to the same.
+        (("--by", "judge", "--metric", MAUVE, "--number", "9"), "MAUVE needs 20 texts at least"),
+        (("--by", "judge", "--metric", MAUVE, "--number", "500"), "lower --number to 7"),
     ],
 )
 def test_a_mistake_is_said_in_a_sentence(atat, words, sentence):

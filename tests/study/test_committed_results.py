@@ -162,9 +162,12 @@ def written(use, entropy, perplexity, **settings):
 
 
 def test_the_reference_is_as_diverse():
-    ancestral = [written("ancestral", 3.9, 100.0), written("ancestral", 3.7, 25.0, temperature=0.8)]
+    warm, cool = ({"steps": 64, "temperature": each} for each in (1.0, 0.8))
+    ancestral = [written("ancestral", 3.9, 100.0, **warm), written("ancestral", 3.7, 25.0, **cool)]
     assert study_samples.at_entropy(ancestral, 3.8) == pytest.approx(50.0)
     assert study_samples.at_entropy(ancestral, 3.95) is None
-    table = study_samples.table_of([*ancestral, written("strided", 3.8, 40.0, stride=16)])
+    other = written("ancestral", 3.8, 70.0, steps=16, temperature=1.0)  # in fewer steps: no reference
+    table = study_samples.table_of([*ancestral, other, written("strided", 3.8, 40.0, stride=16)])
     assert "| `a` | strided, stride = 16 | 16.0 | 40.0 | 3.80 | 50 (-20%) | 0.50 |" in table
-    assert "| `a` | ancestral | 16.0 | 100.0 | 3.90 |  | 0.50 |" in table
+    assert "| `a` | ancestral, steps = 64, temperature = 1.0 | 16.0 | 100.0 | 3.90 |  | 0.50 |" in table
+    assert "| `a` | ancestral, steps = 16, temperature = 1.0 | 16.0 | 70.0 | 3.80 | 50 (+40%) | 0.50 |" in table

@@ -7,8 +7,12 @@ from itertools import pairwise
 import pytest
 
 from atat_zoo.errors import UserError
+from atat_zoo.experiment import load
+from atat_zoo.machine import lacking
 from atat_zoo.measure.judges import RunJudge
 from atat_zoo.model import Model
+from atat_zoo.registry import Zoo
+from atat_zoo.tasks.infilling import InfillingTask
 from atat_zoo.tasks.long_text import LongTextTask
 from atat_zoo.tasks.running import measure_tasks
 from tests.measure.making import make_run
@@ -50,6 +54,23 @@ def test_how_fast_it_writes_is_a_note_and_no_score(root):
     (result,) = measure_tasks([LongTextTask(**FEW)], Model.from_run(root / "run"), root / "run", seed=2)
     assert list(result.scores) == ["entropy", "distinct-2"]
     assert "tokens per second" in result.notes[0]
+
+
+def test_a_sampler_that_the_model_cannot_serve_is_refused():
+    """By what the objective says of it, as for a run's own."""
+    experiment = load("baselines/autoregressive")
+    for task in (LongTextTask(length=8, sampler="ancestral"), InfillingTask(sampler="ancestral")):
+        (problem,) = task.check(experiment)
+        assert problem.key == "sampler"
+    assert list(LongTextTask(length=8, sampler="left_to_right").check(experiment)) == []
+
+
+def test_a_judge_without_its_package_is_missed_beforehand(monkeypatch):
+    judge = {"use": "huggingface", "model": "gpt2"}
+    assert list(LongTextTask(judge=judge).absent()) == lacking([Zoo.load().spec("judge", judge)])
+    monkeypatch.setattr("atat_zoo.machine.find_spec", lambda module: None)
+    (sentence,) = LongTextTask(judge=judge).absent()
+    assert "huggingface needs the package transformers" in sentence
 
 
 def test_what_cannot_be_written_or_judged_is_refused(root, atat):

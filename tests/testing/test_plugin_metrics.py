@@ -33,7 +33,13 @@ def test_a_metric_of_a_plugin_is_everywhere(tmp_path):
     tiny, atat = installed(tmp_path, PLUGIN, "metrics")
     assert "share of the characters that are vowels" in atat("zoo", "list", "metric")
     assert "breaks" not in atat("zoo", "check", "atat-zoo-vowels")
-    named = ["train.steps=2", "train.evaluate_every=1", "evaluation.samples=0", 'evaluation.metrics=["vowels"]']
+    named = [
+        "train.steps=2",
+        "train.log_every=2",
+        "train.evaluate_every=1",
+        "evaluation.samples=0",
+        'evaluation.metrics=["vowels"]',
+    ]
     for seed, run in enumerate(("one", "two"), 3):
         atat("train", str(tiny.path), *named, f"seed={seed}", "--out", run)
     files = sorted((tmp_path / "one" / "evaluations").glob("*.json"))
