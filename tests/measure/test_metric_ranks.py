@@ -1,7 +1,8 @@
 """Two processes of a group find what one finds: every metric that ships, and those of installed plugins."""
 
 import multiprocessing
-import socket
+import traceback
+from datetime import timedelta
 
 import pytest
 import torch
@@ -33,11 +34,19 @@ def measured(names, folder, rank=0, ranks=1):
     return found
 
 
-def run_rank(rank, port, names, folder, answers):
+def run_rank(rank, names, folder, answers):
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    answers.put((rank, measured(names, folder, rank, 2)))
-    distributed.destroy_process_group()
+    # They meet at a file: a free port may be taken by another test before they have it.
+    how = {"rank": rank, "world_size": 2, "timeout": timedelta(seconds=120)}
+    try:
+        distributed.init_process_group("gloo", f"file://{folder}/meeting", **how)
+        answers.put((rank, measured(names, folder, rank, 2)))
+    except Exception:
+        answers.put((rank, traceback.format_exc()))
+    # The group is left as it is, and the process killed: taking a group down may wait for ever, and then holds back
+    # the thread that sends the answer.
+    answers.close()
+    answers.join_thread()
 
 
 @pytest.fixture(scope="module")
@@ -45,17 +54,18 @@ def of_two_ranks(tmp_path_factory):
     """Return what each of two processes finds together with the other, by metric."""
     folder = tmp_path_factory.mktemp("ranks")
     names = [name for name in NAMES if not lacking([made(name, folder)])]
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    fork = multiprocessing.get_context("spawn")
-    answers = fork.Queue()
-    ranks = [fork.Process(target=run_rank, args=(rank, port, names, folder, answers)) for rank in range(2)]
+    spawn = multiprocessing.get_context("spawn")
+    answers = spawn.Queue()
+    ranks = [spawn.Process(target=run_rank, args=(rank, names, folder, answers)) for rank in range(2)]
     for rank in ranks:
         rank.start()
-    found = dict(answers.get(timeout=300) for _ in ranks)
-    for rank in ranks:
-        rank.join(60)
+    try:
+        found = dict(answers.get(timeout=300) for _ in ranks)
+        assert all(isinstance(each, dict) for each in found.values()), found
+    finally:
+        for rank in ranks:  # nothing is left for other tests
+            rank.kill()
+            rank.join()
     return found, measured(names, folder)
 
 
