@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ from atat_zoo.cli.arguments import count, named, options, with_options, with_sam
 from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_overrides
+from atat_zoo.measure.judges import judges_itself
 from atat_zoo.registry import Zoo
 from atat_zoo.results.format import NONE, cell, with_error
 from atat_zoo.results.naming import GENERATIVE_PERPLEXITY, words
@@ -91,7 +91,7 @@ def judge_of(text: str, run: Path) -> Any:
             f"--by {text}: there is no folder {text}; name the folder of a run, {HUB}NAME for a model of the "
             "Hugging Face hub, or a table like {use = 'huggingface', model = 'gpt2'}"
         )
-    if judge.folder is not None and os.path.realpath(judge.folder) == os.path.realpath(run):
+    if judges_itself(judge, run):
         raise UserError(f"--by {text}: a run does not judge its own text; name another run, or hf:NAME")
     return judge
 

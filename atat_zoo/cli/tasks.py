@@ -76,7 +76,8 @@ def _measured(
     for key, value in other.items():
         if value not in (None, (), ""):
             flag = _FLAGS.get(key, f"--{key}") if key != "overrides" else value[0]
-            raise UserError(f"{flag}: is of the bound, and --task measures a task; name it in the task's table")
+            remedy = "leave it out, or name what the task has in its table"
+            raise UserError(f"{flag}: is of the bound, and --task measures a task; {remedy}")
     from atat_zoo.tasks import require
 
     tasks: list[Task] = [named("task", text) for text in dict.fromkeys(wanted)]

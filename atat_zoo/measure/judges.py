@@ -5,15 +5,22 @@ An experiment has no table for a judge; `atat judge` names one for a finished ru
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+def judges_itself(judge: Any, run: str | Path) -> bool:
+    """Return whether the judge, which may be None, is the run whose texts it is to judge."""
+    folder = judge.folder if judge else None
+    return folder is not None and os.path.realpath(folder) == os.path.realpath(run)
 
 
 class JudgeModel(Protocol):

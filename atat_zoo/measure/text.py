@@ -1,7 +1,6 @@
 """Held-out text to measure a model on."""
 
 import hashlib
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from atat_zoo.data.manifest import load_counts
 from atat_zoo.data.sequences import held_out, sequences
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import EvaluationSpec, conflicts
+from atat_zoo.measure.judges import judges_itself
 from atat_zoo.model import Model
 from atat_zoo.parsing import read
 from atat_zoo.run import RunFolder
@@ -74,11 +74,11 @@ def held_out_text(model: Model, run: str | Path, split: Split, sequences: int) -
 def check_evaluation(model: Model, run: str | Path, spec: EvaluationSpec) -> None:
     """Check that a model's parts allow this evaluation, before anything is measured."""
     problems = [str(problem) for problem in conflicts(attrs.evolve(model.experiment, evaluation=spec))]
-    own = os.path.realpath(run)
-    for metric in spec.metrics:
-        judge = getattr(metric, "judge", None)
-        if judge and judge.folder and os.path.realpath(judge.folder) == own:
-            problems.append(f"{metric.title}: a run does not judge its own text; name another judge")
+    problems += [
+        f"{metric.title}: a run does not judge its own text; name another judge"
+        for metric in spec.metrics
+        if judges_itself(getattr(metric, "judge", None), run)
+    ]
     if problems:
         raise UserError("\n".join(f"{run}: {problem}" for problem in problems))
 

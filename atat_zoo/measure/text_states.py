@@ -53,6 +53,18 @@ def _cosine(one: Counter[str], other: Counter[str]) -> float:
     return product / sqrt(sum(n * n for n in one.values()) * sum(n * n for n in other.values()))
 
 
+def windows(pieces: Sequence[Tokens], n: int) -> Tokens:
+    """Return every n-gram of tokens of a text in pieces, [m, n]; none spans two pieces."""
+    cut = (np.lib.stride_tricks.sliding_window_view(piece, n) for piece in pieces if len(piece) >= n)
+    return np.concatenate([np.zeros((0, n), np.int64), *cut])
+
+
+def distinct(pieces: Sequence[Tokens], n: int) -> tuple[int, int]:
+    """Return the number of distinct n-grams of a text, and that of all of them."""
+    grams = windows(pieces, n)
+    return len(np.unique(grams, axis=0)), len(grams)
+
+
 class TextMean(SequenceSums):
     """Σ a / Σ b over texts, of what a score returns of each: (text, its tokens in pieces) → (a, b)."""
 
@@ -146,13 +158,7 @@ class Distinct(TorchMetric):
 
     @override
     def update(self, pieces: Sequence[Sequence[Tokens]]) -> None:
-        windows = [
-            np.lib.stride_tricks.sliding_window_view(piece, self.n)
-            for text in pieces
-            for piece in text
-            if len(piece) >= self.n
-        ]
-        grams = np.concatenate([np.zeros((0, self.n), np.int64), *windows])
+        grams = np.concatenate([np.zeros((0, self.n), np.int64), *(windows(text, self.n) for text in pieces)])
         self.grams.append(torch.from_numpy(grams).to(self.device))
 
     @override

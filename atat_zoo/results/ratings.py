@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 import numpy as np
@@ -83,8 +83,8 @@ def _pairs(runs: int) -> list[tuple[int, int]]:
     return [(b, a) for a, b in combinations(range(runs), 2)]
 
 
-def alpha(values: NDArray[Any], level: Literal["nominal", "ordinal", "interval", "ratio"] = "ordinal") -> float | None:
-    """Return Krippendorff's α of ratings [R, N], NaN where one is missing; None where nothing could disagree.
+def alpha(values: NDArray[Any]) -> float | None:
+    """Return Krippendorff's ordinal α of ratings [R, N], NaN where one is missing; None where nothing could disagree.
 
     K. Krippendorff, Computing Krippendorff's Alpha-Reliability (2011). A point of the scale that nobody gave changes
     nothing.
@@ -94,7 +94,7 @@ def alpha(values: NDArray[Any], level: Literal["nominal", "ordinal", "interval",
     given = values[~np.isnan(values)] if values.dtype.kind == "f" else values
     if len(np.unique(given)) < 2 or not (np.isfinite(values).sum(0) > 1).any():
         return None
-    return float(krippendorff.alpha(values, level_of_measurement=level))
+    return float(krippendorff.alpha(values, level_of_measurement="ordinal"))
 
 
 def unblinded(form: RatingForm, given: Sequence[Ratings]) -> RatingResult:

@@ -14,7 +14,7 @@ from atat_zoo.registry import component, param, part
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.tasks import Score
 from atat_zoo.tasks import Task, conflicts_of
-from atat_zoo.tasks.judged import judge_absent, judge_inputs, judged, require_another
+from atat_zoo.tasks.written import judge_absent, judge_inputs, require_another, scores_of
 
 if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
@@ -56,13 +56,9 @@ class ControlledTask(Task):
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score]:
         import math
 
-        from atat_zoo.measure.overlap import pieces
-        from atat_zoo.measure.text import special_ids
-        from atat_zoo.measure.text_states import entropy
-
         require_another(self.judge, run)
         finds = self.classifier.build(model.tokenizer, model.experiment.data.length)
-        special, scores = special_ids(model.tokenizer), dict[str, Score]()
+        scores = dict[str, Score]()
         of = f"{self.texts} texts, seed {seed}"
         # In float32: rounded further, the texts would depend on how many are written at once.
         how: Any = {"seed": seed, "precision": "fp32", "batch_size": model.experiment.evaluation.batch_size}
@@ -70,14 +66,10 @@ class ControlledTask(Task):
             if progress:
                 progress(number * self.texts, 2 * self.texts)
             written = model.sample(self.texts, guidance=guidance, **how)
-            tokens = written.sample.tokens
-            found = (finds(tokens).cpu() > math.log(0.5)).double()
-            cut = [pieces(ids, special) for ids in tokens.cpu().numpy()]
-            judgement = judged(self.judge, written.texts, model.context.device, of)
+            found = (finds(written.sample.tokens).cpu() > math.log(0.5)).double()
             of_texts = {
                 "accuracy": Score.over("share of texts", found, of=of),
-                "entropy": Score.over("nats", [entropy("", text)[0] for text in cut], of=of),
-                **judgement,
+                **scores_of(written, of, judge=self.judge, model=model),
             }
             scores |= {f"{whose}{name}": score for name, score in of_texts.items()}
         if progress:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
@@ -27,7 +27,7 @@ SHARE_OF_TEXTS = "share of texts"
 
 @component
 class InfillingTask(Task):
-    """A gap is cut out of each of n held-out texts, at a place drawn by (seed, number of the text).
+    """A gap is cut out of each of n validation texts, at a place drawn by (seed, number of the text).
 
     `exact match`: the share of texts in which a sampler, with the run's guidance, writes the true text. `price`: −log p
     of the true words by the chain rule from the left, given both sides. `gain`: how much more they cost given the left
@@ -40,8 +40,7 @@ class InfillingTask(Task):
     refs = ("arXiv:2005.05339",)
 
     gap: int = param(5, help="tokens in a gap", ge=1)
-    texts: int = param(256, help="maximum number of texts, spread evenly over the split; 0 for all", ge=0)
-    split: Literal["validation", "test"] = param("validation", help="held-out split of the texts")
+    texts: int = param(256, help="maximum number of texts, spread evenly over the validation text; 0 for all", ge=0)
     sampler: Any = part("sampler", None, help="what fills the gaps; the run's own when absent")
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
@@ -66,7 +65,7 @@ class InfillingTask(Task):
         from atat_zoo.measure.infilling import log_likelihood, place_gaps
         from atat_zoo.measure.text import digest, held_out_text, special_ids
 
-        text = held_out_text(model, run, self.split, self.texts)
+        text = held_out_text(model, run, "validation", self.texts)
         starts = place_gaps(text.tokens, text.maskable, special_ids(model.tokenizer), self.gap, seed)
         rows = (starts >= 0).nonzero()[:, 0]
         if not len(rows):

@@ -13,7 +13,7 @@ from atat_zoo.registry import component, param, part
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.tasks import Score
 from atat_zoo.tasks import Task, conflicts_of
-from atat_zoo.tasks.judged import judge_absent, judge_inputs, judged, require_another
+from atat_zoo.tasks.written import judge_absent, judge_inputs, require_another, scores_of
 
 if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
@@ -62,12 +62,6 @@ class LongTextTask(Task):
 
     @override
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score | str]:
-        import numpy as np
-
-        from atat_zoo.measure.overlap import pieces
-        from atat_zoo.measure.text import special_ids
-        from atat_zoo.measure.text_states import entropy
-
         require_another(self.judge, run)
         batch = model.experiment.evaluation.batch_size
         # In float32: rounded further, the texts would depend on how many are written at once.
@@ -76,20 +70,8 @@ class LongTextTask(Task):
         if progress:
             progress(0, self.texts)
         written = model.sample(self.texts, **how)
-        cut = [pieces(ids, special_ids(model.tokenizer)) for ids in written.sample.tokens.cpu().numpy()]
-        grams = [
-            [np.lib.stride_tricks.sliding_window_view(ids, self.n) for ids in text if len(ids) >= self.n]
-            for text in cut
-        ]
-        counts = [sum(map(len, text)) for text in grams]
-        distinct = [len(np.unique(np.concatenate(text), axis=0)) if text else 0 for text in grams]
         of = f"{self.texts} texts of {self.length} tokens, seed {seed}"
-        entropies = [entropy("", text)[0] for text in cut]
-        scores: dict[str, Score | str] = {
-            "entropy": Score.over("nats", entropies, of=of),
-            f"distinct-{self.n}": Score.over("share of n-grams", distinct, counts, of=of),
-        }
-        scores |= judged(self.judge, written.texts, model.context.device, of)
+        scores: dict[str, Score | str] = {**scores_of(written, of, judge=self.judge, model=model, n=self.n)}
         speed, nfe = self.texts * self.length / written.seconds, float(written.sample.nfe.double().mean())
         scores["speed"] = f"{speed:,.0f} tokens per second in float32, {nfe:,.1f} evaluations a text"
         if progress:

@@ -1,0 +1,60 @@
+"""Texts that a task has written: how varied they are, and how another model sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atat_zoo.errors import UserError
+from atat_zoo.machine import lacking
+from atat_zoo.results.naming import GENERATIVE_PERPLEXITY
+from atat_zoo.results.tasks import Score
+from atat_zoo.run import RunFolder, sha256_of
+from atat_zoo.run.model_files import WEIGHTS
+
+if TYPE_CHECKING:
+    from atat_zoo.generation import Generation
+    from atat_zoo.model import Model
+
+
+def judge_absent(judge: Any) -> Iterator[str]:
+    """Yield a sentence if the package or the run of a judge, which may be None, is not there."""
+    yield from lacking([judge] if judge else [])
+    folder = judge.folder if judge else None
+    if folder is not None and not (RunFolder(Path(folder)).model / WEIGHTS).is_file():
+        yield f"the judge: there is no finished run {folder}; name another, or leave judge out"
+
+
+def judge_inputs(judge: Any) -> str | None:
+    """Return the SHA-256 of the weights of a judge that is a run."""
+    folder = judge.folder if judge else None
+    return None if folder is None else sha256_of(RunFolder(Path(folder)).model / WEIGHTS)
+
+
+def require_another(judge: Any, run: Path) -> None:
+    """Raise `UserError` if the judge is the run whose texts it is to judge."""
+    from atat_zoo.measure.judges import judges_itself
+
+    if judges_itself(judge, run):
+        raise UserError(
+            f"judge.path: {judge.folder} is the run itself, which does not judge its own text; name another"
+        )
+
+
+def scores_of(written: Generation, of: str, *, judge: Any, model: Model, n: int | None = None) -> dict[str, Score]:
+    """Return the entropy of texts, with an n their distinct n-grams, and with a judge their generative perplexity."""
+    from atat_zoo.measure.overlap import pieces
+    from atat_zoo.measure.text import special_ids
+    from atat_zoo.measure.text_states import distinct, entropy
+
+    special = special_ids(model.tokenizer)
+    cut = [pieces(ids, special) for ids in written.sample.tokens.cpu().numpy()]
+    scores = {"entropy": Score.over("nats", [entropy("", text)[0] for text in cut], of=of)}
+    if n is not None:
+        found = [distinct(text, n) for text in cut]
+        scores[f"distinct-{n}"] = Score.over("share of n-grams", *zip(*found, strict=True), of=of)
+    if judge is not None:
+        nats, counted = judge.build(str(model.context.device)).nats(written.texts)
+        scores[GENERATIVE_PERPLEXITY] = Score.over(GENERATIVE_PERPLEXITY, nats, counted, of=of, exponential=True)
+    return scores
