@@ -38,6 +38,7 @@ STUDIES = (
     "recording",
     "revisions",
     "samplers",
+    "roofline",
     "scale",
     "study_figure",
     "study_samples",

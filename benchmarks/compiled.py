@@ -14,7 +14,7 @@ from atat_zoo.objectives import Batch
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context
 from atat_zoo.training.memory import keep_freed_memory
-from atat_zoo.training.trainer import compile_backbone
+from atat_zoo.training.trainer import compile_objective
 from benchmarks.pairs import interleave, report
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def stepper(
     spec, (rows, length) = experiment.train, (experiment.train.batch_size, experiment.data.length)
     module: Any = assemble(experiment, context).to(context.device).train()
     if spec.compile:
-        compile_backbone(module.backbone)
+        compile_objective(module)
     optimizer = experiment.parts["optimizer"].build(module)
     if text is None:
         text = torch.randint(0, context.vocabulary_size, (rows, length), generator=torch.Generator().manual_seed(0))

@@ -3,13 +3,13 @@
 import torch
 from torch import Tensor, nn
 
-from atat_zoo.diffusion.randomness import fold
+from atat_zoo.diffusion.randomness import bits32, fold
 
 
 class Dropout(nn.Module):
     """Zero each entry with probability p, by keys set for the micro-batch with `set_keys`.
 
-    One 64-bit number decides four entries with 16 bits each, so p is rounded to
+    Each 32 bits decide two entries, so p is rounded to
     1/65536; the scale uses the rounded p, so the expectation is exact.
     """
 
@@ -39,10 +39,14 @@ class Dropout(nn.Module):
             raise RuntimeError("dropout has no keys for this batch; call set_keys(module, keys) first")
         call = self.number(1) if call is None else call
         entries = x[0].numel()
-        counters = torch.arange((entries + 3) // 4, device=x.device, dtype=torch.int64)
-        bits = fold(fold(self.keys, call)[:, None], counters)
-        retained = bits.view(torch.int16)[:, :entries].view(x.shape) >= self.threshold - 32768
-        return x * retained * (65536 / (65536 - self.threshold))
+        bits = bits32(fold(self.keys, call), (entries + 1) // 2)
+        if torch.compiler.is_compiling():
+            # The same 16 bits by shifts, which join what reads them: as another type they would be written to memory.
+            shifts = torch.arange(0, 32, 16, device=x.device, dtype=torch.int32)
+            retained = ((bits[..., None] >> shifts).flatten(1) & 0xFFFF ^ 0x8000) >= self.threshold
+        else:
+            retained = bits.view(torch.int16) >= self.threshold - 32768
+        return x * retained[:, :entries].view(x.shape) * (65536 / (65536 - self.threshold))
 
 
 def set_keys(module: nn.Module, keys: Tensor) -> None:

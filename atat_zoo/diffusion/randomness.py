@@ -15,6 +15,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _MUL_1 = 0xBF58476D1CE4E5B9
 _MUL_2 = 0x94D049BB133111EB
 _ALL = (1 << 64) - 1
+_GOLDEN_32 = 0x9E3779B9 - (1 << 32)
 
 
 def _signed(value: int) -> int:
@@ -41,6 +42,19 @@ def mix_int(x: int) -> int:
     x = ((x ^ (x >> 30)) * _MUL_1) & _ALL
     x = ((x ^ (x >> 27)) * _MUL_2) & _ALL
     return _signed(x ^ (x >> 31))
+
+
+def bits32(keys: Tensor, count: int) -> Tensor:
+    """Return 32 bits for each key and counter, int32, `keys.shape + (count,)`: for the many draws of dropout.
+
+    The counters, spread by the golden ratio from the key's low half, are scrambled by Wellons' lowbias32 and joined
+    with its high half. On a GPU it takes a fraction of the instructions of `mix`, few enough to hide behind memory.
+    """
+    low, high = keys.to(torch.int32), (keys >> 32).to(torch.int32)
+    x = torch.arange(count, device=keys.device, dtype=torch.int32) * _GOLDEN_32 + low.unsqueeze(-1)
+    x = (x ^ (x >> 16 & 0xFFFF)) * 0x7FEB352D
+    x = (x ^ (x >> 15 & 0x1FFFF)) * (0x846CA68B - (1 << 32))
+    return x ^ (x >> 16 & 0xFFFF) ^ high.unsqueeze(-1)
 
 
 def stream(seed: int, purpose: str) -> int:

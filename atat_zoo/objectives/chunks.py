@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 # Logits at once: 134 MB in float32, and about four times that with the gradient. Each chunk is added to the gradient of
 # the head's weights, as many bytes whatever its size: an accelerator, where products are cheap, takes larger chunks.
-LOGITS, ON_ACCELERATOR = 1 << 25, 1 << 27
+LOGITS, ON_ACCELERATOR = 1 << 25, 1 << 28
 
 
 def rows_for(vocabulary_size: int, device: torch.device) -> int:

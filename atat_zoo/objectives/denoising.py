@@ -50,6 +50,8 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         self.rates: Any = parts.get("rates", NoiseRates())
         # The importance of tokens, in objectives that use an estimator.
         self.estimator: Any = None
+        #: What makes a function of a chunk's hidden states faster; `train.compile` sets it.
+        self.compile_losses: Callable[[Losses], Losses] = lambda losses: losses
         self.stride = golden_stride(batch_size)
         self.stateful = StatefulParts()
 
@@ -175,7 +177,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
             return normalised(weight * loss, batch), ce.detach()
         learned = [parameter for parameter in self.parameters() if parameter.requires_grad]
         inputs = (head_inputs.neighbours, x, *others)
-        losses = self.of_head_inputs(losses)
+        losses = self.compile_losses(self.of_head_inputs(losses))
         total, of_masked = weighted_sum(losses, rows, weight[masked], learned, head_inputs.hidden, *inputs)
         return total / len(masked) / batch.mean_maskable, dense(masked, of_masked["cross_entropy"])
 

@@ -186,7 +186,7 @@ def _run(
         loader = train_loader(stream, workers=experiment.data.workers, device=device)
         objective: Any = assemble(experiment, context)
         if spec.compile:
-            compile_backbone(objective.backbone)
+            compile_objective(objective)
         bf16 = computes_in_bf16(spec.precision, device)
         computes = {"device": device_name(device), "precision": "bf16" if bf16 else "fp32", "ranks": ranks}
         if fresh and rank == 0:
@@ -226,15 +226,16 @@ def _run(
         return Result(folder=folder, finished=True, step=step, evaluation=evaluation, tasks=tasks, model=saved)
 
 
-def compile_backbone(backbone: Any) -> None:
-    """Compile the backbone; the head gets as many positions as are masked, another number at every step."""
+def compile_objective(objective: Any) -> None:
+    """Compile the backbone, and the losses of a chunk of positions, whose number differs from step to step."""
     from torch._dynamo import config as dynamo
     from torch._functorch import config as functorch
 
     # Torch 2.7: with the one, it looks for operations that it has removed, and fails at the gradient of dropout; with
     # the other, several ranks cannot compute activations again.
     functorch.donated_buffer = dynamo.optimize_ddp = False
-    backbone.compile(dynamic=False)
+    objective.backbone.compile(dynamic=False)
+    objective.compile_losses = partial(torch.compile, dynamic=True)
 
 
 def _begin(experiment: Experiment, folder: RunFolder, computes: dict[str, Any], initial: InitialWeights | None) -> None:

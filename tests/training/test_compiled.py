@@ -1,6 +1,6 @@
 """A compiled backbone: compiled once, and the same training."""
 
-from functools import partialmethod
+from functools import partial, partialmethod
 
 import pytest
 import torch
@@ -18,13 +18,19 @@ def quickly(monkeypatch):
     """Trace and differentiate what would be compiled, and run it without the minutes that a C++ compiler takes."""
     compile = torch.nn.Module.compile
     monkeypatch.setattr(torch.nn.Module, "compile", partialmethod(compile, backend="aot_eager"))
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("quickly")
-def test_it_is_compiled_once_and_trains_the_same(tiny):
+@pytest.mark.parametrize("logits", [1 << 25, 1 << 12], ids=["at once", "in chunks"])
+def test_it_is_compiled_once_and_trains_the_same(tiny, monkeypatch, logits):
     """Whatever number of positions is masked; an evaluation on the way compiles nothing else, and a resume the same."""
     from torch._dynamo.utils import counters
+
+    from atat_zoo.objectives import chunks
+
+    monkeypatch.setattr(chunks, "LOGITS", logits)
 
     curves = {}
     with torch._dynamo.config.patch(error_on_recompile=True):
@@ -32,17 +38,18 @@ def test_it_is_compiled_once_and_trains_the_same(tiny):
             torch._dynamo.reset()
             counters.clear()
             words = [*SMALL, f"train.compile={compiled}", "backbone.checkpoint_activations=true"]
-            name = f"compiled-{compiled}"
+            name = f"compiled-{compiled}-{logits}"
             assert train(load(str(tiny.path), words), tiny.root / name).finished
             curves[compiled] = [line["loss"] for line in tiny.losses(name).values()]
-            assert counters["stats"]["unique_graphs"] == (compiled == "true")
+            # The backbone, and the losses of a chunk.
+            assert counters["stats"]["unique_graphs"] == (compiled == "true") * (2 if logits < 1 << 25 else 1)
             assert not counters["graph_break"]
         assert curves["true"] == pytest.approx(curves["false"], rel=1e-4)
         torch._dynamo.reset()
-        folder = unfinished(tiny, tiny.root / "compiled-true", "compiled-resumed", step=2)
+        folder = unfinished(tiny, tiny.root / f"compiled-true-{logits}", f"compiled-resumed-{logits}", step=2)
         assert resume(folder).finished
-    assert tiny.losses(folder) == tiny.losses("compiled-true")
-    assert tiny.weights(folder) == tiny.weights("compiled-true")
+    assert tiny.losses(folder) == tiny.losses(f"compiled-true-{logits}")
+    assert tiny.weights(folder) == tiny.weights(f"compiled-true-{logits}")
 
 
 def test_without_a_compiler_it_is_refused_before_anything_is_built(tiny, tmp_path):

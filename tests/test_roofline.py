@@ -1,0 +1,54 @@
+"""What a step moves and computes, counted on graphs whose figures are known, and what it would take on an H100."""
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from atat_zoo.objectives import chunks
+from benchmarks import roofline
+from benchmarks.roofline import Device, Step, kernels
+
+N, D = 4096, 512  # float32: X bytes a tensor [N, D]
+X = 4 * N * D
+
+
+def counted(function, *inputs, mixed=False):
+    return kernels(make_fx(function)(*inputs), "", mixed)
+
+
+def test_what_stands_between_two_products_is_one_kernel():
+    a, b = torch.randn(N, D), torch.randn(D, D)
+    work = counted(lambda a, b: ((a @ b).tanh() * 2 + a) @ b, a, b)
+    products = [one for one in work if "mm" in one.name]
+    assert [one.flops for one in products] == [2 * N * D * D] * 2
+    assert {one.bytes for one in products} == {2 * X + 4 * D * D}
+    (joined,) = (one for one in work if "mm" not in one.name)
+    assert joined.bytes == 3 * X  # a product and a are read, a tensor is written
+
+
+def test_a_sum_over_rows_reads_all_of_it_again_unless_orders_are_mixed():
+    def function(x):
+        y = x * 2
+        return y - y.sum(1, keepdim=True), y.sum(0)
+
+    for mixed, times in ((False, 3), (True, 2)):
+        moved = sum(one.bytes for one in counted(function, torch.randn(N, D), mixed=mixed))
+        assert moved == pytest.approx(times * X, rel=0.01)
+
+
+def test_a_kernel_takes_as_long_as_what_it_has_most_of():
+    device = Device(bandwidth=100.0, products=10.0, peak=20.0)
+    assert device.seconds(roofline.Work("", "", bytes=200, flops=5)) == 2
+    assert device.seconds(roofline.Work("", "", bytes=200, flops=50)) == 5
+
+
+@pytest.mark.slow
+def test_a_compiled_step_of_the_small_preset_leaves_an_h100_at_work(monkeypatch):
+    """At 80 % of its bandwidth and 620 TFLOP/s; the pinned torch reads more than that of today."""
+    monkeypatch.setattr(chunks, "LOGITS", chunks.ON_ACCELERATOR)
+    device = Device(0.8 * 3.35e12, 620e12, 989.4e12)
+    for mixed, most, share in ((False, 64.5e-3, 0.38), (True, 62e-3, 0.395)):
+        work, needed = Step(mixed=mixed).work()
+        seconds = sum(map(device.seconds, work))
+        assert 0.9 * most < seconds <= most
+        assert needed / seconds / device.peak >= share
