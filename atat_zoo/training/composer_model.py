@@ -100,7 +100,7 @@ class StepMeters:
             self.values[name].to(masked.device).update(values.detach())
 
     def among(self, which: str, *names: str) -> list[Tensor]:
-        """Return the values of the masked or maskable tokens of every rank, float32 [N] each; all ranks must call it."""
+        """Return values of the masked or maskable tokens of all ranks, float32 [N] each; all ranks must call it."""
         where = self.values[which].compute()
         return [self.values[name].compute()[where] for name in names]
 

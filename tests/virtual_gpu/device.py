@@ -7,21 +7,22 @@
 
 An operation with tensors of both devices is refused as CUDA refuses it. What makes the host wait until the GPU has
 finished its queue is counted, and so is what the host sends. It knows of operations what the dispatcher sees: what a
-kernel of CUDA does inside is taken from its source, in `WAITS`.
+kernel of CUDA does inside is taken from its source, in `WAITS`. Autocast casts nothing here, as it asks C++ for the device.
 """
 
+import gc
 import sys
 from collections import Counter
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from functools import cache, partial
 from pathlib import Path
 from unittest import mock
 
 import attrs
 import torch
-from torch.overrides import TorchFunctionMode
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 import atat_zoo
 
@@ -29,14 +30,13 @@ CUDA = torch.device("cuda", 0)
 # The size of their result, or the result itself, depends on data and is read by the host.
 WAITS = {
     "_local_scalar_dense",  # item, float, int, bool, an `if`
-    *("nonzero", "masked_select", "masked_scatter_backward", "equal", "bincount", "histc"),
+    *("nonzero", "masked_select", "masked_scatter_backward", "equal", "allclose", "bincount", "histc"),
     *("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"),
 }
 INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
 COPIES = {"_to_copy", "copy_"}
-HERE, PACKAGE, SITE = (
-    str(Path(file).parent) for file in (__file__, atat_zoo.__file__, str(Path(torch.__file__).parent))
-)
+HARNESS, PACKAGE, TORCH = __file__, str(Path(atat_zoo.__file__).parent), str(Path(torch.__file__).parent)
+ROOTS = (PACKAGE, str(Path(TORCH).parent), str(Path(__file__).parents[2]))
 
 
 class MixedDevicesError(RuntimeError):
@@ -48,6 +48,8 @@ class VirtualTensor(torch.Tensor):
 
     To C++, which asks by `prim::device`, it is on the meta device: there is no driver that could tell it of cuda:0.
     """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
     def __new__(cls, held):
@@ -96,30 +98,22 @@ class VirtualGPU(TorchDispatchMode):
     def __enter__(self):
         # Nothing asks a driver, which is not there; backward runs on this thread, where its place is known.
         self.around = ExitStack()
-        for name in ("_lazy_init", "synchronize", "empty_cache"):
-            self.around.enter_context(mock.patch(f"torch.cuda.{name}", lambda *_: None))
+        # A tensor that only C++ still has, and that Python collects in a cycle, would lose what it holds.
+        if gc.isenabled():
+            gc.disable()
+            self.around.callback(gc.enable)
+        for name in ("_lazy_init", "max_memory_allocated", "reset_peak_memory_stats"):
+            self.around.enter_context(mock.patch(f"torch.cuda.{name}", return_value=0))
         self.around.enter_context(mock.patch.object(VirtualGPU, "active", self))
         self.around.enter_context(torch.autograd.set_multithreading_enabled(False))
         self.around.enter_context(torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH))
-        self.around.enter_context(MadeFromData(self))
+        for make in (torch.tensor, torch.as_tensor):
+            self.around.enter_context(mock.patch.object(torch, make.__name__, partial(self.from_data, make)))
         return super().__enter__()
 
     def __exit__(self, *error):
         super().__exit__(*error)
         self.around.close()
-
-    @contextmanager
-    def autocast(self):
-        """Compute in bf16 what autocast does on a GPU; torch's own context turns itself off where there is none."""
-        torch.set_autocast_enabled("cuda", True)
-        torch.set_autocast_dtype("cuda", torch.bfloat16)
-        torch.autocast_increment_nesting()
-        try:
-            yield
-        finally:
-            torch.autocast_decrement_nesting()
-            torch.clear_autocast_cache()
-            torch.set_autocast_enabled("cuda", False)
 
     def forget(self):
         """Begin to count anew."""
@@ -138,31 +132,24 @@ class VirtualGPU(TorchDispatchMode):
         return self.call(function, args, kwargs or {})
 
     def call(self, function, args, kwargs):
-        name = function._schema.name.removeprefix("aten::")
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        virtual = [tensor for tensor in tensors if isinstance(tensor, VirtualTensor)]
+        name = name_of(function)
+        tensors = [leaf for leaf in leaves((*args, *kwargs.values())) if isinstance(leaf, torch.Tensor)]
+        virtual = {id(tensor.held): tensor for tensor in tensors if isinstance(tensor, VirtualTensor)}
         if name == "prim::device":
             return torch.device("meta") if virtual else args[0].device
-        device = kwargs.get("device")
-        to = None if device is None else torch.device(device).type
-        if to is not None:
-            kwargs = {**kwargs, "device": torch.device("cpu")}
+        to = None if kwargs.get("device") is None else torch.device(kwargs["device"]).type
         if virtual:
             self.check(name, args, kwargs, tensors)
         if name in COPIES:
             self.copied(name, args, kwargs, to)
-        made = function(*on_cpu(args), **on_cpu(kwargs | ({"pin_memory": None} if kwargs.get("pin_memory") else {})))
-        on_gpu = bool(virtual) if to is None else to != "cpu"
-        if name == "copy_":
-            on_gpu = isinstance(args[0], VirtualTensor)
-        # An operation in place returns its own argument.
-        own = {id(tensor.held): tensor for tensor in virtual}
-        wrap = VirtualTensor if on_gpu else lambda tensor: tensor
-        return (
-            tree_map_only(torch.Tensor, lambda tensor: own[id(tensor)] if id(tensor) in own else wrap(tensor), made)
-            if own or on_gpu
-            else made
-        )
+        changed = {"device": "cpu"} if to else {}
+        if kwargs.get("pin_memory"):  # which wants a driver
+            changed["pin_memory"] = None
+        made = function(*map(held, args), **{key: held(value) for key, value in kwargs.items()} | changed)
+        if to == "cpu" or not (to or virtual) or (name == "copy_" and not isinstance(args[0], VirtualTensor)):
+            return made
+
+        return there(made, virtual)
 
     def check(self, name, args, kwargs, tensors):
         """Refuse tensors of both devices, and count a wait."""
@@ -176,8 +163,9 @@ class VirtualGPU(TorchDispatchMode):
             filled = "put" in name and len(args[1]) == 1 and args[2].dim() == 0
             if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]) and not filled:
                 self.waited("index by mask")
-        strangers = [tensor for tensor in tensors if not isinstance(tensor, VirtualTensor) and tensor.dim()]
-        if strangers and name not in COPIES:
+        strange = any(tensor.dim() and not isinstance(tensor, VirtualTensor) for tensor in tensors)
+        into = name.endswith("_") and isinstance(args[0], torch.Tensor) and not isinstance(args[0], VirtualTensor)
+        if (strange or into) and name not in COPIES:
             shapes = ", ".join(f"{list(tensor.shape)} on {tensor.device}" for tensor in tensors)
             raise MixedDevicesError(f"{name} expects all tensors on the same device, and has {shapes}, at {place()}")
         if name in WAITS or (name == "repeat_interleave" and kwargs.get("output_size") is None):
@@ -197,38 +185,52 @@ class VirtualGPU(TorchDispatchMode):
         elif source and not target and blocking:
             self.waited("copy to the host")
 
+    def from_data(self, make, data, *, dtype=None, device=None, **options):
+        """Make a tensor as `torch.tensor` and `torch.as_tensor` do, which the dispatcher does not see."""
+        if isinstance(data, VirtualTensor) or device is None or torch.device(device).type == "cpu":
+            return make(data, dtype=dtype, device=device, **options)
+        self.uploaded()
+        return VirtualTensor(make(data, dtype=dtype, **options))
 
-class MadeFromData(TorchFunctionMode):
-    """Tensors that Python's numbers make on the GPU, which the dispatcher does not see."""
 
-    def __init__(self, gpu):
-        super().__init__()
-        self.gpu = gpu
+@cache
+def name_of(function):
+    return function._schema.name.removeprefix("aten::")
 
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        made_of = args[0] if args else None
-        device = kwargs.get("device")
-        if function not in (torch.tensor, torch.as_tensor) or device is None or torch.device(device).type == "cpu":
-            return function(*args, **kwargs)
-        if isinstance(made_of, VirtualTensor):
-            return made_of.to(kwargs.get("dtype") or made_of.dtype)
-        self.gpu.uploaded()
-        return VirtualTensor(function(*args, **{**kwargs, "device": "cpu"}))
+
+def leaves(values):
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from value
+        else:
+            yield value
+
+
+def held(value):
+    if isinstance(value, list | tuple):
+        return [each.held if isinstance(each, VirtualTensor) else each for each in value]
+    return value.held if isinstance(value, VirtualTensor) else value
+
+
+def there(made, own):
+    """Return results on the GPU; an operation in place returns its `own` argument."""
+    if isinstance(made, list | tuple):
+        return type(made)(there(each, own) for each in made)
+    if not isinstance(made, torch.Tensor):
+        return made
+    return own[id(made)] if id(made) in own else VirtualTensor(made)
 
 
 def place():
-    """Return what of ours, or of what we call, does it: its file and its name."""
+    """Return which function of ours, or of what we call, does it, by its file."""
     if (node := torch._C._current_autograd_node()) is not None:
         return f"backward of {node.name()}"
     frame = sys._getframe(1)
-    while frame.f_back is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith((f"{HERE}/device.py", f"{SITE}/")) and "/" in file:
-            root = PACKAGE if file.startswith(f"{PACKAGE}/") else str(Path(SITE).parent)
-            return f"{file.removeprefix(f'{root}/')} {frame.f_code.co_qualname}"
+    while frame.f_code.co_filename.startswith((HARNESS, f"{TORCH}/", "<")):
         frame = frame.f_back
-    return "?"
+    file = frame.f_code.co_filename
+    root = next((root for root in ROOTS if file.startswith(f"{root}/")), "")
+    return f"{file.removeprefix(f'{root}/')} {frame.f_code.co_qualname}"
 
 
 def on_cpu(values):
