@@ -251,11 +251,11 @@ class SetsModule(SetCausalModule):
         # −log p along the objective's own sets, exact where they draw nothing; else the mean over draws, a bound.
         draws = 1 if self.sets.deterministic else draws
         masks = [WeightedMask(masked=maskable, weight=torch.ones_like(keys), t=None)] * draws
-        numbers = iter(range(draws))
+        numbers, where = iter(range(draws)), pairs(maskable)
 
         def of_draw(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
             turns = self.turns_of(x, maskable, maskable, fold(keys, next(numbers)))
-            return {"sets": self.cross_entropy_of_turns(x, turns)[masked]}
+            return {"sets": self.cross_entropy_of_turns(x, turns)[where]}
 
         return average(of_draw, tokens, masks, self.context.mask_id)
 

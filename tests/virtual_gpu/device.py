@@ -6,8 +6,8 @@
     assert not gpu.waits
 
 An operation with tensors of both devices is refused as CUDA refuses it. What makes the host wait until the GPU has
-finished its queue is counted, and so is what the host sends. It knows of operations what the dispatcher sees: what a
-kernel of CUDA does inside is taken from its source, in `WAITS`. Autocast casts nothing here, as it asks C++ for the device.
+finished its queue is counted, and so is what the host sends. Of operations it knows what the dispatcher sees; what a
+kernel of CUDA does inside is from its source, in `WAITS`. Autocast casts nothing here, as it asks C++ for the device.
 """
 
 import gc

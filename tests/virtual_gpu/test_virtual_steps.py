@@ -4,32 +4,16 @@ What cannot be otherwise is in `WAITING`.
 """
 
 import attrs
-import numpy as np
 import pytest
 import torch
 
 from atat_zoo import Zoo
-from atat_zoo.data.neighbours import CountTable
 from atat_zoo.objectives import chunks
-from atat_zoo.registry import Context
 from atat_zoo.testing import EXAMPLES
-from atat_zoo.tokenizers import CharactersTokenizer
-from tests.objectives.small_objectives import BACKBONE, BASELINES, PARTS, L, N, batch, build
+from tests.objectives.small_objectives import BACKBONE, BASELINES, PARTS, N, batch, build
+from tests.virtual_gpu.context import CONTEXT, V
 from tests.virtual_gpu.device import VirtualGPU, on_cpu, to_gpu
 
-TOKENIZER = CharactersTokenizer().train(lambda: iter(()))
-V = TOKENIZER.vocabulary_size
-TEXT = np.random.default_rng(0).integers(0, V, (50, 10))
-CONTEXT = Context(
-    vocabulary_size=V,
-    length=L,
-    width=16,
-    steps=100,
-    seed=5,
-    counts=np.bincount(TEXT.ravel(), minlength=V),
-    count_table=lambda: CountTable.count([TEXT], V),
-    tokenizer=TOKENIZER,
-)
 READS_Z = {"estimator": PARTS["estimator"] | {"reads": "z"}}
 MDLM = {"use": "mdlm", "correction": "horvitz_thompson"}
 ADAPTIVE = {"use": "adaptive", "bias": "running"}
