@@ -33,7 +33,7 @@ WAITS = {
     *("nonzero", "masked_select", "masked_scatter_backward", "equal", "allclose", "bincount", "histc"),
     *("_unique", "_unique2", "unique_dim", "unique_consecutive", "unique_dim_consecutive"),
 }
-INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"}
+INDEXED = {"index", "index_put", "index_put_", "_index_put_impl_"}
 COPIES = {"_to_copy", "copy_"}
 HARNESS, PACKAGE, TORCH = __file__, str(Path(atat_zoo.__file__).parent), str(Path(torch.__file__).parent)
 ROOTS = (PACKAGE, str(Path(TORCH).parent), str(Path(__file__).parents[2]))
@@ -132,11 +132,11 @@ class VirtualGPU(TorchDispatchMode):
         return self.call(function, args, kwargs or {})
 
     def call(self, function, args, kwargs):
+        if function is torch.ops.prim.device.default:
+            return torch.device("meta") if isinstance(args[0], VirtualTensor) else args[0].device
         name = name_of(function)
         tensors = [leaf for leaf in leaves((*args, *kwargs.values())) if isinstance(leaf, torch.Tensor)]
         virtual = {id(tensor.held): tensor for tensor in tensors if isinstance(tensor, VirtualTensor)}
-        if name == "prim::device":
-            return torch.device("meta") if virtual else args[0].device
         to = None if kwargs.get("device") is None else torch.device(kwargs["device"]).type
         if virtual:
             self.check(name, args, kwargs, tensors)
@@ -148,21 +148,19 @@ class VirtualGPU(TorchDispatchMode):
         made = function(*map(held, args), **{key: held(value) for key, value in kwargs.items()} | changed)
         if to == "cpu" or not (to or virtual) or (name == "copy_" and not isinstance(args[0], VirtualTensor)):
             return made
-
         return there(made, virtual)
 
     def check(self, name, args, kwargs, tensors):
         """Refuse tensors of both devices, and count a wait."""
         if name in INDEXED and isinstance(args[0], VirtualTensor):
-            # Indices on the CPU are copied.
             tensors = [tensor for tensor in (args[0], *args[2:3]) if isinstance(tensor, torch.Tensor)]
+            # A single number goes where a mask is true without its being counted.
+            filled = name != "index" and len(args[1]) == 1 and args[2].dim() == 0
             for index in filter(lambda index: index is not None, args[1]):
-                if not isinstance(index, VirtualTensor):
+                if not isinstance(index, VirtualTensor):  # which is copied
                     self.uploaded()
-            # A single number goes where the mask is true without its being counted.
-            filled = "put" in name and len(args[1]) == 1 and args[2].dim() == 0
-            if any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1]) and not filled:
-                self.waited("index by mask")
+                elif index.dtype == torch.bool and not filled:
+                    self.waited("index by mask")
         strange = any(tensor.dim() and not isinstance(tensor, VirtualTensor) for tensor in tensors)
         into = name.endswith("_") and isinstance(args[0], torch.Tensor) and not isinstance(args[0], VirtualTensor)
         if (strange or into) and name not in COPIES:
@@ -180,8 +178,7 @@ class VirtualGPU(TorchDispatchMode):
             source = isinstance(args[0], VirtualTensor)
             target, blocking = source if to is None else to != "cpu", not kwargs.get("non_blocking")
         if target and not source:
-            # A number is an argument of a kernel that fills.
-            self.uploaded(blocking and not (name == "copy_" and args[1].dim() == 0))
+            self.uploaded(blocking)
         elif source and not target and blocking:
             self.waited("copy to the host")
 
