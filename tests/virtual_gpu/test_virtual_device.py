@@ -117,6 +117,7 @@ def test_a_number_of_the_cpu_may_take_part(gpu):
         ("upload", lambda x: torch.as_tensor(3.0, device=x.device)),
         ("upload", lambda x: x[torch.tensor([0, 1])]),
         ("upload", lambda x: x[MASK]),
+        ("upload", lambda x: x.clone().__setitem__((0, 0), torch.tensor(1.0))),
     ],
 )
 def test_what_waits_is_counted_with_its_place(gpu, what, wait):
@@ -144,7 +145,7 @@ def test_what_waits_is_counted_with_its_place(gpu, what, wait):
         lambda x: torch.full((2,), 3.0, device=x.device),
         lambda x: x.to(torch.bfloat16).to(x.device),
         lambda x: x.clone().fill_(torch.tensor(1.0)),
-        lambda x: x.clone().__setitem__((0, 0), torch.tensor(1.0)),
+        lambda x: x.clone().__setitem__(0, torch.tensor(1.0)),
     ],
 )
 def test_what_does_not_wait_is_not(gpu, free):
