@@ -245,11 +245,10 @@ class MixturePositionSets(PositionSets):
     def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
         import torch
 
-        from atat_zoo.diffusion.randomness import fold
+        from atat_zoo.diffusion.randomness import fold, part_of
 
-        shares = torch.tensor(self.shares or (1.0,) * len(self.of), dtype=torch.float64, device=free.device)
-        ends = (shares.cumsum(0) / shares.sum())[:-1]
-        which = torch.bucketize(_unit(fold(keys, -1), 1), ends, right=True)
+        shares = torch.tensor(self.shares or (1.0,) * len(self.of), dtype=torch.float64)
+        which = part_of(_unit(fold(keys, -1), 1), (shares.cumsum(0) / shares.sum())[:-1].tolist())
         every = torch.stack([sets.turns(free, fold(keys, number), score) for number, sets in enumerate(self.of)])
         return every.gather(0, which.expand(free.shape)[None])[0]
 

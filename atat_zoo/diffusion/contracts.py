@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import attrs
+
+from atat_zoo.diffusion.positions import pairs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +29,11 @@ class NoisedBatch:
     rate: Tensor  #: mask rate r, float32 [B]: 1 − α(t), where the noise schedule reaches it
     #: Probability with which each token was masked, float32 [B, L]; where it has no closed form, the row's rate
     p: Tensor
+
+    @cached_property
+    def where(self) -> tuple[Tensor, Tensor]:
+        """Row and position of the N masked tokens, int64 [N]: the host waits for the device to know N, once a batch."""
+        return pairs(self.masked)
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -8,6 +8,8 @@ The mixing function is the 64-bit finaliser of MurmurHash3 (Appleby) with the co
 SplitMix64 uses it (Steele et al., OOPSLA 2014), on the Weyl sequence of the golden ratio.
 """
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -91,6 +93,17 @@ def to_unit(bits: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     if dtype == torch.float64:
         return _shift(bits, 11).to(torch.float64) * 2.0**-53
     return _shift(bits, 40).to(torch.float32) * 2.0**-24
+
+
+def part_of(unit: Tensor, ends: Iterable[float]) -> Tensor:
+    """Return the number of the part of [0, 1) that each is in, int64: the first ends at the first of `ends`, and so on.
+
+    The ends are numbers, because a tensor of them would be copied to the device, and the host waits for a copy.
+    """
+    part = torch.zeros_like(unit, dtype=torch.int64)
+    for end in ends:
+        part += unit >= end
+    return part
 
 
 def stratified(keys: Tensor | int, row: Tensor, rows: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -116,6 +116,7 @@ class BagOfTokens:
         """Return the same from [M, L, 1]."""
         from torch.nn.functional import logsigmoid
 
+        self.table = self.table.to(x.device)  # for who reads it at every step, and would move it each time
         return logsigmoid(self.bias + x[:, :, 0].sum(1))
 
 

@@ -103,9 +103,9 @@ class AdaptiveModule(DenoisingModule):
         importance = self.importance(batch.tokens, batch.maskable, None)
         log_w = self.log_weights(importance).repeat(K, 1)
         noised, drawn = self.draw(batch, log_w)
-        where = pairs(noised.masked)
+        where, shape = noised.where, noised.x.shape
         head_inputs = self.head_inputs(noised.z, noised.t).at(where)
-        log_reverse = dense(noised.masked, self.reverse(head_inputs.hidden, where, noised.x.shape[1]))
+        log_reverse = dense(where, self.reverse(head_inputs.hidden, where, shape[1]), shape)
 
         weight, bracket = self.form.terms(drawn, log_w.detach(), log_reverse)
         if self.objective.weight == "nelbo":

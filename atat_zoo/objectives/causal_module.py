@@ -65,14 +65,14 @@ class BlockModule(DenoisingModule):
         return self.backbone(z, attention=one_stream(z.shape[1], self.size, z.device))
 
     @override
-    def head_inputs_at(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> HeadInputs:
-        # P_θ(x_i | z_b, x_<b) at the masked positions of all blocks, in one pass.
+    def head_inputs_of(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> HeadInputs:
+        # For p_θ(x_i | z_b, x_<b) at the positions of all blocks, in one pass.
         L = z.shape[1]
         positions = torch.arange(L, device=z.device).repeat(2)
         seen = two_streams(L, self.size, z.device)
         hidden = self.backbone(torch.cat([z, x], dim=1), positions=positions, attention=seen)[:, :L]
         near = None if self.prior is None else self.neighbours(z, self.prior.reach, x)
-        return HeadInputs(hidden, near).at(masked)
+        return HeadInputs(hidden, near)
 
     @override
     def neighbours(self, z: Tensor, reach: int, x: Tensor | None = None) -> Tensor:
@@ -166,9 +166,9 @@ class AutoregressiveModule(DenoisingModule):
         return metrics(noised, ce, loss)
 
     @override
-    def head_inputs_at(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> HeadInputs:
+    def head_inputs_of(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> HeadInputs:
         # Each position reads the clean text before it.
-        return super().head_inputs_at(x, None, masked, x)
+        return super().head_inputs_of(x, None, masked, x)
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> list[WeightedMask]:
         """Return one mask of every token: the chain rule gives −log p_θ(x) exactly, without draws."""

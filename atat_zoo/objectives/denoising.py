@@ -6,7 +6,7 @@ B rows of a micro-batch, N of the global batch, L tokens; N positions where only
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +19,7 @@ from atat_zoo.bounds import Bound
 from atat_zoo.diffusion.bounds import Estimate, WeightedMask, average
 from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch, NoiseLevels, StatefulPart
 from atat_zoo.diffusion.dropout import set_keys
-from atat_zoo.diffusion.positions import Where
+from atat_zoo.diffusion.positions import Where, pairs
 from atat_zoo.diffusion.randomness import row_keys, stratified, uniform
 from atat_zoo.objectives import Batch, ObjectiveModule, Observer
 from atat_zoo.objectives.chunks import in_chunks, rows_for, weighted_sum, wide
@@ -100,11 +100,11 @@ class DenoisingModule(nn.Module, ObjectiveModule):
 
     def masked_hidden_states(self, noised: NoisedBatch) -> HeadInputs:
         """Return what the head reads at the masked positions of a batch, [N]."""
-        return self.head_inputs_at(noised.z, noised.t, noised.masked, noised.x)
+        return self.head_inputs_of(noised.z, noised.t, noised.masked, noised.x).at(noised.where)
 
-    def head_inputs_at(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> HeadInputs:
-        """Return what the head reads at the masked positions of z, [N]; arguments as for `cross_entropy`."""
-        return self.head_inputs(z, t).at(masked)
+    def head_inputs_of(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> HeadInputs:
+        """Return what the head reads at every position, [B, L], to predict the masked ones; as for `cross_entropy`."""
+        return self.head_inputs(z, t)
 
     def head_inputs(self, z: Tensor, t: Tensor | None) -> HeadInputs:
         """Return what the head reads at every position, [B, L]."""
@@ -169,21 +169,22 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         the weights [B, L] nor `others` have a gradient. The losses of the N masked positions are as in
         `chunked_losses`, with a `"loss"` and a `"cross_entropy"`; if None the latter is both.
         """
-        masked, losses = noised.masked, losses or cross_entropy
-        x, rows = noised.x[masked], rows_for(self.context.vocabulary_size, masked.device)
+        where, shape, losses = noised.where, noised.x.shape, losses or cross_entropy
+        x, rows = noised.x[where], rows_for(self.context.vocabulary_size, noised.x.device)
         if len(x) <= rows or not torch.is_grad_enabled():
             of_masked = self.chunked_losses(head_inputs, x, losses, *others)
-            loss, ce = (dense(masked, of_masked[name]) for name in ("loss", "cross_entropy"))
+            loss, ce = (dense(where, of_masked[name], shape) for name in ("loss", "cross_entropy"))
             return normalised(weight * loss, batch), ce.detach()
         learned = [parameter for parameter in self.parameters() if parameter.requires_grad]
         inputs = (head_inputs.neighbours, x, *others)
         losses = self.compile_losses(self.of_head_inputs(losses))
-        total, of_masked = weighted_sum(losses, rows, weight[masked], learned, head_inputs.hidden, *inputs)
-        return total / len(masked) / batch.mean_maskable, dense(masked, of_masked["cross_entropy"])
+        total, of_masked = weighted_sum(losses, rows, weight[where], learned, head_inputs.hidden, *inputs)
+        return total / len(noised.x) / batch.mean_maskable, dense(where, of_masked["cross_entropy"], shape)
 
     @override
     def cross_entropy(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
-        return self.cross_entropy_at(self.head_inputs_at(z, t, masked, x), x[masked])
+        where = pairs(masked)
+        return self.cross_entropy_at(self.head_inputs_of(z, t, masked, x).at(where), x[where])
 
     def cross_entropy_at(self, head_inputs: HeadInputs, x: Tensor) -> Tensor:
         """Return −log p_θ(x_i | z) of N positions, nats, float32 or wider [N], from what the head reads of them."""
@@ -194,7 +195,8 @@ class DenoisingModule(nn.Module, ObjectiveModule):
 
         For losses whose weights depend on it; with weights that are known before, `weighted_loss` is faster.
         """
-        return dense(noised.masked, self.cross_entropy(noised.z, noised.t, noised.masked, noised.x))
+        ce = self.cross_entropy_at(self.masked_hidden_states(noised), noised.x[noised.where])
+        return dense(noised.where, ce, noised.x.shape)
 
     # The statistics of a step
 
@@ -230,9 +232,9 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         each = iter(masks)
 
         def at_masked(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
-            mask = next(each)
-            shown = () if observe is None else (mask.by_token[masked] / len(masks), masked.nonzero()[:, 0])
-            return self.chunked_losses(self.head_inputs_at(z, t, masked, x), x[masked], of_logits, *shown)
+            mask, where = next(each), pairs(masked)
+            shown = () if observe is None else (mask.by_token[where] / len(masks), where[0])
+            return self.chunked_losses(self.head_inputs_of(z, t, masked, x).at(where), x[where], of_logits, *shown)
 
         def of_logits(logits: Tensor, true: Tensor, _: Tensor, *shown: Tensor) -> dict[str, Tensor]:
             if observe is not None:
@@ -258,9 +260,10 @@ def cross_entropy(logits: Tensor, x: Tensor, _: Tensor) -> dict[str, Tensor]:
     return {"loss": ce, "cross_entropy": ce}
 
 
-def dense(where: Tensor, values: Tensor) -> Tensor:
-    """Return [N] values at the N true positions of `where` [B, L], zero elsewhere."""
-    return torch.zeros(where.shape, dtype=values.dtype, device=values.device).masked_scatter(where, values)
+def dense(where: tuple[Tensor, Tensor], values: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return [N] values at rows and positions, int64 [N] each, zero elsewhere, in the shape [B, L]."""
+    # For its gradient `masked_scatter` would count the positions again, for which the host waits.
+    return torch.zeros(shape, dtype=values.dtype, device=values.device).index_put(where, values)
 
 
 def normalised(losses: Tensor, batch: Batch) -> Tensor:

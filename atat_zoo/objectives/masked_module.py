@@ -14,6 +14,7 @@ from typing_extensions import override
 from atat_zoo.curricula import ExponentialWeighting
 from atat_zoo.diffusion.bounds import Estimate, WeightedMask, average, counts, uniform_order, unmask_probability
 from atat_zoo.diffusion.contracts import NoisedBatch, NoiseLevels
+from atat_zoo.diffusion.positions import pairs
 from atat_zoo.diffusion.randomness import fold, row_keys, uniform
 from atat_zoo.masking import VisibleTextMasking
 from atat_zoo.noise import LinearNoise
@@ -229,7 +230,7 @@ class D3PMModule(DenoisingModule):
         T = self.steps
         i = (self.times(batch.index).double() * T).ceil().long().clamp(1, T)
         noised = self.masked_uniformly(batch, (i / T).float())
-        beta = unmask_probability(i, T, self.noise.alpha)[:, None].expand(noised.masked.shape)[noised.masked]
+        beta = unmask_probability(i, T, self.noise.alpha)[noised.where[0]]
         weight = torch.ones_like(noised.p)
         loss, ce = self.weighted_loss(self.masked_hidden_states(noised), noised, weight, batch, self.terms, beta)
         return metrics(noised, ce, loss)
@@ -253,8 +254,10 @@ class D3PMModule(DenoisingModule):
 
         def losses(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
             assert t is not None
-            of_x, of_mask = self.chunked_losses(self.head_inputs_at(z, t, masked, x), x[masked], self.outcomes).values()
-            beta = unmask_probability((t * T).round().long(), T, self.noise.alpha)[:, None].expand(masked.shape)[masked]
+            where = pairs(masked)
+            head_inputs = self.head_inputs_of(z, t, masked, x).at(where)
+            of_x, of_mask = self.chunked_losses(head_inputs, x[where], self.outcomes).values()
+            beta = unmask_probability((t * T).round().long(), T, self.noise.alpha)[where[0]]
             return {"d3pm": step_kl(of_x, of_mask, beta)}
 
         return average(losses, tokens, masks(), self.context.mask_id)

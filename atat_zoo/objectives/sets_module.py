@@ -17,7 +17,7 @@ from atat_zoo.backbones.ngram import neighbours_of
 from atat_zoo.curricula import ExponentialWeighting
 from atat_zoo.diffusion.bounds import WeightedMask, average
 from atat_zoo.diffusion.positions import pairs, to_host
-from atat_zoo.diffusion.randomness import fold, row_keys, uniform
+from atat_zoo.diffusion.randomness import fold, part_of, row_keys, uniform
 from atat_zoo.noise import LinearNoise
 from atat_zoo.objectives.causal_module import AutoregressiveModule
 from atat_zoo.objectives.denoising import (
@@ -25,6 +25,7 @@ from atat_zoo.objectives.denoising import (
     HeadInputs,
     Predictor,
     StatefulParts,
+    dense,
     importance_loss,
     metrics,
 )
@@ -123,9 +124,10 @@ class SetCausalModule(DenoisingModule):
         if few.all() or not few.any():
             return read(of, others_of(needed, of))
         groups = [rows.nonzero()[:, 0] for rows in (few, ~few)]
-        parts = [Roles(*(each[rows.to(each.device)] for each in of)) for rows in groups]
+        there = [rows.to(of.turn.device, non_blocking=True) for rows in groups]
+        parts = [Roles(*(each[rows] for each in of)) for rows in there]
         hidden = [read(part, others_of(needed[rows], part)) for part, rows in zip(parts, groups, strict=True)]
-        return torch.cat(hidden)[torch.cat(groups).argsort().to(of.turn.device)]
+        return torch.cat(hidden)[torch.cat(there).argsort()]
 
     @override
     def head_inputs(self, z: Tensor, t: Tensor | None) -> HeadInputs:
@@ -134,9 +136,8 @@ class SetCausalModule(DenoisingModule):
 
     def cross_entropy_of_turns(self, x: Tensor, turns: Tensor) -> Tensor:
         """Return −log p_θ(x_i | x_k, c_k < c_i) of the free tokens, nats, [B, L]; 0 for the others."""
-        free = turns >= 0
-        ce = self.cross_entropy_at(self.of_turns(x, turns).at(free), x[free])
-        return torch.zeros(x.shape, dtype=ce.dtype, device=x.device).masked_scatter(free, ce)
+        where = pairs(turns >= 0)
+        return dense(where, self.cross_entropy_at(self.of_turns(x, turns).at(where), x[where]), x.shape)
 
     @override
     def denoiser(self) -> Denoiser:
@@ -147,11 +148,11 @@ class StridedModule(SetCausalModule, AutoregressiveModule):
     """Trained, like an autoregressive one, on the only order that it learns."""
 
     @override
-    def head_inputs_at(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> HeadInputs:
+    def head_inputs_of(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> HeadInputs:
         turns = StridedPositionSets(stride=self.objective.stride).turns(masked, masked.sum(1), torch.zeros_like)
         # A training does without the carriers that a token needs which is given between others: all are maskable, but
         # for ends and padding.
-        return self.of_turns(x, turns, ascending=self.training).at(masked)
+        return self.of_turns(x, turns, ascending=self.training)
 
 
 class SetsModule(SetCausalModule):
@@ -177,12 +178,9 @@ class SetsModule(SetCausalModule):
         gap = (number < start[:, None]) | (number >= (start + length)[:, None])
         order = uniform(fold(keys, -3), maskable.shape[1], torch.float64).masked_fill(~maskable, -1.0)
         subset = order.argsort(1, descending=True).argsort(1) >= length[:, None]
-        ends = torch.tensor([self.objective.prompts, self.objective.gaps, self.objective.subsets]).cumsum(0)
-        kind = torch.bucketize(which.contiguous(), ends.to(which), right=True)
-        none = torch.zeros_like(maskable)
-        return (
-            maskable & torch.stack([prompt, gap, subset, none]).gather(0, kind[None, :, None].expand_as(none[None]))[0]
-        )
+        ends = torch.tensor([self.objective.prompts, self.objective.gaps, self.objective.subsets]).cumsum(0).tolist()
+        kind = part_of(which, ends)[:, None]
+        return maskable & ((kind == 0) & prompt | (kind == 1) & gap | (kind == 2) & subset)
 
     def turns(self, batch: Batch) -> Tensor:
         """Draw the turns of a training batch, int64 [B, L]: −1 for tokens that are given or not maskable."""
@@ -216,9 +214,9 @@ class SetsModule(SetCausalModule):
         # 2. The network reads each token from the turn after its own on.
         # Around a random subset every token may be in need of a carrier of its own.
         ascending = self.sets.ascending and not self.objective.subsets
-        head_inputs = self.of_turns(batch.tokens, turns, ascending).at(free)
         rate = free.sum(1) / batch.maskable.sum(1).clamp(min=1)
         noised = self.noised(batch, free, torch.ones_like(rate), free.float(), rate)
+        head_inputs = self.of_turns(batch.tokens, turns, ascending).at(noised.where)
         if self.estimator.reads != "z":
             loss, ce = self.weighted_loss(head_inputs, noised, noised.p, batch)
             return metrics(noised, ce, loss)
@@ -253,11 +251,11 @@ class SetsModule(SetCausalModule):
         # −log p along the objective's own sets, exact where they draw nothing; else the mean over draws, a bound.
         draws = 1 if self.sets.deterministic else draws
         masks = [WeightedMask(masked=maskable, weight=torch.ones_like(keys), t=None)] * draws
-        numbers = iter(range(draws))
+        numbers, where = iter(range(draws)), pairs(maskable)
 
         def of_draw(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
             turns = self.turns_of(x, maskable, maskable, fold(keys, next(numbers)))
-            return {"sets": self.cross_entropy_of_turns(x, turns)[masked]}
+            return {"sets": self.cross_entropy_of_turns(x, turns)[where]}
 
         return average(of_draw, tokens, masks, self.context.mask_id)
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from atat_zoo.diffusion.bounds import uniform_order
 from atat_zoo.diffusion.contracts import Denoiser
+from atat_zoo.diffusion.positions import pairs
 from atat_zoo.diffusion.randomness import fold, row_keys
 from atat_zoo.estimators import weighs_tokens
 from atat_zoo.generation import Writer
@@ -109,7 +110,8 @@ def measured(
         text, of_text = (each.repeat(len(masked) // len(x), 1) for each in (x, maskable))
         z = torch.where(masked, denoiser.mask_id, text)
         t = denoiser.time_at(masked.sum(1) / of_text.sum(1).clamp(min=1))
-        losses += dense(masked, module.cross_entropy(z, t, masked, text)).view(-1, *x.shape).double().sum(0)
+        ce = dense(pairs(masked), module.cross_entropy(z, t, masked, text), text.shape)
+        losses += ce.view(-1, *x.shape).double().sum(0)
         if weighs:
             reads = text if denoiser.importance_reads == "x" else z
             found = module.importance(reads, of_text, t).double() * masked

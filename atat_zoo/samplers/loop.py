@@ -149,7 +149,8 @@ class _Run:
         if not step.final and not self.parts.pace.needs:
             count = self.parts.pace.take(step).clamp(min=0).minimum(count)
         rows = (count > 0).nonzero().squeeze(1)
-        return (step if len(rows) == len(count) else step.select(rows)), rows, count[rows]
+        # Where no row takes part, nothing is selected: it would be copied to the device for nothing.
+        return (step if len(rows) in (0, len(count)) else step.select(rows)), rows, count[rows]
 
     def advance(self, step: Step, rows: Tensor, count: Tensor) -> None:
         """Evaluate the network, choose `count` positions of the rows, and write their tokens."""

@@ -37,7 +37,7 @@ class Bowl(nn.Module):
 
 
 def step(model: Bowl, optimizer: torch.optim.Optimizer, steps: int = 1) -> None:
-    """Make optimizer steps, with the gradients cleared inside the closure, as Composer does."""
+    """Make optimizer steps, with the gradients cleared inside the closure, as a trainer may."""
 
     def closure() -> float:
         optimizer.zero_grad()

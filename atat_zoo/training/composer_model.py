@@ -9,7 +9,7 @@ from composer import Callback, Logger, State
 from composer.models import ComposerModel
 from composer.utils import dist
 from torch import Tensor, nn
-from torchmetrics import MeanMetric, Metric
+from torchmetrics import Metric
 
 from atat_zoo.backbones.ngram import counts_of
 from atat_zoo.diffusion.statistics import spearman
@@ -27,6 +27,27 @@ MEANS = {
 RATE_BINS = 20
 
 
+class WeightedMean(Metric):
+    """A mean of a step: torchmetrics' own looks for NaN in each value, and for that the host waits for the device."""
+
+    total: Tensor
+    weight: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("total", "weight"):
+            self.add_state(name, default=torch.zeros(()), dist_reduce_fx="sum")
+
+    def update(self, value: Tensor, weight: Tensor | int) -> None:
+        """Add the mean of a micro-batch, and of how many items it is."""
+        self.total += value.float() * weight
+        self.weight += weight
+
+    def compute(self) -> Tensor:
+        """Return the mean over micro-batches and ranks."""
+        return self.total / self.weight
+
+
 class Values(Metric):
     """All values of a step."""
 
@@ -37,11 +58,11 @@ class Values(Metric):
         self.add_state("values", default=[], dist_reduce_fx="cat")
 
     def update(self, values: Tensor) -> None:
-        """Add the values of a micro-batch, float32 [N]."""
+        """Add the values of a micro-batch, [N] or [B, L]."""
         self.values.append(values)
 
     def compute(self) -> Tensor:
-        """Return the values of every rank, [N]."""
+        """Return the values of every rank."""
         return torch.cat(self.values) if isinstance(self.values, list) else self.values
 
 
@@ -50,9 +71,11 @@ class StepMeters:
 
     def __init__(self, detailed: bool = False) -> None:
         """Begin without a device: the first micro-batch sets it. `details` and `histograms` need `detailed`."""
-        self.means: dict[str, MeanMetric] = {}
+        self.means: dict[str, WeightedMean] = {}
         self.detailed = detailed
-        self.values = {name: Values() for name in ("importance", "token_loss", "mask_rates", "maskable_importance")}
+        # By token are importance and loss, and which tokens are masked and maskable: to count these, the host waits.
+        names = ("importance", "token_loss", "masked", "maskable", "mask_rates")
+        self.values = {name: Values() for name in names}
 
     def reset(self) -> None:
         """Clear the values of the previous step."""
@@ -66,40 +89,47 @@ class StepMeters:
             if name not in figures:
                 continue
             if name not in self.means:
-                self.means[name] = MeanMetric(nan_strategy="ignore").to(masked.device)
+                self.means[name] = WeightedMean().to(masked.device)
             weight = len(masked) if over == "rows" else figures[over].sum()
             self.means[name].update(figures[name].detach(), weight)
-        added = {"mask_rates": figures["rates"].flatten()} if "rates" in figures else {}
+        added = {"mask_rates": figures["rates"].float().flatten()} if "rates" in figures else {}
         if self.detailed or "importance" in figures:
-            added |= {name: figures[name][masked] for name in ("importance", "token_loss") if name in figures}
-        if self.detailed and "importance" in figures:
-            added["maskable_importance"] = figures["importance"][figures["maskable"]]
+            added |= {name: figures[name].float() for name in ("importance", "token_loss") if name in figures}
+            added |= {name: figures[name] for name in ("masked", "maskable")}
         for name, values in added.items():
-            self.values[name].to(masked.device).update(values.detach().float())
+            self.values[name].to(masked.device).update(values.detach())
+
+    def among(self, which: str, *names: str) -> list[Tensor]:
+        """Return values of the masked or maskable tokens of all ranks, float32 [N] each; all ranks must call it."""
+        where = self.values[which].compute()
+        return [self.values[name].compute()[where] for name in names]
 
     def details(self) -> dict[str, float]:
         """Return mean and standard deviation of the importance over all maskable tokens; all ranks must call it."""
-        if not self.values["maskable_importance"].values:
+        if not self.values["importance"].values:
             return {}
-        importance = self.values["maskable_importance"].compute().double()
+        importance = self.among("maskable", "importance")[0].double()
         return {"importance_mean": float(importance.mean()), "importance_spread": float(importance.std(correction=0))}
 
     def histograms(self) -> dict[str, Tensor]:
         """Return this rank's importance and loss of masked tokens, and the rates drawn, float32 [N] on the CPU."""
-        meters = {name: self.values[name] for name in ("importance", "token_loss", "mask_rates")}
-        return {name: torch.cat(meter.values).cpu() for name, meter in meters.items() if meter.values}
+        mine = {name: torch.cat(meter.values).cpu() for name, meter in self.values.items() if meter.values}
+        where = mine.pop("masked", None)
+        mine.pop("maskable", None)
+        return {name: values if name == "mask_rates" else values[where] for name, values in mine.items()}
 
     def compute(self) -> dict[str, Any]:
         """Return the figures by name; the correlation is None where it is undefined.
 
         `mask_rates` says how many of the rates drawn for the step are in each of 20 equal bins of [0, 1].
         """
-        figures: dict[str, Any] = {name: float(meter.compute()) for name, meter in self.means.items()}
+        means = [meter.compute() for meter in self.means.values()]
+        figures: dict[str, Any] = dict(zip(self.means, torch.stack(means).tolist() if means else [], strict=True))
         if self.values["mask_rates"].values:
             drawn = self.values["mask_rates"].compute().cpu()
             figures["mask_rates"] = torch.histc(drawn, RATE_BINS, 0, 1).long().tolist()
         if self.values["importance"].values:
-            rho = spearman(self.values["importance"].compute(), self.values["token_loss"].compute())
+            rho = spearman(*self.among("masked", "importance", "token_loss"))
             figures["importance_spearman"] = None if rho != rho else rho
         return figures
 

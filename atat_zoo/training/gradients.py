@@ -28,7 +28,7 @@ class Muon(torch.optim.AdamW):
         """Make a step; see `torch.optim.Optimizer.step`."""
         loss = None
         if closure is not None:
-            # Before the groups are separated: Composer's closure clears the gradients of all of them.
+            # Before the groups are separated: a closure clears the gradients of all of them.
             with torch.enable_grad():
                 loss = closure()
         groups = self.param_groups

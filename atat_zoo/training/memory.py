@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from composer import Trainer
 from torch.distributed.checkpoint import state_dict
+from typing_extensions import override
 
 from atat_zoo.data.stream import refuse_sizes
 from atat_zoo.errors import UserError
@@ -111,7 +112,7 @@ def peak_memory(device: torch.device) -> int:
 
 
 class ZooTrainer(Trainer):
-    """Composer's trainer, which repeats no batch after its optimizer step.
+    """Composer's trainer, which repeats no batch after its optimizer step, and reads no loss before it.
 
     With micro-batches of its own choice, Composer 0.32 halves them and repeats a batch, both where memory did not
     suffice for it, and after two batches in which the allocator had to make room: the second of them has made its step.
@@ -129,6 +130,11 @@ class ZooTrainer(Trainer):
         if count == 2:
             rows: Any = self.state.device_train_microbatch_size
             self.state.device_train_microbatch_size = max(1, rows // 2)
+
+    @override
+    def _use_closures(self) -> bool:
+        # A closure returns the loss as a number: the host would wait for the gradients, and begin the update only then.
+        return False
 
 
 def let_go(trainer: Trainer) -> None:

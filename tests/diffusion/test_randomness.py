@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from atat_zoo.diffusion.randomness import _GOLDEN, fold, mix, mix_int, row_keys, stratified, stream, to_unit, uniform
+from atat_zoo.diffusion.randomness import (
+    _GOLDEN,
+    fold,
+    mix,
+    mix_int,
+    part_of,
+    row_keys,
+    stratified,
+    stream,
+    to_unit,
+    uniform,
+)
 
 ints = st.integers(-(2**63), 2**63 - 1)
 ALL = 2**64 - 1
@@ -148,3 +159,9 @@ def test_every_row_of_a_stratified_batch_is_uniform_by_itself():
     u = torch.stack([stratified(keys, torch.tensor(row), 5, torch.float64) for row in range(5)])
     for row in u:
         assert stats.kstest(row.numpy(), "uniform").pvalue > 1e-3
+
+
+def test_a_number_is_in_the_part_that_ends_after_it():
+    unit, ends = torch.tensor([0.0, 0.25, 0.3, 0.5, 0.99], dtype=torch.float64), [0.25, 0.5, 0.5]
+    assert torch.equal(part_of(unit, ends), torch.bucketize(unit, torch.tensor(ends), right=True))
+    assert part_of(unit, []).tolist() == [0] * 5

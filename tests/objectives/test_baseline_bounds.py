@@ -96,7 +96,7 @@ def enumerated_steps(module, x, T, noise):
     length = x.shape[1]
     for bits in range(1, 2**length):
         masked = torch.tensor([bool(bits >> p & 1) for p in range(length)]).expand(x.shape)
-        positions = module.head_inputs_at(torch.where(masked, module.context.mask_id, x), None, masked, x)
+        positions = module.head_inputs_of(torch.where(masked, module.context.mask_id, x), None, masked, x).at(masked)
         of_x, of_mask = module.chunked_losses(positions, x[masked], module.outcomes).values()
         k = int(masked[0].sum())
         for b, a in zip(beta, visible, strict=True):

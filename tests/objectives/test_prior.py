@@ -153,7 +153,7 @@ def test_a_prediction_reads_no_hidden_token(name):
     # Of what is hidden, a model of blocks reads that of earlier blocks: only the last block changes.
     changed = torch.where(masked & (torch.arange(L) >= L - 2 if name == "block" else True), (x + 1) % V, x)
     with torch.no_grad():
-        one, other = (module.logits(module.head_inputs_at(z, None, masked, each)) for each in (x, changed))
+        one, other = (module.logits(module.head_inputs_of(z, None, masked, each).at(masked)) for each in (x, changed))
     torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 

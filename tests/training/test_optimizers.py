@@ -91,7 +91,7 @@ def trained(name, steps, *, by_closure=False, fused=True, **parameters):
 
 
 def test_a_closure_that_clears_the_gradients_clears_all_of_them():
-    """As Composer steps: the closure begins with zero_grad, so gradients must not add up from step to step."""
+    """As Composer would step: the closure begins with zero_grad, so gradients must not add up from step to step."""
     one, other = trained("muon", 4, by_closure=True), trained("muon", 4)
     assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 

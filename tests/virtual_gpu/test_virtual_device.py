@@ -1,0 +1,201 @@
+"""What the virtual GPU refuses, counts and computes."""
+
+import gc
+
+import pytest
+import torch
+from torch import nn
+
+from tests.virtual_gpu.device import CUDA, MixedDevicesError, VirtualGPU, VirtualTensor, on_cpu, to_gpu
+
+X = torch.arange(6.0).view(2, 3)
+MASK = X > 2
+
+
+@pytest.fixture
+def gpu():
+    with VirtualGPU() as gpu:
+        yield gpu
+
+
+def waits(gpu):
+    return {what: count for (what, _), count in gpu.waits.items()}
+
+
+def test_a_tensor_is_there_and_its_values_are_those_of_the_cpu(gpu):
+    x = to_gpu(X)
+    made = torch.cat([x * 2 + 1, torch.ones(2, 3, device=x.device), torch.zeros_like(x)]).softmax(-1)
+    assert isinstance(made, VirtualTensor)
+    assert (made.device, made.is_cuda, made.shape, made.dtype) == (CUDA, True, (6, 3), torch.float32)
+    expected = torch.cat([X * 2 + 1, torch.ones(2, 3), torch.zeros(2, 3)]).softmax(-1)
+    assert torch.equal(on_cpu(made), expected)
+    assert not gpu.waits
+    assert not gpu.uploads
+
+
+def test_in_place_and_through_a_view_it_is_the_same_tensor(gpu):
+    x = to_gpu(X.clone())
+    assert x.add_(1) is x
+    x[0].mul_(0)
+    x[:, 1] = 7.0
+    torch._foreach_mul_([x], 2.0)
+    assert on_cpu(x).tolist() == [[0, 14, 0], [8, 14, 12]]
+
+
+def test_gradients_are_those_of_the_cpu(gpu):
+    of = []
+    for move in (lambda value: value, to_gpu):
+        torch.manual_seed(1)
+        module = move(nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.LayerNorm(4), nn.Linear(4, 2)))
+        optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, fused=True)
+        for _ in range(3):
+            optimizer.zero_grad()
+            module(move(X)).square().mean().backward()
+            optimizer.step()
+        of.append([on_cpu(p.detach()) for p in module.parameters()])
+    assert all(torch.equal(one, other) for one, other in zip(*of, strict=True))
+    assert not gpu.waits
+
+
+def test_weights_that_are_tied_stay_so():
+    module = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
+    module[1].weight = module[0].weight
+    with VirtualGPU():
+        to_gpu(module)
+        assert module[1].weight is module[0].weight
+
+
+@pytest.mark.parametrize(
+    "mix",
+    [
+        lambda x: x + X,
+        lambda x: torch.where(MASK, x, x),
+        lambda x: x.masked_fill(MASK, 0.0),
+        lambda x: torch.stack([x, X]),
+        lambda x: x.gather(1, torch.zeros(2, 1, dtype=torch.int64)),
+        lambda x: x.index_put((to_gpu(torch.tensor([0, 1])),), X),
+        lambda x: X[to_gpu(torch.tensor([0]))],
+        lambda x: X.clone().add_(x.sum()),
+        lambda x: nn.functional.linear(x, torch.ones(2, 3)),
+        lambda x: torch.ones(()).add_(x.sum()),
+    ],
+)
+def test_mixed_devices_are_refused(gpu, mix):
+    with pytest.raises(MixedDevicesError, match=r"on cpu.* at tests/virtual_gpu/test_virtual_device\.py .*lambda"):
+        mix(to_gpu(X))
+
+
+def test_a_number_of_the_cpu_may_take_part(gpu):
+    assert on_cpu(to_gpu(X) + torch.tensor(1.0)).equal(X + 1)
+    assert not gpu.waits
+
+
+@pytest.mark.parametrize(
+    ("what", "wait"),
+    [
+        ("_local_scalar_dense", lambda x: x.sum().item()),
+        ("_local_scalar_dense", lambda x: float(x[0, 0])),
+        ("_local_scalar_dense", lambda x: bool(x.isnan().any())),
+        ("_local_scalar_dense", lambda x: 1 if (x > 9).any() else 2),
+        ("_local_scalar_dense", lambda x: X[: x[0, 1].int()]),
+        ("allclose", lambda x: torch.allclose(x, x)),
+        ("tolist", lambda x: x.tolist()),
+        ("equal", lambda x: torch.equal(x, x)),
+        ("nonzero", lambda x: x.nonzero()),
+        ("nonzero", lambda x: torch.where(x > 2)),
+        ("masked_select", lambda x: x.masked_select(x > 2)),
+        ("_unique2", lambda x: x.unique()),
+        ("bincount", lambda x: x.flatten().long().bincount(minlength=6)),
+        ("repeat_interleave", lambda x: x.repeat_interleave(to_gpu(torch.tensor([1, 2])), dim=0)),
+        ("index by mask", lambda x: x[x > 2]),
+        ("index by mask", lambda x: x.clone().index_put_((x > 2,), torch.ones(3, device=x.device))),
+        ("copy to the host", lambda x: x.cpu()),
+        ("copy to the host", lambda x: X.clone().copy_(x)),
+        ("upload", lambda x: X.to(x.device)),
+        ("upload", lambda x: x.clone().copy_(X)),
+        ("upload", lambda x: torch.tensor([1, 2], device=x.device)),
+        ("upload", lambda x: torch.as_tensor(3.0, device=x.device)),
+        ("upload", lambda x: x[torch.tensor([0, 1])]),
+        ("upload", lambda x: x[MASK]),
+        ("upload", lambda x: x.clone().__setitem__((0, 0), torch.tensor(1.0))),
+    ],
+)
+def test_what_waits_is_counted_with_its_place(gpu, what, wait):
+    wait(to_gpu(X))
+    (found,) = gpu.waits
+    assert found[0] == what
+    assert found[1].startswith("tests/virtual_gpu/test_virtual_device.py ")
+    assert sum(gpu.uploads.values()) == (what == "upload")
+    gpu.forget()
+    assert not gpu.waits
+    assert not gpu.uploads
+
+
+@pytest.mark.parametrize(
+    "free",
+    [
+        lambda x: x.masked_fill(x > 2, 0.0),
+        lambda x: x.clone().__setitem__(x > 2, 0.0),
+        lambda x: x.clone().masked_scatter_(x > 2, x),
+        lambda x: x[(x > 2).long()],
+        lambda x: x.repeat_interleave(2, dim=0),
+        lambda x: x.repeat_interleave(to_gpu(torch.tensor([1, 2])), dim=0, output_size=3),
+        lambda x: x.sort(stable=True).indices[:, :1],
+        lambda x: x.to("cpu", non_blocking=True),
+        lambda x: torch.full((2,), 3.0, device=x.device),
+        lambda x: x.to(torch.bfloat16).to(x.device),
+        lambda x: x.clone().fill_(torch.tensor(1.0)),
+        lambda x: x.clone().__setitem__(0, torch.tensor(1.0)),
+    ],
+)
+def test_what_does_not_wait_is_not(gpu, free):
+    free(to_gpu(X))
+    assert not gpu.waits
+
+
+def test_a_copy_that_nobody_waits_for_is_an_upload_alone(gpu):
+    X.to(CUDA, non_blocking=True)
+    assert not gpu.waits
+    assert sum(gpu.uploads.values()) == 1
+
+
+def test_backward_counts_what_it_waits_for(gpu):
+    x = to_gpu(X).requires_grad_()
+    x[MASK.to(CUDA, non_blocking=True)].sum().backward()
+    assert ("index by mask", "backward of IndexBackward0") in gpu.waits
+    gpu.forget()
+    torch.zeros(2, 3, device=CUDA).masked_scatter(x.detach() > 2, x[:, 1:]).sum().backward()
+    assert waits(gpu) == {"masked_scatter_backward": 1}
+
+
+class Planted(nn.Module):
+    """A layer with a mistake that no CPU shows."""
+
+    def __init__(self, mistake):
+        super().__init__()
+        self.linear, self.mistake = nn.Linear(3, 3), mistake
+
+    def forward(self, x):
+        return self.mistake(self.linear(x))
+
+
+def test_mistakes_that_are_planted_in_a_network_are_found(gpu):
+    item = to_gpu(Planted(lambda h: h / h.abs().max().item()))
+    item(to_gpu(X)).sum().backward()
+    assert waits(gpu) == {"_local_scalar_dense": 1}
+    ((_, place),) = gpu.waits
+    assert place.endswith("<lambda>")
+    with pytest.raises(MixedDevicesError):
+        to_gpu(Planted(lambda h: h + torch.arange(3)))(to_gpu(X))
+
+
+def test_what_cannot_be_done_on_a_gpu_cannot_be_done_here(gpu):
+    with pytest.raises(TypeError, match="can't convert cuda:0"):
+        to_gpu(X).numpy()
+
+
+def test_afterwards_all_is_as_it_was():
+    before = (torch.tensor, torch.as_tensor, torch.cuda._lazy_init, gc.isenabled())
+    with VirtualGPU():
+        assert torch.tensor is not before[0]
+    assert (torch.tensor, torch.as_tensor, torch.cuda._lazy_init, gc.isenabled()) == before

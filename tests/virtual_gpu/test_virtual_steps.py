@@ -1,0 +1,172 @@
+"""A training step of every objective, and of every part that one can have, on a virtual GPU: it never waits for it.
+
+What cannot be otherwise is in `WAITING`.
+"""
+
+import attrs
+import pytest
+import torch
+
+from atat_zoo import Zoo
+from atat_zoo.objectives import chunks
+from atat_zoo.testing import EXAMPLES
+from tests.objectives.small_objectives import BACKBONE, BASELINES, PARTS, N, batch, build
+from tests.virtual_gpu.context import CONTEXT, V
+from tests.virtual_gpu.device import VirtualGPU, on_cpu, to_gpu
+
+READS_Z = {"estimator": PARTS["estimator"] | {"reads": "z"}}
+MDLM = {"use": "mdlm", "correction": "horvitz_thompson"}
+ADAPTIVE = {"use": "adaptive", "bias": "running"}
+LEARNED = {"learn_importance": True, "learn_position": True, "weight": "nelbo"}
+SETS = (BASELINES["sets"], READS_Z)
+RANDOM_SETS = (BASELINES["sets"] | {"subsets": 0.2}, READS_Z | {"position_sets": {"use": "random", "sets": 3}})
+
+# Cases: an objective, and the parts that are not those of `PARTS`.
+OBJECTIVES = {
+    **{name: (table, {}) for name, table in BASELINES.items()},
+    "mdlm": (MDLM, {}),
+    "adaptive": (ADAPTIVE, {}),
+    "sets": SETS,
+    # What an objective computes otherwise by its own parameters.
+    "mdlm on z": (MDLM | {"correction": "none", "weight": "simple"}, {"masking": "reveal", **READS_Z}),
+    "sedd simple": (BASELINES["sedd"] | {"weight": "simple"}, {}),
+    "sets random": RANDOM_SETS,
+    "adaptive timed": (ADAPTIVE | {"form": "timed"}, {}),
+    "adaptive learned": (ADAPTIVE | LEARNED | {"draws": 3}, {}),
+    "adaptive bound": (ADAPTIVE | LEARNED | {"weight": "bound", "form": "timed"}, {}),
+}
+NETWORKS = {
+    "time": {kind: PARTS[kind] | {"time_conditioning": True} for kind in ("backbone", "estimator")},
+    **{
+        str(change): {"backbone": BACKBONE | change}
+        for change in (
+            {"dropout": 0.5, "tied": True},
+            {"neighbours": 2, "output_bias": "unigram"},
+            {"checkpoint_activations": True},
+            {"local_heads": 1},
+        )
+    },
+}
+# The objective in whose step a kind of part is tried; sets take an estimator that reads z.
+TRIED_IN = dict.fromkeys(("noise", "rates", "estimator", "masking", "mask_drawing", "curriculum", "target"), (MDLM, {}))
+TRIED_IN["position_sets"] = SETS
+OWN = {
+    ("masking", "reveal"): READS_Z,
+    ("curriculum", "planner_aware"): {"estimator": "uniform"},
+    ("estimator", "hybrid"): {"estimator": {"use": "hybrid", "learned": PARTS["estimator"]}},
+    ("estimator", "term_bias"): {"estimator": {"use": "term_bias", "words": ["cab"], "base": PARTS["estimator"]}},
+    ("estimator", "transformer"): {"estimator": PARTS["estimator"] | {"own_embedding": True}},
+}
+
+
+def cases():
+    """Yield the cases by name: every objective, network, and part of a kind in `TRIED_IN`."""
+    yield from OBJECTIVES.items()
+    for name, parts in NETWORKS.items():
+        yield f"mdlm, {name}", (MDLM, parts)
+    yield "sets, neighbours", (SETS[0], READS_Z | NETWORKS["{'neighbours': 2, 'output_bias': 'unigram'}"])
+    zoo = Zoo.load()
+    for kind, (objective, parts) in TRIED_IN.items():
+        for name in zoo.names(kind):
+            if zoo.describe(kind, name).distribution != "atat-zoo":
+                continue
+            example = EXAMPLES.get((kind, name), lambda _: {})(None)
+            own = {kind: {"use": name, **example}} | OWN.get((kind, name), {})
+            yield f"{kind} {name}", (objective, parts | own)
+    for name in zoo.names("position_bias"):
+        yield f"position_bias {name}", (MDLM, {"masking": {"use": "position", "bias": name}})
+    for kind, table in (("target", {"use": "difficulty", "scale": "running"}), ("curriculum", "dynamic")):
+        yield f"{kind} with state", (MDLM, {kind: table})
+
+
+CASES = dict(cases())
+# Why the host waits in a step, how often in a micro-batch, and in which case it does.
+WAITING = {
+    ("nonzero", "diffusion/positions.py pairs"): (
+        "the head reads the masked positions alone, and their number is the shape of what it reads",
+        1,
+        "mdlm",
+    ),
+    ("copy to the host", "diffusion/positions.py to_host"): (
+        "how many carriers the rows need is the shape of what the network reads, where turns are drawn at random",
+        1,
+        "sets random",
+    ),
+}
+
+
+def step(module, of):
+    """Return the figures, gradients and state after a step."""
+    module.begin_step()
+    figures = module.loss(of)
+    figures["loss"].backward()
+    module.end_step(lambda total: None, 0.25)
+    gradients = {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+    return [{name: value.detach() for name, value in figures.items()}, gradients, module.state_dict()]
+
+
+def both(name):
+    """Return what a step gives on the CPU and on a virtual GPU, which has counted it."""
+    objective, parts = CASES[name]
+    module, again = (build(objective, context=CONTEXT, **parts) for _ in range(2))
+    of = batch(1, context=CONTEXT)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        expected = step(module, of)
+    with VirtualGPU() as gpu:
+        module, of = to_gpu(again), to_gpu(of)
+        with torch.no_grad():
+            module.loss(of)  # what is made or moved once, when a training begins
+        gpu.forget()
+        return gpu, expected, step(module, of)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_waits_for_nothing_and_computes_what_it_computes_on_the_cpu(name):
+    gpu, expected, found = both(name)
+    allowed = {wait: most for wait, (_, most, _) in WAITING.items()}
+    assert {wait: count for wait, count in gpu.waits.items() if count > allowed.get(wait, 0)} == {}
+    for one, other in zip(expected, found, strict=True):
+        assert one.keys() == other.keys()
+        for key, value in one.items():
+            assert torch.equal(on_cpu(other[key]), value), key
+
+
+def test_what_is_uploaded_in_a_step():
+    """Nothing, but for which rows go on where sets are drawn at random."""
+    uploads = {name: sum(both(name)[0].uploads.values()) for name in ("mdlm", "adaptive", "sets", "sets random")}
+    assert uploads == {"mdlm": 0, "adaptive": 0, "sets": 0, "sets random": 2}
+
+
+@pytest.mark.parametrize("wait", WAITING, ids=str)
+def test_what_is_said_to_wait_still_does(wait):
+    gpu, _, _ = both(WAITING[wait][2])
+    assert wait in gpu.waits
+
+
+@pytest.mark.parametrize("name", ["mdlm", "d3pm", "sets", "mdlm, {'neighbours': 2, 'output_bias': 'unigram'}"])
+def test_nor_does_it_wait_for_the_chunks_of_a_head(name, monkeypatch):
+    monkeypatch.setattr(chunks, "LOGITS", 3 * V)
+    monkeypatch.setattr(chunks, "ON_ACCELERATOR", 3 * V)
+    test_a_step_waits_for_nothing_and_computes_what_it_computes_on_the_cpu(name)
+
+
+def test_every_part_of_a_step_has_its_case():
+    zoo = Zoo.load()
+    tried = {table["use"] for table, _ in OBJECTIVES.values()}
+    assert tried == {
+        name for name in zoo.names("objective") if zoo.describe("objective", name).distribution == "atat-zoo"
+    }
+    taken = {kind for name in tried for kind in zoo.spec("objective", OBJECTIVES[name][0]).uses}
+    assert taken - TRIED_IN.keys() == {"backbone"}
+
+
+def test_a_micro_batch_waits_once_for_its_masks():
+    objective, parts = CASES["mdlm"]
+    with VirtualGPU() as gpu:
+        module, whole = to_gpu(build(objective, context=CONTEXT, **parts)), to_gpu(batch(1, context=CONTEXT))
+        gpu.forget()
+        for rows in (slice(0, N // 2), slice(N // 2, N)):
+            some = {name: getattr(whole, name)[rows] for name in ("tokens", "maskable", "index")}
+            module.loss(attrs.evolve(whole, **some))["loss"].backward()
+        assert sum(gpu.waits.values()) == 2
+        assert not gpu.uploads
