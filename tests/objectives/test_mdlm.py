@@ -39,7 +39,7 @@ def plainly(module, given, weight, correction):
     for i, j in itertools.product(range(len(given.tokens)), range(L)):
         if not step.masked[i, j]:
             continue
-        logits = module.backbone.head(hidden[i, j]).double()
+        logits = module.backbone.head(hidden[i, j]).detach().double()
         ce = float(logits.logsumexp(0) - logits[given.tokens[i, j]])
         omega = 1 / float(t[i]) if weight == "nelbo" else 1.0
         h = float(step.rate[i]) / float(step.p[i, j]) if correction == "horvitz_thompson" else 1.0
