@@ -5,12 +5,13 @@ BIN = $(VENV)/bin
 # Two workers, one thread each: tests are many and small.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help quickstart test test-fast test-browser test-new test-plugins attack mutants docs lint golden bench gpu study study-all baselines samplers clean
+.PHONY: help quickstart test test-fast current test-browser test-new test-plugins attack mutants docs lint golden bench gpu study study-all baselines samplers clean
 
 help:
 	@echo "make quickstart   train a model on English text, evaluate it, read what it writes, and look at it all (minutes)"
 	@echo "make test         the whole suite"
 	@echo "make test-fast    the part that takes under two minutes"
+	@echo "make current      the whole suite in .venv-current, under a torch that is newer than Composer allows; FAST=1 for the fast part"
 	@echo "make test-browser the report's page in Chromium, which is installed if there is none"
 	@echo "make test-new     what atat new writes, kind by kind in an empty environment; KIND=noise for one, BORROW=1 takes the libraries from here"
 	@echo "make test-plugins the plugins here, each in an environment of its own; NAME=atat-zoo-example for one, BORROW=1 as above"
@@ -52,6 +53,13 @@ $(VENV)/installed-mutants: $(VENV)/installed-test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[mutants]"
 	@touch $@
 
+# What is listed is installed, whatever Composer's pins say; pip has no such choice.
+$(VENV)-current/installed: pyproject.toml constraints-current.txt
+	$(PYTHON) -m venv $(VENV)-current
+	$(VENV)-current/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-current.txt uv
+	$(VENV)-current/bin/uv pip install --quiet --python $(VENV)-current/bin/python --override constraints-current.txt -r constraints-current.txt -e . -e plugins/atat-zoo-example
+	@touch $@
+
 quickstart: $(VENV)/installed
 	$(BIN)/atat train quickstart --overwrite
 	$(BIN)/atat report runs/quickstart --compute
@@ -61,6 +69,10 @@ test: $(VENV)/installed-test
 
 test-fast: $(VENV)/installed-test
 	$(PYTEST) -m "not slow"
+
+current: BIN = $(VENV)-current/bin
+current: $(VENV)-current/installed
+	$(PYTEST) $(if $(FAST),-m "not slow")
 
 test-browser: $(VENV)/installed-browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/report/*_in_browser.py
@@ -128,4 +140,4 @@ samplers: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks samplers --markdown docs/samplers.md
 
 clean:
-	rm -rf $(VENV) build dist docs/parts
+	rm -rf $(VENV) $(VENV)-current build dist docs/parts

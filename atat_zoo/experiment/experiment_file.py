@@ -164,8 +164,8 @@ def from_table(
         refuse("requires", f"expected a list of packages to install, got {clip(repr(requires))}")
         requires = []
     for package in requires:
-        version = None  # also where an interrupted installation left none; the backport then raises a TypeError
-        with suppress(metadata.PackageNotFoundError, ValueError, TypeError):
+        version = None  # also where an interrupted installation left none: the backport's errors are the last two
+        with suppress(metadata.PackageNotFoundError, ValueError, TypeError, FileNotFoundError):
             version = metadata.version(package)
         if not version:
             refuse("requires", f"{package} is not installed; pip install {package}")

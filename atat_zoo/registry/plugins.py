@@ -6,7 +6,7 @@ A plugin that ships its own `registry.toml` is listed from that manifest and not
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from importlib.metadata import Distribution, EntryPoint, distributions
 from importlib.util import find_spec
 from pathlib import Path
@@ -127,8 +127,11 @@ def broken(plugin: Plugin, error: BaseException) -> Plugin:
 
 def _metadata(distribution: Distribution, key: str, otherwise: str) -> str:
     """Return a field of a distribution's metadata; an interrupted installation may lack it."""
-    # Once the backport importlib_metadata is imported, distributions may come from it, and their metadata be None.
-    metadata: Any = distribution.metadata
+    # Once the backport importlib_metadata is imported, distributions may come from it: then metadata that is absent is
+    # None, or, from its version 10, a FileNotFoundError.
+    metadata: Any = None
+    with suppress(FileNotFoundError):
+        metadata = distribution.metadata
     return str(metadata[key]) if metadata is not None and key in metadata else otherwise
 
 

@@ -42,7 +42,7 @@ def check_loss(objective: Any) -> None:
     result = module.loss(batch)
     loss = result["loss"]
     assert loss.shape == (), f"the loss is a scalar, not {list(loss.shape)}"
-    holds(loss.isfinite(), "the loss is finite", float(loss))
+    holds(loss.isfinite(), "the loss is finite", float(loss.detach()))
     for name, figure in result.items():
         assert name == "loss" or not figure.requires_grad, f"a figure is detached: {name} has a gradient"
     assert torch.equal(module.loss(batch)["loss"], loss), "the same batch has the same loss"

@@ -145,7 +145,7 @@ def test_it_learns_and_writes(name):
     writer = Writer(denoiser=module.denoiser(), tokenizer=Alphabet("01234"), length=12)
     if name in ("sets", "strided"):
         # The four tokens of its first turn are drawn apart; every other one follows the token before it.
-        made = writer.write(WRITES[name], number=20, seed=1, batch_size=8)
+        made = writer.write(WRITES[name], number=200, seed=1, batch_size=8)
         right = [(int(text[i + 1]) - int(text[i])) % 5 == 1 for text in made.texts for i in (0, 1, 3, 4, 6, 7)]
         assert sum(right) > 0.95 * len(right)  # by chance a fifth
         assert made.sample.max_nfe == 3

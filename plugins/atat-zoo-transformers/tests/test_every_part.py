@@ -42,7 +42,7 @@ def test_every_objective_learns_and_writes(objective, model, tmp_path):
         module.end_step(lambda total: None, 0.1)
         optimizer.step()
         optimizer.zero_grad()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
     assert sum(losses[-8:]) < sum(losses[:8])
 
 
