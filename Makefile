@@ -126,6 +126,8 @@ study-all: study $(VENV)/installed-dev
 	$(BIN)/atat study steps --jobs 2 --write docs/studies/steps.md
 	$(BIN)/atat study longer --jobs 2 --write docs/studies/longer.md
 	$(BIN)/atat study wikitext2 --jobs 2 --write docs/studies/wikitext2.md
+	$(BIN)/atat study sets_256 --jobs 2 --write docs/studies/sets_256.md
+	$(BIN)/atat study sets_budgets --jobs 2 --write docs/studies/sets_budgets.md
 	$(BIN)/atat study sets_longer --jobs 2 --write docs/studies/sets_longer.md
 	$(BIN)/atat study sets_orders --jobs 2 --write docs/studies/sets_orders.md
 	$(BIN)/atat study sets_screen --jobs 2 --write docs/studies/sets_screen.md

@@ -137,9 +137,11 @@ class Stream(TorchDispatchMode):
         out = func(*args, **kwargs)
         inputs, outputs = tree_leaves((args, kwargs)), tree_leaves(out)
         if self.where and not _moves_nothing(func):
-            # What is written in place is read and written.
+            # What is written in place is read and written; a fused optimizer may scale gradients, and here it does not.
             written = [
-                a for a, s in zip(args, func._schema.arguments, strict=False) if s.alias_info and s.alias_info.is_write
+                a
+                for a, s in zip(args, func._schema.arguments, strict=False)
+                if s.alias_info and s.alias_info.is_write and s.name != "grads"
             ]
             moved = size(inputs) + (size(tree_leaves(written)) or size(outputs))
             self.work.append(Work(str(func), self.where, moved, flops_of(func, args, kwargs, out)))
@@ -382,4 +384,4 @@ def main(words: Sequence[str] | None = None) -> None:
         seconds = sum(map(device.seconds, of_kind))
         print(f"  {1e3 * seconds:6.2f} ms {len(of_kind):4} × {name[:90]} ({where})")
     whole = sum(map(device.seconds, work))
-    print(f"a step: {1e3 * whole:.1f} ms, {needed / whole / device.peak:.1%} of the peak of {given.gpu}")
+    print(f"a step: {1e3 * whole:.2f} ms, {needed / whole / device.peak:.1%} of the peak of {given.gpu}")

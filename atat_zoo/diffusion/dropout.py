@@ -1,5 +1,7 @@
 """Dropout whose mask is a function of (seed, step, row), not of a global generator."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -38,15 +40,41 @@ class Dropout(nn.Module):
         if self.keys is None:
             raise RuntimeError("dropout has no keys for this batch; call set_keys(module, keys) first")
         call = self.number(1) if call is None else call
+        if torch.compiler.is_compiling():
+            apply: Any = _Masked.apply
+            return apply(x, self.keys, call, self.threshold)
         entries = x[0].numel()
         bits = bits32(fold(self.keys, call), (entries + 1) // 2)
-        if torch.compiler.is_compiling():
-            # The same 16 bits by shifts, which join what reads them: as another type they would be written to memory.
-            shifts = torch.arange(0, 32, 16, device=x.device, dtype=torch.int32)
-            retained = ((bits[..., None] >> shifts).flatten(1) & 0xFFFF ^ 0x8000) >= self.threshold
-        else:
-            retained = bits.view(torch.int16) >= self.threshold - 32768
-        return x * retained[:, :entries].view(x.shape) * (65536 / (65536 - self.threshold))
+        retained = bits.view(torch.int16)[:, :entries] >= self.threshold - 32768
+        return _scaled(x, retained, self.threshold)
+
+
+class _Masked(torch.autograd.Function):
+    """Dropout for a compiler, which joins it with what reads it: the mask is drawn again in backward, not kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, keys: Tensor, call: int, threshold: int) -> Tensor:
+        ctx.save_for_backward(keys)
+        ctx.call, ctx.threshold = call, threshold
+        return _scaled(x, _retained(keys, call, x[0].numel(), threshold), threshold)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (keys,) = ctx.saved_tensors
+        # Negated twice they are other operations to torch, which else takes the mask for the same and keeps it.
+        retained = _retained(keys.neg().neg(), ctx.call, gradient[0].numel(), ctx.threshold)
+        return _scaled(gradient, retained, ctx.threshold), None, None, None
+
+
+def _retained(keys: Tensor, call: int, entries: int, threshold: int) -> Tensor:
+    """Return the mask by shifts, which join what reads them: bits as another type would be written to memory."""
+    bits = bits32(fold(keys, call), (entries + 1) // 2)
+    shifts = torch.arange(0, 32, 16, device=keys.device, dtype=torch.int32)
+    return ((bits[..., None] >> shifts).flatten(1)[:, :entries] & 0xFFFF ^ 0x8000) >= threshold
+
+
+def _scaled(x: Tensor, retained: Tensor, threshold: int) -> Tensor:
+    return x * retained.view(x.shape) * (65536 / (65536 - threshold))
 
 
 def set_keys(module: nn.Module, keys: Tensor) -> None:

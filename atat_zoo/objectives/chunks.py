@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 # Logits at once: 134 MB in float32, and about four times that with the gradient. Each chunk is added to the gradient of
 # the head's weights, as many bytes whatever its size: an accelerator, where products are cheap, takes larger chunks.
-LOGITS, ON_ACCELERATOR = 1 << 25, 1 << 28
+LOGITS, ON_ACCELERATOR = 1 << 25, 1 << 29
 
 
 def rows_for(vocabulary_size: int, device: torch.device) -> int:
@@ -81,10 +81,9 @@ def weighted_sum(
         of_hidden[cut], *changes = torch.autograd.grad(total, [h, *parameters], allow_unused=True)
         for number, change in enumerate(changes):
             if change is not None:
-                if number in of_parameters:
-                    of_parameters[number] += change
-                else:
-                    of_parameters[number] = wide(change).clone()
+                # Not in place: of two parameters that are added up, both have the same gradient.
+                before = of_parameters.get(number)
+                of_parameters[number] = wide(change) if before is None else before + change
         return {name: value.detach() for name, value in values.items()}
 
     values = joined([with_gradients(cut) for cut in cuts(len(hidden), rows)])
@@ -94,17 +93,15 @@ def weighted_sum(
 
 
 class _WithGradients(torch.autograd.Function):
-    """A value whose gradients have been computed with it. Backward gives them away: it can be called once."""
+    """A value whose gradients have been computed with it."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, gradients: list[Tensor], *inputs: Tensor) -> Tensor:
-        ctx.gradients = gradients  # as a saved tensor the head's would be copied when it is given away
+        ctx.save_for_backward(*gradients)
         return value.clone()
 
     @staticmethod
     # The gradients are constants to torch. It gives the decorator no types.
     @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        scaled = [saved.mul_(gradient) for saved in ctx.gradients]
-        ctx.gradients.clear()
-        return None, None, *scaled
+        return None, None, *(saved * gradient for saved in ctx.saved_tensors)

@@ -27,6 +27,11 @@ def test_a_page_is_written_from_its_results(name):
     assert (ROOT / f"docs/studies/{name}.md").read_text(encoding="utf-8") == markdown.page(RESULTS[name])
 
 
+def test_one_command_runs_every_study_and_writes_its_page():
+    run = re.findall(r"atat study (\w+) --jobs 2 --write docs/studies/\1\.md", (ROOT / "Makefile").read_text())
+    assert sorted(run) == sorted(path.stem for path in (ROOT / "experiments/studies").glob("*.toml"))
+
+
 @pytest.mark.parametrize("name", RESULTS)
 def test_results_are_of_the_study_that_ships(name):
     made, report = study.load(Path(name)), RESULTS[name]
