@@ -8,7 +8,9 @@ import torch
 from atat_zoo import UserError, devices
 from atat_zoo.devices import device_name, exact_device, moved, torch_device
 from atat_zoo.diffusion.precision import computes_in_bf16
+from atat_zoo.model import Model
 from atat_zoo.training.memory import device_of, peak_memory
+from tests.model.test_model import small  # a model trained for a few steps
 from tests.objectives.small_objectives import build
 
 
@@ -94,6 +96,18 @@ def test_parts_in_float64_stay_where_it_is(monkeypatch):
     assert {b.device.type for b in module.backbone.buffers()} == {"meta"}
     monkeypatch.undo()
     assert {b.device.type for b in build(objective, **parts).to("meta").buffers()} == {"meta"}
+
+
+@pytest.mark.filterwarnings("ignore:for .*copying from a non-meta parameter")  # which has no values
+def test_a_model_is_loaded_with_its_network_there_and_its_texts_where_float64_is(monkeypatch, tmp_path):
+    model = small(rates={"use": "adaptive", "bins": 2})
+    model.save(tmp_path)
+    monkeypatch.setattr(devices, "WITHOUT_FLOAT64", {"meta"})
+    there = Model.load(tmp_path, "meta")
+    assert (there.device, there.context.device) == (torch.device("meta"), "cpu")
+    assert torch.equal(there.module.rates.sums, model.module.rates.sums)
+    writer = there.writer("fp32")
+    assert (writer.device, writer.network) == ("cpu", torch.device("meta"))
 
 
 def test_what_is_moved_is_narrowed_only_where_it_must_be(monkeypatch):
