@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from atat_zoo.devices import moved
+
 
 class Cache:
     """Keys and values of every layer, [B, H, C, D/H], of tokens that later ones attend to.
@@ -41,5 +43,7 @@ class Cache:
     def of(self, rows: Tensor) -> Cache:
         """Return the cache of some of the rows, int64 [A]."""
         cache = Cache()
-        cache.layers = [(keys[rows], values[rows]) for keys, values in self.layers]
+        for keys, values in self.layers:
+            own = moved(rows, keys.device)
+            cache.layers.append((keys[own], values[own]))
         return cache

@@ -30,6 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from atat_zoo.data.neighbours import CountTable
+from atat_zoo.devices import exact_device, moved
 
 # Share of V from which on the tokens that were seen beside a context are kept as a row of all V scores. Every other row
 # is read as if it were as long as the longest: 1/8 would keep half as much and take 1.5 % more of a step at V = 2,048.
@@ -146,7 +147,9 @@ class _Scores(NamedTuple):
     def of(cls, apart: Sequence[Tensor], tokens: Tensor, dtype: torch.dtype) -> _Scores:
         """Return them from the counts [M, 3] of each distance, and of single tokens [V]."""
         V = len(tokens)
-        p = (tokens.double() + 1) / (tokens.sum() + V)
+        # What is in float64 is computed where that is.
+        there, exact = tokens.device, exact_device(tokens.device)
+        p = (moved(tokens, exact).double() + 1) / moved(tokens.sum() + V, exact)
         pairs = [each.long().unbind(1) for each in apart]
         positions = [place for one, other, times in pairs for place in ((one, other, times), (other, one, times))]
         row = torch.cat([place * (V + 1) + context for place, (context, _, _) in enumerate(positions)])
@@ -154,8 +157,11 @@ class _Scores(NamedTuple):
         none = torch.zeros(len(positions) * (V + 1), dtype=torch.int64, device=tokens.device)
         length = none.index_add(0, row, torch.ones_like(row))
         types = length.clamp(min=1)
-        less = (none.index_add(0, row, times) / types.double()).log1p().to(dtype)
-        score = (times / (types[row] * p[token])).log1p().to(dtype)
+        less = moved(
+            (moved(none.index_add(0, row, times), exact) / moved(types, exact).double()).log1p().to(dtype), there
+        )
+        of_row, of_token, seen = moved((types[row], token, times), exact)
+        score = moved((seen / (of_row * p[of_token])).log1p().to(dtype), there)
         many = length > _SHARE * V
         which, length = many.cumsum(0) * many, length * ~many
         in_full = many[row]
@@ -167,7 +173,9 @@ class _Scores(NamedTuple):
         token, score = (F.pad(each[order], (0, longest)).unfold(0, longest, 1) for each in (token.int(), score))
         scale = torch.where(many, 1, less)
         first = length.cumsum(0) - length
-        return cls(full, which, scale, token, score, first, length, types.to(dtype), less, (1 / p).to(dtype))
+        return cls(
+            full, which, scale, token, score, first, length, types.to(dtype), less, moved((1 / p).to(dtype), there)
+        )
 
     def seen(self, row: Tensor) -> tuple[Tensor, Tensor]:
         """Return the tokens seen in rows [N] that are not in full, int64 [N, K], and their scores, 0 after the last."""

@@ -59,7 +59,12 @@ _OPTIONS = {
     "sampler": click.option(
         "--sampler", help="A sampler, or a table like {use = 'ancestral', steps = 32}; the run's when absent."
     ),
-    "device": _choice("--device", ["auto", "cpu", "gpu"], "auto: a GPU if there is one.", "auto"),
+    "device": click.option(
+        "--device",
+        default="auto",
+        show_default=True,
+        help="cpu, gpu, or torch's name of one, such as mps; auto: a GPU.",
+    ),
     "precision": _choice(
         "--precision", ["auto", "fp32", "bf16"], "Precision of the network; draws are float64.", "auto"
     ),

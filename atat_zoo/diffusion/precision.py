@@ -3,16 +3,22 @@
 from typing import Literal, TypeAlias
 
 import torch
+from torch.amp.autocast_mode import is_autocast_available
+
+from atat_zoo.devices import has_bf16
+from atat_zoo.errors import UserError
 
 # "auto" is bf16 where the hardware has the instructions, else fp32.
 Precision: TypeAlias = Literal["auto", "fp32", "bf16"]
 
 
 def computes_in_bf16(precision: Precision, device: str | torch.device) -> bool:
-    """Return whether a network on a device computes in bf16."""
-    # Hardware without the instructions emulates bf16, and is slower for it.
-    if torch.device(device).type == "cpu":
-        native = torch.cpu._is_avx512_bf16_supported()
-    else:
-        native = torch.cuda.is_bf16_supported(including_emulation=False)
-    return precision == "bf16" or (precision == "auto" and native)
+    """Return whether a network on a device computes in bf16.
+
+    Raises:
+        UserError: when bf16 is asked for, and torch has no autocast for the device.
+    """
+    kind = torch.device(device).type
+    if precision == "bf16" and not is_autocast_available(kind):
+        raise UserError(f'precision "bf16": torch has no autocast for the device {kind!r}; use "fp32"')
+    return precision == "bf16" or (precision == "auto" and has_bf16(device))

@@ -64,7 +64,7 @@ class TrainSpec:
     precision: Literal["auto", "fp32", "bf16"] = param(
         "auto", help="auto: bf16 where the GPU or the CPU has the instructions, else fp32"
     )
-    device: Literal["auto", "cpu", "gpu"] = param("auto", help="auto: a GPU if there is one")
+    device: str = param("auto", help="cpu, gpu, or mps for Apple's; auto: a GPU if there is one that has float64")
     compile: bool = param(False, help="compile the backbone with torch.compile")
     peak_flops: float | None = param(
         None, help="most TFLOP/s of a device, for its utilisation; that of the GPU, if known, when absent", gt=0

@@ -47,7 +47,8 @@ class Writer:
     length: int  # tokens in a text of the training data
     special: Literal["none", "document", "sequence", "both"] = "none"
     cost: int = 1  # passes through a network per evaluation
-    device: str | torch.device = "cpu"
+    device: str | torch.device = "cpu"  # of the texts
+    network: str | torch.device | None = None  # of the network, if that is another
     bf16: bool = False  # whether the network computes in bf16, by autocast; log-probabilities are always float32
 
     def __attrs_post_init__(self) -> None:
@@ -92,6 +93,13 @@ class Writer:
         texts = [self.tokenizer.decode(ids) for ids in sample.tokens.tolist()]
         return Generation(texts=texts, sample=sample, seconds=time.perf_counter() - started)
 
+    def autocast(self) -> torch.autocast:
+        """Return the context in which the network computes in its precision."""
+        import torch
+
+        kind = torch.device(self.device if self.network is None else self.network).type
+        return torch.autocast(kind, torch.bfloat16, enabled=self.bf16)
+
     def fill(
         self,
         sampler: Sampler,
@@ -105,12 +113,14 @@ class Writer:
         """Fill masks in int64 [B, L]; see `write`. Row n of `rows`, int64 [B], or of 0, 1, …, draws by (seed, n)."""
         import torch
 
+        from atat_zoo.devices import moved
         from atat_zoo.diffusion.randomness import row_keys
 
         refuse_length(sampler, len(tokens), tokens.shape[1], self.length)
-        seeds = row_keys(seed, "sample", torch.arange(len(tokens), device=tokens.device) if rows is None else rows)
+        tokens, rows = moved((tokens, torch.arange(len(tokens)) if rows is None else rows), self.device)
+        seeds = row_keys(seed, "sample", rows)
         # One autocast around all batches, so that the weights are cast once.
-        with torch.autocast(torch.device(self.device).type, torch.bfloat16, enabled=self.bf16):
+        with self.autocast():
             parts = [
                 sampler.sample(self.denoiser, some, keys, observe=shifted(observe, rows=batch_size * i))
                 for i, (some, keys) in enumerate(zip(tokens.split(batch_size), seeds.split(batch_size), strict=True))

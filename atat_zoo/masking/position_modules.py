@@ -30,12 +30,12 @@ class PositionModule(nn.Module):
 class FixedBiasModule(nn.Module, PositionBiasModule):
     """A bias that is a function of the positions 0 … L−1 alone. It has no saved state."""
 
-    device_of: Tensor  # empty; only for the module's device
+    device_of: Tensor  # empty; only for the module's device, where float64 is
 
     def __init__(self, bias: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
         self.bias = bias
-        self.register_buffer("device_of", torch.empty(0), persistent=False)
+        self.register_buffer("device_of", torch.empty(0, dtype=torch.float64), persistent=False)
 
     @override
     def values(self, length: int) -> Tensor:

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from atat_zoo.bounds import Bound
 from atat_zoo.data.manifest import load_counts
+from atat_zoo.devices import exact_device
 from atat_zoo.diffusion.bounds import average
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.diffusion.statistics import ratio, spearman
@@ -86,7 +87,7 @@ def measure(
     """
     rows = torch.arange(len(tokens)) if rows is None else rows
     draws, batch_size, bound = spec.draws, spec.batch_size, spec.bound
-    training, device = module.training, next(module.parameters()).device
+    training, device = module.training, exact_device(next(module.parameters()).device)
     denoiser = module.denoiser()
     estimates_importance = denoiser.estimates_importance
     module.eval()

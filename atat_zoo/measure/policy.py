@@ -89,7 +89,7 @@ def measure_policy(
     """
     seeds = row_keys(seed, "policy", torch.arange(len(tokens)))
     parts = []
-    with torch.autocast(torch.device(writer.device).type, torch.bfloat16, enabled=writer.bf16):
+    with writer.autocast():
         for first in range(0, len(tokens), batch_size):
             batch = (a[first : first + batch_size].to(writer.device) for a in (tokens, maskable, seeds))
             parts.append(policy_nats(writer.denoiser, sampler, *batch, orders=orders))

@@ -14,6 +14,7 @@ import attrs
 import torch
 from typing_extensions import override
 
+from atat_zoo.devices import device_name
 from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.errors import UserError
 from atat_zoo.measure import StageProgress
@@ -24,7 +25,6 @@ from atat_zoo.measure.policy import PolicyNats, PolicyValue, measure_policy, pol
 from atat_zoo.measure.text import special_ids, text_of
 from atat_zoo.measure.written import ScoredTexts, values_of
 from atat_zoo.model import Model
-from atat_zoo.model.model import device_name
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.evaluation import MetricValue
 from atat_zoo.results.naming import GENERATIVE_PERPLEXITY, exponential
@@ -198,7 +198,7 @@ def bench(
         length=length or model.context.length,
         seed=seed,
         threads=torch.get_num_threads(),
-        device=device_name(model.context.device),
+        device=device_name(model.device),
         measured=tuple(results),
         sequences=max((each.policy.sequences for each in results if each.policy), default=0),
         orders=orders,

@@ -13,10 +13,10 @@ from typing_extensions import override
 
 from atat_zoo.bounds import ExactKBound
 from atat_zoo.data import is_framed
+from atat_zoo.devices import exact_device, moved, torch_device
 from atat_zoo.errors import UserError
 from atat_zoo.measure.judges import HuggingFaceJudge
 from atat_zoo.model import Model
-from atat_zoo.model.model import torch_device
 
 
 class ChunkJudge(ABC):
@@ -49,7 +49,8 @@ class ChunkJudge(ABC):
         nats = torch.zeros(len(texts), dtype=torch.float64)
         count = torch.zeros(len(texts), dtype=torch.int64)
         for rows, tokens, counted in self._batches(self._encoded(texts), self.skipped):
-            losses = self.losses(tokens, counted).double()
+            losses, counted = moved((self.losses(tokens, counted), counted), exact_device(counted.device))
+            losses = losses.double()
             nats.index_add_(0, rows, torch.where(counted, losses, 0.0).sum(1).cpu())
             count.index_add_(0, rows, counted.sum(1).cpu())
         return nats, count
@@ -71,7 +72,8 @@ class ChunkJudge(ABC):
             if self.pooling == "last":
                 position = torch.arange(counted.shape[1], device=counted.device).expand_as(counted)
                 of_text = position == torch.where(counted, position, -1).amax(1, keepdim=True)
-            sums = (self.hidden(tokens, counted).double() * of_text[..., None]).sum(1).cpu()
+            hidden, of_text = moved((self.hidden(tokens, counted), of_text), exact_device(counted.device))
+            sums = (hidden.double() * of_text[..., None]).sum(1).cpu()
             if total is None:
                 total = torch.zeros(len(texts), sums.shape[1], dtype=torch.float64)
             total.index_add_(0, rows, sums)
@@ -141,7 +143,8 @@ class RunScorer(ChunkJudge):
 
     @override
     def hidden(self, tokens: Tensor, counted: Tensor) -> Tensor:
-        return self.module.hidden(tokens, None)
+        hidden: Tensor = moved(self.module.hidden(tokens, None), tokens.device)
+        return hidden
 
 
 # Names of a model's maximum number of tokens in its settings.

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from atat_zoo.devices import exact_device, torch_device
 from atat_zoo.diffusion.precision import Precision, computes_in_bf16
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import Experiment, conflicts_with, from_table
@@ -58,7 +59,7 @@ class Model:
     def from_run(cls, run: str | Path, device: str = "cpu", step: int | None = None) -> Model:
         """Load a model of a run folder: of a checkpoint, also if the run is not finished, or the final one.
 
-        The device is `auto`, `cpu`, `gpu`, or torch's name of one.
+        The device is `auto`, `cpu`, `gpu`, or torch's name of one, such as `mps`.
 
         Raises:
             UserError: when the folder has no readable model of this step, or there is no such device.
@@ -73,10 +74,10 @@ class Model:
             if (version := description["format"]) != FORMAT:
                 raise UserError(f"{folder} has format {version}, this version reads {FORMAT}; update atat-zoo")
             table, step = description["experiment"], int(description["step"])
-            context = Context(**description["context"], device=str(device))
+            context = Context(**description["context"], device=str(exact_device(device)))
         except (ValueError, KeyError, TypeError, OverflowError) as error:  # JSON of another shape
             raise unreadable(folder / DESCRIPTION, error) from error
-        weights = weights_of(folder, description, device)
+        weights = weights_of(folder, description, context.device)
         experiment = from_table(table, where=str(folder / DESCRIPTION))
         tokenizer = experiment.parts["tokenizer"].load(folder)
         if context.vocabulary_size != tokenizer.vocabulary_size:
@@ -94,6 +95,11 @@ class Model:
         module.eval()
         return cls(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=step)
 
+    @property
+    def device(self) -> torch.device:
+        """The device of the weights; what is computed around the network is on that of the context."""
+        return next(self.module.parameters()).device
+
     def writer(self, precision: Precision = "auto", compile: bool = False) -> Writer:
         """Return a writer with this model's weights.
 
@@ -109,7 +115,8 @@ class Model:
             length=self.context.length,
             special=self.experiment.data.special,
             device=self.context.device,
-            bf16=computes_in_bf16(precision, self.context.device),
+            network=self.device,
+            bf16=computes_in_bf16(precision, self.device),
         )
 
     def sample(
@@ -299,23 +306,3 @@ def compiled(module: nn.Module) -> nn.Module:
     twin.backbone = copy.copy(twin.backbone)
     twin.backbone.compile()
     return twin
-
-
-def torch_device(name: str) -> str:
-    """Return torch's name of a device, or raise `UserError` when there is none; `auto` is a GPU if there is one."""
-    if name == "auto":
-        name = "gpu" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device("cuda" if name == "gpu" else name)
-    except RuntimeError:
-        raise UserError(f"device {name!r} is none that torch knows; use cpu or gpu") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"device {name!r}: torch sees no GPU; use cpu")
-    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
-        raise UserError(f"device {name!r}: torch sees {count} of them, counted from 0; use another, or gpu")
-    return device.type if device.type == "cpu" else str(device)  # there is one CPU, whatever its number
-
-
-def device_name(device: str | torch.device) -> str:
-    """Return what a time belongs to: `cpu`, or the name that a GPU's driver gives it; `device` is torch's."""
-    return "cpu" if torch.device(device).type == "cpu" else torch.cuda.get_device_name(device)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from atat_zoo.devices import moved
 from atat_zoo.diffusion.adaptive import FORMS, DrawnMask, estimate, forward_surrogate
 from atat_zoo.diffusion.bounds import Estimate
 from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch
@@ -23,12 +24,12 @@ from atat_zoo.objectives.chunks import wide
 from atat_zoo.objectives.denoising import (
     DenoisingModule,
     Predictor,
-    StatefulParts,
     dense,
     importance_loss,
     metrics,
     normalised,
 )
+from atat_zoo.objectives.stateful import StatefulParts
 from atat_zoo.registry import Context
 
 
@@ -60,7 +61,7 @@ class AdaptiveModule(DenoisingModule):
         """Return the part of log w that does not depend on the text, float64 [L]."""
         bias = self.bias.values(length).double()
         log_w = -self.objective.strength * (bias - bias.mean())
-        return log_w if self.position is None else log_w + self.position[:length]
+        return log_w if self.position is None else log_w + moved(self.position[:length], log_w.device)
 
     def reverse(self, hidden: Tensor, where: Where, length: int) -> Tensor:
         """Return log ŵ [N] from the hidden states [N, D] of the masked positions of z, L = `length` tokens long.
@@ -71,7 +72,7 @@ class AdaptiveModule(DenoisingModule):
         by_position = self.by_position(length).detach().float()[pairs(where)[1]]
         with torch.autocast(hidden.device.type, enabled=False):
             log_reverse: Tensor = self.order_head(wide(hidden)).squeeze(-1)
-        return log_reverse + by_position
+        return moved(log_reverse, by_position.device) + by_position
 
     def look(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return −log p_θ(x_i | z) and log ŵ_i at the masked positions, each [N], by one pass of the network."""
@@ -93,12 +94,12 @@ class AdaptiveModule(DenoisingModule):
         noised = self.noised(repeated, drawn.masked, t, p, rate)
         if self.training:
             dropout = row_keys(self.context.seed, "dropout", batch.index)
-            set_keys(self.backbone, torch.cat([fold(dropout, j) for j in range(K)]))
+            set_keys(self.backbone, moved(torch.cat([fold(dropout, j) for j in range(K)]), self.device))
         return noised, drawn
 
     @override
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        self.begin(batch)
+        batch = self.begin(batch)
         K = self.repeats
         importance = self.importance(batch.tokens, batch.maskable, None)
         log_w = self.log_weights(importance).repeat(K, 1)
@@ -162,4 +163,6 @@ class _Denoiser(Predictor):
     @override
     def ordered(self, tokens: Tensor, t: Tensor | None, where: Where) -> tuple[Tensor, Tensor]:
         head_inputs = self.head_inputs(tokens, t).at(where)
-        return self.log_probs(head_inputs), self.module.reverse(head_inputs.hidden, where, tokens.shape[1])
+        return self.log_probs(head_inputs, tokens.device), self.module.reverse(
+            head_inputs.hidden, where, tokens.shape[1]
+        )

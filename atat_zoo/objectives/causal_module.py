@@ -15,6 +15,7 @@ from typing_extensions import override
 from atat_zoo.backbones.cache import Cache
 from atat_zoo.backbones.ngram import neighbours_of
 from atat_zoo.bounds import Bound
+from atat_zoo.devices import exact_device, moved
 from atat_zoo.diffusion.bounds import WeightedMask
 from atat_zoo.diffusion.contracts import BlockDecoder, Denoiser, NoisedBatch, NoiseLevels
 from atat_zoo.diffusion.positions import Where
@@ -23,7 +24,8 @@ from atat_zoo.errors import UserError
 from atat_zoo.noise import LinearNoise
 from atat_zoo.objectives import Batch, Objective
 from atat_zoo.objectives.causal import BlockObjective
-from atat_zoo.objectives.denoising import DenoisingModule, HeadInputs, Predictor, StatefulParts, golden_stride, metrics
+from atat_zoo.objectives.denoising import DenoisingModule, HeadInputs, Predictor, golden_stride, metrics
+from atat_zoo.objectives.stateful import StatefulParts
 from atat_zoo.registry import Context
 
 
@@ -62,7 +64,7 @@ class BlockModule(DenoisingModule):
 
     def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
         """Return hidden states [B, L, D] of one stream: every block reads z itself, earlier blocks included."""
-        return self.backbone(z, attention=one_stream(z.shape[1], self.size, z.device))
+        return self.read(z, attention=one_stream(z.shape[1], self.size, z.device))
 
     @override
     def head_inputs_of(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> HeadInputs:
@@ -70,7 +72,7 @@ class BlockModule(DenoisingModule):
         L = z.shape[1]
         positions = torch.arange(L, device=z.device).repeat(2)
         seen = two_streams(L, self.size, z.device)
-        hidden = self.backbone(torch.cat([z, x], dim=1), positions=positions, attention=seen)[:, :L]
+        hidden = self.read(torch.cat([z, x], dim=1), positions=positions, attention=seen)[:, :L]
         near = None if self.prior is None else self.neighbours(z, self.prior.reach, x)
         return HeadInputs(hidden, near)
 
@@ -94,7 +96,7 @@ class BlockModule(DenoisingModule):
 
     @override
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        self.begin(batch)
+        batch = self.begin(batch)
         noised, levels = self.mask(batch)
         weight = levels.weight if self.objective.weight == "nelbo" else torch.ones_like(levels.t)
         weight = weight.repeat_interleave(self.size, dim=1)
@@ -146,7 +148,7 @@ class AutoregressiveModule(DenoisingModule):
     def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
         """Return hidden states [B, L, D]; position i has read the start and z_j, j < i."""
         start = torch.full_like(z[:, :1], self.context.mask_id)
-        return self.backbone(torch.cat([start, z[:, :-1]], dim=1), attention="causal")
+        return self.read(torch.cat([start, z[:, :-1]], dim=1), attention="causal")
 
     @override
     def neighbours(self, z: Tensor, reach: int) -> Tensor:
@@ -158,7 +160,7 @@ class AutoregressiveModule(DenoisingModule):
     @override
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         # Every maskable token counts as masked.
-        self.begin(batch)
+        batch = self.begin(batch)
         x, maskable = batch.tokens, batch.maskable
         ones = torch.ones(len(x), device=x.device)
         noised = NoisedBatch(x=x, z=x, masked=maskable, maskable=maskable, t=ones, rate=ones, p=maskable.float())
@@ -221,7 +223,7 @@ class CachedBlocks(Predictor, BlockDecoder):
         super().__init__(module)
         self.size, self.seen, self.batch = size, window, batch
         self.cache, self.start = Cache(), 0
-        self.before = torch.full((batch, self.reach), self.mask_id, device=module.backbone.embedding.weight.device)
+        self.before = torch.full((batch, self.reach), self.mask_id, device=exact_device(module.device))
 
     @override
     def head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
@@ -257,7 +259,7 @@ class CachedBlocks(Predictor, BlockDecoder):
         if length > self.size:
             end = (position[-length:, None] // self.size + 1) * self.size
             mask = (position < end) & (position >= end - self.seen)
-        return self.module.backbone(inputs, positions=position[-length:], attention=mask, cache=self.cache)
+        return self.module.read(inputs, positions=position[-length:], attention=mask, cache=self.cache)
 
     @override
     def of(self, rows: Tensor) -> CachedBlocks:
@@ -275,7 +277,7 @@ class AutoregressivePredictor(BlockPredictor):
     def begin(self, batch: int, window: int) -> CachedTokens:
         # Reads the start.
         decoder = CachedTokens(self.module, 1, window, batch)
-        decoder.read(torch.full((batch, 1), self.mask_id, device=self.module.backbone.embedding.weight.device))
+        decoder.read(torch.full((batch, 1), self.mask_id, device=exact_device(self.module.device)))
         return decoder
 
 
@@ -292,7 +294,7 @@ class CachedTokens(CachedBlocks):
         if len(rows) == self.batch:
             return self
         decoder = CachedTokens(self.module, 1, self.seen, len(rows))
-        decoder.last, decoder.before = self.last[rows], self.before[rows]
+        decoder.last, decoder.before = self.last[moved(rows, self.last.device)], self.before[rows]
         return decoder
 
 

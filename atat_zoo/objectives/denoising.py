@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self, cast
 
+import attrs
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,13 +17,15 @@ from typing_extensions import override
 
 from atat_zoo.backbones.ngram import neighbours_of
 from atat_zoo.bounds import Bound
+from atat_zoo.devices import exact_device, has_float64, moved
 from atat_zoo.diffusion.bounds import Estimate, WeightedMask, average
-from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch, NoiseLevels, StatefulPart
+from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch, NoiseLevels
 from atat_zoo.diffusion.dropout import set_keys
 from atat_zoo.diffusion.positions import Where, pairs
 from atat_zoo.diffusion.randomness import row_keys, stratified, uniform
 from atat_zoo.objectives import Batch, ObjectiveModule, Observer
 from atat_zoo.objectives.chunks import in_chunks, rows_for, weighted_sum, wide
+from atat_zoo.objectives.stateful import StatefulParts, in_float64
 from atat_zoo.rates import NoiseRates
 from atat_zoo.registry import Context
 
@@ -30,18 +33,26 @@ Losses = Callable[..., dict[str, Tensor]]
 
 
 class HeadInputs(NamedTuple):
-    """What the head reads of positions, [B, L] or [N]; R is the reach of the backbone's prior."""
+    """What the head reads of positions, [B, L] or [N]; R is the reach of the backbone's prior.
+
+    The hidden states are on the network's device, and the neighbours where the tokens are.
+    """
 
     hidden: Tensor  # [..., D]
     neighbours: Tensor | None = None  # the visible ones, int64 [..., 2R], as `neighbours_of` has them; None without
 
     def at(self, where: Where) -> HeadInputs:
         """Return those of some positions; `where` is anything that indexes a tensor."""
-        return HeadInputs(self.hidden[where], None if self.neighbours is None else self.neighbours[where])
+        hidden = self.hidden[moved(where, self.hidden.device)]
+        return HeadInputs(hidden, None if self.neighbours is None else self.neighbours[where])
 
 
 class DenoisingModule(nn.Module, ObjectiveModule):
-    """An `ObjectiveModule` without its loss: the steps of a loss in their order, then the bound of the denoiser."""
+    """An `ObjectiveModule` without its loss: the steps of a loss in their order, then the bound of the denoiser.
+
+    Networks are on the device of the weights, and give what they compute of tokens to the device of these. Times, masks
+    and weights are where float64 is, as are the parts with a state in float64: see `atat_zoo.devices`.
+    """
 
     def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> None:
         super().__init__()
@@ -55,10 +66,34 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         self.stride = golden_stride(batch_size)
         self.stateful = StatefulParts()
 
-    def begin(self, batch: Batch) -> None:
-        """Give the dropout layers their keys for a training step."""
+    @override
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # What `to` and its like call. Parts in float64 stay where they are if the device has none.
+        if has_float64(fn(torch.empty(0)).device):
+            return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        modules = self._modules
+        self._modules = {name: each for name, each in modules.items() if each is None or not in_float64(each)}
+        try:
+            return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        finally:
+            self._modules = modules
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the networks."""
+        device: torch.device = self.backbone.embedding.weight.device
+        return device
+
+    def begin(self, batch: Batch) -> Batch:
+        """Give the dropout layers their keys for a training step; returns the batch on a device with float64."""
         if self.training:
-            set_keys(self, row_keys(self.context.seed, "dropout", batch.index))
+            set_keys(self, moved(row_keys(self.context.seed, "dropout", batch.index), self.device))
+        there = exact_device(batch.tokens.device)
+        if there == batch.tokens.device:
+            return batch
+        return attrs.evolve(
+            batch, **{name: moved(each, there) for name, each in attrs.asdict(batch, recurse=False).items()}
+        )
 
     # Times and noise levels
 
@@ -81,7 +116,8 @@ class DenoisingModule(nn.Module, ObjectiveModule):
 
     @override
     def importance(self, tokens: Tensor, maskable: Tensor, t: Tensor | None) -> Tensor:
-        return self.estimator(tokens, self.backbone.embedding(tokens).detach(), t, maskable)
+        own, t, maskable = moved((tokens, t, maskable), self.device)
+        return moved(self.estimator(own, self.backbone.embedding(own).detach(), t, maskable), tokens.device)
 
     def noised(self, batch: Batch, masked: Tensor, t: Tensor, p: Tensor, rate: Tensor | None = None) -> NoisedBatch:
         """Return the batch under a mask drawn with probabilities p, both [B, L]; the rate is 1 − α(t) unless given."""
@@ -110,13 +146,20 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         """Return what the head reads at every position, [B, L]."""
         return HeadInputs(self.hidden(z, t), None if self.prior is None else self.neighbours(z, self.prior.reach))
 
+    def read(self, *inputs: Tensor, **more: Any) -> Tensor:
+        """Return the backbone's hidden states [B, L, D] on its device, of inputs that may be on another."""
+        hidden: Tensor = self.backbone(
+            *moved(inputs, self.device), **{name: moved(each, self.device) for name, each in more.items()}
+        )
+        return hidden
+
     def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
         """Return the backbone's hidden states [B, L, D]; if t is None, it follows from the share of masked tokens."""
         if not self.backbone.reads_time:
-            return self.backbone(z)
+            return self.read(z)
         if t is None:
             t = self.noise.time_at((z == self.context.mask_id).float().mean(1))
-        return self.backbone(z, t.float())
+        return self.read(z, t.float())
 
     @property
     def prior(self) -> Any:
@@ -135,7 +178,9 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         The prior has counted the text of a training, and leaves out its true tokens x [N].
         """
         logits = wide(self.backbone.head(head_inputs.hidden))
-        return logits if head_inputs.neighbours is None else self.prior(logits, head_inputs.neighbours, x)
+        if head_inputs.neighbours is None:
+            return logits
+        return cast("Tensor", self.prior(logits, moved(head_inputs.neighbours, logits.device), x))
 
     def of_head_inputs(self, losses: Losses) -> Losses:
         """Return losses of logits as a function of hidden states, neighbours, true tokens and what else they read."""
@@ -151,8 +196,11 @@ class DenoisingModule(nn.Module, ObjectiveModule):
 
         The losses are of logits [n, V], tokens [n], hidden states [n, D] and `others` [n], whatever else they read.
         """
-        rows = rows_for(self.context.vocabulary_size, x.device)
-        return in_chunks(self.of_head_inputs(losses), rows, head_inputs.hidden, head_inputs.neighbours, x, *others)
+        hidden, neighbours = head_inputs
+        rows = rows_for(self.context.vocabulary_size, hidden.device)
+        read = moved((neighbours, x, *others), hidden.device)
+        found = in_chunks(self.of_head_inputs(losses), rows, hidden, *read)
+        return {name: moved(values, x.device) for name, values in found.items()}
 
     def weighted_loss(
         self,
@@ -170,16 +218,19 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         `chunked_losses`, with a `"loss"` and a `"cross_entropy"`; if None the latter is both.
         """
         where, shape, losses = noised.where, noised.x.shape, losses or cross_entropy
-        x, rows = noised.x[where], rows_for(self.context.vocabulary_size, noised.x.device)
+        x, hidden = noised.x[where], head_inputs.hidden
+        rows = rows_for(self.context.vocabulary_size, hidden.device)
         if len(x) <= rows or not torch.is_grad_enabled():
             of_masked = self.chunked_losses(head_inputs, x, losses, *others)
             loss, ce = (dense(where, of_masked[name], shape) for name in ("loss", "cross_entropy"))
             return normalised(weight * loss, batch), ce.detach()
         learned = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        inputs = (head_inputs.neighbours, x, *others)
+        given = moved(weight[where], hidden.device)
+        inputs = moved((head_inputs.neighbours, x, *others), hidden.device)
         losses = self.compile_losses(self.of_head_inputs(losses))
-        total, of_masked = weighted_sum(losses, rows, weight[where], learned, head_inputs.hidden, *inputs)
-        return total / len(noised.x) / batch.mean_maskable, dense(where, of_masked["cross_entropy"], shape)
+        total, of_masked = weighted_sum(losses, rows, given, learned, hidden, *inputs)
+        total, ce = moved((total, of_masked["cross_entropy"]), x.device)
+        return total / len(noised.x) / batch.mean_maskable, dense(where, ce, shape)
 
     @override
     def cross_entropy(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
@@ -238,8 +289,9 @@ class DenoisingModule(nn.Module, ObjectiveModule):
 
         def of_logits(logits: Tensor, true: Tensor, _: Tensor, *shown: Tensor) -> dict[str, Tensor]:
             if observe is not None:
-                weight, row = shown
-                observe(log_probs=logits.log_softmax(-1), tokens=true, weight=weight, row=row)
+                weight, row = moved(shown, tokens.device)
+                log_probs, of_text = moved((logits.log_softmax(-1), true), tokens.device)
+                observe(log_probs=log_probs, tokens=of_text, weight=weight.double(), row=row)
             return self.token_bounds(logits, true, method.quantity)
 
         averages = average(at_masked, tokens, masks, self.context.mask_id)
@@ -297,28 +349,6 @@ def metrics(noised: NoisedBatch, ce: Tensor, diffusion_loss: Tensor, loss: Tenso
     }
 
 
-class StatefulParts:
-    """The stateful parts of an objective, and their statistics of the current step."""
-
-    def __init__(self, **parts: Any) -> None:
-        self.parts = {name: part for name, part in parts.items() if isinstance(part, StatefulPart)}
-        self.totals: dict[str, Tensor] = {}
-
-    def observe(self, noised: NoisedBatch, ce: Tensor) -> None:
-        """Add the statistics of a micro-batch, with its cross-entropy [B, L]."""
-        for name, part in self.parts.items():
-            statistics = part.statistics(noised, ce.detach())
-            self.totals[name] = self.totals[name] + statistics if name in self.totals else statistics
-
-    def end_step(self, reduce: Callable[[Tensor], None], progress: float) -> None:
-        """Update the parts with the sums over micro-batches and, by `reduce`, over ranks."""
-        for name, part in self.parts.items():
-            total = self.totals.pop(name, None)
-            if total is not None:
-                reduce(total)
-                part.update(total, progress)
-
-
 def golden_stride(strata: int) -> int:
     """Return the smallest stride from N/φ upwards that visits all N strata."""
     golden = round(strata * 0.618034)
@@ -353,16 +383,17 @@ class Predictor(Denoiser):
         """Return what the head reads at every position, [B, L]."""
         return self.module.head_inputs(tokens, t)
 
-    def log_probs(self, head_inputs: HeadInputs) -> Tensor:
-        """Return log-probabilities of N positions, [N, V]."""
-        return self.module.logits(head_inputs).log_softmax(-1)
+    def log_probs(self, head_inputs: HeadInputs, device: torch.device) -> Tensor:
+        """Return log-probabilities of N positions, [N, V], on the device of the text."""
+        return moved(self.module.logits(head_inputs).log_softmax(-1), device)
 
     @override
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        return self.log_probs(self.head_inputs(tokens, t).at(where))
+        return self.log_probs(self.head_inputs(tokens, t).at(where), tokens.device)
 
     @override
     def everywhere(self, tokens: Tensor, t: Tensor | None, where: Where, visible: Where) -> tuple[Tensor, Tensor]:
         head_inputs = self.head_inputs(tokens, t)
         logits = self.module.logits(head_inputs.at(visible))
-        return self.log_probs(head_inputs.at(where)), -F.cross_entropy(logits, tokens[visible], reduction="none")
+        loss = F.cross_entropy(logits, moved(tokens[visible], logits.device), reduction="none")
+        return self.log_probs(head_inputs.at(where), tokens.device), -moved(loss, tokens.device)

@@ -20,8 +20,9 @@ from atat_zoo.masking import VisibleTextMasking
 from atat_zoo.noise import LinearNoise
 from atat_zoo.objectives import Batch
 from atat_zoo.objectives.chunks import wide
-from atat_zoo.objectives.denoising import DenoisingModule, StatefulParts, importance_loss, metrics
+from atat_zoo.objectives.denoising import DenoisingModule, importance_loss, metrics
 from atat_zoo.objectives.masked import D3PMObjective, MDLMObjective, MLMObjective, SEDDObjective
+from atat_zoo.objectives.stateful import StatefulParts
 from atat_zoo.registry import Context
 
 
@@ -42,7 +43,7 @@ class MDLMModule(DenoisingModule):
 
     @override
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        self.begin(batch)
+        batch = self.begin(batch)
         # 1. A time for each row, and by it how much of the row is masked.
         levels = self.levels(self.times(batch.index), batch)
         # 2. Which tokens are masked, by their importance.
@@ -124,7 +125,7 @@ class MLMModule(DenoisingModule):
 
     @override
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        self.begin(batch)
+        batch = self.begin(batch)
         n = batch.maskable.sum(1)
         k = (self.rate * n).round().long().clamp(min=1).minimum(n)  # 0 where a row has nothing maskable
         order = uniform_order(batch.maskable, row_keys(self.context.seed, "mask", batch.index))
@@ -166,7 +167,7 @@ class SEDDModule(DenoisingModule):
 
     @override
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        self.begin(batch)
+        batch = self.begin(batch)
         levels = self.levels(self.times(batch.index), batch)
         noised = self.masked_uniformly(batch, levels.t, levels.rate)
         weight = levels.weight if self.weight == "nelbo" else torch.ones_like(levels.rate)
@@ -184,14 +185,14 @@ class SEDDModule(DenoisingModule):
 
 
 def step_kl(log_p: Tensor, log_mu: Tensor, beta: Tensor) -> Tensor:
-    """Return KL(q(x_s | x_t, x) ‖ p_θ(x_s | x_t)) at masked positions, nats, float64 [N].
+    """Return KL(q(x_s | x_t, x) ‖ p_θ(x_s | x_t)) at masked positions, nats, in β's precision [N].
 
     Computed as −β log p̃(x) − (1 − β) log1p(βμ/(1 − β)), which is accurate for small β or small μ; at β = 1 the
     second term is 0. All are [N]: log p̃_θ(x) of the clean token among V + 1 outcomes, log μ of the mask, and β in
-    [0, 1], float64.
+    [0, 1], float64, or float32 on a device without it.
     """
     stay = 1 - beta
-    odds = beta * log_mu.double().exp() / stay.clamp(min=torch.finfo(stay.dtype).tiny)
+    odds = beta * log_mu.to(beta.dtype).exp() / stay.clamp(min=torch.finfo(stay.dtype).tiny)
     return -beta * log_p - stay * odds.log1p()
 
 
@@ -226,7 +227,7 @@ class D3PMModule(DenoisingModule):
 
     @override
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        self.begin(batch)
+        batch = self.begin(batch)
         T = self.steps
         i = (self.times(batch.index).double() * T).ceil().long().clamp(1, T)
         noised = self.masked_uniformly(batch, (i / T).float())

@@ -15,6 +15,7 @@ from typing_extensions import override
 from atat_zoo.backbones.cache import Cache
 from atat_zoo.backbones.ngram import neighbours_of
 from atat_zoo.curricula import ExponentialWeighting
+from atat_zoo.devices import moved
 from atat_zoo.diffusion.bounds import WeightedMask, average
 from atat_zoo.diffusion.positions import pairs, to_host
 from atat_zoo.diffusion.randomness import fold, part_of, row_keys, uniform
@@ -24,11 +25,11 @@ from atat_zoo.objectives.denoising import (
     DenoisingModule,
     HeadInputs,
     Predictor,
-    StatefulParts,
     dense,
     importance_loss,
     metrics,
 )
+from atat_zoo.objectives.stateful import StatefulParts
 from atat_zoo.position_sets import StridedPositionSets
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ class SetCausalModule(DenoisingModule):
 
         def read(part: Roles, others: int = 0) -> Tensor:
             tokens, positions, attention = carriers(part, self.context.mask_id, others)
-            hidden: Tensor = self.backbone(tokens, positions=positions, attention=attention)
+            hidden = self.read(tokens, positions=positions, attention=attention)
             return hidden[:, : part.turn.shape[1] - 1]
 
         if ascending or not len(of.alone):
@@ -127,7 +128,7 @@ class SetCausalModule(DenoisingModule):
         there = [rows.to(of.turn.device, non_blocking=True) for rows in groups]
         parts = [Roles(*(each[rows] for each in of)) for rows in there]
         hidden = [read(part, others_of(needed[rows], part)) for part, rows in zip(parts, groups, strict=True)]
-        return torch.cat(hidden)[torch.cat(there).argsort()]
+        return torch.cat(hidden)[moved(torch.cat(there).argsort(), self.device)]
 
     @override
     def head_inputs(self, z: Tensor, t: Tensor | None) -> HeadInputs:
@@ -207,7 +208,7 @@ class SetsModule(SetCausalModule):
 
     @override
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        self.begin(batch)
+        batch = self.begin(batch)
         # 1. The turn of every position.
         turns = self.turns(batch)
         free = turns >= 0
@@ -317,16 +318,16 @@ class WritingPredictor(Predictor):
         is_content = content.gather(1, positions)
         read = F.pad(tokens, (1, 0), value=self.mask_id).gather(1, positions)
         cache = TurnCache(texts, self.rows, host_rows, count)
-        hidden = self.module.backbone(read, positions=positions, attention=cache.attention(is_content), cache=cache)
+        hidden = self.module.read(read, positions=positions, attention=cache.attention(is_content), cache=cache)
         cache.finish(new)
         slot = torch.zeros_like(order).scatter_(
             1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)
         )
-        head_inputs = HeadInputs(hidden[row, slot[row, position]])
+        head_inputs = HeadInputs(hidden).at((row, slot[row, position]))
         if self.module.prior is not None:
             near = neighbours_of(tokens, self.module.prior.reach, self.mask_id)
             head_inputs = HeadInputs(head_inputs.hidden, near[row, position])
-        return self.log_probs(head_inputs)
+        return self.log_probs(head_inputs, tokens.device)
 
 
 class Texts:
@@ -382,14 +383,14 @@ class TurnCache(Cache):
             stored.append([new.new_zeros(B, new.shape[1], L + 1, new.shape[3]) for new in (keys, values)])
         if (more := self.width - stored[layer][0].shape[2]) > 0:
             stored[layer] = [F.pad(old, (0, 0, 0, more)) for old in stored[layer]]
-        joined = []
+        joined, rows = [], moved(self.rows, keys.device)
         for old, new in zip(stored[layer], (keys, values), strict=True):
             if self.even:
                 old[:, :, self.most : self.width] = new
             else:
-                rows = torch.arange(len(new), device=new.device) if self.rows is None else self.rows
-                old[rows[:, None], :, self.place] = new.transpose(1, 2).to(old.dtype)
-            joined.append((old if self.rows is None else old[rows])[:, :, : self.width].to(new.dtype))
+                own = torch.arange(len(new), device=new.device) if rows is None else rows
+                old[own[:, None], :, moved(self.place, new.device)] = new.transpose(1, 2).to(old.dtype)
+            joined.append((old if rows is None else old[rows])[:, :, : self.width].to(new.dtype))
         return joined[0], joined[1]
 
     def finish(self, new: Tensor) -> None:

@@ -26,7 +26,8 @@ class Context:
             when a saved model is built again.
         steps: optimizer steps of the training, for parts that follow its progress.
         seed: the experiment's seed, for initial values.
-        device: the device of the parts, in torch's notation.
+        device: where everything but the networks is computed, in torch's notation: on their device, or on the CPU if
+            that has no float64; see `atat_zoo.devices`.
         tokenizer: the `TokenizerModel` of the text, or None where there is none; not saved with a model.
         shifted: whether the objective reads at each place the token before it; `assemble` says so, and it is not saved.
     """

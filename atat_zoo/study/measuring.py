@@ -18,6 +18,7 @@ from torch import Tensor
 
 from atat_zoo.data.build import build
 from atat_zoo.data.sequences import held_out
+from atat_zoo.devices import device_name, torch_device
 from atat_zoo.errors import UserError
 from atat_zoo.measure.compare import MeasuredRun, numbers_of
 from atat_zoo.measure.metrics import reading
@@ -25,7 +26,6 @@ from atat_zoo.measure.ngram import NGramNats
 from atat_zoo.measure.policy import measure_policy
 from atat_zoo.measure.text import check_evaluation, digest
 from atat_zoo.model import Model
-from atat_zoo.model.model import device_name, torch_device
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.evaluation import MetricValue
 from atat_zoo.results.naming import POLICY_BOUND, POLICY_LIKELIHOOD

@@ -12,8 +12,8 @@ from typing import Any
 import attrs
 
 from atat_zoo import parsing
+from atat_zoo.devices import device_name, torch_device
 from atat_zoo.errors import UserError
-from atat_zoo.model.model import device_name, torch_device
 from atat_zoo.results.history import history
 from atat_zoo.results.store import finite
 from atat_zoo.run import locks, sha256_of, write_json
@@ -253,7 +253,7 @@ def _seconds_per_step(run: StudyRun) -> float | None:
     if any(here[key] != there.get(key) for key in ("processor", "cores")):
         return None
     past = history(run.folder, run.experiment)
-    device = device_name(torch_device("cpu" if run.experiment.train.device == "cpu" else "auto"))
+    device = device_name(torch_device(run.experiment.train.device))
     if past.computed.get("device", device) != device:
         return None
     return past.seconds / past.clock[-1][0] if past.seconds else None

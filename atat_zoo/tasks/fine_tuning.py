@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from atat_zoo.devices import moved
 from atat_zoo.diffusion.dropout import set_keys
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.model import Model
@@ -100,7 +101,7 @@ def fine_tuned(
     attends &= not getattr(model.experiment.parts["backbone"], "both_ways_only", False)
     fill = None if attends else max(map(len, rows))
     network = copy.deepcopy(module.backbone)
-    whole = NetworkWithHead(network, model.context.mask_id, outputs, fill=fill, seed=seed).to(model.context.device)
+    whole = NetworkWithHead(network, model.context.mask_id, outputs, fill=fill, seed=seed).to(model.device)
     weights = [p for p in whole.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=recipe.learning_rate, weight_decay=0.01)
     steps = steps_of(len(rows), recipe)
@@ -114,9 +115,9 @@ def fine_tuned(
     done = 0
     for epoch in range(recipe.epochs):
         for some in torch.randperm(len(rows), generator=draw).split(recipe.batch_size):
-            set_keys(network, row_keys(seed, "dropout", (epoch * len(rows) + some).to(model.context.device)))
+            set_keys(network, row_keys(seed, "dropout", (epoch * len(rows) + some).to(model.device)))
             logits = whole([rows[i] for i in some.tolist()])
-            loss = loss_of(logits, labels[some].to(model.context.device))
+            loss = loss_of(logits, moved(labels[some], model.device))
             loss.backward()
             nn.utils.clip_grad_norm_(weights, 1.0)
             optimizer.step()

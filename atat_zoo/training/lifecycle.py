@@ -29,6 +29,7 @@ from composer.utils import dist
 from composer.utils.checkpoint import save_checkpoint
 from torch import Tensor, nn
 
+from atat_zoo.devices import reset_peak_memory
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import TrainSpec
 from atat_zoo.run import RunFolder
@@ -188,9 +189,7 @@ class MetricsWriter(Callback):
         # The peak of a run includes the time before it was continued.
         lines = self.folder.read_metrics(damaged=True)  # another rank may read before they are cut
         self.peak = max((int(line.get("peak_memory", 0)) for line in lines), default=0)
-        device = _device_of(state)
-        if device.type == "cuda":  # forget the peak of another training in this process
-            torch.cuda.reset_peak_memory_stats(device)
+        reset_peak_memory(_device_of(state))  # of another training in this process
 
     def batch_start(self, state: State, logger: Logger) -> None:
         """Start the clock; an evaluation between two steps does not count."""

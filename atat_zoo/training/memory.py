@@ -12,22 +12,42 @@ from composer import Trainer
 from torch.distributed.checkpoint import state_dict
 from typing_extensions import override
 
+from atat_zoo import devices
 from atat_zoo.data.stream import refuse_sizes
+from atat_zoo.devices import torch_device
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import Experiment
 from atat_zoo.machine import lacking, require
-from atat_zoo.model.model import torch_device
 from atat_zoo.tasks import require as require_tasks
 
 # Parameters of glibc's mallopt, from malloc.h.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 
 
+# Composer's names of the kinds of devices that it trains on.
+COMPOSER = {"cpu": "cpu", "cuda": "gpu", "mps": "mps"}
+
+
 def device_of(wanted: str) -> str:
     """Return torch's name of the device of this process, from `train.device`."""
-    if wanted == "gpu" and not torch.cuda.is_available():
+    if wanted == "gpu" and not torch.accelerator.is_available():
         raise UserError('train.device = "gpu", but torch sees no GPU; use "auto" or "cpu"')
-    return "cpu" if torch_device(wanted) == "cpu" else f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+    try:
+        device = torch.device(torch_device(wanted))
+    except UserError as error:
+        raise UserError(f"train.device: {error}") from None
+    if device.type not in COMPOSER:
+        if wanted == "auto":
+            return "cpu"
+        known = ", ".join(f'"{name}"' for name in COMPOSER.values())
+        problem = f'train.device = "{wanted}": Composer, which trains, has no device of the kind {device.type!r}'
+        raise UserError(f"{problem}; use one of {known}")
+    if device.index is not None:
+        raise UserError(
+            f'train.device = "{wanted}": a process takes the GPU of its rank; use "gpu", and say by the environment '
+            "variable CUDA_VISIBLE_DEVICES which there are"
+        )
+    return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device.type == "cuda" else device.type
 
 
 def check(experiment: Experiment, device: str, ranks: int) -> None:
@@ -40,7 +60,7 @@ def check(experiment: Experiment, device: str, ranks: int) -> None:
     if problems := lacking((experiment.parts["optimizer"], *spec.parts)):
         raise UserError("\n".join(problems))
     require_tasks(experiment.evaluation.tasks, experiment)
-    if device == "cpu":
+    if not device.startswith("cuda"):
         _require_activations(experiment, ranks)
     if spec.compile:
         _require_compiler()
@@ -60,12 +80,12 @@ def _require_compiler() -> None:
 
 
 def _require_activations(experiment: Experiment, ranks: int) -> None:
-    """Refuse micro-batches if what every layer keeps of them does not fit into the memory of a CPU."""
+    """Refuse micro-batches if what every layer keeps of them does not fit into this machine's memory."""
     rows = experiment.train.rows_at_once(ranks)
     if rows == "auto":
         raise UserError(
-            'train.microbatch_size = "auto" finds out what fits into the memory of a GPU, and this training has none; '
-            "choose a number"
+            'train.microbatch_size = "auto" finds out what fits into the memory of a CUDA GPU, and this training has '
+            "none; choose a number"
         )
     shape = getattr(experiment.parts["backbone"], "shape", None)
     if shape is None:
@@ -100,12 +120,12 @@ def forget_old_shapes() -> None:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the peak memory so far, in bytes: of torch's allocator on a GPU, of this process's resident set on a CPU.
+    """Return the peak memory so far, in bytes: of torch's allocator on a GPU, else of this process's resident set.
 
-    It excludes workers of the loader and other processes, and on a GPU the CUDA context.
+    It excludes workers of the loader and other processes, and on a GPU the CUDA context. Apple's GPU counts no peak.
     """
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
+    if (allocated := devices.peak_memory(device)) is not None:
+        return allocated
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     # Linux counts in KiB, macOS in bytes.
     return peak if sys.platform == "darwin" else peak * 1024

@@ -14,6 +14,7 @@ from composer import Callback, Logger, State
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
+from atat_zoo.devices import synchronize
 from atat_zoo.run import write_json
 
 WARM = 3  # steps before the first that is profiled: they allocate, and compile
@@ -43,12 +44,12 @@ class Profile(Callback):
         self.operations: list[tuple[str, float, int]] = []  # name, its own seconds, calls
         self._profiler: Any = None
         self._since = 0.0
-        self._gpu = False
+        self._gpu, self._device = False, torch.device("cpu")
 
     def before_dataloader(self, state: State, logger: Logger) -> None:
         """Begin a step."""
         if self.done == WARM:
-            self._gpu = state.device.name == "gpu"
+            self._gpu, self._device = state.device.name == "gpu", next(state.model.parameters()).device
             activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._gpu else [])]
             self._profiler = profile(activities=activities)
             self._profiler.__enter__()
@@ -99,6 +100,5 @@ class Profile(Callback):
         return [*found, f"the trace is {self.folder / 'trace.json'}; open it in https://ui.perfetto.dev"]
 
     def _now(self) -> float:
-        if self._gpu:
-            torch.cuda.synchronize()
+        synchronize(self._device)
         return time.perf_counter()

@@ -19,11 +19,11 @@ from atat_zoo.data import manifest as shards
 from atat_zoo.data.build import build
 from atat_zoo.data.neighbours import count_table
 from atat_zoo.data.stream import TokenStream, train_loader
+from atat_zoo.devices import device_name, exact_device
 from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.errors import UserError, clip
 from atat_zoo.experiment import Experiment
 from atat_zoo.model import Model
-from atat_zoo.model.model import device_name
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.results.evaluation import Evaluation
@@ -39,7 +39,15 @@ from atat_zoo.training.composer_model import SkippedRows, ZooModel, prepare
 from atat_zoo.training.continuing import Loading, continued, inert, record
 from atat_zoo.training.evaluator import Evaluations, Evaluator, log_evaluation
 from atat_zoo.training.finetuning import InitialWeights
-from atat_zoo.training.memory import ZooTrainer, check, device_of, forget_old_shapes, keep_freed_memory, let_go
+from atat_zoo.training.memory import (
+    COMPOSER,
+    ZooTrainer,
+    check,
+    device_of,
+    forget_old_shapes,
+    keep_freed_memory,
+    let_go,
+)
 from atat_zoo.training.utilisation import Utilisation, peak_flops
 
 
@@ -167,7 +175,7 @@ def _run(
         count_table=partial(count_table, data),
         steps=spec.steps,
         seed=experiment.seed,
-        device=device,
+        device=str(exact_device(device)),
         tokenizer=experiment.parts["tokenizer"].load(data),
     )
     with _quiet():
@@ -201,7 +209,8 @@ def _run(
         interruption = Interruption(partial(lifecycle.asked_to_stop, reporter.message))
         checkpoints = lifecycle.Checkpoints(folder, spec, interruption, evaluator.write)
         ours, loggers = _callbacks(model, evaluator, reporter)
-        trainer = _trainer(evaluator, model, loader, [*ours, *callbacks, checkpoints], loggers, Loading(checkpoint))
+        ours = [*ours, *callbacks, checkpoints]
+        trainer = _trainer(evaluator, device, model, loader, ours, loggers, Loading(checkpoint))
         if checkpoint:
             done = trainer.state.timestamp.batch.value
             if rank == 0:
@@ -321,9 +330,15 @@ def _before(experiment: Experiment) -> str:
 
 
 def _trainer(
-    evaluator: Evaluator, model: ZooModel, loader: Any, callbacks: list[Any], loggers: list[Any], loading: Loading
+    evaluator: Evaluator,
+    device: str,
+    model: ZooModel,
+    loader: Any,
+    callbacks: list[Any],
+    loggers: list[Any],
+    loading: Loading,
 ) -> Trainer:
-    experiment, device = evaluator.experiment, evaluator.context.device
+    experiment, kind = evaluator.experiment, torch.device(device).type
     spec = experiment.train
     optimizer = experiment.parts["optimizer"].build(model)
     clip = [GradientClipping(clipping_type="norm", clipping_threshold=spec.clip)] if spec.clip else []
@@ -340,8 +355,8 @@ def _trainer(
             schedulers=experiment.parts["schedule"].build(optimizer, spec.steps),
             step_schedulers_every_batch=True,
             max_duration=f"{spec.steps}ba",
-            device="cpu" if device == "cpu" else "gpu",
-            precision="amp_bf16" if device != "cpu" and model.bf16 else "fp32",
+            device=COMPOSER[kind],
+            precision="amp_bf16" if kind == "cuda" and model.bf16 else "fp32",
             device_train_microbatch_size=spec.rows_at_once(dist.get_world_size()),
             algorithms=[*clip, *(algorithm.build() for algorithm in spec.algorithms)],
             callbacks=[*callbacks, loading],

@@ -10,9 +10,9 @@ that its time lowers the figure.
 from typing import Any
 
 import attrs
-import torch
 from composer.utils import dist
 
+from atat_zoo.devices import device_name
 from atat_zoo.experiment import Experiment
 
 # Dense bf16 TFLOP/s of a device, half of what a datasheet says “with sparsity”, by the name that its driver gives it,
@@ -55,9 +55,7 @@ def peak_flops(experiment: Experiment, device: str, bf16: bool) -> float | None:
     """Return the most FLOP/s of a device, a torch name; None where that is not known: on a CPU, or not in bf16."""
     if experiment.train.peak_flops is not None:
         return 1e12 * experiment.train.peak_flops
-    if not bf16 or not device.startswith("cuda"):
-        return None
-    peak = PEAKS.get(torch.cuda.get_device_name(device).removeprefix("NVIDIA ").strip())
+    peak = PEAKS.get(device_name(device).removeprefix("NVIDIA ").strip()) if bf16 else None
     return peak and 1e12 * peak
 
 

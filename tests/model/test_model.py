@@ -1,4 +1,4 @@
-"""A model folder: what is saved is what is loaded, and nothing is unpickled; and the names of devices."""
+"""A model folder: what is saved is what is loaded, and nothing is unpickled."""
 
 import hashlib
 import json
@@ -17,10 +17,8 @@ from atat_zoo import UserError
 from atat_zoo.bounds import ExactKBound
 from atat_zoo.experiment import from_table
 from atat_zoo.model import Model
-from atat_zoo.model.model import torch_device
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context
-from atat_zoo.training.memory import device_of
 from tests.drawn import drawn_batch
 from tests.model.making import SMALL
 
@@ -258,31 +256,3 @@ def test_parts_that_do_not_fit_the_model_or_each_other_are_refused():
     assert len(model.sample(1, sampler="uncertainty_guided", guidance=guidance).texts) == 1
     with pytest.raises(UserError, match="'ancestral' does not; set sampler"):
         model.infill("a[MASK]", sampler="ancestral", guidance=guidance)
-
-
-@pytest.mark.parametrize(("there", "device"), [(True, "cuda"), (False, "cpu")])
-def test_auto_is_a_gpu_if_there_is_one(monkeypatch, there, device):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: there)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: int(there))
-    assert torch_device("auto") == device
-    monkeypatch.setenv("LOCAL_RANK", "3")
-    assert device_of("auto") == ("cuda:3" if there else "cpu")
-    assert device_of("cpu") == "cpu"
-
-
-@pytest.mark.parametrize("name", ["", "foo", "cpu:x", "gpu:0"])
-def test_what_is_no_device_is_a_sentence(name):
-    with pytest.raises(UserError, match=f"device '{name}' is none that torch knows; use cpu or gpu"):
-        torch_device(name)
-
-
-def test_a_gpu_must_be_there(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert (torch_device("gpu"), torch_device("cuda:1")) == ("cuda", "cuda:1")
-    with pytest.raises(UserError, match="device 'cuda:2': torch sees 2 of them, counted from 0; use another, or gpu"):
-        torch_device("cuda:2")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UserError, match="device 'cuda:1': torch sees no GPU; use cpu"):
-        torch_device("cuda:1")
-    assert torch_device("cpu") == torch_device("cpu:3") == "cpu"  # there is one

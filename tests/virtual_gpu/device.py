@@ -5,6 +5,8 @@
         module.loss(batch)["loss"].backward()
     assert not gpu.waits
 
+One that is `narrow` is as Apple's: it refuses float64, and what torch has for CUDA alone.
+
 An operation with tensors of both devices is refused as CUDA refuses it. What makes the host wait until the GPU has
 finished its queue is counted, and so is what the host sends. Of operations it knows what the dispatcher sees; what a
 kernel of CUDA does inside is from its source, in `WAITS`. Autocast casts nothing here, as it asks C++ for the device.
@@ -16,6 +18,7 @@ from collections import Counter
 from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from unittest import mock
 
 import attrs
@@ -25,8 +28,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 import atat_zoo
+from atat_zoo import devices
 
 CUDA = torch.device("cuda", 0)
+APPLE = SimpleNamespace(is_available=lambda: True, device_count=lambda: 1)  # as much of it as `torch.mps` has
 # The size of their result, or the result itself, depends on data and is read by the host.
 WAITS = {
     "_local_scalar_dense",  # item, float, int, bool, an `if`
@@ -41,6 +46,14 @@ ROOTS = (PACKAGE, str(Path(TORCH).parent), str(Path(__file__).parents[2]))
 
 class MixedDevicesError(RuntimeError):
     """An operation has tensors of the CPU and of the GPU."""
+
+
+class NoFloat64Error(TypeError):
+    """A tensor of the GPU would be in float64, which it does not have."""
+
+
+def only_cuda(*_, **__):
+    raise AssertionError(f"{place()} asks for what torch has for CUDA alone")
 
 
 class VirtualTensor(torch.Tensor):
@@ -91,8 +104,9 @@ class VirtualGPU(TorchDispatchMode):
 
     active = None
 
-    def __init__(self):
+    def __init__(self, narrow=False):
         super().__init__()
+        self.narrow = narrow
         self.waits, self.uploads = Counter(), Counter()
 
     def __enter__(self):
@@ -102,8 +116,13 @@ class VirtualGPU(TorchDispatchMode):
         if gc.isenabled():
             gc.disable()
             self.around.callback(gc.enable)
-        for name in ("_lazy_init", "max_memory_allocated", "reset_peak_memory_stats"):
-            self.around.enter_context(mock.patch(f"torch.cuda.{name}", return_value=0))
+        self.around.enter_context(mock.patch("torch.cuda._lazy_init"))
+        for name in ("max_memory_allocated", "reset_peak_memory_stats", "get_device_name", "synchronize", "Stream"):
+            made = only_cuda if self.narrow else mock.Mock(return_value=0)
+            self.around.enter_context(mock.patch(f"torch.cuda.{name}", made))
+        if self.narrow:
+            self.around.enter_context(mock.patch.object(devices, "WITHOUT_FLOAT64", {"cuda"}))
+            self.around.enter_context(mock.patch.object(devices, "_module", return_value=APPLE))
         self.around.enter_context(mock.patch.object(VirtualGPU, "active", self))
         self.around.enter_context(torch.autograd.set_multithreading_enabled(False))
         self.around.enter_context(torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH))
@@ -144,6 +163,8 @@ class VirtualGPU(TorchDispatchMode):
             self.copied(name, args, kwargs, to)
         changed = {"device": "cpu"} if to else {}
         if kwargs.get("pin_memory"):  # which wants a driver
+            if self.narrow:
+                only_cuda()
             changed["pin_memory"] = None
         made = function(*map(held, args), **{key: held(value) for key, value in kwargs.items()} | changed)
         if to == "cpu" or not (to or virtual) or (name == "copy_" and not isinstance(args[0], VirtualTensor)):
@@ -187,7 +208,7 @@ class VirtualGPU(TorchDispatchMode):
         if isinstance(data, VirtualTensor) or device is None or torch.device(device).type == "cpu":
             return make(data, dtype=dtype, device=device, **options)
         self.uploaded()
-        return VirtualTensor(make(data, dtype=dtype, **options))
+        return there(make(data, dtype=dtype, **options), {})
 
 
 @cache
@@ -215,6 +236,8 @@ def there(made, own):
         return type(made)(there(each, own) for each in made)
     if not isinstance(made, torch.Tensor):
         return made
+    if VirtualGPU.active.narrow and made.dtype == torch.float64:
+        raise NoFloat64Error(f"the device has no float64, at {place()}")
     return own[id(made)] if id(made) in own else VirtualTensor(made)
 
 
@@ -235,16 +258,30 @@ def on_cpu(values):
     return tree_map_only(VirtualTensor, lambda tensor: tensor.held, values)
 
 
+def leaving(module):
+    """Return the identities of the tensors that `module.to` would move."""
+    own, found = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}, set()
+
+    def see(tensor):
+        if id(tensor) not in own:  # which device is it?
+            return VirtualTensor(tensor)
+        found.add(id(tensor))
+        return tensor
+
+    module._apply(see)
+    return found
+
+
 def to_gpu(value):
     """Return a tensor, a batch of them or a module on the GPU, which is not counted; a module is changed."""
     if isinstance(value, torch.nn.Module):
-        moved = {}  # by identity: weights that are tied stay so
+        moved, going = {}, leaving(value)  # by identity: weights that are tied stay so
         for module in value.modules():
             for own in (module._parameters, module._buffers):
                 for name, tensor in own.items():
-                    if tensor is not None and not isinstance(tensor, VirtualTensor):
+                    if id(tensor) in going and not isinstance(tensor, VirtualTensor):
                         if id(tensor) not in moved:
-                            moved[id(tensor)] = VirtualTensor(tensor.detach())
+                            moved[id(tensor)] = there(tensor.detach(), {})
                             if isinstance(tensor, torch.nn.Parameter):
                                 moved[id(tensor)] = torch.nn.Parameter(moved[id(tensor)], tensor.requires_grad)
                         own[name] = moved[id(tensor)]
@@ -253,5 +290,5 @@ def to_gpu(value):
         tensors = {name: to_gpu(each) for name, each in attrs.asdict(value, recurse=False).items()}
         return attrs.evolve(value, **tensors)
     return tree_map_only(
-        torch.Tensor, lambda tensor: tensor if isinstance(tensor, VirtualTensor) else VirtualTensor(tensor), value
+        torch.Tensor, lambda tensor: tensor if isinstance(tensor, VirtualTensor) else there(tensor, {}), value
     )

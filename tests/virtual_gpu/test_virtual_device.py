@@ -6,7 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from tests.virtual_gpu.device import CUDA, MixedDevicesError, VirtualGPU, VirtualTensor, on_cpu, to_gpu
+from atat_zoo import devices
+from tests.virtual_gpu.device import (
+    CUDA,
+    MixedDevicesError,
+    NoFloat64Error,
+    VirtualGPU,
+    VirtualTensor,
+    on_cpu,
+    to_gpu,
+)
 
 X = torch.arange(6.0).view(2, 3)
 MASK = X > 2
@@ -199,3 +208,31 @@ def test_afterwards_all_is_as_it_was():
     with VirtualGPU():
         assert torch.tensor is not before[0]
     assert (torch.tensor, torch.as_tensor, torch.cuda._lazy_init, gc.isenabled()) == before
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        lambda x: x.double(),
+        lambda x: x.sum(dtype=torch.float64),
+        lambda x: torch.zeros(2, dtype=torch.float64, device=x.device),
+        lambda x: torch.tensor([1.0], dtype=torch.float64, device=x.device),
+        lambda x: torch.zeros(2, dtype=torch.float64).to(x.device),
+        lambda x: to_gpu(torch.zeros(2, dtype=torch.float64)),
+    ],
+)
+def test_a_narrow_one_has_no_float64(plant):
+    with VirtualGPU(narrow=True):
+        x = to_gpu(X)
+        assert on_cpu(devices.moved(torch.ones(3, dtype=torch.float64), x.device)).dtype == torch.float32
+        with pytest.raises(NoFloat64Error, match=r"no float64, at tests/virtual_gpu/test_virtual_device\.py .*lambda"):
+            plant(x)
+    with VirtualGPU():
+        assert plant(to_gpu(X)).dtype == torch.float64
+
+
+@pytest.mark.parametrize("ask", [torch.cuda.max_memory_allocated, torch.cuda.synchronize, torch.cuda.Stream])
+def test_nor_what_cuda_alone_has(ask):
+    name = ask.__name__
+    with VirtualGPU(narrow=True), pytest.raises(AssertionError, match="CUDA alone"):
+        getattr(torch.cuda, name)(CUDA)

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from atat_zoo import Zoo
-from atat_zoo.objectives import chunks
+from atat_zoo.objectives import chunks, denoising
 from atat_zoo.testing import EXAMPLES
 from tests.objectives.small_objectives import BACKBONE, BASELINES, PARTS, N, batch, build
 from tests.virtual_gpu.context import CONTEXT, V
-from tests.virtual_gpu.device import VirtualGPU, on_cpu, to_gpu
+from tests.virtual_gpu.device import CUDA, NoFloat64Error, VirtualGPU, on_cpu, to_gpu
 
 READS_Z = {"estimator": PARTS["estimator"] | {"reads": "z"}}
 MDLM = {"use": "mdlm", "correction": "horvitz_thompson"}
@@ -118,6 +118,43 @@ def both(name):
             module.loss(of)  # what is made or moved once, when a training begins
         gpu.forget()
         return gpu, expected, step(module, of)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_without_float64_computes_the_same_with_a_network_there(name):
+    objective, parts = CASES[name]
+    module, again = (build(objective, context=CONTEXT, **parts) for _ in range(2))
+    of = batch(1, context=CONTEXT)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        expected = step(module, of)
+    with VirtualGPU(narrow=True):
+        found = step(to_gpu(again), to_gpu(of))
+        assert {p.device for p in again.parameters()} == {CUDA}
+    for one, other in zip(expected, found, strict=True):
+        assert one.keys() == other.keys()
+        for key, value in one.items():
+            torch.testing.assert_close(on_cpu(other[key]), value, rtol=1e-5, atol=1e-7, msg=key)
+
+
+@pytest.mark.parametrize("name", ["mdlm", "d3pm", "sets", "adaptive"])
+def test_nor_do_the_chunks_of_a_head_need_float64(name, monkeypatch):
+    monkeypatch.setattr(chunks, "LOGITS", 3 * V)
+    monkeypatch.setattr(chunks, "ON_ACCELERATOR", 3 * V)
+    test_a_step_without_float64_computes_the_same_with_a_network_there(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "planted"),
+    [
+        ("has_float64", lambda device: True),  # the parts with a state go along
+        ("cross_entropy", lambda logits, x, _: dict.fromkeys(("loss", "cross_entropy"), logits.double().sum(1))),
+        ("exact_device", lambda device: device),  # times, masks and weights are drawn there
+    ],
+)
+def test_a_planted_float64_is_caught(name, planted, monkeypatch):
+    monkeypatch.setattr(denoising, name, planted)
+    with pytest.raises(NoFloat64Error, match="no float64, at "):
+        test_a_step_without_float64_computes_the_same_with_a_network_there("rates adaptive")
 
 
 @pytest.mark.parametrize("name", CASES)

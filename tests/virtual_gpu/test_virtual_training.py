@@ -7,7 +7,7 @@ import pytest
 import torch
 from composer import Callback, DataSpec
 from composer.algorithms import GradientClipping
-from composer.devices import DeviceGPU
+from composer.devices import DeviceGPU, DeviceMPS
 
 from atat_zoo import Zoo
 from atat_zoo.experiment import TrainSpec
@@ -69,6 +69,13 @@ class VirtualDevice(DeviceGPU):
         self._device = CUDA
 
 
+class AppleDevice(DeviceMPS):
+    """Composer's Apple GPU, likewise."""
+
+    def __init__(self):
+        self._device = CUDA
+
+
 class Counting(Callback):
     """Counts from the end of one step to the end of another, after the callbacks before it."""
 
@@ -105,7 +112,7 @@ def trained(gpu=None, optimizer="adamw", objective=MDLM, parts=STATE, *, more=()
         schedulers=zoo.spec("schedule", {"use": "cosine", "warmup_steps": 2}).build(made, STEPS),
         step_schedulers_every_batch=True,
         max_duration=f"{STEPS}ba",
-        device="cpu" if gpu is None else VirtualDevice(),
+        device="cpu" if gpu is None else AppleDevice() if gpu.narrow else VirtualDevice(),
         precision="fp32",
         device_train_microbatch_size=ROWS,
         algorithms=[GradientClipping("norm", 1.0), *algorithms],
@@ -149,6 +156,17 @@ def test_a_step_of_every_optimizer_is_that_of_the_cpu(optimizer):
     assert gpu.waits.keys() == (WAITING | more).keys()  # what is listed happens
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         expected, expected_average, _ = trained(optimizer=optimizer)
+    for name, value in expected.items():
+        torch.testing.assert_close(on_cpu(found[name]), value, rtol=1e-5, atol=1e-7, msg=name)
+    for mine, theirs in zip(average, expected_average, strict=True):
+        torch.testing.assert_close(on_cpu(mine), theirs, rtol=1e-5, atol=1e-7)
+
+
+def test_without_float64_a_training_is_that_of_the_cpu(tmp_path):
+    with VirtualGPU(narrow=True) as gpu:
+        found, average, lines = trained(gpu, folder=tmp_path)
+    assert lines == STEPS
+    expected, expected_average, _ = trained()
     for name, value in expected.items():
         torch.testing.assert_close(on_cpu(found[name]), value, rtol=1e-5, atol=1e-7, msg=name)
     for mine, theirs in zip(average, expected_average, strict=True):

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from atat_zoo import UserError, Zoo
+from atat_zoo.devices import exact_device, moved
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation import Writer
 from atat_zoo.generation.classifiers import BagOfTokens
@@ -53,9 +54,16 @@ def sampler_of(table):
 
 
 def on_both(task, *arguments):
-    """Return the GPU after a task, which is a function of how things are moved, and its results on both devices."""
+    """Return the GPU after a task, which is a function of how things are moved, and its results on both devices.
+
+    A GPU without float64 must give the same.
+    """
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         expected = task(lambda value: value, *arguments)
+    with VirtualGPU(narrow=True):
+        found = on_cpu(task(to_gpu, *arguments))
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-6, atol=1e-7, equal_nan=True, msg=name)
     with VirtualGPU() as gpu:
         return gpu, expected, on_cpu(task(to_gpu, *arguments))
 
@@ -64,7 +72,8 @@ def written(move, model, sampler, guidance=None):
     """Return what is written, and how often the network was asked."""
     module, calls = move(network(model)), []
     module.backbone.register_forward_hook(lambda *_: calls.append(1))
-    writer = Writer(denoiser=module.denoiser(), tokenizer=TOKENIZER, length=L, device=next(module.parameters()).device)
+    at = {"device": exact_device(module.device), "network": module.device}
+    writer = Writer(denoiser=module.denoiser(), tokenizer=TOKENIZER, length=L, **at)
     if guidance is not None:
         guidance = Zoo.load().spec("guidance", guidance) if isinstance(guidance, dict) else guidance
         writer = guidance.guide(writer)
@@ -227,7 +236,8 @@ def test_metrics_of_predictions_are_on_one_device():
 def test_neither_does_a_policy_bound_ask_more(table):
     def priced(move):
         of, module = move(batch(3, padded=False, context=CONTEXT)), move(network("mdlm"))
-        made = policy_nats(module.denoiser(), sampler_of(table), of.tokens, of.maskable, of.index, orders=2)
+        given = moved((of.tokens, of.maskable, of.index), exact_device(module.device))
+        made = policy_nats(module.denoiser(), sampler_of(table), *given, orders=2)
         return {"nats": made.nats, "contribution": made.contribution}
 
     gpu, expected, found = on_both(priced)
@@ -242,7 +252,7 @@ def run_judge(move):
     module = move(network("autoregressive"))
     data, evaluation = SimpleNamespace(special="none", rows="packed"), SimpleNamespace(batch_size=2)
     experiment = SimpleNamespace(data=data, evaluation=evaluation, parts={"objective": SimpleNamespace(name="mine")})
-    context = attrs.evolve(CONTEXT, device=str(next(module.parameters()).device))
+    context = attrs.evolve(CONTEXT, device=str(exact_device(module.device)))
     model = SimpleNamespace(tokenizer=TOKENIZER, module=module, context=context, experiment=experiment, step=1)
     return scorers.RunScorer(model, "mine")
 

@@ -1,0 +1,36 @@
+"""The parts of an objective whose state follows the training."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from atat_zoo.diffusion.contracts import NoisedBatch, StatefulPart
+
+
+def in_float64(module: nn.Module) -> bool:
+    """Return whether the state of a part is in float64."""
+    return any(buffer.dtype == torch.float64 for buffer in module.buffers())
+
+
+class StatefulParts:
+    """The stateful parts of an objective, and their statistics of the current step."""
+
+    def __init__(self, **parts: Any) -> None:
+        self.parts = {name: part for name, part in parts.items() if isinstance(part, StatefulPart)}
+        self.totals: dict[str, Tensor] = {}
+
+    def observe(self, noised: NoisedBatch, ce: Tensor) -> None:
+        """Add the statistics of a micro-batch, with its cross-entropy [B, L]."""
+        for name, part in self.parts.items():
+            statistics = part.statistics(noised, ce.detach())
+            self.totals[name] = self.totals[name] + statistics if name in self.totals else statistics
+
+    def end_step(self, reduce: Callable[[Tensor], None], progress: float) -> None:
+        """Update the parts with the sums over micro-batches and, by `reduce`, over ranks."""
+        for name, part in self.parts.items():
+            total = self.totals.pop(name, None)
+            if total is not None:
+                reduce(total)
+                part.update(total, progress)
