@@ -38,6 +38,7 @@ from atat_zoo.objectives import Batch, chunks
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context
 from atat_zoo.training.utilisation import PEAKS
+from benchmarks.cuda_autocast import cuda_autocast
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -115,6 +116,7 @@ class Stream(TorchDispatchMode):
     def __init__(self, masked: int, mixed: bool) -> None:
         super().__init__()
         self.masked, self.mixed, self.where, self.work = masked, mixed, "", list[Work]()
+        self.kept: dict[str, int] = {}  # bytes from forward to backward, of each part that is compiled
 
     @contextlib.contextmanager
     def part(self, where: str) -> Iterator[None]:
@@ -224,6 +226,21 @@ def _origin(node: Node) -> Node:
     return node
 
 
+def handed(forward: GraphModule, outputs: int) -> int:
+    """Return the bytes that a forward graph makes and hands to its backward graph, after so many outputs of its own."""
+    (output,) = (node for node in forward.graph.nodes if node.op == "output")
+    made = {_storage(node) for node in output.args[0][outputs:] if isinstance(node, Node)}
+    return sum(n.meta["val"].untyped_storage().nbytes() for n in made if n.op != "placeholder")
+
+
+def _storage(node: Node) -> Node:
+    """Return the node whose memory a view shows: `_origin`, or which of its results."""
+    origin = _origin(node)
+    while node.all_input_nodes and node.all_input_nodes[0] is not origin and _is_view(node):
+        node = node.all_input_nodes[0]
+    return node if isinstance(origin.meta["val"], tuple | list) else origin
+
+
 def _is_view(node: Node) -> bool:
     return node.op == "call_function" and (node.target in VIEWS or node.target is operator.getitem)
 
@@ -276,8 +293,9 @@ class Step:
     compiled: bool = True
     mixed: bool = False
 
-    def work(self) -> tuple[list[Work], float]:
-        """Return what its kernels do, and the FLOPs that the model needs, as `utilisation` counts them."""
+    def work(self) -> tuple[list[Work], float, dict[str, int]]:
+        """Return what its kernels do; the FLOPs that the model needs, as `utilisation` counts them; and the bytes that
+        each compiled part keeps from forward to backward, the weights in bf16 among them."""
         experiment = load("owt-small/mdlm", self.overrides)
         stream = Stream(self.rows * self.length // 2, self.mixed)
         with FakeTensorMode(allow_non_fake_inputs=True):
@@ -301,7 +319,7 @@ class Step:
             with stream:
                 for _ in range(2):  # the first makes the optimizer's state
                     stream.work.clear()
-                    with stream.part("forward and loss"), torch.autocast("cpu", torch.bfloat16):
+                    with stream.part("forward and loss"), cuda_autocast():
                         loss = module.loss(batch)["loss"]
                     with stream.part("backward"):
                         loss.backward()
@@ -310,7 +328,7 @@ class Step:
                     optimizer.zero_grad()
         spec: Any = experiment.parts["backbone"]
         needed = 3 * spec.flops(self.vocabulary_size, self.rows, self.length, self.rows * self.length / 2)
-        return stream.work, needed
+        return stream.work, needed, stream.kept
 
 
 def _counting(stream: Stream, function: Any, module: Any, layers: Sequence[Dropout] = ()) -> Any:
@@ -339,9 +357,14 @@ def _counting(stream: Stream, function: Any, module: Any, layers: Sequence[Dropo
 
     compilers = compiler("compiled, forward"), compiler("compiled, backward")
 
+    def partition(*args: Any, num_fwd_outputs: int, **options: Any) -> Any:
+        cut = min_cut_rematerialization_partition(*args, num_fwd_outputs=num_fwd_outputs, **options)
+        stream.kept[type(module).__name__] = handed(cut[0], num_fwd_outputs)
+        return cut
+
     @functools.cache
     def traced(shapes: Any) -> Any:
-        return aot_function(of_weights, *compilers, min_cut_rematerialization_partition, select_decomp_table())
+        return aot_function(of_weights, *compilers, partition, select_decomp_table())
 
     def run(*args: Any) -> Any:
         weights = {**dict(module.named_parameters()), **dict(module.named_buffers())}
@@ -368,7 +391,7 @@ def main(words: Sequence[str] | None = None) -> None:
     given = parser.parse_args(sys.argv[2:] if words is None else words)
     chunks.LOGITS = chunks.ON_ACCELERATOR
     device = Device(given.share * given.bandwidth * 1e12, given.products * 1e12, PEAKS[given.gpu] * 1e12)
-    work, needed = Step(overrides=tuple(given.overrides), compiled=not given.eager, mixed=given.mixed).work()
+    work, needed, kept = Step(overrides=tuple(given.overrides), compiled=not given.eager, mixed=given.mixed).work()
     parts: dict[str, list[Work]] = defaultdict(list)
     kinds: dict[tuple[str, str], list[Work]] = defaultdict(list)
     for one in work:
@@ -383,5 +406,8 @@ def main(words: Sequence[str] | None = None) -> None:
     for (where, name), of_kind in longest[: given.top]:
         seconds = sum(map(device.seconds, of_kind))
         print(f"  {1e3 * seconds:6.2f} ms {len(of_kind):4} × {name[:90]} ({where})")
+    if kept:
+        by = ", ".join(f"{nbytes / 1e9:.2f} GB by {part}" for part, nbytes in kept.items())
+        print(f"kept from forward to backward: {by}")
     whole = sum(map(device.seconds, work))
-    print(f"a step: {1e3 * whole:.2f} ms, {needed / whole / device.peak:.1%} of the peak of {given.gpu}")
+    print(f"a step: {1e3 * whole:.1f} ms, {needed / whole / device.peak:.1%} of the peak of {given.gpu}")

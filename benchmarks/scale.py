@@ -1,4 +1,4 @@
-"""What training takes from 125M on one GPU to 1.3B on 64, by formula: memory, tokens a second, disk, hours, cost."""
+"""What training takes from 125M on one GPU to 6.7B on 128, by formula: memory, tokens a second, disk, hours, cost."""
 
 from __future__ import annotations
 
@@ -8,27 +8,32 @@ import sys
 from typing import TYPE_CHECKING
 
 import attrs
-import torch
 
 from atat_zoo.backbones.dit import DiTBackbone
 from atat_zoo.experiment import load
-from atat_zoo.objectives.chunks import rows_for
+from atat_zoo.objectives import chunks
 from atat_zoo.training.utilisation import PEAKS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 VOCABULARY, LENGTH, RECIPE = 50_257, 1024, "owt-small/mdlm"
-# Preset, GPUs, sequences at once on each.
+# Preset, GPUs, sequences at once on each, whether weights and what belongs to them are sharded over the GPUs.
 PLANS = (
-    ("small", 1, 32),
-    ("small", 8, 32),
-    ("medium", 8, 32),
-    ("medium", 16, 32),
-    ("large", 16, 16),
-    ("large", 32, 16),
-    ("xl", 32, 8),
-    ("xl", 64, 8),
+    ("small", 1, 32, False),
+    ("small", 8, 32, False),
+    ("medium", 8, 32, False),
+    ("medium", 16, 32, False),
+    ("large", 16, 16, False),
+    ("large", 32, 16, False),
+    ("xl", 32, 8, False),
+    ("xl", 64, 8, False),
+    ("2.7b", 64, 1, False),
+    ("2.7b", 8, 8, True),
+    ("2.7b", 64, 8, True),
+    ("6.7b", 8, 4, True),
+    ("6.7b", 64, 8, True),
+    ("6.7b", 128, 8, True),
 )
 
 
@@ -37,19 +42,25 @@ def state(weights: int) -> dict[str, int]:
     return {"weights": 4 * weights, "gradients": 4 * weights, "AdamW": 8 * weights, "moving average": 4 * weights}
 
 
-def activations(backbone: DiTBackbone, rows: int, length: int, *, bf16: bool) -> int:
+def buckets(weights: int, gpus: int) -> int:
+    """Return the bytes of the buckets in which DDP sums gradients over GPUs: as Composer has it, a copy of them all."""
+    return 4 * weights if gpus > 1 else 0
+
+
+def activations(backbone: DiTBackbone, rows: int, length: int, *, compiled: bool) -> int:
     """Return the bytes that the layers keep from the forward pass for the backward pass, [rows, length] tokens at once.
 
-    Of each layer and token, in widths D: the residual stream before attention and before the feed-forward network, in
-    float32; and in the precision of the products 1 norm, 3 queries, keys and values, 2 and 2 of queries and keys,
-    normalised and rotated, 1 attention, 1 norm, and twice the width of the feed-forward network. Dropout adds a byte
-    for each entry of both branches. Besides, statistics of norms and attention; and once, what the last norm has.
+    Under CUDA's autocast to bf16, of each layer and token, in widths D: in float32 what two norms read, compiled
+    normalised; in bf16 2 norms, 3 queries, keys and values, 2 queries and keys that are normalised and rotated, 1
+    attention, and twice the width of the feed-forward network. Eager, the norm of queries and keys besides has them in
+    float32, as it reads and as it returns them, and dropout a byte for each entry of both branches; compiled they are
+    computed and drawn again. Besides, statistics of norms and attention; and once, what the last norm has.
     """
     layers, width, heads = backbone.shape
-    size = 2 if bf16 else 4
     hidden = max(1, int(width * backbone.mlp_ratio))
-    token = 2 * 4 * width + size * (10 * width + 2 * hidden) + (2 * width if backbone.dropout else 0)
-    statistics = 16 + (2 * size * 2 + 4) * heads
+    token = 4 * 2 * width + 2 * (8 * width + 2 * hidden)
+    token += 0 if compiled else (4 * 4 + (2 if backbone.dropout else 0)) * width
+    statistics = 4 * (4 + 4 * heads + heads)
     return rows * length * (layers * (token + statistics) + 4 * width + 8)
 
 
@@ -58,11 +69,22 @@ def casts(backbone: DiTBackbone, vocabulary_size: int) -> int:
     return 2 * (backbone.matrices + vocabulary_size * backbone.shape[1])
 
 
-def head(backbone: DiTBackbone, vocabulary_size: int, positions: int) -> int:
-    """Return the bytes of a chunk's logits on a GPU, float32, four times; of the head's gradient, twice; and of what
-    the head reads, with its gradient."""
-    width, at_once = backbone.shape[1], min(positions, rows_for(vocabulary_size, torch.device("cuda")))
-    return 4 * (4 * at_once * vocabulary_size + 2 * vocabulary_size * width) + 8 * positions * width
+def gathered(backbone: DiTBackbone, vocabulary_size: int) -> int:
+    """Return the bytes in bf16 that a GPU has of weights which are sharded: the head's, a layer's, and its gradient."""
+    layers, width, _ = backbone.shape
+    return 2 * (vocabulary_size * width + 2 * backbone.matrices // layers)
+
+
+def head(backbone: DiTBackbone, vocabulary_size: int, positions: int, *, compiled: bool) -> int:
+    """Return the bytes of a chunk of logits on a GPU, of the head's gradient, and of what it reads, with its gradient.
+
+    A chunk has three tensors of float32: log-probabilities, and the gradients of these and of the logits. Compiled it
+    has two of bf16: the logits and their gradient.
+    """
+    width = backbone.shape[1]
+    cut = chunks.cuts(positions, chunks.ON_ACCELERATOR // vocabulary_size)[0]
+    logits = (2 * 2 if compiled else 3 * 4) * (cut.stop - cut.start) * vocabulary_size
+    return logits + 4 * vocabulary_size * width + 8 * positions * width
 
 
 @attrs.frozen(kw_only=True)
@@ -72,6 +94,8 @@ class Plan:
     Attributes:
         gpus: devices of `peak` FLOP/s, of which a training uses the share `utilisation`, each `price` an hour.
         rows: sequences at once on each.
+        sharded: whether each has its share of weights, gradients, AdamW and moving average, and gathers a layer at a
+            time (FSDP), in place of all of them (DDP).
         tokens: of the training.
         corpus: tokens that are stored.
     """
@@ -79,6 +103,7 @@ class Plan:
     backbone: DiTBackbone
     gpus: int
     rows: int
+    sharded: bool
     utilisation: float
     peak: float
     price: float
@@ -90,12 +115,15 @@ class Plan:
         """Parameters of the network."""
         return self.backbone.weights(VOCABULARY)
 
-    @property
-    def memory(self) -> int:
+    def memory(self, *, compiled: bool) -> int:
         """Bytes on each GPU."""
-        kept = sum(state(self.weights).values()) + casts(self.backbone, VOCABULARY)
-        seen = activations(self.backbone, self.rows, LENGTH, bf16=True)
-        return kept + seen + head(self.backbone, VOCABULARY, self.rows * LENGTH // 2)
+        kept = sum(state(self.weights).values())
+        if self.sharded:
+            kept = kept // self.gpus + gathered(self.backbone, VOCABULARY)
+        else:
+            kept += buckets(self.weights, self.gpus) + casts(self.backbone, VOCABULARY)
+        seen = activations(self.backbone, self.rows, LENGTH, compiled=compiled)
+        return kept + seen + head(self.backbone, VOCABULARY, self.rows * LENGTH // 2, compiled=compiled)
 
     @property
     def speed(self) -> float:
@@ -117,7 +145,8 @@ class Plan:
             f"`{self.backbone.preset}`, {self.weights / 1e6:,.0f}M",
             f"{self.gpus}",
             f"{self.rows}",
-            f"{self.memory / 1e9:.0f} GB",
+            "sharded" if self.sharded else "whole",
+            *(f"{self.memory(compiled=compiled) / 1e9:.0f} GB" for compiled in (True, False)),
             f"{self.speed / 1e3:,.0f}k",
             f"{shards:,.0f}",
             f"{self.checkpoint / 1e9:.1f} GB",
@@ -131,18 +160,19 @@ class Plan:
 def plans(given: argparse.Namespace) -> list[Plan]:
     """Return those of the table."""
     found = []
-    for preset, gpus, rows in PLANS:
+    for preset, gpus, rows, sharded in PLANS:
         backbone = DiTBackbone(preset=preset, tied=True, dropout=0.1)
         tokens = given.tokens or given.tokens_per_weight * backbone.weights(VOCABULARY)
         said = {key: getattr(given, key) for key in ("utilisation", "price", "corpus")}
-        found.append(Plan(backbone=backbone, gpus=gpus, rows=rows, peak=1e12 * PEAKS[given.gpu], tokens=tokens, **said))
+        said |= {"gpus": gpus, "rows": rows, "sharded": sharded}
+        found.append(Plan(backbone=backbone, peak=1e12 * PEAKS[given.gpu], tokens=tokens, **said))
     return found
 
 
 def table(given: argparse.Namespace) -> str:
     """Return the table as Markdown."""
-    titles = ["backbone", "GPUs", "rows at once", "memory of each", "tokens a second", "shards a rank", "a checkpoint"]
-    titles += ["tokens", "hours", "cost"]
+    titles = ["backbone", "GPUs", "rows at once", "weights on each", "memory of each, compiled", "eager"]
+    titles += ["tokens a second", "shards a rank", "a checkpoint", "tokens", "hours", "cost"]
     lines = [f"| {' | '.join(titles)} |", "| --- " * len(titles) + "|", *(plan.row() for plan in plans(given))]
     return "\n".join(lines) + "\n"
 

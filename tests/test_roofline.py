@@ -6,7 +6,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from atat_zoo.objectives import chunks
 from benchmarks import roofline
-from benchmarks.roofline import Device, Step, kernels
+from benchmarks.roofline import Device, Step, handed, kernels
 
 N, D = 4096, 512  # float32: X bytes a tensor [N, D]
 X = 4 * N * D
@@ -42,13 +42,24 @@ def test_a_kernel_takes_as_long_as_what_it_has_most_of():
     assert device.seconds(roofline.Work("", "", bytes=200, flops=50)) == 5
 
 
+def test_what_is_handed_to_the_backward_graph_is_counted_once_and_with_all_of_its_memory():
+    def function(a, b):
+        product = a @ b
+        left, right = product.chunk(2, dim=1)
+        return left.exp(), a, left, right, torch.var_mean(a, 1)[1]
+
+    graph = make_fx(function)(torch.randn(N, D), torch.randn(D, D))
+    # The first is an output of its own, the second an input.
+    assert handed(graph, 1) == X + 4 * N
+
+
 @pytest.mark.slow
 def test_a_compiled_step_of_the_small_preset_leaves_an_h100_at_work(monkeypatch):
     """At 80 % of its bandwidth and 620 TFLOP/s; the pinned torch reads more than that of today."""
     monkeypatch.setattr(chunks, "LOGITS", chunks.ON_ACCELERATOR)
     device = Device(0.8 * 3.35e12, 620e12, 989.4e12)
     for mixed, most, share in ((False, 62.5e-3, 0.39), (True, 60e-3, 0.40)):
-        work, needed = Step(mixed=mixed).work()
+        work, needed, _ = Step(mixed=mixed).work()
         seconds = sum(map(device.seconds, work))
         assert 0.9 * most < seconds <= most
         assert needed / seconds / device.peak >= share

@@ -1,15 +1,22 @@
 """What docs/scale.md says, against what its command prints, and the formulas of memory against what torch allocates."""
 
+import weakref
 from pathlib import Path
 
+import attrs
 import pytest
 import torch
+from composer.distributed import prepare_ddp_module
+from torch import distributed
+from torch.utils._pytree import tree_leaves
 
 from atat_zoo.diffusion import attention
-from atat_zoo.experiment import from_table
+from atat_zoo.experiment import from_table, load
+from atat_zoo.objectives import chunks
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context
-from benchmarks import scale
+from benchmarks import roofline, scale
+from benchmarks.cuda_autocast import cuda_autocast
 from tests.drawn import drawn_batch
 
 PAGE = (Path(__file__).parents[1] / "docs" / "scale.md").read_text(encoding="utf-8")
@@ -43,9 +50,8 @@ def test_weights_gradients_and_optimizer_take_what_the_formula_says():
     assert size(moments) == known["AdamW"]
 
 
-@pytest.mark.parametrize("bf16", [False, True])
 @pytest.mark.parametrize("backbone", [{}, {"dropout": 0.1}, {"layers": 2, "width": 64, "heads": 8, "mlp_ratio": 3.0}])
-def test_activations_are_within_three_hundredths_of_the_formula(bf16, backbone, monkeypatch):
+def test_what_autograd_saves_under_autocast_is_within_three_hundredths_of_the_formula(backbone, monkeypatch):
     monkeypatch.setattr(attention, "SHORT", 0)  # the fused kernel, which a GPU has whatever the length
     module, batch, spec = nano(**backbone)
     of_weights = {weight.untyped_storage().data_ptr() for weight in module.parameters()}
@@ -58,12 +64,82 @@ def test_activations_are_within_three_hundredths_of_the_formula(bf16, backbone, 
         return tensor
 
     module.begin(batch)
-    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
-    with hooks, torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), cuda_autocast():
         module.backbone(batch.tokens)
-    found = sum(nbytes for nbytes, _ in kept.values())
-    cast = 2 * spec.matrices if bf16 else 0
-    assert found - cast == pytest.approx(scale.activations(spec, ROWS, LENGTH, bf16=bf16), rel=0.03)
+    found = sum(nbytes for nbytes, _ in kept.values()) - 2 * spec.matrices  # those that are cast
+    assert found == pytest.approx(scale.activations(spec, ROWS, LENGTH, compiled=False), rel=0.03)
+
+
+class Live(roofline.Stream):
+    """Counts the bytes of what a step has made and not let go, and the most of them at once."""
+
+    def __init__(self, masked):
+        super().__init__(masked, mixed=False)
+        self.live, self.peak = {}, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        for tensor in filter(torch.is_tensor, tree_leaves(out)):
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self.live:
+                self.live[storage._cdata] = storage.nbytes()
+                weakref.finalize(storage, self.live.pop, storage._cdata)
+        self.peak = max(self.peak, sum(self.live.values()))
+        return out
+
+
+def two_layers(monkeypatch):
+    """The small preset with two layers, as a step of the roofline has it, on chunks of logits as on a GPU."""
+    monkeypatch.setattr(chunks, "LOGITS", chunks.ON_ACCELERATOR)
+    step = roofline.Step(overrides=("backbone.layers=2",))
+    return step, load("owt-small/mdlm", step.overrides).parts["backbone"]
+
+
+def test_the_peak_of_a_whole_step_is_within_three_hundredths_of_the_formula(monkeypatch):
+    """It is in the loss, where the weights, which are there before, and the gradients, which come, do not count."""
+    step, backbone = two_layers(monkeypatch)
+    masked, words = step.rows * step.length // 2, step.vocabulary_size
+    live = Live(masked)
+    monkeypatch.setattr(roofline, "Stream", lambda *_: live)
+    attrs.evolve(step, compiled=False).work()
+    parts = scale.state(backbone.weights(words))["AdamW"], scale.casts(backbone, words)
+    kept = scale.activations(backbone, step.rows, step.length, compiled=False)
+    assert live.peak == pytest.approx(sum(parts) + kept + scale.head(backbone, words, masked, compiled=False), rel=0.03)
+
+
+@pytest.mark.slow
+def test_what_a_compiled_forward_pass_hands_to_the_backward_pass_is_within_four_hundredths(monkeypatch):
+    step, backbone = two_layers(monkeypatch)
+    kept = step.work()[2]
+    layers = scale.activations(backbone, step.rows, step.length, compiled=True)
+    assert kept["DiTModule"] - 2 * backbone.matrices == pytest.approx(layers, rel=0.04)
+    # Of the head's chunk, a fourth of the masked positions: logits in bf16; what it reads, and the weights in bf16.
+    positions, (_, width, _), words = step.rows * step.length // 8, backbone.shape, step.vocabulary_size
+    assert kept["Head"] == pytest.approx(2 * (positions * words + (positions + words) * width), rel=0.01)
+
+
+def test_sharding_divides_what_belongs_to_weights_and_gathers_a_layer():
+    plans = {(plan.backbone.preset, plan.gpus, plan.sharded): plan for plan in scale.plans(scale.assumptions([]))}
+    whole, sharded = plans["2.7b", 64, False], attrs.evolve(plans["2.7b", 64, True], rows=1)
+    _, width, _ = whole.backbone.shape
+    words, layer = scale.VOCABULARY * width, 12 * width**2
+    of_weights = 24 * whole.weights + 2 * (32 * layer + words)  # float32: DDP's buckets are the sixth; and in bf16
+    saved = of_weights - (20 * whole.weights // 64 + 2 * words + 4 * layer)
+    assert whole.memory(compiled=True) - sharded.memory(compiled=True) == saved
+    # What has no row, as the page says.
+    assert sum(scale.state(plans["6.7b", 64, True].weights).values()) > 80e9
+
+
+def test_composer_has_ddp_copy_all_gradients_into_buckets():
+    module, _, backbone = nano()
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        wrapped = prepare_ddp_module(module, find_unused_parameters=False)
+        assert not wrapped.gradient_as_bucket_view
+        buckets = [bucket.buffer() for bucket in wrapped.reducer._get_zeros_like_grad_buckets()]
+    finally:
+        distributed.destroy_process_group()
+    assert size(buckets) == scale.buckets(backbone.weights(V), gpus=2)
 
 
 def test_the_page_has_what_its_command_prints():
@@ -73,4 +149,5 @@ def test_the_page_has_what_its_command_prints():
 def test_the_assumptions_are_arguments():
     half, whole = (scale.plans(scale.assumptions(["--utilisation", share]))[0].speed for share in ("0.2", "0.4"))
     assert whole == pytest.approx(2 * half)
-    assert all(plan.memory < 75e9 for plan in scale.plans(scale.assumptions([]))), "every plan fits its GPU"
+    for plan in scale.plans(scale.assumptions([])):
+        assert plan.memory(compiled=True) < plan.memory(compiled=False) < 76e9, "every plan fits its GPU"

@@ -30,6 +30,8 @@ PRESETS: dict[str, tuple[int, int, int]] = {
     "medium": (24, 1024, 16),
     "large": (24, 1536, 16),
     "xl": (24, 2048, 16),
+    "2.7b": (32, 2560, 32),
+    "6.7b": (32, 4096, 32),
 }
 
 
@@ -53,10 +55,10 @@ class DiTBackbone(Backbone):
     summary = "transformer with rotary positions, normalised queries and keys, optional adaLN time conditioning"
     refs = ("arXiv:2212.09748", "arXiv:2104.09864", "arXiv:2406.07524", "arXiv:2010.04245")
     adjustable = ("dropout", "checkpoint_activations")
-    preset: Literal["nano", "mini", "tiny", "documented", "small", "medium", "large", "xl"] = param(
+    preset: Literal["nano", "mini", "tiny", "documented", "small", "medium", "large", "xl", "2.7b", "6.7b"] = param(
         "small",
         help="layers × width: nano 4×256, mini 8×256, tiny 8×512, documented 12×512, small 12×768, medium 24×1024, "
-        "large 24×1536, xl 24×2048",
+        "large 24×1536, xl 24×2048, 2.7b 32×2560, 6.7b 32×4096",
     )
     layers: int | None = param(None, help="overrides the preset's number of layers", ge=1, le=10_000)
     width: int | None = param(None, help="overrides the preset's width D", ge=2)
