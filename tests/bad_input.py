@@ -312,7 +312,9 @@ def produce(case):
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         (root / "base.toml").write_text(BASE)
-        (root / "bad.toml").write_text('extends = "base.toml"\n' + case.toml)
+        # A study names its experiments.
+        base = "" if case.command.startswith("study ") else 'extends = "base.toml"\n'
+        (root / "bad.toml").write_text(base + case.toml)
         lines = (f"in {year} the state of the union was strong and its people free\n" for year in range(1790, 1890))
         (root / "text.txt").write_text("".join(lines))
         (root / "held-out.txt").write_text("we the people of the union\n" * 10)

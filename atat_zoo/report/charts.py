@@ -224,6 +224,24 @@ def arms(data: Table) -> alt.LayerChart:
     return (zero + seeds + lines + dots).properties(description="Arms of the study.", height=height)
 
 
+def sensitivity(data: Table) -> alt.LayerChart:
+    """The bound along one axis of a grid, with intervals; the arm itself in another colour. A page has one for each."""
+    axis = alt.Axis(labelAngle=0, labelLimit=160, labelFlush=False)
+    x = alt.X(
+        "point:N", sort=alt.EncodingSortField("order"), title="value of the key; that of the arm is orange", axis=axis
+    )
+    chart = _chart(data, "sensitivity")
+    tips = _tips("axis:N", "point:N", "bound:N", ("value:Q", ".2f"), ("low:Q", ".2f"), ("high:Q", ".2f"), "seeds:Q")
+    tips.append(alt.Tooltip("said:N", title="difference from the arm"))
+    y, zero = "bound, exponential of nats per token", alt.Scale(zero=False)
+    own = alt.condition("datum.own", alt.value(PALETTE[1]), alt.value(PALETTE[0]))
+    whole = chart.encode(x=x, color=own, tooltip=tips)
+    line = chart.transform_filter("datum.own").mark_rule(color="#999", strokeDash=[4, 4]).encode(y=_y("value:Q", y))
+    bars = whole.mark_rule(strokeWidth=2).encode(y=alt.Y("low:Q", title=y, scale=zero), y2="high:Q")
+    dots = whole.mark_point(filled=True, size=90, opacity=1).encode(y=_y("value:Q", y))
+    return (line + bars + dots).properties(description="Sensitivity to one key.", height=180)
+
+
 # The table of each chart, and the function that draws it.
 CHARTS: dict[str, tuple[str, Callable[..., alt.Chart | alt.LayerChart]]] = {
     **{"loss": ("curves", loss), "bound": ("bounds", bound)},
@@ -232,6 +250,7 @@ CHARTS: dict[str, tuple[str, Callable[..., alt.Chart | alt.LayerChart]]] = {
     **{"stages": ("stages", stages), "strength": ("strengths", strength)},
     **{"rates": ("rates", rates), "spread": ("spread", spread)},
     **{"uncertainty": ("uncertainty", uncertainty), "frontier": ("frontier", frontier), "arms": ("arms", arms)},
+    **{"sensitivity": ("sensitivity", sensitivity)},
 }
 
 
@@ -255,16 +274,20 @@ def figures(data: Table, folder: Path) -> list[Path]:
 
     files: dict[Path, bytes] = {}
     for name, (table, make) in CHARTS.items():
-        if rows := data["tables"][table]:
-            chart = make(data).properties(width=_WIDTH).configure(**{**CONFIG, "background": "white"})
+        whole = data["tables"][table]
+        for panel in dict.fromkeys(row.get("panel") for row in whole):
+            rows = [row for row in whole if row.get("panel") == panel]
+            of_panel = {**data, "tables": {**data["tables"], table: rows}}
+            chart = make(of_panel).properties(width=_WIDTH).configure(**{**CONFIG, "background": "white"})
+            path = folder / (name if panel is None else f"{name}-{panel + 1}")
             spec = chart.to_dict(validate=False)
             file = io.StringIO()
             writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
             writer.writeheader()
             writer.writerows(rows)
-            files[folder / f"{name}.svg"] = vl_convert.vegalite_to_svg(spec).encode()
-            files[folder / f"{name}.png"] = vl_convert.vegalite_to_png(spec, scale=2)
-            files[folder / f"{name}.csv"] = file.getvalue().encode()
+            files[path.with_suffix(".svg")] = vl_convert.vegalite_to_svg(spec).encode()
+            files[path.with_suffix(".png")] = vl_convert.vegalite_to_png(spec, scale=2)
+            files[path.with_suffix(".csv")] = file.getvalue().encode()
     for path, content in files.items():
         write_bytes(path, content)
     return list(files)

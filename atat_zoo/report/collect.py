@@ -36,7 +36,7 @@ TABLES = {
     **{"curves": "curves", "rates": "curriculum", "spread": "curriculum", "stages": "curriculum"},
     **{"strengths": "curriculum", "bounds": "curves", "metrics": "metrics", "reliability": "metrics"},
     **{"bands": "importance", "bins": "importance"},
-    **{"uncertainty": "uncertainty", "frontier": "frontier", "arms": "arms"},
+    **{"uncertainty": "uncertainty", "frontier": "frontier", "arms": "arms", "sensitivity": "arms"},
 }
 _RATES, _STRENGTH = ("mask_rate", "mask_rate_target"), "curriculum_strength"
 

@@ -40,16 +40,16 @@ function table(columns, rows, { label, apart = 0 } = {}) {
 // Charts: each is drawn once, and afterwards only given other rows.
 
 const charts = {};
-function chart(name, caption) {
-  const chart = (charts[name] ??= { host: el("div", { class: `chart ${name}` }), view: null, lean: null });
+function chart(name, caption, panel) {  // where the rows are of several panels, of one of them
+  const chart = (charts[panel === undefined ? name : `${name} ${panel}`] ??= { host: el("div", { class: `chart ${name}` }), name, panel, view: null, lean: null });
   chart.stale = true;
   return el("figure", {}, chart.host, caption ? el("figcaption", {}, caption) : null);
 }
 async function draw(name) {
-  const one = charts[name], { table, specs } = given.charts[name];
+  const one = charts[name], { table, specs } = given.charts[one.name];
   const by = specs[state.by] ? state.by : Object.keys(specs)[0];
   one.stale = false;
-  const rows = data.tables[table].filter(shown), lean = legends(specs[by], rows);
+  const rows = data.tables[table].filter((row) => shown(row) && row.panel === one.panel), lean = legends(specs[by], rows);
   if (one.view && one.lean === lean) {
     await one.view.data(table, structuredClone(rows)).runAsync();
     return;
@@ -138,7 +138,7 @@ const sections = [
   { id: "experiment", title: "Experiment", of: () => [data.experiment, runs().map((run) => run.resolved)], draw: experiment },
   { id: "environment", title: "Environment", of: () => runs().map((run) => run.environment), draw: environment },
 ];
-const ofStudy = [{ id: "arms", title: "Arms", of: () => [data.tables.arms], draw: arms }, { id: "tables", title: "Tables", of: () => [data.blocks], draw: blocks }];
+const ofStudy = [{ id: "arms", title: "Arms", of: () => [data.tables.arms, data.tables.sensitivity], draw: arms }, { id: "tables", title: "Tables", of: () => [data.blocks], draw: blocks }];
 const reproduce = { id: "commands", title: "Make it again", of: () => [data.commands], draw: commands };
 const bodies = new Map();
 
@@ -462,7 +462,10 @@ function replay() {
 
 function arms() {
   if (!data.tables.arms.length) return [el("p", { class: "missing" }, "This study compares nothing yet.")];
-  return [chart("arms", "Dot and line: mean over seeds and its 95 % interval. Ticks: each seed.")];
+  const panels = new Map(data.tables.sensitivity.map((row) => [row.panel, row.axis]));
+  return [chart("arms", "Dot and line: mean over seeds and its 95 % interval. Ticks: each seed."),
+    ...[...panels].flatMap(([panel, axis]) => [el("h3", { dir: "auto" }, `Sensitivity of ${axis}`),
+      chart("sensitivity", "Dot and line: mean over seeds and its 95 % interval, of one seed the interval over sequences. Dashes: the arm.", panel)])];
 }
 const blocks = () => tabled(data.blocks);
 function tabled(blocks) {

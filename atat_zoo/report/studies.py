@@ -13,6 +13,7 @@ from atat_zoo.report.recorded import figure, first
 from atat_zoo.results.format import NONE, cell, interval, joined, number, place, rounded, settings
 from atat_zoo.results.naming import exponential
 from atat_zoo.study.markdown import METRICS, gap_legend, gap_table, metric_table, task_tables
+from atat_zoo.study.sensitivity import LEGEND, labels, said, sensitivity_table
 
 Table = dict[str, Any]
 _WORDS = {True: "yes", False: "no", None: NONE}
@@ -38,7 +39,8 @@ def of_study(path: Path) -> Table:
 
 def _page(report: Table, path: Path) -> Table:
     rows = [row for order, each in enumerate(report["comparisons"]) for row in _arm(order, each)]
-    tables = {name: rows if name == "arms" else [] for name in TABLES}
+    along = [row for panel, grid in enumerate(report.get("grids", ())) for row in _along(panel, grid)]
+    tables = {key: list[Table]() for key in TABLES} | {"arms": rows, "sensitivity": along}
     commands = [f"atat study {shlex.quote(report['file'])} --jobs 2", f"atat report {shlex.quote(str(path))}"]
     blocks = list(_blocks(report))
     return page_data("study", report["study"], list(_verdict(report)), tables, blocks=blocks, commands=commands)
@@ -59,6 +61,16 @@ def _arm(order: int, each: Table) -> Iterator[Table]:
     for seed in each["each"]:
         if figure(seed["percent"]) is not None:
             yield plain | {"kind": "seed", "value": seed["percent"], "seeds": str(seed["seed"])}
+
+
+def _along(panel: int, grid: Table) -> Iterator[Table]:
+    """Yield a row for each point of a grid that has a bound."""
+    about = {"panel": panel, "axis": f"{grid['arm']}: {' × '.join(grid['keys'])}"}
+    for order, point in enumerate(grid["points"]):
+        ends = {key: figure(point[key]) for key in ("value", "low", "high")}
+        if None not in ends.values():
+            named = {"point": ", ".join(labels(point)), "bound": point["bound"], "own": point["arm"] == grid["arm"]}
+            yield about | {"order": order} | named | ends | {"seeds": point["seeds"], "said": said(point)}
 
 
 def _verdict(report: Table) -> Iterator[str]:
@@ -89,6 +101,8 @@ def _blocks(report: Table) -> Iterator[Table]:
     averaged = "Over seeds: mean of the differences and its t-interval; over sequences: bootstrap of the mean."
     worse = f"Not worse: the upper ends of both are at most +{report['not_worse_percent']:g} %."
     yield _block("Differences", _DIFFERENCES, map(_compared, report["comparisons"]), f"{averaged} Both 95 %.", worse)
+    for grid in report.get("grids", ()):
+        yield _block(f"Sensitivity of {grid['arm']} to {' × '.join(grid['keys'])}", *sensitivity_table(grid), LEGEND)
     columns, rows = metric_table(report)
     if len(columns) > 1:
         yield _block("Metrics", columns, rows, f"{METRICS}.")

@@ -9,6 +9,8 @@ from atat_zoo.results.format import NONE, cell, change, markdown, number, settin
 from atat_zoo.results.intervals import Interval
 from atat_zoo.results.naming import exponential, words
 from atat_zoo.results.tasks import in_words
+from atat_zoo.study.sensitivity import LEGEND as SENSITIVITY
+from atat_zoo.study.sensitivity import sensitivity_table
 
 Table = dict[str, Any]
 
@@ -36,6 +38,9 @@ def _lines(report: Table) -> Iterator[str]:
     yield _LEGEND.format_map(report)
     yield from _machines(report)
     yield from _tables(report)
+    for grid in report.get("grids", ()):
+        yield from ("", f"## Sensitivity of {grid['arm']} to {' × '.join(grid['keys'])}", "", SENSITIVITY, "")
+        yield from markdown(*sensitivity_table(grid))
     for arm in report["samplers"] or ():
         yield from _samplers(arm)
     if report.get("gaps"):

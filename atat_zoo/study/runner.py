@@ -23,6 +23,7 @@ from atat_zoo.study import gaps, results, tasks
 from atat_zoo.study.measuring import Written, measure_all, recorded, write_all
 from atat_zoo.study.processes import LocalExecutor, ran_with
 from atat_zoo.study.schema import Study, StudyRun
+from atat_zoo.study.sensitivity import sensitivity
 from atat_zoo.tasks import require
 
 FINISHED, TO_CONTINUE, TO_DO = "finished", "to continue", "to do"
@@ -113,6 +114,7 @@ class StudyRunner:
             "test": None,
             "failed": self.failed,
         }
+        report["grids"] = sensitivity(study, report)
         report["left_out"] = missing = [arm for arm in study.arms if arm not in self.runs]
         problem = None
         if study.held_out.test and (missing or not all(run.finished for run in in_order(self.runs))):

@@ -1,7 +1,7 @@
 """The tables of a study file, and the study with all of its experiments. Imports no torch."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -107,7 +107,33 @@ class GapsSpec:
     random_sequences: int = param(64, help="as `sequences`, for samplers whose order is random", ge=2)
 
 
-TABLES = {"sweep": SweepSpec, "evaluation": HeldOutSpec, "samplers": SamplersSpec, "gaps": GapsSpec}
+@component
+class GridSpec:
+    """Values of an experiment's keys, around an arm: every point is an arm that is like it."""
+
+    arm: str = param(help="the arm whose experiment and overrides every point takes")
+    axes: dict[str, tuple[Any, ...]] = param(help="values by key, such as masking.temperature = [0.3, 1.0, 3.0]")
+    product: bool = param(False, help="whether all combinations are trained; one axis at a time when not")
+    seeds: tuple[int, ...] = param((), help="those of the arm when absent", ge=0)
+    against: tuple[str, ...] = param((), help="arms that the points are compared with, beside `arm`")
+
+    def __attrs_post_init__(self) -> None:
+        if empty := [key for key, values in self.axes.items() if not values]:
+            raise ValueError(f"axes.{empty[0]} has no values; name some, or leave the axis out")
+        if not self.axes:
+            raise ValueError("axes is empty; name a key with its values, like masking.temperature = [0.3, 1.0, 3.0]")
+
+
+TABLES = {"sweep": SweepSpec, "grid": GridSpec, "evaluation": HeldOutSpec, "samplers": SamplersSpec, "gaps": GapsSpec}
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Grid:
+    """The points of one axis around an arm, or of all axes in a product, in order."""
+
+    arm: str
+    keys: tuple[str, ...]
+    points: Sequence[tuple[tuple[Any, ...], str]]  # the values of the keys, and the arm that has them
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -164,6 +190,7 @@ class Study:
     held_out: HeldOutSpec
     samplers: SamplersSpec | None = None
     gaps: GapsSpec | None = None
+    grids: Sequence[Grid] = ()
 
     def chain(self, arm: str) -> list[str]:
         """Return the arm that has an `experiment`, and those that are like it, down to this one."""

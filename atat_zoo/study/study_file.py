@@ -11,7 +11,8 @@ from atat_zoo.experiment import Experiment
 from atat_zoo.registry import Zoo, problems_of
 from atat_zoo.registry.spec import fields_of, structure, unstructure
 from atat_zoo.run.changes import changes
-from atat_zoo.study.schema import TABLES, WORD, ArmSpec, HeldOutSpec, PlainSpec, Study, StudyRun, SweepSpec
+from atat_zoo.study.grids import conflicts, tables_of_grids, with_grids
+from atat_zoo.study.schema import TABLES, WORD, ArmSpec, GridSpec, HeldOutSpec, PlainSpec, Study, StudyRun, SweepSpec
 
 
 def load(file: Path) -> Study:
@@ -37,8 +38,12 @@ def load(file: Path) -> Study:
     plain, wrong = structure(PlainSpec, {key: value for key, value in table.items() if key in keys}, "", zoo)
     problems += map(str, wrong)
     parts: dict[str, Any] = dict.fromkeys(TABLES)
-    for key in (key for key in TABLES if key in tables):
+    for key in (key for key in TABLES if key in tables and key != "grid"):
         parts[key], wrong = _table(TABLES[key], tables[key], key, zoo)
+        problems += map(str, wrong)
+    grids: dict[str, GridSpec] = {}
+    for where, value in tables_of_grids(tables.get("grid", [])):
+        grids[where], wrong = _table(GridSpec, value, where, zoo)
         problems += map(str, wrong)
     arms: dict[str, ArmSpec] = {}
     if not isinstance(tables.get("arms"), dict) or not tables["arms"]:
@@ -66,7 +71,9 @@ def load(file: Path) -> Study:
         samplers=parts["samplers"],
         gaps=parts["gaps"],
     )
-    _refuse([*_names(study), *_seeds(study), *_overrides(study)], file)
+    _refuse([*_names(study), *_seeds(study), *_overrides(study), *conflicts(study, grids)], file)
+    study, problems = with_grids(study, grids)
+    _refuse(problems or [*_names(study), *_seeds(study)], file)
     _refuse(_runs(study), file)
     return study
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import math
 import random
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from atat_zoo.experiment import load
 from atat_zoo.results.naming import NELBO
 from atat_zoo.run import RunFolder
+from atat_zoo.study.schema import Grid
+from atat_zoo.study.sensitivity import sensitivity
 
 RESOLVED = """\
 name = "{name}"
@@ -26,6 +30,7 @@ draws = 2
 use = "exact_k"
 """
 ATAT = "documented/atat"
+CONFIRM = Path(__file__).parents[2] / "docs" / "studies" / "confirm.json"
 HOSTILE = (
     "</script><script>document.title = 'broken'</script>",
     "<img src=x onerror=\"document.title='broken'\">",
@@ -222,3 +227,15 @@ def _replay(tokens, step, random_):
         "format": 1, "step": step, "seed": 17, "length": len(tokens), "uncertainty": "entropy", "unit": "nats",
         "samplers": samplers,
     }  # fmt: skip
+
+
+def with_grids(path):
+    """Write the results of the study `confirm` as if some of its arms were points of two grids; returns the file."""
+    report = json.loads(CONFIRM.read_text())
+    steps = [((450,), "mdlm"), ((360,), "bell_360"), ((315,), "bell_315")]
+    scales = [((0.6, "on"), "bell_middle"), ((1.0, "on"), "bell_wide"), ((None, "off"), "mdlm")]
+    grids = [Grid(arm="mdlm", keys=("train.steps",), points=steps)]
+    grids.append(Grid(arm="mdlm", keys=("rates.scale", "</script><b>"), points=scales))
+    report["grids"] = sensitivity(SimpleNamespace(grids=grids), report)  # type: ignore[arg-type]
+    path.write_text(json.dumps(report))
+    return path

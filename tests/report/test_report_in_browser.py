@@ -15,11 +15,10 @@ from atat_zoo.report.page import page as write_page
 from atat_zoo.report.recorded import POINTS
 from tests.cli.terminal import printed
 from tests.measure.making import prose
-from tests.report.run_folders import HOSTILE, make
+from tests.report.run_folders import CONFIRM, HOSTILE, make, with_grids
 from tests.study.making import TINY
 
 pytestmark = pytest.mark.slow
-CONFIRM = Path(__file__).parents[2] / "docs" / "studies" / "confirm.json"
 DRAWN = "html[data-drawn]"
 
 
@@ -40,6 +39,7 @@ def pages(tmp_path_factory):
         "bare": [make(root / "runs" / "bare", report=False, estimator=False, bound="SEDD")],
     }
     written = {name: collect(each) for name, each in runs.items()} | {"study": studies.of_study(CONFIRM)}
+    written["grids"] = studies.of_study(with_grids(root / "grids.json"))
     for name, data in written.items():
         (root / f"{name}.html").write_text(write_page(data), encoding="utf-8")
     return root
@@ -64,7 +64,7 @@ def opened(browser, path, **options):
     assert [url for url in asked if not url.startswith("data:")] == [path.as_uri()]
 
 
-@pytest.mark.parametrize("name", ["one", "eight", "hostile", "long", "bare", "study"])
+@pytest.mark.parametrize("name", ["one", "eight", "hostile", "long", "bare", "study", "grids"])
 def test_a_page_is_quiet_fits_a_phone_and_has_no_serious_fault(browser, pages, name):
     axe = Path(pytest.importorskip("axe_playwright_python").__file__).with_name("axe.min.js").read_text()
     with opened(browser, pages / f"{name}.html", viewport={"width": 360, "height": 780}, color_scheme="dark") as page:

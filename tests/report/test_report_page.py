@@ -21,9 +21,7 @@ from atat_zoo.results.format import interval, uncertain
 from tests.cli.terminal import printed, refused
 from tests.limited import full_disk, limited
 from tests.measure.making import make_run
-from tests.report.run_folders import HOSTILE, make
-
-CONFIRM = Path(__file__).parents[2] / "docs" / "studies" / "confirm.json"
+from tests.report.run_folders import CONFIRM, HOSTILE, make, with_grids
 
 
 @pytest.fixture(scope="module")
@@ -80,16 +78,18 @@ def test_a_legend_is_of_what_a_chart_has(data):
 
 
 @pytest.mark.parametrize("name", charts.CHARTS)
-def test_every_chart_is_valid_and_every_axis_says_its_unit(data, name):
-    study = studies.of_study(CONFIRM)
+def test_every_chart_is_valid_and_every_axis_says_its_unit(data, name, tmp_path):
     table, make_ = charts.CHARTS[name]
-    chart = make_(study if table == "arms" else data)
+    if name in ("arms", "sensitivity"):
+        data = studies.of_study(with_grids(tmp_path / "study.json"))
+    chart = make_(data)
     spec = chart.to_dict()  # validated against the schema of Vega-Lite
     titles = re.findall(r'"title": "([^"]*)"', json.dumps(spec.get("layer", spec), ensure_ascii=False))
     axes = [each for each in titles if re.search(r"nats|0 to 1|no unit|steps|evaluations|%|times", each)]
-    assert len(set(axes)) >= (1 if name in ("stages", "arms") else 2), titles
+    assert len(set(axes)) >= (1 if name in ("stages", "arms", "sensitivity") else 2), titles
     assert spec["description"]
     rows = json.dumps(data["tables"][table][:1])[1:-1]
+    assert rows or not data["runs"]
     assert rows in json.dumps(spec)  # as a notebook shows it; a page has the rows apart
     assert not rows or rows not in json.dumps(charts.specifications(data)[name])
 
@@ -234,6 +234,26 @@ def test_the_numbers_of_a_study_are_those_of_its_json(name):
         assert seeds == [one["percent"] for one in each["each"]]
     assert all(len(row) == len(block["columns"]) for block in data["blocks"] for row in block["rows"])
     assert len(page(data).encode()) < 3 << 20
+
+
+def test_a_grid_has_a_panel_for_each_axis(tmp_path):
+    data = studies.of_study(with_grids(tmp_path / "study.json"))
+    first, second = (block for block in data["blocks"] if block["title"].startswith("Sensitivity"))
+    assert (first["title"], second["columns"][:2]) == (
+        "Sensitivity of mdlm to train.steps",
+        ["rates.scale", "</script><b>"],
+    )
+    assert first["rows"][0] == ["450", "perplexity", "55.97 [55.89, 56.05]", "3", "—"]
+    assert [row[-1] for row in second["rows"]] == ["-1.77 % [-2.12, -1.42]", "-1.30 % [-1.61, -0.99]", "—"]
+    rows = data["tables"]["sensitivity"]
+    assert [row["panel"] for row in rows] == [0, 0, 0, 1, 1, 1]
+    assert [(row["point"], row["own"]) for row in rows[2:]] == [
+        ("315", False),
+        ("0.6, on", False),
+        ("1.0, on", False),
+        ("—, off", True),
+    ]
+    assert len({path.stem for path in charts.figures(data, tmp_path) if path.stem.startswith("sens")}) == 2
 
 
 def test_the_verdict_of_a_study_is_of_the_arm_that_it_names(tmp_path):

@@ -7,21 +7,7 @@ import pytest
 
 from atat_zoo.errors import UserError
 from atat_zoo.study import load
-from tests.study.making import STUDY, TINY
-
-
-@pytest.fixture
-def read(tmp_path, monkeypatch):
-    """Return a function that loads a study from its text."""
-    monkeypatch.chdir(tmp_path)
-    Path("tiny.toml").write_text(TINY)
-
-    def read(text):
-        Path("study.toml").write_text(text)
-        return load(Path("study.toml"))
-
-    return read
-
+from tests.study.making import STUDY
 
 LAYERS = """
 seeds = [18, 19]

@@ -1,0 +1,71 @@
+"""How a bound changes along the axes of a study's grids: from the numbers of the arms, and as tables."""
+
+from collections.abc import Mapping
+from statistics import NormalDist
+from typing import Any
+
+from atat_zoo.results.format import NONE, cell, change
+from atat_zoo.results.intervals import LEVEL, Interval, of_mean
+from atat_zoo.results.naming import exponential
+from atat_zoo.study.grids import in_word
+from atat_zoo.study.schema import Study
+
+Table = dict[str, Any]
+LEGEND = (
+    "Geometric mean over seeds with its 95 % t-interval, of one seed the value with the interval over sequences; "
+    "differences are paired, with their interval over seeds or, of one seed, over sequences."
+)
+
+
+def sensitivity(study: Study, part: Mapping[str, Any]) -> list[Table]:
+    """Return every grid with the bounds of its points, from the tables of the arms and of their comparisons."""
+    compared = {(each["arm"], each["against"]): each for each in part["comparisons"]}
+    return [
+        {
+            "arm": grid.arm,
+            "keys": list(grid.keys),
+            "points": [
+                {"values": list(values), "arm": arm, **_bound(part["arms"][arm], compared.get((arm, grid.arm)))}
+                for values, arm in grid.points
+                if arm in part["arms"]
+            ],
+        }
+        for grid in study.grids
+    ]
+
+
+def _bound(arm: Table, compared: Table | None) -> Table:
+    """Return an arm's bound with its interval, and its difference from the arm of the grid where that is another."""
+    runs = [run["bounds"][arm["runs"][0]["bound"]] for run in arm["runs"]]
+    nats = [run["nats_per_token"] for run in runs]
+    interval = of_mean(nats)
+    if interval is None:
+        half = NormalDist().inv_cdf((1 + LEVEL) / 2) * runs[0]["stderr"] / runs[0]["value"]  # of the logarithm
+        interval = Interval(value=nats[0], low=nats[0] - half, high=nats[0] + half)
+    ends = {key: exponential(getattr(interval, key)) for key in ("value", "low", "high")}
+    difference = compared and {"problem": compared.get("problem")}
+    if compared and "problem" not in compared:
+        difference = compared["over_seeds"] or compared["sequences"]
+    return {"bound": arm["runs"][0]["bound"], "seeds": len(nats), **ends, "difference": difference}
+
+
+def sensitivity_table(grid: Table) -> tuple[list[str], list[list[str]]]:
+    """Return the columns and rows of a grid."""
+    rows = []
+    for point in grid["points"]:
+        ends = ", ".join(cell(point[key], ".2f") for key in ("low", "high"))
+        bound = [point["bound"], f"{cell(point['value'], '.2f')} [{ends}]", str(point["seeds"])]
+        rows.append([*labels(point), *bound, said(point)])
+    return [*grid["keys"], "bound", "value", "seeds", f"difference from {grid['arm']}"], rows
+
+
+def labels(point: Table) -> list[str]:
+    """Return the values of a point in words."""
+    return [NONE if value is None else in_word(value) for value in point["values"]]
+
+
+def said(point: Table) -> str:
+    """Return the difference of a point in words."""
+    if (difference := point["difference"]) is None:
+        return NONE
+    return difference["problem"] if "problem" in difference else change(difference)
