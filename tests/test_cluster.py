@@ -106,6 +106,40 @@ def test_a_slice_of_the_shards_is_a_task_of_an_array(tmp_path):
     assert found == (0, ["data build a data.length=8 --slice 3/16 "])
 
 
+@pytest.mark.parametrize(("task", "words"), [({"SLURM_ARRAY_TASK_ID": "3"}, "--element 3"), ({}, "--measure")])
+def test_a_study_is_an_array_and_a_job_that_measures(tmp_path, task, words):
+    found = said(tmp_path, "study.sbatch", "mine", "--device", "cuda", commands={"atat": RECORDS}, **task)
+    assert found == (0, [f"study mine --device cuda {words} "])
+
+
+@pytest.mark.parametrize(
+    ("code", "restarts", "goes_on"), [("143", "19", True), ("143", "20", False), ("1", "0", False), ("2", "0", False)]
+)
+def test_an_element_goes_back_to_the_queue_at_the_end_of_its_time_alone(tmp_path, code, restarts, goes_on):
+    settings = {"CODE": code, "SLURM_RESTART_COUNT": restarts, "SLURM_ARRAY_TASK_ID": "1"}
+    left, _ = said(tmp_path, "study.sbatch", "mine", commands={"atat": RECORDS}, **settings)
+    assert (left, (tmp_path / "requeued").exists()) == (0 if goes_on else int(code), goes_on)
+
+
+# The end of the time: SIGTERM to the shell alone, when the study runs, which takes a while to save itself.
+ENDS = """import os, signal, sys, time
+def save(*_):
+    time.sleep(0.2)
+    open("said", "w").write("the study is saved")
+    sys.exit(143)
+signal.signal(signal.SIGTERM, save)
+os.kill(os.getppid(), signal.SIGTERM)
+signal.pause()
+"""
+
+
+def test_the_end_of_the_time_is_handed_on_and_waited_for(tmp_path):
+    commands = {"atat": f"exec {sys.executable} -c '{ENDS}'"}
+    found = said(tmp_path, "study.sbatch", "mine", commands=commands, SLURM_ARRAY_TASK_ID="1")
+    assert found == (0, ["the study is saved"])
+    assert (tmp_path / "requeued").read_text() == "requeue 7\n"
+
+
 @pytest.mark.slow
 def test_a_begun_run_goes_on_with_the_launcher(tiny, uninterrupted):
     run = tiny.root / "cluster"

@@ -1,5 +1,6 @@
 """`atat study`: arms × seeds trained as normal runs, and compared."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -9,33 +10,52 @@ from atat_zoo.cli.arguments import count, options
 from atat_zoo.cli.console import print_json, table
 from atat_zoo.cli.train import wait_passively
 from atat_zoo.errors import UserError
-from atat_zoo.results.format import NONE, number
+from atat_zoo.results.format import NONE, joined, number
 from atat_zoo.run import write_json, write_text
 from atat_zoo.study import Study, load, markdown
+from atat_zoo.study.cluster import elements, submit, write_script
 from atat_zoo.study.processes import LocalExecutor, Stopped, threads_for
 
+_CLUSTER = "Write a SLURM job array of the trainings, and submit it where sbatch is."
 _WRITE = "Write the tables there as well, and the JSON beside them."
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), metavar="STUDY.toml")
-@count("--jobs", 1, "Trainings at a time; each has one GPU, which several share where there are fewer.", 1)
+@count("--jobs", 1, "Trainings at a time, 1 when absent; each has one GPU, which several share where there are fewer.")
 @click.option("--dry-run", is_flag=True, help="Print the runs, what is left of each, and an estimate of the time.")
 @click.option("--write", "page", type=click.Path(path_type=Path), help=_WRITE)
 @click.option("--test-again", is_flag=True, help="Evaluate the test split although it was evaluated before.")
+@click.option("--cluster", is_flag=True, help=_CLUSTER)
+@count("--element", 1, "Train this run of the job array alone, and measure nothing.")
+@click.option("--measure", is_flag=True, help="Train nothing, and measure what is finished.")
 @options("device", "json")
-def study(file: Path, jobs: int, dry_run: bool, page: Path | None, test_again: bool, device: str, as_json: bool) -> int:
+def study(
+    file: Path,
+    jobs: int | None,
+    dry_run: bool,
+    page: Path | None,
+    test_again: bool,
+    cluster: bool,
+    element: int | None,
+    measure: bool,
+    device: str,
+    as_json: bool,
+) -> int:
     """Train every arm of STUDY.toml with every seed, and compare the arms on held-out text.
 
     Runs that are finished are not repeated, others continue; several `atat study` of one file share the work. Ctrl-C
     stops all of it. The results are study.json and study.md in the folder of the study.
     """
     loaded = load(file)
+    asked = {"--dry-run": dry_run, "--cluster": cluster, "--element": element, "--measure": measure}
+    if len(both := [flag for flag, given in asked.items() if given]) > 1:
+        raise UserError(f"{joined(both)}: each asks for something else; leave all but one out")
     if page is not None and page.suffix != ".md":
         raise UserError(f"--write {page}: name a Markdown file, which ends in .md; the JSON is written beside it")
     wait_passively()
     if dry_run:
-        _show_plan(loaded, jobs, as_json)
+        _show_plan(loaded, jobs or 1, as_json)
         return 0
     from atat_zoo.study.runner import StudyRunner
 
@@ -43,11 +63,25 @@ def study(file: Path, jobs: int, dry_run: bool, page: Path | None, test_again: b
         click.echo(text, err=as_json)
 
     runner = StudyRunner(study=loaded, device=device, say=say)
+    if cluster:
+        runner.check(test_again=test_again)
+        options = ["--write", str(page)] if page else []
+        words = [str(file), *options, *(["--test-again"] if test_again else []), "--device", device]
+        _submit(loaded, words, jobs, as_json)
+        return 0
+    executor = LocalExecutor(folder=loaded.folder, jobs=jobs or 1, say=say)
     try:
-        runner.train(LocalExecutor(folder=loaded.folder, jobs=jobs, say=say), test_again=test_again)
+        if measure:
+            runner.train_nothing()
+        elif element:
+            runner.train_element(executor, element)
+        else:
+            runner.train(executor, test_again=test_again)
     except Stopped as stopped:
         say(f"stopped; the same command continues it: atat study {file}")
         return 128 + stopped.number
+    if element:
+        return _failures(runner.failed)
     report = runner.report(test_again=test_again)
     text = markdown.page(report)
     write_text(loaded.folder / "study.md", text)
@@ -58,9 +92,23 @@ def study(file: Path, jobs: int, dry_run: bool, page: Path | None, test_again: b
         print_json(report)
     else:
         click.echo(f"\n{text}")
-    for run, why in runner.failed.items():
+    return _failures(runner.failed)
+
+
+def _failures(failed: Mapping[str, str]) -> int:
+    for run, why in failed.items():
         click.echo(f"error: {run}: {why}", err=True)
-    return 1 if runner.failed else 0
+    return 1 if failed else 0
+
+
+def _submit(loaded: Study, words: Sequence[str], jobs: int | None, as_json: bool) -> None:
+    script = write_script(loaded, words, jobs)
+    said = submit(script)
+    if as_json:
+        print_json({"script": str(script), "trainings": len(elements(loaded)), "submitted": said})
+        return
+    click.echo(f"{number(len(elements(loaded)), 'training')}, and a job that measures them: {script}")
+    click.echo(said or f"there is no sbatch here; on the cluster: bash {script}")
 
 
 def _show_plan(loaded: Study, jobs: int, as_json: bool) -> None:

@@ -29,9 +29,9 @@ def _roots() -> list[Path]:
     return [root for root in (PACKAGE.parent / "experiments", PACKAGE / "experiments") if root.is_dir()]
 
 
-def shipped(name: str) -> Path | None:
+def shipped(name: str, ending: str = ".toml") -> Path | None:
     """Return the file of this name that ships with the zoo, with or without its ending."""
-    files = (root / f"{name.removesuffix('.toml')}.toml" for root in _roots())
+    files = (root / f"{name.removesuffix(ending)}{ending}" for root in _roots())
     return next((file for file in files if file.is_file()), None)
 
 

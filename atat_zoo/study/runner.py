@@ -5,7 +5,6 @@ And its plan: what is left to do, and how long it will take by what its own runs
 
 import statistics
 from collections.abc import Callable
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +19,10 @@ from atat_zoo.run import locks, sha256_of, write_json
 from atat_zoo.run.environment import describe, machine
 from atat_zoo.run.model_files import WEIGHTS
 from atat_zoo.study import gaps, results, tasks
+from atat_zoo.study.cluster import elements
 from atat_zoo.study.measuring import Written, measure_all, recorded, write_all
 from atat_zoo.study.processes import LocalExecutor, ran_with
-from atat_zoo.study.schema import Study, StudyRun
+from atat_zoo.study.schema import Study, StudyRun, in_order
 from atat_zoo.study.sensitivity import sensitivity
 from atat_zoo.tasks import require
 
@@ -43,18 +43,37 @@ class StudyRunner:
     def train(self, executor: LocalExecutor, *, test_again: bool = False) -> None:
         """Train everything that is not finished; a run that fails is listed, and the others go on."""
         study = self.study
-        seen = StudyRunner(study)
-        seen.look()  # what is wrong with the runs that are there is said before anything is trained
-        record = study.folder / "test.json"
-        before = read_record(record) if study.held_out.test and not test_again else None
-        if before is not None and any(run.name not in before["weights"] for run in in_order(seen.runs)):
-            raise again_refused(record)  # it could only end in a second evaluation
+        self.check(test_again=test_again)
         self.failed |= executor.train(study.sweep_runs())
         self.choose(measure=True)
         self._add_arms(matched=False)
         self.failed |= executor.train(in_order(self.runs))
         self._add_arms(matched=True)
         self.failed |= executor.train(in_order({arm: self.runs.get(arm, []) for arm in study.matched}))
+
+    def train_element(self, executor: LocalExecutor, number: int) -> None:
+        """Train one run of the study as a job array counts them, from 1."""
+        self.check(test_again=True)  # which a job after the array may refuse
+        runs = elements(self.study)
+        if number > len(runs):
+            raise UserError(f"--element {number}: the study has {len(runs)} trainings; name one of them")
+        self.failed |= executor.train([runs[number - 1]])
+
+    def train_nothing(self) -> None:
+        """Take the runs as they are; those that are not finished are listed."""
+        self.look()
+        unfinished = (run.name for run in in_order(self.runs) if not run.finished)
+        self.failed |= {name: f"is not finished (logs/{name}.txt)" for name in unfinished}
+
+    def check(self, *, test_again: bool) -> None:
+        """Refuse what is wrong with the runs that are there, before anything is trained."""
+        study = self.study
+        seen = StudyRunner(study)
+        seen.look()
+        record = study.folder / "test.json"
+        before = read_record(record) if study.held_out.test and not test_again else None
+        if before is not None and any(run.name not in before["weights"] for run in in_order(seen.runs)):
+            raise again_refused(record)  # it could only end in a second evaluation
 
     def look(self) -> None:
         """Find out what is known already, without training or measuring; what tasks lack here is an error."""
@@ -197,11 +216,6 @@ def again_refused(record: Path) -> UserError:
         f"{record}: the test split was evaluated before, with other runs or settings, and is evaluated once; "
         "set evaluation.test = false, or pass --test-again and say so where you report it"
     )
-
-
-def in_order(runs: dict[str, list[StudyRun]]) -> list[StudyRun]:
-    """Return runs seed by seed, so that arms can be compared early."""
-    return [run for of_seed in zip_longest(*runs.values()) for run in of_seed if run is not None]
 
 
 @attrs.frozen(kw_only=True)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -267,3 +268,8 @@ class Study:
             metrics=held.metrics,
             texts=held.texts,
         )
+
+
+def in_order(runs: Mapping[str, Sequence[StudyRun]]) -> list[StudyRun]:
+    """Return runs seed by seed, so that arms can be compared early."""
+    return [run for of_seed in zip_longest(*runs.values()) for run in of_seed if run is not None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import time
 
 from tests import forked
 from tests.study.quick import CODE, SLOW
@@ -79,3 +80,17 @@ class Place:
 
     def runs(self):
         return sorted(path.parent.name for path in self.folder.glob("*/resolved.toml"))
+
+
+def wait_for(what, process, seconds=60):
+    """Wait until something is true, while a process runs."""
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def steps_of(place, run):
+    path = place.folder / run / "metrics.jsonl"
+    return len(path.read_text().splitlines()) if path.is_file() else 0

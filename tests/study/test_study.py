@@ -3,14 +3,13 @@
 import json
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
 from atat_zoo.study.measuring import rows_of
 from tests import forked
-from tests.study.making import RUNS, STUDY, Place
+from tests.study.making import RUNS, STUDY, Place, steps_of, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -31,20 +30,6 @@ def place(tmp_path):
 @pytest.fixture
 def copy(done, tmp_path):
     return Place(Path(shutil.copytree(done.root, tmp_path / "copy")))
-
-
-def wait_for(what, process, seconds=60):
-    """Wait until something is true, while a process runs."""
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def steps_of(place, run):
-    path = place.folder / run / "metrics.jsonl"
-    return len(path.read_text().splitlines()) if path.is_file() else 0
 
 
 def test_it_ends_with_normal_runs_and_a_result(done):
