@@ -23,7 +23,7 @@ help:
 	@echo "make bench        the ratios that are measured, not tested, beside those of the last time on this machine"
 	@echo "make gpu          all that waits for a GPU, as docs/gpu.md: speed, utilisation, sampling, the tests"
 	@echo "make study        train and measure one model for every order, with three seeds (three hours on two cores; it continues)"
-	@echo "make study-all    every arm of every study (ten hours; the second corpus must lie in corpora/wikitext-2)"
+	@echo "make study-all    every arm of every study (a day; the second corpus must lie in corpora/wikitext-2)"
 	@echo "make baselines    train every objective at CPU size and compare them (an hour on two cores)"
 	@echo "make samplers     let every named sampler write, and compare what comes of it (most of an hour)"
 
@@ -125,6 +125,8 @@ study-all: study $(VENV)/installed-dev
 	$(BIN)/atat study steps_screen --jobs 2 --write docs/studies/steps_screen.md
 	$(BIN)/atat study steps --jobs 2 --write docs/studies/steps.md
 	$(BIN)/atat study longer --jobs 2 --write docs/studies/longer.md
+	$(BIN)/atat study ablation --jobs 2 --write docs/studies/ablation.md
+	$(BIN)/atat study sensitivity --jobs 2 --write docs/studies/sensitivity.md
 	$(BIN)/atat study wikitext2 --jobs 2 --write docs/studies/wikitext2.md
 	$(BIN)/atat study sets_256 --jobs 2 --write docs/studies/sets_256.md
 	$(BIN)/atat study sets_budgets --jobs 2 --write docs/studies/sets_budgets.md

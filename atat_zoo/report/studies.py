@@ -10,7 +10,7 @@ from atat_zoo.errors import UserError, clip
 from atat_zoo.parsing import from_json, read
 from atat_zoo.report.collect import TABLES, page_data
 from atat_zoo.report.recorded import figure, first
-from atat_zoo.results.format import NONE, cell, interval, joined, number, place, rounded, settings
+from atat_zoo.results.format import NONE, cell, interval, joined, number, place, rounded, told_apart
 from atat_zoo.results.naming import exponential
 from atat_zoo.study.markdown import METRICS, gap_legend, gap_table, metric_table, task_tables
 from atat_zoo.study.sensitivity import LEGEND, labels, said, sensitivity_table
@@ -108,8 +108,9 @@ def _blocks(report: Table) -> Iterator[Table]:
         yield _block("Metrics", columns, rows, f"{METRICS}.")
     for arm in report["samplers"] or ():
         seeds = f"Seeds {joined(list(map(str, arm['seeds'])))}; differences are to the first sampler."
-        digits = _digits(arm["samplers"])
-        yield _block(f"Samplers of {arm['arm']}", _SAMPLERS, [_sampler(row, digits) for row in arm["samplers"]], seeds)
+        digits, words = _digits(arm["samplers"]), told_apart([row["sampler"] for row in arm["samplers"]])
+        rows = [_sampler(row, digits, of) for row, of in zip(arm["samplers"], words, strict=True)]
+        yield _block(f"Samplers of {arm['arm']}", _SAMPLERS, rows, seeds)
     if report.get("gaps"):
         yield _block("Gaps", *gap_table(report), *gap_legend(report))
     for title, table, notes in task_tables(report):
@@ -163,8 +164,8 @@ def _digits(rows: list[Table]) -> int:
     return max((place(half) for half in halves if half > 0), default=1)
 
 
-def _sampler(row: Table, at: int) -> list[str]:
+def _sampler(row: Table, at: int, of: str) -> list[str]:
     values = ", ".join("not finite" if value is None else rounded(value, at) for value in row["values"])
     compared = [_change(row["over_seeds"]), _WORDS[row["not_worse"]]] if "sequences" in row else [NONE, NONE]
-    named = [row["sampler"]["use"], settings(row["sampler"]), row["quantity"]]
+    named = [row["sampler"]["use"], of, row["quantity"]]
     return [*named, values, f"{row['nfe']:.1f}", *compared]

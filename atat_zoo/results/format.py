@@ -49,6 +49,26 @@ def settings(table: Mapping[str, Any]) -> str:
     )
 
 
+def told_apart(tables: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the settings of parts side by side; those that read alike also say in what their own parts differ."""
+    said, inner = [settings(table) for table in tables], [dict(_inner(table)) for table in tables]
+    found = []
+    for words, mine in zip(said, inner, strict=True):
+        alike = [other for text, other in zip(said, inner, strict=True) if text == words]
+        differ = [f"{key} = {value}" for key, value in mine.items() if any(other.get(key) != value for other in alike)]
+        found.append(", ".join(filter(None, [words, *differ])))
+    return found
+
+
+def _inner(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the parameters of a part's own parts by their paths."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _inner(value, f"{before}{key}.")
+        elif before:
+            yield f"{before}{key}", value
+
+
 def number(count: int, what: str) -> str:
     """Return `1 step` or `1,234 steps`."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from atat_zoo.results.format import NONE, cell, change, markdown, number, settings
+from atat_zoo.results.format import NONE, cell, change, markdown, number, settings, told_apart
 from atat_zoo.results.intervals import Interval
 from atat_zoo.results.naming import exponential, words
 from atat_zoo.results.tasks import in_words
@@ -175,12 +175,11 @@ def _samplers(arm: Table) -> Iterator[str]:
     on = " and ".join(machine({**each, "of_threads": number(each["threads"], "thread")}) for each in arm["on"])
     yield f"Seeds {seeds}; {arm['sequences']:,} sequences of the half; the others against the first; timed on {on}.\n"
     rows = []
-    for row in arm["samplers"]:
+    for row, of in zip(arm["samplers"], told_apart([row["sampler"] for row in arm["samplers"]]), strict=True):
         values = ", ".join(cell(value, ".2f") for value in row["values"])
         compared = [*_differences(row), cell(row["seconds_ratio"], ".3f")] if "sequences" in row else [NONE] * 4
         cost = [cell(row["nfe"], ".1f"), cell(row["seconds"], ".2f")]
-        of = row["sampler"]
-        rows.append([of["use"], settings(of), row["quantity"], values, *cost, *compared])
+        rows.append([row["sampler"]["use"], of, row["quantity"], values, *cost, *compared])
     columns = ["sampler", "settings", "quantity", "value by seed", "NFE", "seconds"]
     yield from markdown([*columns, "over seeds", "over sequences", "not worse", "seconds ×"], rows)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.results.format import interval, joined, place, rounded, uncertain
+from atat_zoo.results.format import interval, joined, place, rounded, told_apart, uncertain
 
 FINITE = st.floats(-1e9, 1e9, allow_nan=False)
 ERRORS = st.floats(1e-9, 1e9)
@@ -43,3 +43,13 @@ def test_a_number_beside_its_error_or_within_its_interval(write, numbers, said):
 
 def test_words_are_joined():
     assert [joined(["a"]), joined(["a", "b"]), joined(["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
+
+
+def test_parts_that_read_alike_say_in_what_their_own_parts_differ():
+    def combined(threshold, order="uncertainty"):
+        return {"use": "combination", "order": {"use": order}, "stop": {"use": "uncertainty", "threshold": threshold}}
+
+    words = "order = uncertainty, stop = uncertainty"
+    said = told_apart([combined(0.3), combined(0.1), combined(0.3, "random"), {"use": "ancestral", "steps": 4}])
+    assert said[:2] == [f"{words}, stop.threshold = 0.3", f"{words}, stop.threshold = 0.1"]
+    assert said[2:] == ["order = random, stop = uncertainty", "steps = 4"]
