@@ -40,6 +40,7 @@ from atat_zoo.training.continuing import Loading, continued, inert, record
 from atat_zoo.training.evaluator import Evaluations, Evaluator, log_evaluation
 from atat_zoo.training.finetuning import InitialWeights
 from atat_zoo.training.memory import ZooTrainer, check, device_of, forget_old_shapes, keep_freed_memory, let_go
+from atat_zoo.training.sharding import WholeWeights, shard
 from atat_zoo.training.utilisation import Utilisation, peak_flops
 
 
@@ -185,6 +186,7 @@ def _run(
         )
         loader = train_loader(stream, workers=experiment.data.workers, device=device)
         objective: Any = assemble(experiment, context)
+        whole = WholeWeights(objective) if spec.sharding == "full" and ranks > 1 else None
         if spec.compile:
             compile_objective(objective)
         bf16 = computes_in_bf16(spec.precision, device)
@@ -196,8 +198,10 @@ def _run(
             initial = initial or _same_beginning(experiment, folder, reporter)
             reporter.message(initial.load_into(objective))
         model = ZooModel(objective, spec.steps, bf16=bf16, detailed=bool(spec.loggers))
+        if whole:
+            shard(model, device)
         average = lifecycle.MovingAverage(model, spec.ema, device) if spec.ema else None
-        evaluator = Evaluator(experiment, data, context, folder, objective, average)
+        evaluator = Evaluator(experiment, data, context, folder, objective, average, whole)
         interruption = Interruption(partial(lifecycle.asked_to_stop, reporter.message))
         checkpoints = lifecycle.Checkpoints(folder, spec, interruption, evaluator.write)
         ours, loggers = _callbacks(model, evaluator, reporter)
