@@ -1,6 +1,7 @@
 """From a validated experiment to a run folder with a trained model."""
 
 import logging
+import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -150,6 +151,8 @@ def _run(
     fresh: bool,
 ) -> Result:
     spec, rank, ranks = experiment.train, dist.get_global_rank(), dist.get_world_size()
+    if "GROUP_RANK" in os.environ:  # torchrun's name for what Composer needs to load a checkpoint
+        os.environ.setdefault("NODE_RANK", os.environ["GROUP_RANK"])
     device = device_of(spec.device)
     check(experiment, device, ranks)
     # A run with a checkpoint no longer needs the run of its initial weights.
