@@ -205,6 +205,13 @@ def conflicts(experiment: Experiment) -> list[Problem]:
             "always reads all of it, both ways; take another backbone, or an objective like mdlm"
         )
         problems.append(Problem("objective", text))
+    optimizer = experiment.parts["optimizer"]
+    if experiment.train.sharding != "none" and not getattr(optimizer, "shardable", False):
+        text = (
+            f"optimizer {optimizer.name!r} does not say that its steps are the same where each rank has a part of "
+            'every matrix; take another one, such as "adamw", or set train.sharding = "none"'
+        )
+        problems.append(Problem("train.sharding", text))
     used = (experiment.parts[kind] for kind in experiment.kinds)
     measured = (experiment.evaluation.bound, *experiment.evaluation.metrics, *experiment.evaluation.tasks)
     for spec in (*used, *experiment.data.stages, *measured, *experiment.train.parts):
