@@ -13,7 +13,7 @@ from atat_zoo.experiment import load
 from atat_zoo.objectives import Batch
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context
-from atat_zoo.training.memory import keep_freed_memory
+from atat_zoo.training.memory import compiles, keep_freed_memory
 from atat_zoo.training.trainer import compile_objective
 from benchmarks.pairs import interleave, report
 
@@ -32,7 +32,7 @@ def stepper(
     """
     spec, (rows, length) = experiment.train, (experiment.train.batch_size, experiment.data.length)
     module: Any = assemble(experiment, context).to(context.device).train()
-    if spec.compile:
+    if compiles(spec.compile, context.device):
         compile_objective(module)
     optimizer = experiment.parts["optimizer"].build(module)
     if text is None:

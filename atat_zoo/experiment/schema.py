@@ -65,7 +65,9 @@ class TrainSpec:
         "auto", help="auto: bf16 where the GPU or the CPU has the instructions, else fp32"
     )
     device: Literal["auto", "cpu", "gpu"] = param("auto", help="auto: a GPU if there is one")
-    compile: bool = param(False, help="compile the backbone with torch.compile")
+    compile: Literal["auto"] | bool = param(
+        False, help="compile the backbone with torch.compile, which takes a minute; auto: on a GPU, and not on a CPU"
+    )
     peak_flops: float | None = param(
         None, help="most TFLOP/s of a device, for its utilisation; that of the GPU, if known, when absent", gt=0
     )

@@ -21,6 +21,7 @@ from atat_zoo.registry import Context
 from atat_zoo.results.evaluation import BoundValue, Evaluation, MetricValue, method_of
 from atat_zoo.run import RunFolder
 from atat_zoo.training.lifecycle import MovingAverage
+from atat_zoo.training.memory import compiles
 
 
 class Evaluator:
@@ -125,7 +126,8 @@ class Evaluator:
     @contextmanager
     def _weights(self) -> Iterator[None]:
         """Use the moving average; and not what is compiled, which has the shapes of a training step alone."""
-        eager: Any = torch.compiler.set_stance("force_eager") if self.experiment.train.compile else nullcontext()
+        compiled = compiles(self.experiment.train.compile, self.context.device)
+        eager: Any = torch.compiler.set_stance("force_eager") if compiled else nullcontext()
         with eager, self.average.swapped() if self.average else nullcontext():
             yield
 

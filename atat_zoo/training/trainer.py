@@ -39,7 +39,15 @@ from atat_zoo.training.composer_model import SkippedRows, ZooModel, prepare
 from atat_zoo.training.continuing import Loading, continued, inert, record
 from atat_zoo.training.evaluator import Evaluations, Evaluator, log_evaluation
 from atat_zoo.training.finetuning import InitialWeights
-from atat_zoo.training.memory import ZooTrainer, check, device_of, forget_old_shapes, keep_freed_memory, let_go
+from atat_zoo.training.memory import (
+    ZooTrainer,
+    check,
+    compiles,
+    device_of,
+    forget_old_shapes,
+    keep_freed_memory,
+    let_go,
+)
 from atat_zoo.training.utilisation import Utilisation, peak_flops
 
 
@@ -185,7 +193,7 @@ def _run(
         )
         loader = train_loader(stream, workers=experiment.data.workers, device=device)
         objective: Any = assemble(experiment, context)
-        if spec.compile:
+        if compiles(spec.compile, device):
             compile_objective(objective)
         bf16 = computes_in_bf16(spec.precision, device)
         computes = {"device": device_name(device), "precision": "bf16" if bf16 else "fp32", "ranks": ranks}
