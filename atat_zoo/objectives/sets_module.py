@@ -15,6 +15,7 @@ from typing_extensions import override
 from atat_zoo.backbones.cache import Cache
 from atat_zoo.backbones.ngram import neighbours_of
 from atat_zoo.curricula import ExponentialWeighting
+from atat_zoo.diffusion.attention import visible
 from atat_zoo.diffusion.bounds import WeightedMask, average
 from atat_zoo.diffusion.positions import pairs, to_host
 from atat_zoo.diffusion.randomness import fold, part_of, row_keys, uniform
@@ -49,7 +50,7 @@ class Carriers(NamedTuple):
 
     tokens: Tensor  # int64 [B, T]
     positions: Tensor  # int64 [B, T]
-    attention: Tensor  # which sees which, bool [B, 1, T, T]
+    attention: Any  # which sees which, as `visible` has it
 
 
 class Roles(NamedTuple):
@@ -70,7 +71,7 @@ def roles(x: Tensor, turns: Tensor, mask_id: int) -> Roles:
     return Roles(F.pad(x, (1, 0), value=mask_id), ready, turn, alone)
 
 
-def carriers(of: Roles, mask_id: int, others: int) -> Carriers:
+def carriers(of: Roles, mask_id: int, others: int, in_blocks: bool = False) -> Carriers:
     """Return the carriers, with so many others besides those at positions 0 … L."""
     T = of.turn.shape[1]
     readable = of.ready <= of.turn
@@ -83,9 +84,15 @@ def carriers(of: Roles, mask_id: int, others: int) -> Carriers:
         positions = torch.cat([positions, where], 1)
         turn = torch.cat([turn, of.ready.gather(1, where)], 1)
         content = torch.cat([content, of.alone.gather(1, where)], 1)
-    seen = content[:, None] & (turn[:, None] <= turn[:, :, None])
-    itself = torch.eye(tokens.shape[1], dtype=torch.bool, device=tokens.device)
-    return Carriers(tokens, positions, (seen | itself)[:, None])
+    # Sorted by their turns, blocks could be skipped whatever these are; but dropout draws by the place of a carrier.
+    # A carrier without a token is seen from no turn on.
+    seen_from = turn.masked_fill(~content, torch.iinfo(turn.dtype).max)
+
+    def sees(row: Any, head: Any, query: Any, key: Any) -> Tensor:
+        return (seen_from[row, key] <= turn[row, query]) | (query == key)
+
+    attention = visible(sees, len(tokens), tokens.shape[1], tokens.device, in_blocks=in_blocks)
+    return Carriers(tokens, positions, attention)
 
 
 def others_of(needed: Tensor, of: Roles) -> int:
@@ -113,7 +120,8 @@ class SetCausalModule(DenoisingModule):
         """Return hidden states [B, L, D]. Rows that need carriers for tokens alone are a pass of their own."""
 
         def read(part: Roles, others: int = 0) -> Tensor:
-            tokens, positions, attention = carriers(part, self.context.mask_id, others)
+            in_blocks = self.attends_in_blocks(part.turn)
+            tokens, positions, attention = carriers(part, self.context.mask_id, others, in_blocks)
             hidden: Tensor = self.backbone(tokens, positions=positions, attention=attention)
             return hidden[:, : part.turn.shape[1] - 1]
 

@@ -244,6 +244,7 @@ def compile_objective(objective: Any) -> None:
     functorch.donated_buffer = dynamo.optimize_ddp = False
     objective.backbone.compile(dynamic=False)
     objective.compile_losses = partial(torch.compile, dynamic=True)
+    objective.takes_block_masks = getattr(objective.backbone, "takes_block_masks", False)
 
 
 def _begin(experiment: Experiment, folder: RunFolder, computes: dict[str, Any], initial: InitialWeights | None) -> None:

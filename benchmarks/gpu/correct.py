@@ -10,6 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import torch
 from composer import Callback
@@ -18,8 +19,11 @@ from atat_zoo.diffusion.dropout import Dropout, set_keys
 from atat_zoo.diffusion.randomness import row_keys, stratified, uniform
 from atat_zoo.experiment import load
 from atat_zoo.objectives import Batch
+from atat_zoo.objectives.denoising import DenoisingModule
 from atat_zoo.training import resume, train
+from atat_zoo.training.trainer import compile_objective
 from benchmarks.gpu.sampling import denoisers, sampler, samplers
+from benchmarks.gpu.steps import backend
 from benchmarks.pairs import alone
 
 if TYPE_CHECKING:
@@ -37,6 +41,8 @@ RECIPES = (
     *("baselines/autoregressive", "baselines/block", "baselines/d3pm", "baselines/mlm", "baselines/sedd"),
     "baselines/strided",
 )
+#: Those whose attention has a mask.
+MASKED = ("sets", "baselines/block", "baselines/strided")
 VOCABULARY, ROWS = 2048, 8
 STEPS, SAVED, KILLED = 6, 2, 5
 #: Largest difference of losses, relative, by precision; and of the norm of the gradient in float32.
@@ -47,6 +53,7 @@ def measure(setting: Setting, found: Found) -> None:
     """Hold the GPU against the CPU."""
     with exactly():
         losses(setting, found)
+        blocks(setting, found)
         draws(setting, found)
         texts(setting, found)
     resumed(setting, found)
@@ -93,6 +100,25 @@ def losses(setting: Setting, found: Found) -> None:
         row = f"{of}, GPU to CPU, the worst of {len(RECIPES)} recipes"
         found.row(row, f"≤ {bar:.0e}", f"{difference:.1e} (`{name}`)", difference <= bar)
     found.row("masks that are drawn", "equal", f"differ in {', '.join(wrong)}" if wrong else "equal", not wrong)
+
+
+def blocks(setting: Setting, found: Found) -> None:
+    """Compare losses and gradients by FlexAttention, compiled on the GPU, with those by dense masks on the CPU."""
+    batch, kind = drawn(setting.size.text_length), torch.device(setting.device).type
+    for name in MASKED:
+        module = setting.network(recipe(setting, name), VOCABULARY).train()
+        here = step(copy.deepcopy(module), batch, "cpu", "float32")
+        torch._dynamo.reset()
+        # On a CPU too, so that the small form has it.
+        always = mock.patch.object(DenoisingModule, "attends_in_blocks", return_value=True)
+        with backend(setting.size.backend), always:
+            compiled = setting.move(module)
+            compile_objective(compiled)
+            there = step(compiled, setting.move(batch), kind, "float32")
+        loss, gradient = (abs(there[which] / here[which] - 1) for which in (0, 1))
+        seen, met = f"{loss:.1e}, {gradient:.1e}", loss <= LOSSES["float32"] and gradient <= GRADIENT
+        bar = f"≤ {LOSSES['float32']:.0e}, {GRADIENT:.0e}"
+        found.row(f"`{name}` by FlexAttention to dense masks on the CPU: loss, norm of the gradient", bar, seen, met)
 
 
 def drawn(length: int) -> Batch:

@@ -26,10 +26,10 @@ GROUPS, PROFILED, KERNELS = 5, 3, 10
 MEMORY = 0.2
 
 
-def step_of(setting: Setting, experiment: Experiment) -> Callable[[], None]:
-    """Return what makes the next step of an experiment on drawn tokens."""
+def step_of(setting: Setting, experiment: Experiment) -> tuple[Any, Callable[[], None]]:
+    """Return the objective of an experiment, and what makes its next step on drawn tokens."""
     context = Context(vocabulary_size=setting.size.vocabulary, length=experiment.data.length, device=setting.device)
-    return stepper(experiment, context, move=setting.move)[1]
+    return stepper(experiment, context, move=setting.move)
 
 
 def seconds_of(setting: Setting, step: Callable[[], None]) -> float:
@@ -81,14 +81,16 @@ def measure(setting: Setting, found: Found) -> None:
     """Time a step of `mdlm`, compiled and eager, and say what it consists of."""
     for how in ("compiled", "eager"):
         with backend(setting.size.backend):
-            step = step_of(setting, setting.experiment("mdlm", f"train.compile={str(how == 'compiled').lower()}"))
+            module, step = step_of(
+                setting, setting.experiment("mdlm", f"train.compile={str(how == 'compiled').lower()}")
+            )
             seconds = seconds_of(setting, step)
             lines = profiled(setting, step)
         found.figures[how] = seconds
         rate = setting.size.rows * setting.size.length / seconds
         found.row(f"a step of `mdlm`, {how}", "", f"{1e3 * seconds:.1f} ms, {rate:,.0f} tokens a second")
         found.lines += [f"{how}: what takes most of a step", *lines]
-        del step
+        del module, step
         setting.tidy()
     for how in ("compiled", "eager"):
         bound = predicted(setting, how == "compiled")
@@ -113,7 +115,7 @@ def memory(setting: Setting, found: Found) -> None:
             before = torch.cuda.memory_allocated()
             torch.cuda.reset_peak_memory_stats()
         with backend(size.backend):
-            step = step_of(setting, experiment)
+            module, step = step_of(setting, experiment)
             for _ in range(4):  # the second one has the optimizer's moments
                 step()
         setting.synchronize()
@@ -124,22 +126,29 @@ def memory(setting: Setting, found: Found) -> None:
             found.row(what, f"± {MEMORY:.0%} of {expected}", f"{peak / 1e9:.2f} GB", met)
         else:
             found.row(what, f"± {MEMORY:.0%} of {expected}", "no GPU to ask")
-        del step
+        del module, step
         setting.tidy()
 
 
 def objectives(setting: Setting, found: Found) -> None:
-    """Time a compiled step of `sets` and `block` over one of `mdlm`, all of the same rows."""
-    times = {}
-    for name, more in (
-        ("mdlm", ()),
-        ("sets", ("objective.use=sets",)),
-        ("block", ("objective.use=block", "objective.size=16", "sampler.use=left_to_right")),
-    ):
-        with backend(setting.size.backend):
-            step = step_of(setting, setting.experiment("sets" if name == "sets" else "mdlm", *more))
-            times[name] = seconds_of(setting, step)
-        del step
-        setting.tidy()
-        over = "" if name == "mdlm" else f", {times[name] / times['mdlm']:.2f} times that of `mdlm`"
-        found.row(f"a step of `{name}`", "", f"{1e3 * times[name]:.1f} ms{over}")
+    """Time a step of `sets` and `block` over one of `mdlm`, all of the same rows, with either mask of attention."""
+    recipes = {
+        "mdlm": ("mdlm", ()),
+        "sets": ("sets", ()),
+        "block": ("mdlm", ("objective.use=block", "objective.size=16", "sampler.use=left_to_right")),
+    }
+    base = 0.0
+    for name, (variant, more) in recipes.items():
+        for how in ("",) if name == "mdlm" else (", FlexAttention", ", dense mask"):
+            with backend(setting.size.backend):
+                module, step = step_of(setting, setting.experiment(variant, *more))
+                if "Flex" in how and not module.takes_block_masks:
+                    found.row(f"a step of `{name}`{how}", "", "it is not compiled here")
+                    continue
+                module.takes_block_masks = "Flex" in how
+                seconds = seconds_of(setting, step)
+            del module, step
+            setting.tidy()
+            base = base or seconds
+            seen = f"{1e3 * seconds:.1f} ms, {seconds / base:.2f} times that of `mdlm`"
+            found.row(f"a step of `{name}`{how}", "", seen)
