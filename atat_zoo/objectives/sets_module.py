@@ -73,17 +73,15 @@ def roles(x: Tensor, turns: Tensor, mask_id: int) -> Roles:
 
 def carriers(of: Roles, mask_id: int, others: int, in_blocks: bool = False) -> Carriers:
     """Return the carriers, with so many others besides those at positions 0 … L."""
-    T = of.turn.shape[1]
     readable = of.ready <= of.turn
     content, turn = readable & (of.ready == of.turn), of.turn
     tokens = torch.where(readable, of.carried, mask_id)
-    positions = torch.arange(T, device=tokens.device).expand_as(tokens)
+    positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
     if others:
         where = of.alone.sort(dim=1, descending=True, stable=True).indices[:, :others]
-        tokens = torch.cat([tokens, of.carried.gather(1, where)], 1)
-        positions = torch.cat([positions, where], 1)
-        turn = torch.cat([turn, of.ready.gather(1, where)], 1)
-        content = torch.cat([content, of.alone.gather(1, where)], 1)
+        own, more = (tokens, positions, turn, content), (of.carried, positions, of.ready, of.alone)
+        joined = (torch.cat([a, b.gather(1, where)], 1) for a, b in zip(own, more, strict=True))
+        tokens, positions, turn, content = joined
     # Sorted by their turns, blocks could be skipped whatever these are; but dropout draws by the place of a carrier.
     # A carrier without a token is seen from no turn on.
     seen_from = turn.masked_fill(~content, torch.iinfo(turn.dtype).max)
@@ -91,8 +89,7 @@ def carriers(of: Roles, mask_id: int, others: int, in_blocks: bool = False) -> C
     def sees(row: Any, head: Any, query: Any, key: Any) -> Tensor:
         return (seen_from[row, key] <= turn[row, query]) | (query == key)
 
-    attention = visible(sees, len(tokens), tokens.shape[1], tokens.device, in_blocks=in_blocks)
-    return Carriers(tokens, positions, attention)
+    return Carriers(tokens, positions, visible(sees, len(tokens), tokens.shape[1], tokens.device, in_blocks=in_blocks))
 
 
 def others_of(needed: Tensor, of: Roles) -> int:
@@ -298,11 +295,9 @@ class WritingPredictor(Predictor):
     @override
     def of(self, rows: Tensor) -> Denoiser:
         everyone = self.rows is None and len(rows) == len(self.texts.known)
-        return (
-            self
-            if everyone
-            else WritingPredictor(self.module, self.texts, rows if self.rows is None else self.rows[rows])
-        )
+        if everyone:
+            return self
+        return WritingPredictor(self.module, self.texts, rows if self.rows is None else self.rows[rows])
 
     @override
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:

@@ -34,15 +34,19 @@ def batch(step=0):
 
 def trained(module, steps=1):
     """The losses of steps and the gradient of their sum."""
-    losses = [module.loss(batch(step))["loss"] for step in range(steps)]
-    sum(losses).backward()
-    return [loss.item() for loss in losses], {name: weight.grad for name, weight in module.named_parameters()}
+    losses = []
+    for step in range(steps):
+        loss = module.loss(batch(step))["loss"]
+        loss.backward()
+        losses.append(loss.item())
+    return losses, {name: weight.grad for name, weight in module.named_parameters()}
 
 
 def network(case):
     objective, parts = CASES[case]
     # Dropout draws by the place of a token in what the network reads.
-    return build(objective, context=CONTEXT, batch_size=ROWS, backbone=BACKBONE | {"dropout": 0.2}, **parts)
+    backbone = BACKBONE | {"dropout": 0.2, "checkpoint_activations": True}
+    return build(objective, context=CONTEXT, batch_size=ROWS, backbone=backbone, **parts)
 
 
 @pytest.fixture
