@@ -70,7 +70,9 @@ class TrainSpec:
         help="what is sharded over the ranks: none, so that each has everything (DDP), or full: weights, gradients and "
         "the optimizer's state (FSDP)",
     )
-    compile: bool = param(False, help="compile the backbone with torch.compile")
+    compile: Literal["auto"] | bool = param(
+        False, help="compile the backbone with torch.compile, which takes a minute; auto: on a GPU, and not on a CPU"
+    )
     peak_flops: float | None = param(
         None, help="most TFLOP/s of a device, for its utilisation; that of the GPU, if known, when absent", gt=0
     )

@@ -63,6 +63,8 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         self.estimator: Any = None
         #: What makes a function of a chunk's hidden states faster; `train.compile` sets it.
         self.compile_losses: Callable[[Losses], Losses] = lambda losses: losses
+        #: Whether the backbone is compiled and takes a `BlockMask`; `train.compile` sets it.
+        self.takes_block_masks = False
         self.stride = golden_stride(batch_size)
         self.stateful = StatefulParts()
 
@@ -83,6 +85,10 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         """The device of the networks."""
         device: torch.device = self.backbone.embedding.weight.device
         return device
+
+    def attends_in_blocks(self, tokens: Tensor) -> bool:
+        """Return whether a pass over tokens has a `BlockMask`: a training is compiled, and a GPU is faster with it."""
+        return self.takes_block_masks and self.training and tokens.is_cuda
 
     def begin(self, batch: Batch) -> Batch:
         """Give the dropout layers their keys for a training step; returns the batch on a device with float64."""

@@ -44,6 +44,7 @@ from atat_zoo.training.memory import (
     COMPOSER,
     ZooTrainer,
     check,
+    compiles,
     device_of,
     forget_old_shapes,
     keep_freed_memory,
@@ -198,7 +199,7 @@ def _run(
         loader = train_loader(stream, workers=experiment.data.workers, device=device)
         objective: Any = assemble(experiment, context)
         whole = WholeWeights(objective) if spec.sharding == "full" and ranks > 1 else None
-        if spec.compile:
+        if compiles(spec.compile, device):
             compile_objective(objective)
         bf16 = computes_in_bf16(spec.precision, device)
         computes = {"device": device_name(device), "precision": "bf16" if bf16 else "fp32", "ranks": ranks}
@@ -252,6 +253,7 @@ def compile_objective(objective: Any) -> None:
     functorch.donated_buffer = dynamo.optimize_ddp = False
     objective.backbone.compile(dynamic=False)
     objective.compile_losses = partial(torch.compile, dynamic=True)
+    objective.takes_block_masks = getattr(objective.backbone, "takes_block_masks", False)
 
 
 def _begin(experiment: Experiment, folder: RunFolder, computes: dict[str, Any], initial: InitialWeights | None) -> None:
