@@ -120,8 +120,7 @@ class SetCausalModule(DenoisingModule):
         def read(part: Roles, others: int = 0) -> Tensor:
             in_blocks = self.attends_in_blocks(part.turn)
             tokens, positions, attention = carriers(part, self.context.mask_id, others, in_blocks)
-            hidden = self.read(tokens, positions=positions, attention=attention)
-            return hidden[:, : part.turn.shape[1] - 1]
+            return self.read(tokens, positions=positions, attention=attention)[:, : part.turn.shape[1] - 1]
 
         if ascending or not len(of.alone):
             return read(of)
