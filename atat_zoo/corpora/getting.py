@@ -50,7 +50,7 @@ def get(recipe: CorpusRecipe, say: Say) -> Record:
         recipe.folder.mkdir(parents=True, exist_ok=True)
         with locked(recipe.folder / f".{recipe.name}.lock", lambda who: say(f"{recipe.name} is fetched by {who}")):
             before = _record(path)
-            if before and _complete(before, path):
+            if before and _complete(recipe, before, path):
                 return before
             written, fetched = (_from_hub if recipe.source.hub else _from_addresses)(recipe, before, path, say)
             files = {str(file): _described(file) for file in written}
@@ -82,11 +82,12 @@ def _described(path: Path) -> Record:
         return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
-def _complete(record: Record, path: Path) -> bool:
-    """Return whether all files of a record are here; a `UserError` if one was changed."""
+def _complete(recipe: CorpusRecipe, record: Record, path: Path) -> bool:
+    """Return whether all files of a record and of its recipe are here; a `UserError` if one was changed."""
     here = {name: _described(Path(name)) for name in record["files"] if Path(name).is_file()}
     _refuse_other(record, here, path)
-    return here.keys() == record["files"].keys()
+    named = {str(Path(each)) for text in recipe.paths if not text.endswith("/") for each in _expanded(text, recipe)}
+    return here.keys() == record["files"].keys() | named  # the recipe may have more of them by now
 
 
 def _refuse_other(before: Record | None, now: Record, path: Path) -> None:
@@ -259,7 +260,7 @@ def _from_hub(recipe: CorpusRecipe, before: Record | None, _: Path, say: Say) ->
     corpus = HuggingFaceCorpus(path=hub, configuration=source.configuration, revision=commit)
     for split, at in zip(source.splits, written, strict=True):
         clean(at.parent)
-        if before and at.is_file():  # and is what it was
+        if before and str(at) in before["files"] and at.is_file():  # it is what it was
             continue
         say(f"fetching {split} of {url} to {at}")
         with replacing(at) as beside, beside.open("wb") as out:

@@ -68,7 +68,13 @@ class CorpusRecipe(NamedTuple):
     @property
     def folder(self) -> Path:
         """The innermost folder with all of its files, in the working directory."""
-        return Path(os.path.commonpath([os.path.dirname(path) or "." for path in _paths(self.source, self.files)]))
+        return Path(os.path.commonpath([os.path.dirname(path) or "." for path in self.paths]))
+
+    @property
+    def paths(self) -> list[str]:
+        """Every path that is written, with its braces; a folder for members of an archive ends in /."""
+        named = [path for file in self.files for path in (file.to, *file.members.values()) if path]
+        return [*self.source.splits.values(), *named]
 
 
 def read(name: str) -> CorpusRecipe:
@@ -91,25 +97,19 @@ def read(name: str) -> CorpusRecipe:
         structure(SourceFile, each, f"source.files[{i}]", zoo) for i, each in enumerate(source.files if source else ())
     ]
     problems += itertools.chain.from_iterable(wrong for _, wrong in found)
-    files = tuple(made for made, _ in found)
-    if not problems:
-        problems = [
-            Problem("source", f"{path!r} is not in the working directory; name a path below it, without ..")
-            for path in _paths(source, files)
-            if path.startswith(("/", "~")) or ".." in PurePosixPath(path).parts
-        ]
-    if problems:
-        raise UserError("\n".join(f"{file}: {problem}" for problem in problems))
     corpus = table.get("corpus")
     field = corpus.get("text_field", "text") if isinstance(corpus, dict) else "text"
-    return CorpusRecipe(file.stem, f"atat data get {clip(name)}", field, source, files)
+    recipe = CorpusRecipe(file.stem, f"atat data get {clip(name)}", field, source, tuple(made for made, _ in found))
+    problems += [
+        Problem("source", f"{path!r} is not in the working directory; name a path below it, without ..")
+        for path in (() if problems else recipe.paths)
+        if path.startswith(("/", "~")) or ".." in PurePosixPath(path).parts
+    ]
+    if problems:
+        raise UserError("\n".join(f"{file}: {problem}" for problem in problems))
+    return recipe
 
 
 def every() -> list[CorpusRecipe]:
     """Return the recipes that ship with the zoo."""
     return [read(name) for name in recipes()]
-
-
-def _paths(source: TextSource, files: tuple[SourceFile, ...]) -> list[str]:
-    """Return every path that a source is written to, with its braces."""
-    return [*source.splits.values(), *(path for file in files for path in (file.to, *file.members.values()) if path)]

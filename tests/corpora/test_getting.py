@@ -78,7 +78,11 @@ def test_files_are_fetched_once_and_recorded(server, atat):
     assert record["from"][0] == {"url": f"{server.address}/a.txt", **expected}
     assert json.loads(atat("data", "get", "mine.toml", "--json")[1]) == record
     assert server.asked == ["a.txt", "b.txt"]
-    assert load("mine.toml").parts["corpus"].files()["train"] == [Path("text/a.txt"), Path("text/b.txt")]
+    (server.folder / "c.txt").write_bytes(b"more")
+    write(server, ("{a,b,c}.txt", 'to = "text/{a,b,c}.txt"'))
+    assert "mine is in text: 3 files" in atat("data", "get", "mine.toml")[1]
+    assert server.asked == ["a.txt", "b.txt", "c.txt"]
+    assert load("mine.toml").parts["corpus"].files()["train"] == [Path(f"text/{each}.txt") for each in "abc"]
 
 
 def test_a_truncated_answer_is_asked_for_again(server, atat):
@@ -118,15 +122,18 @@ def test_what_one_puts_there_is_taken_if_it_is_the_file(server, atat):
     assert server.asked == []
 
 
-def test_after_an_interruption_what_is_missing_is_fetched(server, atat):
-    server.faults["b.txt"].append("404")
-    assert atat("data", "get", both(server))[0] == 2
-    leftover = Path(f"text/.b.txt.{2**22 + 1}.part")  # of a process that was killed: no process has such a number
-    leftover.write_bytes(TEXT[:9])
-    assert here().keys() == {"text/a.txt", str(leftover)}, "without a record they are not complete"
+def test_after_an_interruption_what_is_missing_is_fetched(server, atat, work):
+    server.faults["b.txt"].append("hang")
+    process = forked.Atat(["data", "get", both(server)], work)
+    while not (begun := [*Path("text").glob(".b.txt.*.part")]):
+        assert not process.wait(0.01)
+    process.kill()
+    assert here().keys() == {"text/a.txt", str(begun[0])}, "without a record they are not complete"
     assert atat("data", "get", "mine.toml")[0] == 0
     assert server.asked == ["a.txt", "b.txt", "b.txt"]
-    assert here().keys() == {"text/a.txt", "text/b.txt", "text/mine.source.json"}
+    found = here()
+    assert found.keys() == {"text/a.txt", "text/b.txt", "text/mine.source.json"}
+    assert found["text/b.txt"] == TEXT[::-1]
 
 
 def test_another_text_than_before_is_refused(server, atat):
