@@ -250,6 +250,7 @@ def _read(path: Path, trail: tuple[Path, ...], known: dict[Path, tuple[Table, Or
         ) from None
     except (OSError, ValueError) as error:  # the path itself: links in a circle, a NUL character
         raise _unreadable(path, error) from None
+    own.pop("source", None)  # of a recipe: where its text is had, which `atat data get` reads
     bases = own.pop("extends", [])
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
