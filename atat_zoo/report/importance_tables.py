@@ -200,7 +200,9 @@ class Analysis:
 
 def _seen(*measured: Measurement) -> Tensor:
     """Return where a token was measured in all, bool [n, L]: they have the same tokens."""
-    return torch.stack([each.maskable & each.token_loss.isfinite() for each in measured]).all(0)
+    weighed = [each.importance for each in measured if each.importance is not None]
+    there = [each.maskable & each.token_loss.isfinite() for each in measured]
+    return torch.stack([*there, *(each.isfinite() for each in weighed)]).all(0)
 
 
 def _measured(seen: Tensor, *values: Tensor | None) -> list[Tensor]:
