@@ -307,6 +307,7 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "A gap that leaves no text around it": _model,
     "A text longer than its sampler writes": _model,
     "A judge of a task of which there is no run": _model,
+    "Figures of an importance that tells nothing apart": _begun,
     "A pair of sentences without a word in brackets": _model,
     "A task whose files are not here": _model,
     "GLUE without its files": _model,

@@ -5,20 +5,18 @@ written is in their rows, and its name in the domain of the colours: Vega-Lite p
 Vega compiles, so every title is one of ours.
 """
 
-import csv
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import altair as alt
 
+from atat_zoo.report import PALETTE
+from atat_zoo.results.format import csv_of
 from atat_zoo.results.naming import POLICY_BOUND
 from atat_zoo.run.atomic import write_bytes
 
 Table = dict[str, Any]
-# Told apart by the colour-blind, and legible on white and on black (Okabe and Ito, 2008; the yellow is left out).
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b7608f", "#c98a00", "#3d9bd1", "#7a68b8", "#808080")
 CLOCKS = {
     "step": "optimizer steps",
     "tokens": "training tokens",
@@ -258,13 +256,9 @@ def figures(data: Table, folder: Path) -> list[Path]:
         if rows := data["tables"][table]:
             chart = make(data).properties(width=_WIDTH).configure(**{**CONFIG, "background": "white"})
             spec = chart.to_dict(validate=False)
-            file = io.StringIO()
-            writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
-            writer.writeheader()
-            writer.writerows(rows)
             files[folder / f"{name}.svg"] = vl_convert.vegalite_to_svg(spec).encode()
             files[folder / f"{name}.png"] = vl_convert.vegalite_to_png(spec, scale=2)
-            files[folder / f"{name}.csv"] = file.getvalue().encode()
+            files[folder / f"{name}.csv"] = csv_of(rows)
     for path, content in files.items():
         write_bytes(path, content)
     return list(files)
