@@ -21,7 +21,7 @@ help:
 	@echo "make lint         ruff, mypy and the layers"
 	@echo "make golden       what is computed, against the record; with OLD=revision, against that revision on this machine"
 	@echo "make bench        the ratios that are measured, not tested, beside those of the last time on this machine"
-	@echo "make gpu          all that waits for a GPU, as docs/gpu.md: speed, utilisation, sampling, the tests"
+	@echo "make gpu          all that waits for a GPU, in nine minutes, as docs/gpu.md: correctness, speed, memory, sampling; it continues"
 	@echo "make study        train and measure one model for every order, with three seeds (three hours on two cores; it continues)"
 	@echo "make study-all    every arm of every study (a day; the second corpus must lie in corpora/wikitext-2)"
 	@echo "make baselines    train every objective at CPU size and compare them (an hour on two cores)"

@@ -1,4 +1,4 @@
-"""The launcher's entry: `composer -n 8 -m atat_zoo.train EXPERIMENT [KEY=VALUE …]` is `atat train` on many ranks."""
+"""The launchers' entry: `composer -n 8 -m atat_zoo.train EXPERIMENT [KEY=VALUE …]` is `atat train` on many ranks."""
 
 from atat_zoo.cli import run
 from atat_zoo.cli.train import train

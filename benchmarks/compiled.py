@@ -13,7 +13,7 @@ from atat_zoo.experiment import load
 from atat_zoo.objectives import Batch
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context
-from atat_zoo.training.memory import keep_freed_memory
+from atat_zoo.training.memory import compiles, keep_freed_memory
 from atat_zoo.training.trainer import compile_objective
 from benchmarks.pairs import interleave, report
 
@@ -24,20 +24,25 @@ if TYPE_CHECKING:
 
 
 def stepper(
-    experiment: Experiment, context: Context, text: torch.Tensor | None = None
+    experiment: Experiment,
+    context: Context,
+    text: torch.Tensor | None = None,
+    move: Callable[[Any], Any] | None = None,
 ) -> tuple[Any, Callable[[], None]]:
     """Return the objective of an experiment, and what makes its next training step, as one would write it.
 
-    All steps have the first rows of a text [N, L]; each draws its own rates.
+    All steps have the first rows of a text [N, L]; each draws its own rates. `move` takes a module or a tensor to the
+    context's device, where torch does not know that one.
     """
+    move = move or (lambda value: value.to(context.device))
     spec, (rows, length) = experiment.train, (experiment.train.batch_size, experiment.data.length)
-    module: Any = assemble(experiment, context).to(context.device).train()
-    if spec.compile:
+    module: Any = move(assemble(experiment, context)).train()
+    if compiles(spec.compile, context.device):
         compile_objective(module)
     optimizer = experiment.parts["optimizer"].build(module)
     if text is None:
         text = torch.randint(0, context.vocabulary_size, (rows, length), generator=torch.Generator().manual_seed(0))
-    tokens, number = text[:rows].to(context.device), itertools.count()
+    tokens, number = move(text[:rows]), itertools.count()
     kind = torch.device(context.device).type
     bf16 = computes_in_bf16(spec.precision, context.device)
 

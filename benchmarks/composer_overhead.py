@@ -16,6 +16,7 @@ from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.experiment import load
 from atat_zoo.objectives import Batch
 from atat_zoo.training import train
+from atat_zoo.training.memory import compiles
 from atat_zoo.training.trainer import compile_objective
 from benchmarks.pairs import report
 
@@ -40,7 +41,7 @@ class BareLoop(Callback):
         self.module = copy.deepcopy(zoo_model.objective).train()
         self.bf16 = zoo_model.bf16
         self.device = next(self.module.parameters()).device
-        if spec.compile:
+        if compiles(spec.compile, self.device):
             compile_objective(self.module)
         self.optimizer = self.experiment.parts["optimizer"].build(self.module)
         self.scheduler = self.experiment.parts["schedule"].build(self.optimizer, spec.steps)

@@ -44,6 +44,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 aten = torch.ops.aten
+#: TB/s of a GPU's memory, by NVIDIA's datasheets; `utilisation` has their names.
+BANDWIDTHS = {
+    "A100-SXM4-80GB": 2.039, "H100 80GB HBM3": 3.35, "H100 PCIe": 2.0, "H100 NVL": 3.9, "H200": 4.8, "H200 NVL": 4.8,
+}  # fmt: skip
+#: Of the bandwidth the share that kernels reach, and the TFLOP/s that dense products reach.
+SHARE, PRODUCTS = 0.8, 620.0
 #: Operations of a compiled graph that move nothing.
 VIEWS = {
     aten.view.default, aten.permute.default, aten.t.default, aten.transpose.int, aten.expand.default,
@@ -62,6 +68,13 @@ class Device:
     bandwidth: float
     products: float
     peak: float
+
+    @classmethod
+    def named(
+        cls, name: str, share: float = SHARE, products: float = PRODUCTS, bandwidth: float | None = None
+    ) -> Device:
+        """Return the GPU of a name, which reaches a share of its bandwidth, TB/s, and so many TFLOP/s."""
+        return cls(1e12 * share * (bandwidth or BANDWIDTHS[name]), 1e12 * products, 1e12 * PEAKS[name])
 
     def seconds(self, work: Work) -> float:
         """Return what a kernel takes."""
@@ -298,7 +311,9 @@ class Step:
         each compiled part keeps from forward to backward, the weights in bf16 among them."""
         experiment = load("owt-small/mdlm", self.overrides)
         stream = Stream(self.rows * self.length // 2, self.mixed)
-        with FakeTensorMode(allow_non_fake_inputs=True):
+        # The logits of so many positions at once as on a GPU.
+        as_there = mock.patch.object(chunks, "LOGITS", chunks.ON_ACCELERATOR)
+        with as_there, FakeTensorMode(allow_non_fake_inputs=True):
             module: Any = assemble(
                 experiment, Context(vocabulary_size=self.vocabulary_size, length=self.length)
             ).train()
@@ -378,10 +393,10 @@ def _counting(stream: Stream, function: Any, module: Any, layers: Sequence[Dropo
 def main(words: Sequence[str] | None = None) -> None:
     """Print the step's parts, its longest kernels, and the share of the peak."""
     parser = argparse.ArgumentParser(prog="roofline")
-    parser.add_argument("--gpu", default="H100 80GB HBM3", choices=sorted(PEAKS))
-    parser.add_argument("--bandwidth", type=float, default=3.35, help="of its memory, TB/s")
-    parser.add_argument("--share", type=float, default=0.8, help="of the bandwidth that kernels reach")
-    parser.add_argument("--products", type=float, default=620.0, help="TFLOP/s that dense products reach")
+    parser.add_argument("--gpu", default="H100 80GB HBM3", choices=sorted(BANDWIDTHS))
+    parser.add_argument("--bandwidth", type=float, help="of its memory, TB/s; that of the GPU when absent")
+    parser.add_argument("--share", type=float, default=SHARE, help="of the bandwidth that kernels reach")
+    parser.add_argument("--products", type=float, default=PRODUCTS, help="TFLOP/s that dense products reach")
     parser.add_argument(
         "--mixed", action="store_true", help="sums over tokens in one kernel with rows: torch 2.10 or later"
     )
@@ -389,8 +404,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--top", type=int, default=10, help="kernels that are listed")
     parser.add_argument("overrides", nargs="*", help="of owt-small/mdlm")
     given = parser.parse_args(sys.argv[2:] if words is None else words)
-    chunks.LOGITS = chunks.ON_ACCELERATOR
-    device = Device(given.share * given.bandwidth * 1e12, given.products * 1e12, PEAKS[given.gpu] * 1e12)
+    device = Device.named(given.gpu, given.share, given.products, given.bandwidth)
     work, needed, kept = Step(overrides=tuple(given.overrides), compiled=not given.eager, mixed=given.mixed).work()
     parts: dict[str, list[Work]] = defaultdict(list)
     kinds: dict[tuple[str, str], list[Work]] = defaultdict(list)

@@ -51,7 +51,7 @@ def points(report: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
 
 
 def main() -> None:
-    """Write the figure. It needs matplotlib: pip install 'atat-zoo[dev]'."""
+    """Write the figure. It needs matplotlib: pip install 'atat-zoo[figures]'."""
     import matplotlib as mpl
     from matplotlib import pyplot
 

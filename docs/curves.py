@@ -12,7 +12,7 @@ import vl_convert
 from atat_zoo.diffusion.contracts import StatefulPart
 from atat_zoo.noise import LinearNoise
 from atat_zoo.registry import Context
-from atat_zoo.report.charts import PALETTE
+from atat_zoo.report import PALETTE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

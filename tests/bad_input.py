@@ -122,6 +122,17 @@ def _cut_webdataset(root):
     os.truncate(root / "made-1.tar", second)
 
 
+def _changed(root):
+    then = {"files": {"text.txt": {"bytes": 4, "sha256": hashlib.sha256(b"then").hexdigest()}}}
+    (root / "bad.source.json").write_text(json.dumps({"date": "2026-01-31", "from": [], **then}))
+
+
+def _escaping(root):
+    (root / "corpora" / "ours").mkdir(parents=True)
+    with tarfile.open(root / "corpora" / "ours" / "ours.tar", "w") as tar:
+        tar.add(root / "text.txt", "../../../text.txt")
+
+
 def _huge_id(root):
     from tokenizers import Tokenizer, models
 
@@ -270,6 +281,8 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "A WebDataset without the named file": _webdataset,
     "A WebDataset that is cut off": _cut_webdataset,
     "An encrypted archive": _encrypted,
+    "A text that was changed since it was fetched": _changed,
+    "A text with a file outside of its archive": _escaping,
     "A tokenizer with one huge id": _huge_id,
     "A manifest that claims more than its shards hold": _claim,
     "A truncated shard": _truncate,
@@ -294,6 +307,7 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "A gap that leaves no text around it": _model,
     "A text longer than its sampler writes": _model,
     "A judge of a task of which there is no run": _model,
+    "Figures of an importance that tells nothing apart": _begun,
     "A pair of sentences without a word in brackets": _model,
     "A task whose files are not here": _model,
     "GLUE without its files": _model,

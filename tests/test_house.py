@@ -1,10 +1,12 @@
 """The shape of the package: no long file, one meaning for each class name, no branch on the name of a part."""
 
 import ast
+import tomllib
 from collections import Counter
 from pathlib import Path
 
 import pytest
+import yaml
 
 import atat_zoo
 from atat_zoo import Zoo
@@ -26,6 +28,15 @@ def test_a_class_name_means_one_thing():
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_what_is_cited_is_what_is_released():
+    root = PACKAGE.parent
+    cited = yaml.safe_load((root / "CITATION.cff").read_text(encoding="utf-8"))
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert (cited["version"], cited["license"]) == (project["version"], project["license"])
+    assert project["version"] == atat_zoo.__version__
+    assert cited.keys() >= {"cff-version", "message", "title", "authors"}, "the format demands them"
 
 
 @pytest.mark.parametrize("kind", KINDS)

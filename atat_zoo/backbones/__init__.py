@@ -59,6 +59,9 @@ class Backbone(Protocol):
     One whose network always reads the whole text, both ways, as a recurrent one does, says `both_ways_only = True`, and
     its module takes no `attention` and no `cache`; objectives that need them are refused.
 
+    A module that says `takes_block_masks = True` hands its mask to `diffusion.attention.attend`, and is given a
+    `BlockMask` where it is compiled on a GPU.
+
     It may have `adjustable`, the names of parameters on which no weight depends: only
     these may change in a training that continues from another run. It may have `flops(vocabulary_size, rows, length,
     positions)`, the FLOPs of the matrix products of a forward pass over [rows, length] with logits at so many

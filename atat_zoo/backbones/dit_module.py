@@ -22,6 +22,9 @@ from atat_zoo.diffusion.dropout import Dropout
 class DiTModule(nn.Module):
     """Tokens [B, L] to hidden states [B, L, D]; `head` maps those to logits [..., V]."""
 
+    #: Whether `attention` may be a `BlockMask`: see `atat_zoo.diffusion.attention.visible`.
+    takes_block_masks = True
+
     def __init__(
         self, backbone: DiTBackbone, vocabulary_size: int, counts: NDArray[np.int64] | None, prior: nn.Module | None
     ) -> None:

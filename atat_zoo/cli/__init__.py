@@ -18,7 +18,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "check": ("experiment", "check", "Say what is wrong with an experiment, at once."),
     "resolve": ("experiment", "resolve", "Print an experiment with every parameter in full."),
     "new": ("new", "new", "Write a package with a part of your own, or an experiment."),
-    "data": ("data", "data", "Shards of tokens: build, info."),
+    "data": ("data", "data", "Text and shards of tokens: get, build, info."),
     "ls": ("runs", "ls", "List runs: objective, step, bound, age, state."),
     "diff": ("runs", "diff", "Say what differs between two runs."),
     "watch": ("report", "watch", "Show a run while it trains: a live page, or text."),

@@ -1,4 +1,4 @@
-"""`atat data`: shards of tokens. Imports no torch."""
+"""`atat data`: text, and shards of tokens. Imports no torch."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -13,11 +13,46 @@ from atat_zoo.data.manifest import verify
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.machine import cores
+from atat_zoo.results.format import number
+
+_TOLD = ("size", "licence", "cite")
 
 
 @click.group()
 def data() -> None:
-    """Build shards of tokens, or show their contents."""
+    """Fetch the text of a corpus, build shards of tokens, or show their contents."""
+
+
+@data.command()
+@click.argument("name", required=False)
+@options("json")
+def get(name: str | None, as_json: bool) -> None:
+    """Fetch the text of NAME: a corpus that ships, or a recipe of yours. Without it, list what there is.
+
+    What is here already is checked and not fetched again; what was fetched is recorded beside the files.
+    """
+    from atat_zoo.corpora import source
+
+    if name is None:
+        known = source.every()
+        if as_json:
+            print_json([{"name": each.name} | {key: getattr(each.source, key) for key in _TOLD} for each in known])
+        else:
+            table(["name", *_TOLD], [[each.name, *(getattr(each.source, key) for key in _TOLD)] for each in known])
+        return
+    from atat_zoo.corpora.getting import get as get_text
+
+    recipe = source.read(name)
+    record = get_text(recipe, lambda text: click.echo(text, err=as_json))
+    if as_json:
+        print_json(record)
+        return
+    files = record["files"].values()
+    size = _size(sum(file["bytes"] for file in files))
+    click.echo(
+        f"{recipe.name} is in {recipe.folder}: {number(len(files), 'file')}, {size}, fetched on {record['date']}"
+    )
+    click.echo(f"licence: {recipe.source.licence}\ncite: {recipe.source.cite}")
 
 
 @data.command()

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from atat_zoo.cli.arguments import HELD_OUT, chosen, options, other_text, with_options, with_parts
-from atat_zoo.cli.console import Bars, print_json, table
+from atat_zoo.cli.console import Bars, print_json, printable, table
 from atat_zoo.cli.tasks import evaluate_tasks
 from atat_zoo.errors import UserError
+from atat_zoo.estimators import require_estimator
+from atat_zoo.experiment import from_table
 from atat_zoo.results import naming
 from atat_zoo.results.evaluation import Evaluation
 from atat_zoo.results.format import aligned, cell, number, settings, with_error
+from atat_zoo.run import RunFolder
 
 if TYPE_CHECKING:
     from atat_zoo.measure.policy import PolicyValue
@@ -164,23 +167,83 @@ def _counted(evaluation: Evaluation) -> str:
 
 
 @click.command()
-@options("run", "step", "split", "sequences", "draws", "sequences_at_once", "mask_seed")
+@options("run")
+@click.argument("more", nargs=-1, type=click.Path(path_type=Path), metavar="")
+@options("step", "split", "sequences", "draws", "sequences_at_once", "mask_seed")
 @click.option("--bands", default=5, show_default=True, type=click.IntRange(1, 100), help="Bands of token frequency.")
-@options("device", "json")
+@click.option(
+    "--figures",
+    is_flag=False,
+    flag_value="",
+    metavar="[FOLDER]",
+    help="Write figures of it: PDF, SVG and CSV; into the run's report/importance when no folder is named.",
+)
+@click.option(
+    "--with",
+    "others",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    metavar="RUN...",
+    help="With --figures: other runs, such as those of other seeds.",
+)
+@options("sampler", "device", "json")
 def importance(
-    run: Path, step: int | None, bands: int, seed: int | None, device: str, as_json: bool, **given: Any
+    run: Path,
+    more: tuple[Path, ...],
+    step: int | None,
+    bands: int,
+    figures: str | None,
+    others: tuple[Path, ...],
+    seed: int | None,
+    sampler: str | None,
+    device: str,
+    as_json: bool,
+    **given: Any,
 ) -> None:
-    """Compare RUN's importance with the loss of held-out tokens; the result is also saved in its evaluations/."""
-    from atat_zoo.measure.importance import importance_of_run
+    """Compare RUN's importance with the loss of held-out tokens; the result is also saved in its evaluations/.
+
+    --figures draws it over mask rates, by the class and the frequency of words, over the checkpoints, against that of
+    other runs (--with), and how many evaluations texts take with RUN's sampler or another one (--sampler).
+    """
+    # Mistakes in these are reported before torch is imported.
+    if more and not others:
+        raise UserError(f"{more[0]}: one run is analysed; name others behind --with, or leave it out")
+    if figures is None and (others or sampler is not None):
+        raise UserError(f"--{'with' if others else 'sampler'}: belongs to --figures; add that, or leave it out")
+    how: dict[str, Any] = {"others": (*others, *more)}
+    for each in (run, *how["others"]):
+        experiment = from_table(RunFolder(each).table(), where=str(each / "resolved.toml"))
+        require_estimator(experiment, each, constant=figures is None)
+    if figures is not None:
+        from atat_zoo.report import FIGURES, require
+        from atat_zoo.report.collect import short_names
+
+        require("atat importance --figures", FIGURES)
+        short_names((run, *how["others"]))
+        how["sampler"] = chosen(run, (), sampler, step)[0].parts["sampler"]
+    from atat_zoo.measure.importance import importance_of_run, weigh
     from atat_zoo.model import Model
 
     model = Model.from_run(run, device, step)
     spec, seed = with_options(model.experiment.evaluation, given), model.experiment.seed if seed is None else seed
+    written: dict[str, Any] = {}
     with Bars(silent=as_json) as bars:
-        measured = importance_of_run(model, run, spec, seed=seed, bands=bands, progress=bars.evaluating)
+        if figures is not None:
+            from atat_zoo.report.importance_figures import write
+            from atat_zoo.report.importance_tables import Analysis
+
+            how |= {"spec": spec, "seed": seed, "device": device, "progress": bars.working}
+            analysis = Analysis(model=model, run=run, **how)
+            analysis.check()
+        weighed = weigh(model, run, spec, seed=seed, progress=bars.evaluating)
+        measured = importance_of_run(model, run, spec, seed=seed, bands=bands, measured=weighed)
+        if figures is not None:
+            tables, said = analysis.tables(weighed)
+            folder = Path(figures) if figures else RunFolder(run).report / "importance"
+            written = {"figures": [str(path) for path in write(tables, folder, model.step)], "notes": said}
     result = measured.to_table()
     if as_json:
-        print_json({"run": str(run), **result})
+        print_json({"run": str(run), **result, **written})
         return
     click.echo("\n".join(_summary(result)))
     if result["bands"]:
@@ -190,6 +253,9 @@ def importance(
     click.echo("")
     columns = ["importance", "share of tokens", "mean importance", "mean rank of the loss", "mean nats"]
     table(columns, [_of_bin(within, result["tokens"]) for within in result["bins"]])
+    if written:
+        lines = [f"{click.format_filename(folder)}: {len(written['figures'])} files", *written["notes"]]
+        click.echo(printable("\n".join(["", *lines])))
 
 
 def _summary(result: dict[str, Any]) -> list[str]:

@@ -199,8 +199,7 @@ class Text8Corpus(Corpus):
             return Stamp.of(Path(self.path))
         except UserError:
             raise UserError(
-                f"corpus.path: there is no file {self.path}; download http://mattmahoney.net/dc/text8.zip "
-                "and set corpus.path to where it is"
+                f"corpus.path: there is no file {self.path}; run `atat data get text8`, or name another in corpus.path"
             ) from None
 
 

@@ -100,6 +100,10 @@ class HuggingFaceCorpus(Divided):
             if (text := self.detokenizer(text)).strip():
                 yield text
 
+    def rows(self, split: str) -> Iterator[dict[str, Any]]:
+        """Yield the rows of a split of the data set, or of a part of one, with all of their columns."""
+        return self._rows(self._load(split), split)
+
     def _load(self, split: str) -> Any:
         try:
             import datasets

@@ -179,18 +179,42 @@ def fetched(address: str, folder: Path, retries: int, timeout: float, key: str) 
     path = folder / f"{hashlib.sha256(address.encode()).hexdigest()[:16]}-{name}"
     if path.is_file():
         return path
-    _refuse_commands(address, key=key)
     with _writing(str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
         with locked(folder / "lock", lambda _: None):
             if not path.is_file():
                 clean(folder)
-                with replacing(path) as beside, beside.open("wb") as file:
-                    try:
-                        _first_of([address], file, sys.maxsize, None, retries, timeout)
-                    except _FailedError as error:
-                        raise _not_fetched(name, error, f"{key} is") from None
+                download(address, path, retries, timeout, key, name=name)
     return path
+
+
+def download(
+    address: str,
+    path: Path,
+    retries: int,
+    timeout: float,
+    key: str,
+    mend: str | None = None,
+    *,
+    name: str | None = None,
+    size: int | None = None,
+    sha256: str | None = None,
+) -> None:
+    """Fetch the file that an address has, whole or not at all; of a size in bytes and a SHA-256, where they are known.
+
+    `key`, as `corpus.train`, names the address in messages.
+
+    Raises:
+        UserError: that the path, or `name`, cannot be fetched, with the reason and what mends it.
+    """
+    _refuse_commands(address, key=key)
+    with replacing(path) as beside, beside.open("wb") as file:
+        try:
+            _first_of([address], file, sys.maxsize if size is None else size, sha256, retries, timeout)
+            if size is not None and file.tell() != size:
+                raise _FailedError(f"{address}: it has {file.tell():,} bytes, and should have {size:,}")
+        except _FailedError as error:
+            raise _not_fetched(name or str(path), error, f"{key} is", mend) from None
 
 
 def expanded(text: str, key: str) -> list[str]:
@@ -290,11 +314,9 @@ def _first_of(
     raise _FailedError("; ".join(f"{address}: {clip(reason)}" for address, reason in failures.items()))
 
 
-def _not_fetched(name: str, error: _FailedError, right: str) -> UserError:
-    return UserError(
-        f"{name} cannot be fetched ({error}); see whether {right} right and raise corpus.retries if the other side is "
-        "slow, then run the same command again"
-    )
+def _not_fetched(name: str, error: _FailedError, right: str, mend: str | None = None) -> UserError:
+    slow = "raise corpus.retries if the other side is slow, then run the same command again"
+    return UserError(f"{name} cannot be fetched ({error}); {mend or f'see whether {right} right and {slow}'}")
 
 
 def _copy(address: str, into: IO[bytes], most: int, sha256: str | None, timeout: float) -> None:
@@ -308,7 +330,7 @@ def _copy(address: str, into: IO[bytes], most: int, sha256: str | None, timeout:
         digest.update(block)
         into.write(block)
     if sha256 is not None and digest.hexdigest() != sha256:
-        raise _FailedError("its SHA-256 is not the manifest's")
+        raise _FailedError(f"its SHA-256 is {digest.hexdigest()}, and should be {sha256}")
     into.truncate()
 
 

@@ -1,5 +1,8 @@
 """Attention, by the kernel that is fastest where it runs. B rows, H heads, Q queries, K keys, D width of a head."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -9,12 +12,38 @@ from torch import Tensor
 SHORT = 512
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None, *, causal: bool = False) -> Tensor:
+# Whether a query sees a key, bool, from the numbers of row, head, query and key, which are broadcast.
+Rule = Callable[[Any, Any, Any, Any], Tensor]
+
+
+def visible(rule: Rule, rows: int | None, length: int, device: torch.device, *, in_blocks: bool = False) -> Any:
+    """Return which of `length` tokens see which by a rule, for `attend`: bool [B, 1, Q, K] with Q = K = length.
+
+    With None for rows the rule does not read the row, and the mask is [Q, K]. `in_blocks` it is a `BlockMask` of
+    torch's FlexAttention (Dong et al., arXiv:2412.05496), which skips blocks of 128 × 128 where nothing is seen, and
+    asks the rule within the others: for a compiled network on a GPU, as it is slow in any other.
+    """
+    if in_blocks:
+        from torch.nn.attention.flex_attention import create_block_mask
+
+        return create_block_mask(rule, rows, None, length, length, device=str(device))
+    row = None if rows is None else torch.arange(rows, device=device)[:, None, None, None]
+    token = torch.arange(length, device=device)
+    return rule(row, None, token[:, None], token)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Any = None, *, causal: bool = False) -> Tensor:
     """Return softmax(q kᵀ/√D) v, [B, H, Q, D], from q [B, H, Q, D] and k and v [B, H, K, D].
 
-    A query sees a key where the mask is True, bool and broadcast to [B, H, Q, K]; it sees one at least. `causal` is for
-    as many queries as keys, of which each sees those that are not later.
+    A query sees a key where the mask is True, bool and broadcast to [B, H, Q, K], or a `BlockMask`; it sees one at
+    least. `causal` is for as many queries as keys, of which each sees those that are not later.
     """
+    if mask is not None and not isinstance(mask, Tensor):
+        from torch.nn.attention.flex_attention import flex_attention
+
+        attended = flex_attention(q, k, v, block_mask=mask)
+        assert isinstance(attended, Tensor)  # it could return more
+        return attended
     short = q.device.type == "cpu" and q.dtype is torch.bfloat16 and len(q) > 1 and k.shape[2] <= SHORT
     if not short:
         return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=causal)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias
 import attrs
 from typing_extensions import override
 
-from atat_zoo.errors import Problem
+from atat_zoo.errors import Problem, UserError
 from atat_zoo.machine import require
 from atat_zoo.registry import Context, component, component_base, param, part, problems_of
 
@@ -247,3 +247,15 @@ def weighs_tokens(experiment: Experiment) -> bool:
     """Return whether an experiment has an importance that tells tokens apart."""
     parts = experiment.parts
     return "estimator" in parts["objective"].uses and not isinstance(parts["estimator"], UniformEstimator)
+
+
+def require_estimator(experiment: Experiment, run: object, *, constant: bool = False) -> None:
+    """Raise a `UserError` if a run has no importance, or, unless it may be `constant`, none that tells tokens apart."""
+    objective = experiment.parts["objective"]
+    if "estimator" not in objective.uses:
+        problem = f"was trained by the objective {objective.name!r}, which uses no importance estimator"
+    elif not constant and not weighs_tokens(experiment):
+        problem = f"has the estimator {experiment.parts['estimator'].name!r}, to which all tokens are alike"
+    else:
+        return
+    raise UserError(f"{run} {problem}; name a run whose experiment has an [estimator] that tells tokens apart")

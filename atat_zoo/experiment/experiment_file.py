@@ -205,6 +205,13 @@ def conflicts(experiment: Experiment) -> list[Problem]:
             "always reads all of it, both ways; take another backbone, or an objective like mdlm"
         )
         problems.append(Problem("objective", text))
+    optimizer = experiment.parts["optimizer"]
+    if experiment.train.sharding != "none" and not getattr(optimizer, "shardable", False):
+        text = (
+            f"optimizer {optimizer.name!r} does not say that its steps are the same where each rank has a part of "
+            'every matrix; take another one, such as "adamw", or set train.sharding = "none"'
+        )
+        problems.append(Problem("train.sharding", text))
     used = (experiment.parts[kind] for kind in experiment.kinds)
     measured = (experiment.evaluation.bound, *experiment.evaluation.metrics, *experiment.evaluation.tasks)
     for spec in (*used, *experiment.data.stages, *measured, *experiment.train.parts):
@@ -243,6 +250,7 @@ def _read(path: Path, trail: tuple[Path, ...], known: dict[Path, tuple[Table, Or
         ) from None
     except (OSError, ValueError) as error:  # the path itself: links in a circle, a NUL character
         raise _unreadable(path, error) from None
+    own.pop("source", None)  # of a recipe: where its text is had, which `atat data get` reads
     bases = own.pop("extends", [])
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):

@@ -65,7 +65,14 @@ class TrainSpec:
         "auto", help="auto: bf16 where the GPU or the CPU has the instructions, else fp32"
     )
     device: str = param("auto", help="cpu, gpu, or mps for Apple's; auto: a GPU if there is one that has float64")
-    compile: bool = param(False, help="compile the backbone with torch.compile")
+    sharding: Literal["none", "full"] = param(
+        "none",
+        help="what is sharded over the ranks: none, so that each has everything (DDP), or full: weights, gradients and "
+        "the optimizer's state (FSDP)",
+    )
+    compile: Literal["auto"] | bool = param(
+        False, help="compile the backbone with torch.compile, which takes a minute; auto: on a GPU, and not on a CPU"
+    )
     peak_flops: float | None = param(
         None, help="most TFLOP/s of a device, for its utilisation; that of the GPU, if known, when absent", gt=0
     )
@@ -81,6 +88,13 @@ class TrainSpec:
     callbacks: Any = parts("callback", help="additional measurements, and early stopping")
     algorithms: Any = parts("algorithm", help="changes to the training loop itself")
     checkpoints_kept: int = param(2, help="number of checkpoints that are not deleted, the newest ones", ge=1)
+
+    def __attrs_post_init__(self) -> None:
+        if self.sharding != "none" and self.microbatch_size == "auto":
+            raise ValueError(
+                f'microbatch_size = "auto" would begin a batch again on one rank alone, and with sharding = '
+                f'"{self.sharding}" the ranks compute it together; choose a number'
+            )
 
     def rows_at_once(self, ranks: int) -> int | Literal["auto"]:
         """Return the sequences of a micro-batch."""

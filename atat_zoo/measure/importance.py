@@ -15,11 +15,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from atat_zoo.diffusion.statistics import spearman
-from atat_zoo.errors import UserError
+from atat_zoo.estimators import require_estimator
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.measure import Progress
 from atat_zoo.measure.likelihood import Measurement, measure
-from atat_zoo.measure.text import held_out_text
+from atat_zoo.measure.text import Text, held_out_text
 from atat_zoo.model import Model
 from atat_zoo.results.store import RunResult, finite
 from atat_zoo.targets.difficulty import rank_within
@@ -154,18 +154,32 @@ def calibration(importance: Tensor, ranks: Tensor, loss: Tensor) -> list[Bin]:
     return of_bins
 
 
-def importance_of_run(
-    model: Model, run: str | Path, spec: EvaluationSpec, *, seed: int, bands: int = 5, progress: Progress = None
-) -> ImportanceResult:
-    """Measure the importance of a run on its own held-out text, in bands of frequency, and save the result there."""
-    experiment = model.experiment
-    if "estimator" not in experiment.parts["objective"].uses:
-        trained = f"{run} was trained by the objective {experiment.parts['objective'].name!r}"
-        remedy = "name a run whose experiment has an [estimator]"
-        raise UserError(f"{trained}, which uses no importance estimator; {remedy}")
+def weigh(
+    model: Model, run: str | Path, spec: EvaluationSpec, *, seed: int, progress: Progress = None
+) -> tuple[Text, Measurement]:
+    """Return a run's own held-out text, and its measurement, which has an importance."""
+    require_estimator(model.experiment, run, constant=True)
     text = held_out_text(model, run, spec.split, spec.sequences)
+    return text, measure(model.module, text.tokens, text.maskable, spec, seed=seed, progress=progress)
+
+
+def importance_of_run(
+    model: Model,
+    run: str | Path,
+    spec: EvaluationSpec,
+    *,
+    seed: int,
+    bands: int = 5,
+    measured: tuple[Text, Measurement] | None = None,
+    progress: Progress = None,
+) -> ImportanceResult:
+    """Measure the importance of a run on its own held-out text, in bands of frequency, and save the result there.
+
+    `measured` is what `weigh` returns for the same settings, if that is known.
+    """
+    experiment = model.experiment
+    text, measurement = measured or weigh(model, run, spec, seed=seed, progress=progress)
     assert text.counts is not None  # it is the experiment's own
-    measured = measure(model.module, text.tokens, text.maskable, spec, seed=seed, progress=progress)
     result = ImportanceResult(
         split=spec.split,
         step=model.step,
@@ -176,7 +190,7 @@ def importance_of_run(
         draws=spec.draws,
         seed=seed,
         method=spec.bound.name,
-        quality=quality(measured, text.counts, bands),
+        quality=quality(measurement, text.counts, bands),
     )
     result.record(run)
     return result

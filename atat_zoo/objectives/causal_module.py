@@ -16,6 +16,7 @@ from atat_zoo.backbones.cache import Cache
 from atat_zoo.backbones.ngram import neighbours_of
 from atat_zoo.bounds import Bound
 from atat_zoo.devices import exact_device, moved
+from atat_zoo.diffusion.attention import Rule, visible
 from atat_zoo.diffusion.bounds import WeightedMask
 from atat_zoo.diffusion.contracts import BlockDecoder, Denoiser, NoisedBatch, NoiseLevels
 from atat_zoo.diffusion.positions import Where
@@ -35,13 +36,19 @@ def one_stream(length: int, size: int, device: torch.device) -> Tensor:
     return block[:, None] >= block
 
 
-def two_streams(length: int, size: int, device: torch.device) -> Tensor:
-    """Return which tokens of [z ; x] see which, bool [2L, 2L], for L noisy tokens and then L clean ones."""
-    block = torch.arange(length, device=device) // size
-    same, later = block[:, None] == block, block[:, None] > block
-    from_noisy = torch.cat([same, later], dim=1)
-    from_clean = torch.cat([torch.zeros_like(same), same | later], dim=1)
-    return torch.cat([from_noisy, from_clean])
+def two_streams(length: int, size: int) -> Rule:
+    """Return which tokens of [z ; x] see which, as a rule for `visible`: L noisy tokens, and then L clean ones.
+
+    A noisy token sees the noisy ones of its own block and the clean ones of earlier blocks, a clean token the clean
+    ones of both.
+    """
+
+    def sees(row: Any, head: Any, query: Any, key: Any) -> Tensor:
+        own, other = query % length // size, key % length // size
+        noisy, of_noisy = query < length, key < length
+        return torch.where(of_noisy, noisy & (own == other), (own > other) | (~noisy & (own == other)))
+
+    return sees
 
 
 class BlockModule(DenoisingModule):
@@ -71,7 +78,7 @@ class BlockModule(DenoisingModule):
         # For p_θ(x_i | z_b, x_<b) at the positions of all blocks, in one pass.
         L = z.shape[1]
         positions = torch.arange(L, device=z.device).repeat(2)
-        seen = two_streams(L, self.size, z.device)
+        seen = visible(two_streams(L, self.size), None, 2 * L, z.device, in_blocks=self.attends_in_blocks(z))
         hidden = self.read(torch.cat([z, x], dim=1), positions=positions, attention=seen)[:, :L]
         near = None if self.prior is None else self.neighbours(z, self.prior.reach, x)
         return HeadInputs(hidden, near)

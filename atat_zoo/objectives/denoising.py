@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Self, cast
+from typing import Any, NamedTuple, cast
 
-import attrs
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from typing_extensions import override
 
 from atat_zoo.backbones.ngram import neighbours_of
 from atat_zoo.bounds import Bound
-from atat_zoo.devices import exact_device, has_float64, moved
+from atat_zoo.devices import moved
 from atat_zoo.diffusion.bounds import Estimate, WeightedMask, average
 from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch, NoiseLevels
 from atat_zoo.diffusion.dropout import set_keys
@@ -25,7 +24,8 @@ from atat_zoo.diffusion.positions import Where, pairs
 from atat_zoo.diffusion.randomness import row_keys, stratified, uniform
 from atat_zoo.objectives import Batch, ObjectiveModule, Observer
 from atat_zoo.objectives.chunks import in_chunks, rows_for, weighted_sum, wide
-from atat_zoo.objectives.stateful import StatefulParts, in_float64
+from atat_zoo.objectives.placement import OnDevice, exact
+from atat_zoo.objectives.stateful import StatefulParts
 from atat_zoo.rates import NoiseRates
 from atat_zoo.registry import Context
 
@@ -47,7 +47,7 @@ class HeadInputs(NamedTuple):
         return HeadInputs(hidden, None if self.neighbours is None else self.neighbours[where])
 
 
-class DenoisingModule(nn.Module, ObjectiveModule):
+class DenoisingModule(OnDevice, ObjectiveModule):
     """An `ObjectiveModule` without its loss: the steps of a loss in their order, then the bound of the denoiser.
 
     Networks are on the device of the weights, and give what they compute of tokens to the device of these. Times, masks
@@ -63,37 +63,20 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         self.estimator: Any = None
         #: What makes a function of a chunk's hidden states faster; `train.compile` sets it.
         self.compile_losses: Callable[[Losses], Losses] = lambda losses: losses
+        #: Whether the backbone is compiled and takes a `BlockMask`; `train.compile` sets it.
+        self.takes_block_masks = False
         self.stride = golden_stride(batch_size)
         self.stateful = StatefulParts()
 
-    @override
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        # What `to` and its like call. Parts in float64 stay where they are if the device has none.
-        if has_float64(fn(torch.empty(0)).device):
-            return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        modules = self._modules
-        self._modules = {name: each for name, each in modules.items() if each is None or not in_float64(each)}
-        try:
-            return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        finally:
-            self._modules = modules
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the networks."""
-        device: torch.device = self.backbone.embedding.weight.device
-        return device
+    def attends_in_blocks(self, tokens: Tensor) -> bool:
+        """Return whether a pass over tokens has a `BlockMask`: a training is compiled, and a GPU is faster with it."""
+        return self.takes_block_masks and self.training and tokens.is_cuda
 
     def begin(self, batch: Batch) -> Batch:
         """Give the dropout layers their keys for a training step; returns the batch on a device with float64."""
         if self.training:
             set_keys(self, moved(row_keys(self.context.seed, "dropout", batch.index), self.device))
-        there = exact_device(batch.tokens.device)
-        if there == batch.tokens.device:
-            return batch
-        return attrs.evolve(
-            batch, **{name: moved(each, there) for name, each in attrs.asdict(batch, recurse=False).items()}
-        )
+        return exact(batch)
 
     # Times and noise levels
 

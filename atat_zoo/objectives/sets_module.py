@@ -16,6 +16,7 @@ from atat_zoo.backbones.cache import Cache
 from atat_zoo.backbones.ngram import neighbours_of
 from atat_zoo.curricula import ExponentialWeighting
 from atat_zoo.devices import moved
+from atat_zoo.diffusion.attention import visible
 from atat_zoo.diffusion.bounds import WeightedMask, average
 from atat_zoo.diffusion.positions import pairs, to_host
 from atat_zoo.diffusion.randomness import fold, part_of, row_keys, uniform
@@ -50,7 +51,7 @@ class Carriers(NamedTuple):
 
     tokens: Tensor  # int64 [B, T]
     positions: Tensor  # int64 [B, T]
-    attention: Tensor  # which sees which, bool [B, 1, T, T]
+    attention: Any  # which sees which, as `visible` has it
 
 
 class Roles(NamedTuple):
@@ -71,22 +72,25 @@ def roles(x: Tensor, turns: Tensor, mask_id: int) -> Roles:
     return Roles(F.pad(x, (1, 0), value=mask_id), ready, turn, alone)
 
 
-def carriers(of: Roles, mask_id: int, others: int) -> Carriers:
+def carriers(of: Roles, mask_id: int, others: int, in_blocks: bool = False) -> Carriers:
     """Return the carriers, with so many others besides those at positions 0 … L."""
-    T = of.turn.shape[1]
     readable = of.ready <= of.turn
     content, turn = readable & (of.ready == of.turn), of.turn
     tokens = torch.where(readable, of.carried, mask_id)
-    positions = torch.arange(T, device=tokens.device).expand_as(tokens)
+    positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
     if others:
         where = of.alone.sort(dim=1, descending=True, stable=True).indices[:, :others]
-        tokens = torch.cat([tokens, of.carried.gather(1, where)], 1)
-        positions = torch.cat([positions, where], 1)
-        turn = torch.cat([turn, of.ready.gather(1, where)], 1)
-        content = torch.cat([content, of.alone.gather(1, where)], 1)
-    seen = content[:, None] & (turn[:, None] <= turn[:, :, None])
-    itself = torch.eye(tokens.shape[1], dtype=torch.bool, device=tokens.device)
-    return Carriers(tokens, positions, (seen | itself)[:, None])
+        own, more = (tokens, positions, turn, content), (of.carried, positions, of.ready, of.alone)
+        joined = (torch.cat([a, b.gather(1, where)], 1) for a, b in zip(own, more, strict=True))
+        tokens, positions, turn, content = joined
+    # Sorted by their turns, blocks could be skipped whatever these are; but dropout draws by the place of a carrier.
+    # A carrier without a token is seen from no turn on.
+    seen_from = turn.masked_fill(~content, torch.iinfo(turn.dtype).max)
+
+    def sees(row: Any, head: Any, query: Any, key: Any) -> Tensor:
+        return (seen_from[row, key] <= turn[row, query]) | (query == key)
+
+    return Carriers(tokens, positions, visible(sees, len(tokens), tokens.shape[1], tokens.device, in_blocks=in_blocks))
 
 
 def others_of(needed: Tensor, of: Roles) -> int:
@@ -114,9 +118,9 @@ class SetCausalModule(DenoisingModule):
         """Return hidden states [B, L, D]. Rows that need carriers for tokens alone are a pass of their own."""
 
         def read(part: Roles, others: int = 0) -> Tensor:
-            tokens, positions, attention = carriers(part, self.context.mask_id, others)
-            hidden = self.read(tokens, positions=positions, attention=attention)
-            return hidden[:, : part.turn.shape[1] - 1]
+            in_blocks = self.attends_in_blocks(part.turn)
+            tokens, positions, attention = carriers(part, self.context.mask_id, others, in_blocks)
+            return self.read(tokens, positions=positions, attention=attention)[:, : part.turn.shape[1] - 1]
 
         if ascending or not len(of.alone):
             return read(of)
@@ -291,11 +295,9 @@ class WritingPredictor(Predictor):
     @override
     def of(self, rows: Tensor) -> Denoiser:
         everyone = self.rows is None and len(rows) == len(self.texts.known)
-        return (
-            self
-            if everyone
-            else WritingPredictor(self.module, self.texts, rows if self.rows is None else self.rows[rows])
-        )
+        if everyone:
+            return self
+        return WritingPredictor(self.module, self.texts, rows if self.rows is None else self.rows[rows])
 
     @override
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:

@@ -3,15 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from atat_zoo.diffusion.contracts import NoisedBatch, StatefulPart
-
-
-def in_float64(module: nn.Module) -> bool:
-    """Return whether the state of a part is in float64."""
-    return any(buffer.dtype == torch.float64 for buffer in module.buffers())
 
 
 class StatefulParts:

@@ -5,20 +5,18 @@ written is in their rows, and its name in the domain of the colours: Vega-Lite p
 Vega compiles, so every title is one of ours.
 """
 
-import csv
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import altair as alt
 
+from atat_zoo.report import PALETTE
+from atat_zoo.results.format import csv_of
 from atat_zoo.results.naming import POLICY_BOUND
 from atat_zoo.run.atomic import write_bytes
 
 Table = dict[str, Any]
-# Told apart by the colour-blind, and legible on white and on black (Okabe and Ito, 2008; the yellow is left out).
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b7608f", "#c98a00", "#3d9bd1", "#7a68b8", "#808080")
 CLOCKS = {
     "step": "optimizer steps",
     "tokens": "training tokens",
@@ -281,13 +279,9 @@ def figures(data: Table, folder: Path) -> list[Path]:
             chart = make(of_panel).properties(width=_WIDTH).configure(**{**CONFIG, "background": "white"})
             path = folder / (name if panel is None else f"{name}-{panel + 1}")
             spec = chart.to_dict(validate=False)
-            file = io.StringIO()
-            writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
-            writer.writeheader()
-            writer.writerows(rows)
             files[path.with_suffix(".svg")] = vl_convert.vegalite_to_svg(spec).encode()
             files[path.with_suffix(".png")] = vl_convert.vegalite_to_png(spec, scale=2)
-            files[path.with_suffix(".csv")] = file.getvalue().encode()
+            files[path.with_suffix(".csv")] = csv_of(rows)
     for path, content in files.items():
         write_bytes(path, content)
     return list(files)

@@ -49,7 +49,7 @@ def collect(runs: Sequence[Path], *, out: Path | None = None, figures: Path | No
     """
     folders = [RunFolder(path) for path in runs]
     resolved = [folder.table() for folder in folders]
-    names = _names(runs)
+    names = short_names(runs)
     metrics = [folder.read_metrics(damaged=True) for folder in folders]
     described = [_described(*each) for each in zip(names, folders, resolved, metrics, strict=True)]
     rows: dict[str, list[Table]] = {name: [] for name in TABLES}
@@ -74,7 +74,7 @@ def collect(runs: Sequence[Path], *, out: Path | None = None, figures: Path | No
         del run["source"]
     samples = partial(_halved, key="samples", rest="\n… the rest is in samples.txt")
     experiments = partial(_halved, key="resolved", rest="\n# the rest is in resolved.toml")
-    for cut in (_last_texts, _texts, samples, _rows, experiments):
+    for cut in (_figures, _last_texts, _texts, samples, _rows, experiments):
         while _size(data) > _ROOM and cut(data):
             pass
     return data
@@ -137,8 +137,8 @@ def compared(folders: Sequence[RunFolder]) -> Table | None:
     return None
 
 
-def _names(runs: Sequence[Path]) -> list[str]:
-    """Return the shortest ends of the paths that tell them apart."""
+def short_names(runs: Sequence[Path]) -> list[str]:
+    """Return the shortest ends of the paths that tell them apart; one that is named twice is a UserError."""
     # A name may have bytes that are not UTF-8, which a page cannot have.
     paths = [Path(str(path.resolve()).encode(errors="backslashreplace").decode()) for path in runs]
     if len(set(paths)) < len(paths):
@@ -179,6 +179,7 @@ def _described(name: str, folder: RunFolder, table: Table, lines: list[Table]) -
         "tasks": tasks.last(evaluations),
         "text": recorded.kept(folder, "text"),
         "replay": recorded.kept(folder, "replay"),
+        "figures": recorded.figures(folder),
         "samples": recorded.samples(folder),
         "sampler": _sampler(table),
         "environment": [
@@ -311,6 +312,15 @@ def _size(data: Any) -> int:
     """Return the bytes of the data on the page, where some characters are written as six."""
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     return len(text.encode("utf-8", "replace")) + 5 * sum(map(text.count, "<>&\u2028\u2029"))
+
+
+def _figures(data: Table) -> bool:
+    """Leave out the figures of the last run that has any."""
+    run = next((run for run in reversed(data["runs"]) if run["figures"]), None)
+    if run:
+        run["figures"] = []
+        _note(data["notes"], "importance", run["name"], "its figures are left out, for the page would be too large.")
+    return run is not None
 
 
 def _last_texts(data: Table) -> bool:

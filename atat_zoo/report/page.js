@@ -128,7 +128,7 @@ const sections = [
   { id: "curves", title: "Training", of: () => [data.tables.curves, data.tables.bounds], draw: curves },
   { id: "metrics", title: "Metrics of predictions and texts", of: () => [data.metrics.rows, data.tables.metrics, data.tables.reliability], draw: metrics },
   { id: "text", title: "Importance and loss, token by token", of: () => runs().map((run) => run.text), draw: texts },
-  { id: "importance", title: "Importance against loss, by frequency", of: () => [data.tables.bands, data.tables.bins], draw: importance },
+  { id: "importance", title: "Importance against loss, by frequency", of: () => [data.tables.bands, data.tables.bins, runs().map((run) => run.figures)], draw: importance },
   { id: "curriculum", title: "Curriculum and mask rates", of: () => ["stages", "strengths", "rates", "spread"].map((name) => data.tables[name]), draw: curriculum },
   { id: "uncertainty", title: "Uncertainty over a sampling", of: () => [data.tables.uncertainty], draw: uncertainty },
   { id: "replay", title: "Texts unmasking", of: () => runs().map((run) => run.replay), draw: replay },
@@ -310,7 +310,10 @@ function oneText(again) {
 }
 
 function importance() {
-  if (!data.tables.bands.length && !data.tables.bins.length) {
+  const drawn = runs().flatMap((run) => run.figures.map((one) => el("figure", {},
+    el("img", { class: "paper", src: `data:image/svg+xml;base64,${one.svg}`, alt: one.said }),
+    el("figcaption", { dir: "auto" }, `${runs().length > 1 ? `${run.name}: ` : ""}${one.said} Step ${one.step.toLocaleString("en")}.`))));
+  if (!data.tables.bands.length && !data.tables.bins.length && !drawn.length) {
     if (runs().every((run) => run.text && !run.text.estimator)) return [el("p", { class: "missing" }, "Without an importance estimator there is nothing to hold against the loss.")];
     return [missing("Not recorded; a run without an importance estimator has none.", "atat importance RUN")];
   }
@@ -318,6 +321,7 @@ function importance() {
     legend("bands", "bins"),
     data.tables.bands.length ? chart("bands", "Within a band tokens are about equally frequent: what importance knows beyond frequency shows there.") : null,
     data.tables.bins.length ? chart("calibration", "Dashed: importance equal to the rank of the loss.") : null,
+    drawn.length ? el("div", { class: "papers" }, ...drawn) : el("p", { class: "note" }, "By classes of words, over checkpoints and between seeds: ", el("code", {}, "atat importance RUN --figures"), "."),
   ];
 }
 function curriculum() {

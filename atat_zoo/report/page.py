@@ -9,7 +9,7 @@ import re
 from functools import cache
 from typing import Any
 
-from atat_zoo.report import charts
+from atat_zoo.report import PALETTE, charts
 from atat_zoo.report.offline import alone, asset, fill, inert, policy
 
 Table = dict[str, Any]
@@ -22,7 +22,7 @@ def page(data: Table, *, live: str | None = None) -> str:
     """
     library = _library()
     script = alone(asset("page.js"))
-    given = {"data": data, "charts": charts.specifications(data), "config": charts.CONFIG, "palette": charts.PALETTE}
+    given = {"data": data, "charts": charts.specifications(data), "config": charts.CONFIG, "palette": PALETTE}
     parts = {
         "head": _head(data),
         "title": html.escape(f"{data['title']} · atat report").encode("utf-8", "replace").decode(),

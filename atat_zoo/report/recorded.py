@@ -1,7 +1,9 @@
 """What a run folder has recorded, as declared records: a damaged file is a missing one. Imports no torch."""
 
+import base64
 import json
 import math
+import re
 import statistics
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -155,6 +157,14 @@ _POLICY = {
     "sampler": _settings,
     "policy": {"quantity": _string, "nfe": _number, "value": _number, "sequences": _count, "stderr": _error},
 }
+_FIGURES = {  # of report/importance/: SVG, with the step that each is of
+    "classes": "Importance by the class of the word.",
+    "frequency": "Importance by how often a token occurs in the training text.",
+    "checkpoints": "Importance over the checkpoints, and how far it orders tokens as their loss does, and as at last.",
+    "agreement": "How far the importance of two runs orders the same tokens alike.",
+    "evaluations": "Network evaluations that texts take.",
+}
+_STEP = re.compile(rb"<dc:description>step (\d{1,15})</dc:description>")
 _KEPT = {"text": _TEXT, "replay": _REPLAY, "compare": _COMPARED}
 
 
@@ -198,6 +208,17 @@ def _whole(table: Table) -> Table:
     if len(table.get("models", ())) != len(table.get("runs", ())):
         raise TypeError
     return table
+
+
+def figures(run: RunFolder) -> list[Table]:
+    """Return the figures of `atat importance --figures` in report/importance/ that a page does not draw itself."""
+    found = []
+    for name, said in _FIGURES.items():
+        with suppress(OSError):
+            svg = read(run.report / "importance" / f"{name}.svg")
+            if step := _STEP.search(svg):
+                found.append({"said": said, "step": int(step[1]), "svg": base64.b64encode(svg).decode()})
+    return found
 
 
 def environment(run: RunFolder) -> Table:

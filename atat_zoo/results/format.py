@@ -1,5 +1,7 @@
 """Numbers in words, with no more digits than their errors allow."""
 
+import csv
+import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -119,6 +121,15 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[
     """Yield the lines of a table in Markdown, with bars in cells escaped."""
     for row in [columns, ["---"] * len(columns), *rows]:
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+
+
+def csv_of(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Return rows as a CSV file, with the columns of all of them; None is an empty cell."""
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue().encode()
 
 
 def aligned(pairs: Sequence[tuple[str, str]]) -> list[str]:

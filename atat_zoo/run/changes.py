@@ -9,8 +9,8 @@ from atat_zoo.errors import clip
 # measured, written and kept. The stream of a checkpoint knows its shards by their hash, so they may lie elsewhere.
 _FREE = (
     *("name", "requires", "init_from", "corpus", "tokenizer.path", "sampler", "guidance", "evaluation"),
-    *("data.root", "data.workers", "data.damaged", "backbone.checkpoint_activations"),
-    *(f"train.{key}" for key in ("microbatch_size", "precision", "device", "compile", "peak_flops", "log_every")),
+    *("data.root", "data.workers", "data.damaged", "backbone.checkpoint_activations", "train.log_every"),
+    *(f"train.{key}" for key in ("microbatch_size", "precision", "device", "sharding", "compile", "peak_flops")),
     *(
         f"train.{key}"
         for key in ("evaluate_every", "evaluate_sequences", "save_every", "checkpoints_kept", "loggers", "callbacks")

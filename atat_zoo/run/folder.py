@@ -120,6 +120,10 @@ class RunFolder:
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise unreadable(folder / DESCRIPTION, error) from error
 
+    def steps(self) -> list[int]:
+        """Return the steps of the models that there are: of the checkpoints that were kept, and the final one."""
+        return sorted(self._models())
+
     def _models(self) -> dict[int, Path]:
         models: dict[int, Path] = {}
         with suppress(UserError, KeyError, TypeError, ValueError, OverflowError):

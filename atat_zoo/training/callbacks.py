@@ -86,6 +86,12 @@ class OptimizerMonitorCallback(ComposerMonitor):
     composer, arguments = "OptimizerMonitor", {"batch_log_interval": "every"}
     fixed: ClassVar = {"log_optimizer_metrics": False}
 
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
+        """Refuse weights that are sharded: Composer 0.32 would log the norms of one rank's part."""
+        if experiment.train.sharding != "none":
+            text = "optimizer_monitor measures the gradients that one rank has, a part of all with train.sharding"
+            yield Problem("train.callbacks", f"{text}; take gradient_norms")
+
 
 @component
 class GradientNormsCallback(Callback):

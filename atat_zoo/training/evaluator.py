@@ -21,6 +21,7 @@ from atat_zoo.registry import Context
 from atat_zoo.results.evaluation import BoundValue, Evaluation, MetricValue, method_of
 from atat_zoo.run import RunFolder
 from atat_zoo.training.lifecycle import MovingAverage
+from atat_zoo.training.sharding import WholeWeights
 
 
 class Evaluator:
@@ -34,9 +35,10 @@ class Evaluator:
         folder: RunFolder,
         objective: torch.nn.Module,
         average: MovingAverage | None,
+        whole: WholeWeights | None = None,
     ) -> None:
         self.experiment, self.context, self.folder = experiment, context, folder
-        self.objective, self.average = objective, average
+        self.objective, self.average, self.whole = whole.module if whole else objective, average, whole
         spec = experiment.evaluation
         self.tokens, self.maskable = held_out(data, spec.split, spec.sequences)
         self.data = data
@@ -100,10 +102,16 @@ class Evaluator:
             )
         return self.tables[len(rows)]
 
-    def write(self, step: int, folder: Path) -> None:
-        """Write the current weights (their moving average, if there is one) as a model; they stay as they are."""
+    def write(self, step: int, folder: Path | None) -> None:
+        """Write the current weights (their moving average, if there is one) as a model; they stay as they are.
+
+        Ranks without a folder take part in collecting them.
+        """
+        if folder is None and self.whole is None:
+            return
         with self._weights():
-            self._model(step).save(folder)
+            if folder is not None:
+                self._model(step).save(folder)
 
     def _model(self, step: int) -> Model:
         return Model(
@@ -115,18 +123,18 @@ class Evaluator:
         )
 
     def save(self, step: int) -> Model | None:
-        """Write the final model and return it, on rank 0."""
-        if dist.get_global_rank() != 0:
-            return None
-        self.write(step, self.folder.model)
+        """Write the final model and return it, on rank 0; all ranks must call it."""
+        first = dist.get_global_rank() == 0
+        self.write(step, self.folder.model if first else None)
         # With a moving average the module has its training weights again, so load the saved ones.
-        return Model.load(self.folder.model, next(self.objective.parameters()).device)
+        return Model.load(self.folder.model, self.context.device) if first else None
 
     @contextmanager
     def _weights(self) -> Iterator[None]:
         """Use the moving average; and not what is compiled, which has the shapes of a training step alone."""
         eager: Any = torch.compiler.set_stance("force_eager") if self.experiment.train.compile else nullcontext()
-        with eager, self.average.swapped() if self.average else nullcontext():
+        averaged = self.average.swapped() if self.average else nullcontext()
+        with eager, averaged, self.whole.gathered() if self.whole else nullcontext():
             yield
 
 

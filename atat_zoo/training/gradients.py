@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 from typing_extensions import override
 
+from atat_zoo.training.sharding import sharded_like, whole
+
 # The quintic of Jordan et al.: five iterations bring singular values from (0, 1] to about 1.
 _A, _B, _C = 3.4445, -4.7750, 2.0315
 _ITERATIONS = 5
@@ -54,10 +56,10 @@ class Muon(torch.optim.AdamW):
             state["step"] += 1
             average = state["momentum"].lerp_(weight.grad, 1 - momentum)
             # Nesterov: the gradient, moved towards the updated average.
-            update = orthogonalise(torch.lerp(weight.grad, average, momentum))
+            update = orthogonalise(whole(torch.lerp(weight.grad, average, momentum)))
             weight.mul_(1 - rate * group["weight_decay"])
             # The step per entry of a tall matrix equals that of a square one of its width.
-            weight.add_(update, alpha=-rate * max(1.0, weight.shape[0] / weight.shape[1]) ** 0.5)
+            weight.add_(sharded_like(update, weight), alpha=-rate * max(1.0, weight.shape[0] / weight.shape[1]) ** 0.5)
 
 
 def linear_weights(module: nn.Module) -> list[nn.Parameter]:
@@ -113,4 +115,4 @@ class GradientNorms(Callback):
             return
         for part, parameters in parameters_by_part(state.model).items():
             if gradients := [parameter.grad for parameter in parameters if parameter.grad is not None]:
-                logger.log_metrics({f"gradient_norm/{part}": float(get_total_norm(gradients))})
+                logger.log_metrics({f"gradient_norm/{part}": float(whole(get_total_norm(gradients)))})

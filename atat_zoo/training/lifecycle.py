@@ -38,6 +38,7 @@ from atat_zoo.run.interruption import Interruption
 from atat_zoo.training.composer_model import ZooModel, sum_over_ranks
 from atat_zoo.training.continuing import check_saved, without_generators
 from atat_zoo.training.memory import peak_memory
+from atat_zoo.training.sharding import local, sharded_like, whole
 from atat_zoo.training.utilisation import Utilisation
 
 
@@ -103,13 +104,13 @@ class MovingAverage(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the average for the checkpoint."""
-        return {"steps": self.steps, "average": [a.cpu() for a in self.average]}
+        return {"steps": self.steps, "average": [whole(a).cpu() for a in self.average]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint's average."""
         self.steps = state["steps"]
         for mine, theirs in zip(self.average, state["average"], strict=True):
-            mine.copy_(theirs)
+            mine.copy_(sharded_like(theirs, mine))
 
 
 # Prefixes of the metrics that Composer and the zoo log, as opposed to callbacks.
@@ -268,7 +269,11 @@ class Checkpoints(Callback):
     """Saves every `save_every` steps, at the end, and before an interruption."""
 
     def __init__(
-        self, folder: RunFolder, spec: TrainSpec, interruption: Interruption, write_model: Callable[[int, Path], None]
+        self,
+        folder: RunFolder,
+        spec: TrainSpec,
+        interruption: Interruption,
+        write_model: Callable[[int, Path | None], None],
     ) -> None:
         self.folder, self.spec, self.interruption, self.write_model = folder, spec, interruption, write_model
         self.saved, self.interrupted = -1, False
@@ -289,12 +294,13 @@ class Checkpoints(Callback):
         if step == self.saved:
             return
         first, self.saved = self.saved < 0, step
-        weights = torch.stack([p.detach().sum() for p in state.model.parameters()])
-        if not bool(weights.isfinite().all()):
+        weights = torch.stack([local(p.detach()).sum() for p in state.model.parameters()])
+        if _largest(int(not weights.isfinite().all()), state):
             # The loss of this step was computed before its gradient spoilt the weights.
             stop(self.folder, f"the weights are not finite after step {step}")
         # Only rank 0 writes; the others take part in collecting the state.
         if dist.get_global_rank() != 0:
+            self.write_model(step, None)
             save_checkpoint(state, str(self.folder.checkpoints / "unused"))
             return
         with replacing_folder(self.folder.checkpoint_model(step)) as beside:

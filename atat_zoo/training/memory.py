@@ -5,7 +5,7 @@ import ctypes
 import os
 import resource
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from composer import Trainer
@@ -62,8 +62,14 @@ def check(experiment: Experiment, device: str, ranks: int) -> None:
     require_tasks(experiment.evaluation.tasks, experiment)
     if not device.startswith("cuda"):
         _require_activations(experiment, ranks)
-    if spec.compile:
+    if compiles(spec.compile, device):
         _require_compiler()
+
+
+def compiles(wanted: bool | Literal["auto"], device: str | torch.device) -> bool:
+    """Return whether a training on a device is compiled, by `train.compile`."""
+    # On a CPU the C++ compiler takes minutes, and a step hardly becomes shorter.
+    return torch.device(device).type != "cpu" if wanted == "auto" else wanted
 
 
 def _require_compiler() -> None:
@@ -74,8 +80,8 @@ def _require_compiler() -> None:
         get_cpp_compiler()
     except InvalidCxxCompiler:
         raise UserError(
-            "train.compile = true needs a C++ compiler, and there is none; install one, such as g++, name it in the "
-            "environment variable CXX, or leave train.compile out"
+            "train.compile needs a C++ compiler, and there is none; install one, such as g++, name it in the "
+            "environment variable CXX, or set train.compile = false"
         ) from None
 
 

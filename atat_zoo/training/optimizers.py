@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from atat_zoo.registry import component, param
 
@@ -21,6 +21,10 @@ class Optimizer(Protocol):
 
     A part names an optional dependency in `package`: its module, and the requirement to install.
     """
+
+    #: whether its steps are the same where each rank has a part of every parameter, torch's `DTensor`
+    #: (`train.sharding`): an entry's step depends on that entry alone, or it asks for what the other ranks have
+    shardable: ClassVar[bool] = False
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return torch's optimizer over the parameters of `model` that require gradients, each in one group.
@@ -47,6 +51,7 @@ class AdamWOptimizer(Optimizer):
     name = "adamw"
     summary = "Adam with decoupled weight decay"
     refs = ("arXiv:1711.05101",)
+    shardable = True
     learning_rate: float = param(1e-4, help="peak learning rate", gt=0)
     betas: tuple[float, float] = param((0.9, 0.999), help="β₁ and β₂", ge=0, lt=1)
     weight_decay: float = param(0.0, help="decay per unit of learning rate, on matrices only", ge=0)
@@ -68,6 +73,7 @@ class MuonOptimizer(Optimizer):
     name = "muon"
     summary = "orthogonalised momentum for the linear layers, AdamW for the rest"
     refs = ("https://kellerjordan.github.io/posts/muon/",)
+    shardable = True
     learning_rate: float = param(1e-4, help="AdamW's peak learning rate", gt=0)
     muon_learning_rate: float = param(0.02, help="Muon's peak learning rate", gt=0)
     betas: tuple[float, float] = param((0.9, 0.999), help="AdamW's β₁ and β₂", ge=0, lt=1)

@@ -50,8 +50,7 @@ class Profile(Callback):
         """Begin a step."""
         if self.done == WARM:
             self._gpu, self._device = state.device.name == "gpu", next(state.model.parameters()).device
-            activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._gpu else [])]
-            self._profiler = profile(activities=activities)
+            self._profiler = profile(activities=activities(self._gpu))
             self._profiler.__enter__()
         if self._profiler is not None:
             self.rows.append(dict.fromkeys(PHASES.values(), 0.0))
@@ -74,13 +73,7 @@ class Profile(Callback):
         profiler.__exit__(None, None, None)
         self.folder.mkdir(exist_ok=True)
         profiler.export_chrome_trace(str(self.folder / "trace.json"))
-        device = DeviceType.CUDA if self._gpu else DeviceType.CPU
-        for average in profiler.key_averages():
-            # On a GPU its kernels: the operators that start them have the same time once more.
-            if average.device_type == device and not (self._gpu and average.is_user_annotation):
-                own = average.self_device_time_total if self._gpu else average.self_cpu_time_total
-                self.operations.append((average.key, own / 1e6, average.count))
-        self.operations.sort(key=lambda operation: -operation[1])
+        self.operations = operations(profiler, self._gpu)
         write_json(self.folder / "steps.json", {"phases": self.rows, "operations": self.operations[:_OPERATIONS]})
 
     def lines(self) -> list[str]:
@@ -102,3 +95,21 @@ class Profile(Callback):
     def _now(self) -> float:
         synchronize(self._device)
         return time.perf_counter()
+
+
+def activities(gpu: bool) -> list[ProfilerActivity]:
+    """Return what is profiled."""
+    return [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if gpu else [])]
+
+
+def operations(profiler: Any, gpu: bool) -> list[tuple[str, float, int]]:
+    """Return name, own seconds and calls of each operation of a torch profiler, or of each kernel of the GPU."""
+    found = []
+    for average in profiler.key_averages():
+        # On a GPU its kernels: the operators that start them have the same time once more.
+        if average.device_type == (DeviceType.CUDA if gpu else DeviceType.CPU):
+            if gpu and average.is_user_annotation:
+                continue
+            own = average.self_device_time_total if gpu else average.self_cpu_time_total
+            found.append((average.key, own / 1e6, average.count))
+    return sorted(found, key=lambda operation: -operation[1])

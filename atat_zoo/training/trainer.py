@@ -1,6 +1,7 @@
 """From a validated experiment to a run folder with a trained model."""
 
 import logging
+import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -43,11 +44,13 @@ from atat_zoo.training.memory import (
     COMPOSER,
     ZooTrainer,
     check,
+    compiles,
     device_of,
     forget_old_shapes,
     keep_freed_memory,
     let_go,
 )
+from atat_zoo.training.sharding import WholeWeights, shard
 from atat_zoo.training.utilisation import Utilisation, peak_flops
 
 
@@ -157,6 +160,8 @@ def _run(
     fresh: bool,
 ) -> Result:
     spec, rank, ranks = experiment.train, dist.get_global_rank(), dist.get_world_size()
+    if "GROUP_RANK" in os.environ:  # torchrun's name for what Composer needs to load a checkpoint
+        os.environ.setdefault("NODE_RANK", os.environ["GROUP_RANK"])
     device = device_of(spec.device)
     check(experiment, device, ranks)
     # A run with a checkpoint no longer needs the run of its initial weights.
@@ -193,7 +198,8 @@ def _run(
         )
         loader = train_loader(stream, workers=experiment.data.workers, device=device)
         objective: Any = assemble(experiment, context)
-        if spec.compile:
+        whole = WholeWeights(objective) if spec.sharding == "full" and ranks > 1 else None
+        if compiles(spec.compile, device):
             compile_objective(objective)
         bf16 = computes_in_bf16(spec.precision, device)
         computes = {"device": device_name(device), "precision": "bf16" if bf16 else "fp32", "ranks": ranks}
@@ -204,8 +210,10 @@ def _run(
             initial = initial or _same_beginning(experiment, folder, reporter)
             reporter.message(initial.load_into(objective))
         model = ZooModel(objective, spec.steps, bf16=bf16, detailed=bool(spec.loggers))
+        if whole:
+            shard(model, device)
         average = lifecycle.MovingAverage(model, spec.ema, device) if spec.ema else None
-        evaluator = Evaluator(experiment, data, context, folder, objective, average)
+        evaluator = Evaluator(experiment, data, context, folder, objective, average, whole)
         interruption = Interruption(partial(lifecycle.asked_to_stop, reporter.message))
         checkpoints = lifecycle.Checkpoints(folder, spec, interruption, evaluator.write)
         ours, loggers = _callbacks(model, evaluator, reporter)
@@ -245,6 +253,7 @@ def compile_objective(objective: Any) -> None:
     functorch.donated_buffer = dynamo.optimize_ddp = False
     objective.backbone.compile(dynamic=False)
     objective.compile_losses = partial(torch.compile, dynamic=True)
+    objective.takes_block_masks = getattr(objective.backbone, "takes_block_masks", False)
 
 
 def _begin(experiment: Experiment, folder: RunFolder, computes: dict[str, Any], initial: InitialWeights | None) -> None:

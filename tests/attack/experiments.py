@@ -112,7 +112,7 @@ def check(seed, number, folder):
 
 def small(table):
     numbers = [value for path, value in leaves(table) if type(value) is int and path != ("seed",)]
-    own = table["corpus"]["use"] == "files" and not table["train"]["compile"] and "init_from" not in table
+    own = table["corpus"]["use"] == "files" and table["train"]["compile"] is not True and "init_from" not in table
     few = table["data"]["workers"] <= 2 and table.get("backbone", {}).get("layers", 1) <= 4
     return own and few and max(numbers) <= 2048
 

@@ -238,6 +238,8 @@ HEAVY = ("torch", "composer", "webdataset")
         (["zoo", "check"], 0),
         (["study", "nothing.toml"], 2),
         (["ls", "tests"], 0),
+        (["data", "get"], 0),
+        (["data", "get", "lambda"], 2),
         (["--help"], 0),
     ],
 )

@@ -325,7 +325,7 @@ def test_missing_files_and_packages(tmp_path, monkeypatch):
         FilesCorpus(train=())
     with pytest.raises(ValueError, match="together must be less than 1"):
         FilesCorpus(train=("a",), validation_share=0.5, test_share=0.6)
-    with pytest.raises(UserError, match=r"there is no file nowhere/text8\.zip; download http://mattmahoney\.net"):
+    with pytest.raises(UserError, match=r"there is no file nowhere/text8\.zip; run `atat data get text8`"):
         next(Text8Corpus(path="nowhere/text8.zip").documents("train"))
     (tmp_path / "a.txt.zst").write_bytes(zstandard.compress(b"x"))
     monkeypatch.setitem(sys.modules, "zstandard", None)

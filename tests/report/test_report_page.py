@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from atat_zoo.errors import UserError
-from atat_zoo.report import charts, studies
+from atat_zoo.report import PALETTE, charts, studies
 from atat_zoo.report.collect import collect
 from atat_zoo.report.page import page
 from atat_zoo.report.reproduce import command, commands
@@ -70,7 +70,7 @@ def test_a_legend_is_of_what_a_chart_has(data):
     def colours(chart):
         return chart(data).to_dict(validate=False)["encoding"]["color"]
 
-    assert colours(charts.bands)["scale"] == {"domain": ["one"], "range": [charts.PALETTE[0]]}
+    assert colours(charts.bands)["scale"] == {"domain": ["one"], "range": [PALETTE[0]]}
     assert colours(charts.spread)["scale"]["domain"] == ["one", "two"]
     assert '"strokeDash": {"field": "bound", "legend": null' in json.dumps(charts.bound(data).to_dict(validate=False))
     several = json.dumps(charts.uncertainty(data).to_dict(validate=False))

@@ -51,9 +51,9 @@ def test_text_that_is_not_there_is_named_with_where_it_is_had(root, atat, monkey
     monkeypatch.chdir(tmp_path)
     code, out, err = atat("eval", str(root / "one"), "--task", "zero_shot")
     assert (code, out, err.count("\n")) == (2, "", 7)
-    line = "task zero_shot: LAMBADA: there is no file corpora/lambada/lambada_test.jsonl*; put https://"
+    line = "task zero_shot: LAMBADA: there is no file corpora/lambada/lambada_test.jsonl*; run `atat data "
     assert line in err
-    assert "into corpora/lambada, or leave 'lambada' out of its corpora" in err
+    assert "get lambada`, or leave 'lambada' out of its corpora" in err
     only = f"{{use = 'zero_shot', corpora = ['lambada'], sequences = 2, root = '{root}'}}"
     assert atat("eval", str(root / "one"), "--task", only)[0] == 0
 

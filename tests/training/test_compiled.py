@@ -7,7 +7,8 @@ import torch
 
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
-from atat_zoo.training import resume, train
+from atat_zoo.training import resume, train, trainer
+from atat_zoo.training.memory import compiles
 from tests.training.test_resume import unfinished
 
 SMALL = ["backbone.width=16", "train.precision=fp32", "train.steps=4", "train.save_every=2", "train.evaluate_every=3"]
@@ -60,9 +61,21 @@ def test_without_a_compiler_it_is_refused_before_anything_is_built(tiny, tmp_pat
     try:
         with (
             config.patch({"cpp.cxx": (str(tmp_path / "g++"),)}),
-            pytest.raises(UserError, match=r"train.compile = true needs a C\+\+ compiler, and there is none; install"),
+            pytest.raises(UserError, match=r"train.compile needs a C\+\+ compiler, and there is none; install"),
         ):
             train(wanted, tmp_path / "run")
     finally:
         cpp_builder.cpp_compiler_search.cache_clear()
     assert not (tmp_path / "no").exists()
+
+
+def test_auto_compiles_on_a_gpu_and_the_recipes_for_one_say_so(tiny, monkeypatch):
+    assert compiles("auto", "cuda:0")
+    assert not compiles("auto", "cpu")
+    assert compiles(True, "cpu")
+    assert not compiles(False, "cuda:0")
+    recipes = [load(f"{folder}/mdlm").train.compile for folder in ("owt-small", "lm1b", "text8", "wikitext103")]
+    assert recipes == ["auto"] * 4
+    monkeypatch.setattr(trainer, "compile_objective", lambda _: pytest.fail("it was compiled"))
+    words = [*SMALL, "train.compile=auto", "train.device=cpu", "train.steps=1"]
+    assert train(load(str(tiny.path), words), tiny.root / "auto-on-a-cpu").finished

@@ -1,0 +1,290 @@
+"""Fetch the text of a recipe, and write the files that its corpus reads.
+
+    <folder>/.NAME.lock         held while they are fetched
+    <folder>/NAME.source.json   what was fetched: written last, so without it they are not complete
+
+A file is whole or absent. What is there already is not fetched again, and no text is replaced by another unnoticed.
+"""
+
+import fnmatch
+import hashlib
+import itertools
+import json
+import shutil
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, cast
+
+from atat_zoo.corpora.documents import unpacked
+from atat_zoo.corpora.source import CorpusRecipe, SourceFile
+from atat_zoo.data.remote import download, expanded
+from atat_zoo.errors import UserError, clip
+from atat_zoo.parsing import from_json
+from atat_zoo.run.atomic import clean, replacing, write_json
+from atat_zoo.run.locks import locked
+
+Say = Callable[[str], object]
+Record = dict[str, Any]  # as it is written
+Opener = Callable[[], IO[bytes]]
+_LINES = ".jsonl"
+_RETRIES, _TIMEOUT = 3, 60.0  # as of the corpus `shards`
+# What the libraries raise of an archive that is damaged, encrypted, or packed in a way that they do not know.
+_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError)
+
+
+def get(recipe: CorpusRecipe, say: Say) -> Record:
+    """Fetch the text of a recipe unless it is here; return the record of what was fetched.
+
+    Raises:
+        UserError: when something cannot be fetched, unpacked or written, or is another text than it was before; the
+            message names the file and its address.
+    """
+    path = recipe.folder / f"{recipe.name}.source.json"
+    try:
+        recipe.folder.mkdir(parents=True, exist_ok=True)
+        with locked(recipe.folder / f".{recipe.name}.lock", lambda who: say(f"{recipe.name} is fetched by {who}")):
+            before = _record(path)
+            if before and _complete(recipe, before, path):
+                return before
+            written, fetched = (_from_hub if recipe.source.hub else _from_addresses)(recipe, before, path, say)
+            files = {str(file): _described(file) for file in written}
+            _refuse_other(before, files, path)
+            record = {"name": recipe.name, "date": f"{datetime.now(UTC):%Y-%m-%d}", "from": fetched, "files": files}
+            write_json(path, record)
+            return record
+    except OSError as error:
+        what, why = clip(error.filename or recipe.folder), error.strerror or error
+        raise UserError(f"{what} cannot be written: {why}; begin in another folder, or mend it") from None
+
+
+def _record(path: Path) -> Record | None:
+    """Return what was fetched before, or None."""
+    try:
+        record: Record = from_json(path.read_bytes())
+        for each in record["files"].values():
+            each["bytes"], each["sha256"]
+        record["date"], [each["url"] for each in record["from"]]
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise UserError(f"{path} is damaged; delete it, and what was fetched is recorded again") from None
+    return record
+
+
+def _described(path: Path) -> Record:
+    with path.open("rb") as file:
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def _complete(recipe: CorpusRecipe, record: Record, path: Path) -> bool:
+    """Return whether all files of a record and of its recipe are here; a `UserError` if one was changed."""
+    here = {name: _described(Path(name)) for name in record["files"] if Path(name).is_file()}
+    _refuse_other(record, here, path)
+    named = {str(Path(each)) for text in recipe.paths if not text.endswith("/") for each in _expanded(text, recipe)}
+    return here.keys() == record["files"].keys() | named  # the recipe may have more of them by now
+
+
+def _refuse_other(before: Record | None, now: Record, path: Path) -> None:
+    """Raise a `UserError` if a file is not what it was when it was fetched."""
+    for name, found in now.items():
+        if before and found != (then := before["files"].get(name, found)):
+            raise UserError(
+                f"{name} is not what was fetched on {before['date']}: its SHA-256 is {found['sha256']}, and was "
+                f"{then['sha256']}; delete it to fetch it again, or {path} to take what is there now"
+            )
+
+
+def _from_addresses(
+    recipe: CorpusRecipe, before: Record | None, path: Path, say: Say
+) -> tuple[list[Path], list[Record]]:
+    """Fetch and unpack the files of a source; return the files that were written, and what was fetched."""
+    written: list[Path] = []
+    fetched: list[Record] = []
+    archives: list[Path] = []
+    for file in recipe.files:
+        for url, at in _addresses(file, recipe):
+            clean(at.parent)
+            if not at.is_file():
+                say(f"fetching {url} to {at}")
+                _download(file, url, at, recipe, before, path)
+            found = _described(at)
+            if file.sha256 not in (None, found["sha256"]):
+                raise UserError(
+                    f"{at} is not the file of {url}: its SHA-256 is {found['sha256']}, and should be {file.sha256}; "
+                    f"delete it, and run `{recipe.command}` again"
+                )
+            fetched.append({"url": url, **found})
+            if file.members:
+                archives.append(at)
+                say(f"unpacking {at}")
+            written += _unpack(at, file, recipe) if file.members else [at]
+    for archive in archives:  # now that nothing of them is missing
+        archive.unlink()
+    return written, fetched
+
+
+def _download(file: SourceFile, url: str, at: Path, recipe: CorpusRecipe, before: Record | None, path: Path) -> None:
+    """Fetch a file, which has to be what the recipe says, or else what it was before."""
+    mend = f"see whether the network is there, or put it there yourself and run `{recipe.command}` again"
+    sha256 = file.sha256
+    if before and sha256 is None:
+        sha256 = next((earlier.get("sha256") for earlier in before["from"] if earlier["url"] == url), None)
+        mend += f"; if there is another file by now than on {before['date']}, delete {path} to take it"
+    download(url, at, _RETRIES, _TIMEOUT, "source.files", mend, size=file.bytes, sha256=sha256)
+
+
+def _addresses(file: SourceFile, recipe: CorpusRecipe) -> Iterator[tuple[str, Path]]:
+    """Yield each address of a file, and where what it has is kept: an archive, until it is unpacked."""
+    urls = _expanded(file.url, recipe)
+    if file.to is None:
+        yield from ((url, recipe.folder / url.rpartition("/")[2]) for url in urls)
+        return
+    paths = _expanded(file.to, recipe)
+    if len(paths) != len(urls):
+        raise UserError(f"{recipe.name}: source.files: {file.url} is {len(urls)} addresses, and {file.to} {len(paths)}")
+    yield from ((url, Path(path)) for url, path in zip(urls, paths, strict=True))
+
+
+def _expanded(text: str, recipe: CorpusRecipe) -> list[str]:
+    return expanded(text, f"{recipe.name}: source.files") if "{" in text else [text]  # its library takes a second
+
+
+def _unpack(archive: Path, file: SourceFile, recipe: CorpusRecipe) -> list[Path]:
+    """Write the members of an archive that are asked for, each whole or not at all."""
+    written: dict[str, list[Path]] = {pattern: [] for pattern in file.members}
+    try:
+        with _damage(archive):
+            for name, opened in _members(archive):
+                _write_member(archive, name, opened, file, recipe, written)
+    except UserError:
+        for path in itertools.chain.from_iterable(written.values()):  # they may be damaged, too
+            path.unlink(missing_ok=True)
+        raise
+    for pattern, paths in written.items():
+        if not paths:
+            raise UserError(f"{archive} has no member {pattern}; see source.files, or delete it and get it again")
+    return [path for paths in written.values() for path in paths]
+
+
+def _write_member(
+    archive: Path, name: str, opened: Opener, file: SourceFile, recipe: CorpusRecipe, written: dict[str, list[Path]]
+) -> None:
+    if name.startswith("/") or ".." in PurePosixPath(name).parts:
+        raise UserError(f"{archive} has a member {clip(name)}, outside of its folder; do not use this archive")
+    pattern = next((pattern for pattern in file.members if fnmatch.fnmatchcase(name, pattern)), None)
+    if pattern is None:
+        return
+    to = file.members[pattern]
+    path = Path(to, PurePosixPath(name).name) if to.endswith("/") else Path(to)
+    clean(path.parent)
+    # What is damaged is no fault of the file that is written.
+    with replacing(path) as beside, _damage(archive), opened() as member, beside.open("wb") as out:
+        _convert(member, out, recipe, f"{archive}, {name}")
+    written[pattern].append(path)
+
+
+def _members(archive: Path) -> Iterator[tuple[str, Opener]]:
+    """Yield the name of each file in a zip or in a tar, compressed or not, and what opens it until the next one."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as packed:
+            for info in packed.infolist():
+                if not info.is_dir():
+                    yield info.filename, partial(packed.open, info)
+    else:
+        with archive.open("rb") as raw, unpacked(archive, raw) as stream:
+            with tarfile.open(fileobj=stream, mode="r|*") as tar:
+                for member in tar:
+                    if member.isfile():
+                        yield member.name, cast(Opener, partial(tar.extractfile, member))
+            while stream.read(1 << 20):  # to the checksum at the end
+                pass
+
+
+@contextmanager
+def _damage(archive: Path) -> Iterator[None]:
+    try:
+        yield
+    except (*_DAMAGED, OSError) as error:
+        if isinstance(error, OSError) and error.errno:  # of the disk
+            raise
+        raise UserError(f"{archive} cannot be unpacked ({error}); delete it, and get it again") from None
+
+
+def _convert(member: IO[bytes], out: IO[bytes], recipe: CorpusRecipe, place: str) -> None:
+    """Copy a file, or of JSON lines the text alone, as the corpus reads it."""
+    if recipe.source.column is None:
+        shutil.copyfileobj(member, out, 1 << 20)
+        return
+    for number, line in enumerate(member, 1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{place}, line {number} is not JSON ({error}); see source.column") from None
+        text = _text(row, recipe.source.column, f"{place}, line {number}")
+        out.write(json.dumps({recipe.field: text}).encode() + b"\n")
+
+
+def _text(row: Any, column: str, place: str) -> str:
+    """Return the text in a column, a.b for a nested one; the texts of a list are joined by line ends."""
+    values = [row]
+    for key in column.split("."):
+        values = [value[key] if isinstance(value, dict) and key in value else None for value in values]
+        values = [item for value in values for item in (value if isinstance(value, list) else [value])]
+    for value in values:
+        if not isinstance(value, str):
+            raise UserError(f"source.column: {place} has no text in {column!r}; name another column")
+    return "\n".join(values)
+
+
+def _from_hub(recipe: CorpusRecipe, before: Record | None, _: Path, say: Say) -> tuple[list[Path], list[Record]]:
+    """Write the splits of a data set; return the files that were written, and the data set with its commit."""
+    from atat_zoo.corpora.huggingface import HuggingFaceCorpus
+
+    source, hub = recipe.source, recipe.source.hub or ""
+    local = Path(hub).expanduser().is_dir()
+    url = hub if local else f"https://huggingface.co/datasets/{hub}"
+    written = [Path(to) for to in source.splits.values()]
+    form = f"as JSON lines with the key {recipe.field}" if written[0].suffix == _LINES else "a row a line"
+    mend = (
+        f"see whether the network is there, or write {', '.join(source.splits)} of {url} to "
+        f"{', '.join(map(str, written))} yourself, {form}"
+    )
+    then = next((each.get("commit") for each in (before or {}).get("from", ()) if each["url"] == url), None)
+    commit = None if local else then or _commit(hub, mend)
+    corpus = HuggingFaceCorpus(path=hub, configuration=source.configuration, revision=commit)
+    for split, at in zip(source.splits, written, strict=True):
+        clean(at.parent)
+        if before and str(at) in before["files"] and at.is_file():  # it is what it was
+            continue
+        say(f"fetching {split} of {url} to {at}")
+        with replacing(at) as beside, beside.open("wb") as out:
+            for number, row in enumerate(_rows(corpus, split, mend), 1):
+                text = _text(row, source.column or recipe.field, f"{hub}, {split}, row {number}")
+                # Of the rows of WikiText some have the end of their line, and some are empty.
+                line = json.dumps({recipe.field: text}) if at.suffix == _LINES else text.rstrip("\n")
+                out.write(line.encode() + b"\n")
+    return written, [{"url": url, "commit": commit}]
+
+
+def _commit(hub: str, mend: str) -> str:
+    """Return the newest commit of a data set on the hub."""
+    try:
+        import huggingface_hub
+
+        return str(huggingface_hub.HfApi().dataset_info(hub, timeout=_TIMEOUT).sha)
+    except Exception as error:  # the library raises nearly anything
+        reason = " ".join(str(error).split())
+        raise UserError(f"{hub} of the Hugging Face hub cannot be reached ({reason:.200}); {mend}") from None
+
+
+def _rows(corpus: Any, split: str, mend: str) -> Iterator[dict[str, Any]]:
+    try:
+        yield from corpus.rows(split)
+    except UserError as error:
+        raise UserError(f"{error}; {mend}") from None

@@ -1,0 +1,70 @@
+"""The class of a word by its spelling: small lists of English words, capitals, digits. Imports no torch.
+
+A name is a word with a capital that does not begin a sentence; at the beginning a capital tells nothing, and a name
+there counts as a content word, as do all names of a text without capitals.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from importlib.resources import files
+
+from atat_zoo.parsing import from_toml
+
+FUNCTION, CONTENT, NAME, NUMBER, PUNCTUATION = range(5)
+CLASSES = ("function words", "content words", "names", "numbers", "punctuation")
+
+# A part of a character, U+FFFD, is taken for a letter.
+_PIECE = re.compile(
+    r"(?P<word>[^\W\d_\ufffd]|\ufffd)(?:[^\W_]|\ufffd|['’](?=\w))*|(?P<number>\d(?:[\d.,]*\d)?[^\W_]*)|(?P<mark>\S)"
+)
+_ENDS, _THROUGH = ".!?:", "\"'“”‘’()[]-–—"  # what a sentence ends with, and what may stand before the next one
+
+
+@cache
+def _lists() -> dict[str, frozenset[str]]:
+    table = from_toml((files("atat_zoo.measure") / "words.toml").read_text(encoding="utf-8"))
+    return {name: frozenset(words.split()) for name, words in table.items()}
+
+
+def word_classes(tokens: Sequence[str]) -> list[int | None]:
+    """Return the class of each token of a text, a number of `CLASSES`: that of the word which it begins or goes on.
+
+    The tokens are decoded one by one. One without a visible character has None.
+    """
+    at = [None if character.isspace() else PUNCTUATION for character in "".join(tokens)]
+    for begin, end, number in _pieces("".join(tokens)):
+        at[begin:end] = [number] * (end - begin)
+    spans, begin = [], 0
+    for token in tokens:
+        spans.append(at[begin : begin + len(token)])
+        begin += len(token)
+    return [_first(span) for span in spans]
+
+
+def _first(span: Iterable[int | None]) -> int | None:
+    return next((number for number in span if number is not None), None)
+
+
+def _pieces(text: str) -> Iterator[tuple[int, int, int]]:
+    """Yield where each word, number and mark begins and ends, and its class."""
+    begins, last = True, 0  # whether a sentence begins
+    for found in _PIECE.finditer(text):
+        begin, end = found.span()
+        begins |= "\n" in text[last:begin]
+        last = end
+        if found["mark"]:
+            yield begin, end, PUNCTUATION
+            begins = found["mark"] in _ENDS or (begins and found["mark"] in _THROUGH)
+            continue
+        yield begin, end, NUMBER if found["number"] else _of_word(found[0], begins)
+        begins = False
+
+
+def _of_word(word: str, begins: bool) -> int:
+    lists, lower = _lists(), word.lower().replace("’", "'")
+    if lower in lists["numbers"]:
+        return NUMBER
+    if lower.partition("'")[0] in lists["function"] or lower.endswith("n't"):
+        return FUNCTION
+    return NAME if word[0].isupper() and not begins else CONTENT

@@ -1,0 +1,289 @@
+"""The numbers of the figures of `atat importance --figures`: rows for each. n texts of L tokens, N of them measured.
+
+A token is measured where a draw has masked it, as in `measure.importance`, and so has an importance and a loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+from torch import Tensor
+
+from atat_zoo.diffusion.statistics import average_ranks
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.measure.importance import weigh
+from atat_zoo.measure.likelihood import Measurement
+from atat_zoo.measure.text import Text, held_out_text, special_ids
+from atat_zoo.measure.word_classes import CLASSES, word_classes
+from atat_zoo.model import Model
+from atat_zoo.registry.spec import unstructure
+from atat_zoo.report import tasks
+from atat_zoo.report.collect import short_names
+from atat_zoo.report.text import shown, text_table
+from atat_zoo.results import store
+from atat_zoo.results.format import number, settings
+from atat_zoo.results.intervals import interval, resampled
+from atat_zoo.run import RunFolder
+from atat_zoo.samplers import Sampler
+
+Row = dict[str, Any]
+Weighed = tuple[Text, Measurement]
+Progress = Callable[[str, int, int], None]
+
+TEXTS = 64  # that the sampler writes
+_QUANTILES = {"p05": 0.05, "p25": 0.25, "median": 0.5, "p75": 0.75, "p95": 0.95}
+_PROBE = "context_probe"
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Analysis:
+    """A run whose importance is analysed, beside other runs of the same held-out text."""
+
+    model: Model
+    run: Path
+    others: tuple[Path, ...] = ()
+    spec: EvaluationSpec
+    seed: int  # of masks, texts and resamples
+    sampler: Sampler
+    device: str = "cpu"
+    progress: Progress | None = None
+
+    def check(self) -> None:
+        """Raise a `UserError` that names a run whose held-out text is another; nothing is measured."""
+        for other in self.others:
+            text, own = self._text(self.model, self.run), self._text(Model.from_run(other), other)
+            if not (torch.equal(own.tokens, text.tokens) and torch.equal(own.maskable, text.maskable)):
+                advice = "name runs of one corpus, tokenizer and data.length, of other seeds for example"
+                raise UserError(f"--with {other}: has other held-out tokens than {self.run}; {advice}")
+
+    def _text(self, model: Model, run: Path) -> Text:
+        return held_out_text(model, run, self.spec.split, self.spec.sequences)
+
+    def _told(self, what: str) -> Callable[[int, int], None] | None:
+        return self.progress and partial(self.progress, what)
+
+    def _weigh(self, model: Model, run: Path, what: str) -> Measurement:
+        return weigh(model, run, self.spec, seed=self.seed, progress=self._told(what))[1]
+
+    def tables(self, weighed: Weighed) -> tuple[dict[str, list[Row]], list[str]]:
+        """Return the rows of each figure by its name, and sentences on what is left out or tells nothing.
+
+        `weighed` is of `measure.importance.weigh`, of the same model and settings.
+        """
+        text, measured = weighed
+        assert text.counts is not None
+        found = {
+            "rates": self._rates(text),
+            "classes": classes(measured, self.model),
+            "frequency": frequency(measured, text.counts),
+            "checkpoints": self._checkpoints(measured),
+            "agreement": self._agreement(measured, text.counts),
+            "evaluations": self._evaluations(),
+            _PROBE: list(self._probe()),
+        }
+        return {name: rows for name, rows in found.items() if rows}, list(self._said(found))
+
+    def _said(self, found: dict[str, list[Row]]) -> Iterator[str]:
+        if not found["checkpoints"]:
+            yield "checkpoints is left out: the run has the model of one step; train.checkpoints_kept keeps more"
+        if not found["agreement"]:
+            yield "agreement is left out: a single run agrees with nothing; name runs of other seeds by --with"
+        if len(found["evaluations"]) == 1:
+            same = number(found["evaluations"][0]["evaluations"], "evaluation")
+            yield f"every text takes {same} with the sampler {self.sampler.name}; --sampler names another one"
+        if not found[_PROBE]:
+            yield f"{_PROBE} is left out: it was not measured; `atat eval {self.run} --task {_PROBE}` does that"
+
+    def _rates(self, text: Text) -> list[Row]:
+        """Return importance and loss of each token of the first text at each mask rate, as report/text.json has them.
+
+        A model whose likelihood is exact reads the same whatever is hidden: there the rate is 1.
+        """
+        assert text.counts is not None
+        first = (text.tokens[:1], text.maskable[:1], text.counts)
+        table = text_table(self.model, *first, seed=self.seed, progress=self._told("rates"))
+        one, rows = table["texts"][0], list[Row]()
+        for level, rate in enumerate(table["rates"] or [1.0]):
+            values = zip(one["tokens"], one["importance"][level], one["loss"][level], strict=True)
+            about = {"depends_on_rate": table["importance_depends_on_rate"], "rate": rate}
+            rows += [
+                about | {"position": position, "token": token, "importance": weight, "loss": loss}
+                for position, (token, weight, loss) in enumerate(values)
+            ]
+        return rows
+
+    def _checkpoints(self, measured: Measurement) -> list[Row]:
+        """Return the importance at each step of which the run kept a model, and how it orders tokens.
+
+        `rho` is Spearman's with the loss of the same step, `rho_last` that with the importance of the last one.
+        """
+        steps = RunFolder(self.run).steps()
+        if len(steps) < 2:
+            return []
+        every = {}
+        for step in steps:
+            model = self.model if step == self.model.step else Model.from_run(self.run, self.device, step)
+            known = model is self.model
+            every[step] = measured if known else self._weigh(model, self.run, f"step {step}")
+        rows = []
+        for step, each in every.items():
+            seen = _seen(each, every[steps[-1]])
+            importance, loss, last = _measured(seen, each.importance, each.token_loss, every[steps[-1]].importance)
+            of_loss, of_last = (self._correlated([importance, other], seen)[0] for other in (loss, last))
+            about = {"step": step, **spread(importance, loss), **of_loss}
+            rows.append(about | {f"{key}_last": value for key, value in of_last.items()})
+        return rows
+
+    def _agreement(self, measured: Measurement, counts: Tensor) -> list[Row]:
+        """Return Spearman's ρ of the importance of each two runs over the same tokens, with an interval.
+
+        `partial` is what is left of it given the frequency of the token, which all estimators can learn.
+        """
+        runs = (self.run, *self.others)
+        if not self.others:
+            return []
+        every, seeds = [measured], [self.model.experiment.seed]
+        names = short_names(runs)
+        for other, name in zip(self.others, names[1:], strict=True):
+            model = Model.from_run(other, self.device)
+            every.append(self._weigh(model, other, name))
+            seeds.append(model.experiment.seed)
+        rows = []
+        for a, b in combinations(range(len(runs)), 2):
+            seen = _seen(every[a], every[b])
+            columns = _measured(seen, every[a].importance, every[b].importance, counts[measured.tokens])
+            of_all, given = self._correlated(columns, seen)
+            about = {
+                "run": names[a],
+                "seed": seeds[a],
+                "other": names[b],
+                "other_seed": seeds[b],
+                "tokens": int(seen.sum()),
+            }
+            rows.append({**about, **of_all, **{f"partial_{key}": value for key, value in given.items()}})
+        return rows
+
+    def _correlated(self, columns: Sequence[Tensor], seen: Tensor) -> tuple[Row, Row]:
+        """Return ρ of the first two columns, [N] each, with its bootstrap over texts, and the same given a third.
+
+        `seen`, bool [n, L], is where the tokens stand. Ranks are of the whole, also in a resample.
+        """
+        sums = _rank_sums(columns, seen.nonzero()[:, 0], len(seen))
+        found = [correlations(each) for each in (sums.sum(0), resampled(sums, purpose="importance", seed=self.seed))]
+        given = _interval(*map(partial_correlation, found)) if len(columns) > 2 else {}
+        return _interval(*(each[..., 0, 1] for each in found)), given
+
+    def _evaluations(self) -> list[Row]:
+        """Return how many texts of the sampler take how many network evaluations."""
+        made = self.model.sample(TEXTS, sampler=self.sampler, seed=self.seed)
+        about = {"sampler": self.sampler.name, "settings": settings(unstructure(self.sampler))}
+        each, texts = made.sample.nfe.unique(return_counts=True)
+        return [about | {"evaluations": n, "texts": k} for n, k in zip(each.tolist(), texts.tolist(), strict=True)]
+
+    def _probe(self) -> Iterator[Row]:
+        """Yield the scores of the task context_probe, if it was measured of these weights."""
+        for result in tasks.last(store.tables(RunFolder(self.run))).values():
+            if result.settings["task"]["use"] == _PROBE and result.step == self.model.step:
+                for name, score in result.scores.items():
+                    about = {"task": result.task, "seed": result.seed, "score": name, "quantity": score.quantity}
+                    yield about | {"value": score.value, "stderr": score.stderr, "words": score.items}
+
+
+def _seen(*measured: Measurement) -> Tensor:
+    """Return where a token was measured in all, bool [n, L]: they have the same tokens."""
+    weighed = [each.importance for each in measured if each.importance is not None]
+    there = [each.maskable & each.token_loss.isfinite() for each in measured]
+    return torch.stack([*there, *(each.isfinite() for each in weighed)]).all(0)
+
+
+def _measured(seen: Tensor, *values: Tensor | None) -> list[Tensor]:
+    """Return values of each token, [n, L], where they are `seen`, bool [n, L], as float64 [N]."""
+    return [each[seen].double() for each in values if each is not None]
+
+
+def spread(importance: Tensor, loss: Tensor) -> Row:
+    """Return what a figure shows of the importance and the loss, nats, of N ≥ 1 tokens, [N] each."""
+    values = importance.numpy()
+    quantiles = dict(zip(_QUANTILES, np.quantile(values, list(_QUANTILES.values())).tolist(), strict=True))
+    return {"tokens": len(values), **_rounded({"mean": float(values.mean()), **quantiles, "loss": float(loss.mean())})}
+
+
+def classes(measured: Measurement, model: Model) -> list[Row]:
+    """Return the importance by the class of the word, of the classes that there are."""
+    seen = _seen(measured)
+    importance, loss = _measured(seen, measured.importance, measured.token_loss)
+    of_rows = [word_classes(shown(model.tokenizer, row)) for row in measured.tokens.tolist()]
+    of_token = torch.tensor([[-1 if each is None else each for each in row] for row in of_rows])
+    special = torch.tensor(special_ids(model.tokenizer), dtype=torch.int64)
+    of_token[torch.isin(measured.tokens, special)] = -1
+    rows = []
+    for kind, name in enumerate(CLASSES):
+        inside = of_token[seen] == kind
+        if inside.any():
+            share = round(float(inside.double().mean()), 6)
+            rows.append({"class": name, "share": share, **spread(importance[inside], loss[inside])})
+    return rows
+
+
+def frequency(measured: Measurement, counts: Tensor) -> list[Row]:
+    """Return the importance by how often a token occurs in the training text, `counts`, int64 [V]: in powers of two."""
+    power = (counts + 1).double().log2().floor().long()
+    seen = _seen(measured)
+    of_token = power[measured.tokens][seen]
+    importance, loss = _measured(seen, measured.importance, measured.token_loss)
+    rows = []
+    for k in of_token.unique().tolist():
+        inside, members = of_token == k, counts[power == k]
+        about = {"least": int(members.min()), "most": int(members.max()), "entries": len(members)}
+        rows.append({**about, **spread(importance[inside], loss[inside])})
+    return rows
+
+
+def _rank_sums(columns: Sequence[Tensor], of_text: Tensor, texts: int) -> Tensor:
+    """Return Σ 1, Σ r and Σ r rᵀ over the tokens of each text, float64 [n, 1 + m + m²], of ranks r of m columns."""
+    ranks = torch.stack([average_ranks(column) for column in columns], 1)
+    ranks = (ranks - ranks.mean(0)) / len(ranks)
+    products = (ranks[:, :, None] * ranks[:, None, :]).flatten(1)
+    each = torch.cat([torch.ones(len(ranks), 1, dtype=torch.float64), ranks, products], 1)
+    return each.new_zeros(texts, each.shape[1]).index_add(0, of_text, each)
+
+
+def correlations(sums: Tensor) -> Tensor:
+    """Return the correlations of m columns, [..., m, m], from their sums, [..., 1 + m + m²]; NaN for a constant."""
+    m = math.isqrt(sums.shape[-1] - 1)
+    mean, second = sums[..., 1 : m + 1] / sums[..., :1], sums[..., m + 1 :] / sums[..., :1]
+    covariance = second.unflatten(-1, (m, m)) - mean[..., :, None] * mean[..., None, :]
+    deviation = covariance.diagonal(dim1=-2, dim2=-1).clamp(min=0).sqrt()
+    return covariance / (deviation[..., :, None] * deviation[..., None, :])
+
+
+def partial_correlation(rho: Tensor) -> Tensor:
+    """Return the correlation of the first two of three columns given the third, from those of all, [..., 3, 3].
+
+    It is NaN where the third determines one of them.
+    """
+    one, a, b = rho[..., 0, 1], rho[..., 0, 2], rho[..., 1, 2]
+    left = (1 - a.square()) * (1 - b.square())
+    return torch.where(left > 1e-12, (one - a * b) / left.clamp(min=0).sqrt(), torch.nan)
+
+
+def _interval(value: Tensor, samples: Tensor) -> Row:
+    """Return a correlation with its interval, None for what is not defined, as of a constant."""
+    if not bool(value.isfinite()):
+        return dict.fromkeys(("rho", "low", "high"))
+    found = interval(float(value), samples)
+    ends = (found.low, found.high) if bool(samples.isfinite().all()) else (math.nan, math.nan)
+    return store.finite(_rounded(dict(zip(("rho", "low", "high"), (found.value, *ends), strict=True))))
+
+
+def _rounded(row: Row) -> Row:
+    return {key: round(value, 6) for key, value in row.items()}

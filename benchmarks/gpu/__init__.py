@@ -1,0 +1,73 @@
+"""All that waits for a GPU, as a page: correctness first, then speed, memory, sampling, the tests, a training.
+
+The networks are those of owt-small (12 × 768, length 1024, 50,257 tokens, bf16, compiled), on words that are drawn
+here: nothing is downloaded. Every part is written as soon as it is done, to docs/gpu.md and a JSON beside it; another
+call goes on with what is missing or has failed. `--small` does the same with a tiny network on a CPU, to see it run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from benchmarks.gpu import correct, sampling, steps, trainings
+from benchmarks.gpu.measured import Part, Report
+from benchmarks.gpu.setting import SMALL, Setting, Size, heading, revision
+from benchmarks.pairs import RATIOS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# In the order of their worth.
+PARTS = (
+    Part("correct", "The GPU computes what the CPU does", 70, correct.measure),
+    Part("steps", "A step, and what it consists of", 110, steps.measure),
+    Part("trainings", "Trainings: a bare loop, utilisation, ATAT's cost", 130, trainings.measure),
+    Part("memory", "Memory", 30, steps.memory),
+    Part("sampling", "Sampling", 60, sampling.measure),
+    Part("objectives", "Objectives with an attention mask", 90, steps.objectives),
+    Part("tests", "Tests that wait for a GPU", 30, trainings.waiting_tests),
+    Part("long", "A training for the rest of the time", 40, trainings.long),
+)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Measure what is missing, within the minutes; fails when a bar is not met, or a part not done, on a GPU."""
+    parser = argparse.ArgumentParser(prog="gpu", description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=9.0, help="a part that does not fit is left out")
+    parser.add_argument("--fresh", action="store_true", help="measure everything anew")
+    parser.add_argument("--small", action="store_true", help="tiny, on a CPU, whose figures mean nothing")
+    parser.add_argument("--markdown", type=Path, help="the page; docs/gpu.md, or none with --small")
+    parser.add_argument("--tests", nargs="*", default=[], help="where the tests are; all that wait when absent")
+    parser.add_argument(
+        "--text", nargs="*", default=[], metavar="KEY=VALUE", help="corpus and tokenizer of the training at the end"
+    )
+    given = parser.parse_args(sys.argv[2:] if words is None else words)
+    if not given.small and not torch.cuda.is_available():
+        parser.error("torch sees no GPU; --small runs the same on a CPU")
+    path = given.markdown or (None if given.small else trainings.ROOT / "docs" / "gpu.md")
+    size, device = (SMALL, "cpu") if given.small else (Size(), "cuda:0")
+    # What stops it, stops it as Ctrl-C does: a part that runs is not written, and the folder is removed.
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            setting = Setting(size, Path(folder), device, tests=given.tests, text=given.text)
+            report = Report(heading(setting), revision(), path)
+            if not given.fresh:
+                try:
+                    report.go_on()
+                except ValueError as error:
+                    parser.error(str(error))
+            report.measure(PARTS, setting, 60 * given.minutes)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if given.small:
+        RATIOS.clear()  # no figure to remember
+    elif missed := report.missed(PARTS):
+        sys.exit("; ".join(missed))

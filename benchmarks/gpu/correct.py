@@ -1,0 +1,228 @@
+"""Whether a GPU computes what the CPU does: losses, draws, texts; and whether a killed training goes on the same."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import signal
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import torch
+from composer import Callback
+
+from atat_zoo.diffusion.dropout import Dropout, set_keys
+from atat_zoo.diffusion.randomness import row_keys, stratified, uniform
+from atat_zoo.experiment import load
+from atat_zoo.objectives import Batch
+from atat_zoo.objectives.denoising import DenoisingModule
+from atat_zoo.training import resume, train
+from atat_zoo.training.trainer import compile_objective
+from benchmarks.gpu.sampling import denoisers, sampler, samplers
+from benchmarks.gpu.steps import backend
+from benchmarks.pairs import alone
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from composer import Logger, State
+
+    from atat_zoo.experiment import Experiment
+    from benchmarks.gpu.measured import Found
+    from benchmarks.gpu.setting import Setting
+
+#: Every objective, with the parts that ship with it.
+RECIPES = (
+    *("atat", "sets", "importance", "bell", "mdlm", "baselines/adaptive_importance", "baselines/adaptive_position"),
+    *("baselines/autoregressive", "baselines/block", "baselines/d3pm", "baselines/mlm", "baselines/sedd"),
+    "baselines/strided",
+)
+#: Those whose attention has a mask.
+MASKED = ("sets", "baselines/block", "baselines/strided")
+VOCABULARY, ROWS = 2048, 8
+STEPS, SAVED, KILLED = 6, 2, 5
+#: Largest difference of losses, relative, by precision; and of the norm of the gradient in float32.
+LOSSES, GRADIENT = {"float32": 1e-5, "bf16": 1e-3}, 1e-4
+
+
+def measure(setting: Setting, found: Found) -> None:
+    """Hold the GPU against the CPU."""
+    with exactly():
+        losses(setting, found)
+        blocks(setting, found)
+        draws(setting, found)
+        texts(setting, found)
+    resumed(setting, found)
+
+
+@contextlib.contextmanager
+def exactly() -> Iterator[None]:
+    """Multiply float32 as float32: Composer lets a GPU round it to 10 bits."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+def recipe(setting: Setting, name: str, *more: str) -> Experiment:
+    """Return a recipe at the size at which the CPU is held against the GPU; it drops, and counts no neighbours."""
+    settings = [f"data.length={setting.size.text_length}", f"train.batch_size={ROWS}", "backbone.neighbours=0"]
+    return load(name, [*settings, "backbone.dropout=0.1", *setting.size.small, *more])
+
+
+def losses(setting: Setting, found: Found) -> None:
+    """Compare the loss, its gradient, and what the network reads, which the drawn masks are in."""
+    worst: dict[str, tuple[float, str]] = {}
+    wrong, kind = [], torch.device(setting.device).type
+    for name in RECIPES:
+        experiment = recipe(setting, name)
+        module = setting.network(experiment, VOCABULARY).train()
+        batch, line = drawn(setting.size.text_length), f"{name:32}"
+        for precision in LOSSES:
+            here = step(copy.deepcopy(module), batch, "cpu", precision)
+            there = step(setting.move(copy.deepcopy(module)), setting.move(batch), kind, precision)
+            differences = {precision: abs(there[0] / here[0] - 1)}
+            if precision == "float32":
+                differences["gradient"] = abs(there[1] / here[1] - 1)
+                same = len(here[2]) == len(there[2]) and all(map(torch.equal, here[2], there[2]))
+                wrong += [] if same else [name]
+            for what, difference in differences.items():
+                worst[what] = max(worst.get(what, (0.0, "")), (difference, name))
+                line += f" {what} {difference:.1e}"
+        found.lines.append(line)
+    for what, bar in (*LOSSES.items(), ("gradient", GRADIENT)):
+        difference, name = worst[what]
+        of = "norm of the gradient in float32" if what == "gradient" else f"loss in {what}"
+        row = f"{of}, GPU to CPU, the worst of {len(RECIPES)} recipes"
+        found.row(row, f"≤ {bar:.0e}", f"{difference:.1e} (`{name}`)", difference <= bar)
+    found.row("masks that are drawn", "equal", f"differ in {', '.join(wrong)}" if wrong else "equal", not wrong)
+
+
+def blocks(setting: Setting, found: Found) -> None:
+    """Compare losses and gradients by FlexAttention, compiled on the GPU, with those by dense masks on the CPU."""
+    batch, kind = drawn(setting.size.text_length), torch.device(setting.device).type
+    for name in MASKED:
+        module = setting.network(recipe(setting, name), VOCABULARY).train()
+        here = step(copy.deepcopy(module), batch, "cpu", "float32")
+        torch._dynamo.reset()
+        # On a CPU too, so that the small form has it.
+        always = mock.patch.object(DenoisingModule, "attends_in_blocks", return_value=True)
+        with backend(setting.size.backend), always:
+            compiled = setting.move(module)
+            compile_objective(compiled)
+            there = step(compiled, setting.move(batch), kind, "float32")
+        loss, gradient = (abs(there[which] / here[which] - 1) for which in (0, 1))
+        seen, met = f"{loss:.1e}, {gradient:.1e}", loss <= LOSSES["float32"] and gradient <= GRADIENT
+        bar = f"≤ {LOSSES['float32']:.0e}, {GRADIENT:.0e}"
+        found.row(f"`{name}` by FlexAttention to dense masks on the CPU: loss, norm of the gradient", bar, seen, met)
+
+
+def drawn(length: int) -> Batch:
+    """Return a batch in the middle of a training; the last rows end early."""
+    tokens = torch.randint(0, VOCABULARY, (ROWS, length), generator=torch.Generator().manual_seed(0))
+    maskable = torch.arange(length) < torch.tensor([length] * (ROWS - 2) + [length // 2, 1])[:, None]
+    mean = maskable.sum(1).float().mean()
+    return Batch(tokens=tokens, maskable=maskable, index=torch.arange(ROWS), mean_maskable=mean, progress=0.5)
+
+
+def step(module: Any, batch: Batch, kind: str, precision: str) -> tuple[float, float, list[torch.Tensor]]:
+    """Return the loss, the norm of its gradient, and the tokens that the network reads."""
+    read: list[torch.Tensor] = []
+    module.backbone.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0].cpu()))
+    with torch.autocast(kind, torch.bfloat16, enabled=precision == "bf16"):
+        loss = module.loss(batch)["loss"]
+    loss.backward()
+    squares = [float(weight.grad.double().square().sum()) for weight in module.parameters() if weight.grad is not None]
+    return float(loss), sum(squares) ** 0.5, read
+
+
+def draws(setting: Setting, found: Found) -> None:
+    """Compare what is drawn by keys, bit by bit."""
+    rows = torch.arange(64)
+
+    def dropped(rows: torch.Tensor, compiled: bool) -> torch.Tensor:
+        layer = Dropout(0.1).train()
+        set_keys(layer, row_keys(1, "dropout", rows))
+        x = torch.ones(len(rows), 33, device=rows.device)
+        return torch.compile(layer, backend=setting.size.backend)(x) if compiled else layer(x)
+
+    of: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "uniforms of 24 bits": lambda rows: uniform(row_keys(1, "mask", rows), 33),
+        "uniforms of 53 bits": lambda rows: uniform(row_keys(1, "mask", rows), 33, torch.float64),
+        "times": lambda rows: stratified(row_keys(1, "time", rows // 8), rows % 8, 8),
+        "dropout": partial(dropped, compiled=False),
+        "dropout, compiled on the GPU": partial(dropped, compiled=True),
+    }
+    for what, draw in of.items():
+        expected = dropped(rows, compiled=False) if "compiled" in what else draw(rows)
+        same = torch.equal(draw(setting.move(rows)).cpu(), expected)
+        found.row(what, "equal", "equal" if same else "differ", same)
+
+
+def texts(setting: Setting, found: Found) -> None:
+    """Compare what every sampler writes with one seed, by a network in float64, whose rounding decides nothing."""
+    size = setting.size
+    here = denoisers(
+        setting, lambda name, *more: recipe(setting, f"baselines/{name}", *more), VOCABULARY, torch.float64
+    )
+    there = {name: setting.move(copy.deepcopy(module)) for name, module in here.items()}
+    z, wrong = torch.full((ROWS, min(32, size.text_length)), VOCABULARY), []
+    keys = row_keys(3, "sample", torch.arange(ROWS))
+    for name, of in samplers():
+        spec = sampler(name, min(8, size.sampling_steps))
+        expected = spec.sample(here[of].denoiser(), z, keys).tokens
+        made = spec.sample(there[of].denoiser(), setting.move(z), setting.move(keys)).tokens.cpu()
+        if rows := int((made != expected).any(1).sum()):
+            wrong.append(f"{name} ({rows} of {ROWS} texts)")
+    what = f"texts of one seed by {len(samplers())} samplers"
+    found.row(what, "equal", f"differ: {', '.join(wrong)}" if wrong else "equal", not wrong)
+
+
+class Kill(Callback):
+    """Kills its process after a step, as the kernel does when memory is out."""
+
+    def batch_checkpoint(self, state: State, logger: Logger) -> None:
+        """Kill."""
+        if int(state.timestamp.batch) == KILLED:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed(path: str, folder: Path, gpu: bool) -> None:
+    """Train until it is killed; the whole of a process."""
+    torch.use_deterministic_algorithms(gpu, warn_only=True)
+    train(load(path), folder, callbacks=[Kill()])
+
+
+def resumed(setting: Setting, found: Found) -> None:
+    """Kill a training and let it go on; what it records is that of one which nobody has killed."""
+    more = [*setting.words, *setting.size.small, f"train.steps={STEPS}", f"train.save_every={SAVED}"]
+    more += ["train.log_every=1", "train.compile=false", "train.precision=fp32", "backbone.dropout=0.1"]
+    experiment = setting.experiment("atat", *more)
+    path = setting.folder / "killed.toml"
+    path.write_text(experiment.to_toml(), encoding="utf-8")
+    # Without it attention's gradient is a sum in no certain order; what has no certain order at all only warns.
+    torch.use_deterministic_algorithms(setting.gpu, warn_only=True)
+    try:
+        whole = setting.trained(load(str(path)), "whole").folder
+        with contextlib.suppress(BrokenProcessPool):
+            alone(killed, str(path), setting.folder / "killed", setting.gpu)
+        result = resume(setting.folder / "killed")
+        if not result.finished:
+            raise KeyboardInterrupt
+    finally:
+        torch.use_deterministic_algorithms(False)
+    curves = [{line["step"]: line["loss"] for line in run.read_metrics()} for run in (whole, result.folder)]
+    steps = sorted(curves[0])
+    differences = [abs(curves[1].get(step, float("nan")) - curves[0][step]) for step in steps]
+    same = steps == list(range(1, STEPS + 1)) and differences == [0.0] * STEPS
+    seen = "equal" if same else f"differ: {', '.join(f'{difference:.1e}' for difference in differences)}"
+    found.row(
+        f"losses of {STEPS} steps, killed after {KILLED} and resumed after {KILLED // SAVED * SAVED}",
+        "equal",
+        seen,
+        same,
+    )

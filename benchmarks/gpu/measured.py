@@ -1,0 +1,164 @@
+"""What was measured, part by part: a JSON that is written after each, the page that shows it, and the time there is."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import time
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from atat_zoo.run import write_json, write_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+MARKS = {True: "met", False: "**not met**", None: ""}
+
+
+class OutOfTime(BaseException):
+    """The budget has ended within a part; no `except Exception` of a library catches it."""
+
+
+@attrs.define
+class Found:
+    """What a part finds: rows (what, the bar, what was seen, whether the bar is met), lines, and figures by name."""
+
+    rows: list[tuple[str, str, str, bool | None]] = attrs.field(factory=list)
+    lines: list[str] = attrs.field(factory=list)
+    figures: dict[str, float] = attrs.field(factory=dict)
+
+    def row(self, what: str, bar: str, seen: str, met: bool | None = None) -> None:
+        """Add a row."""
+        self.rows.append((what, bar, seen, met))
+
+
+@attrs.frozen
+class Part:
+    """A part of the page: `seconds` is about what it takes on an H100, by estimate, with nothing compiled yet."""
+
+    name: str
+    title: str
+    seconds: float
+    measure: Callable[[Any, Found], None]
+
+
+@attrs.define
+class Report:
+    """The parts that were measured, under a heading that says on what; nothing is written without a path.
+
+    Attributes:
+        heading: device, versions and sizes; parts of another heading are of no use here.
+        path: of the page; the JSON lies beside it.
+    """
+
+    heading: Mapping[str, Any]
+    revision: str
+    path: Path | None
+    parts: dict[str, Any] = attrs.field(factory=dict)
+
+    def go_on(self) -> None:
+        """Take over what is written; raises `ValueError` with a sentence where that was measured on something else."""
+        if self.path is None or not self.json.is_file():
+            return
+        try:
+            known = json.loads(self.json.read_text(encoding="utf-8"))
+            heading, self.parts = known["heading"], dict(known["parts"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{self.json} cannot be read ({error}); --fresh measures everything anew") from None
+        for key, now in self.heading.items():
+            if heading.get(key) != now:
+                raise ValueError(f"{self.json}: {key} is {heading.get(key)}, and now {now}; --fresh begins anew")
+
+    @property
+    def json(self) -> Path:
+        """Where the parts are written."""
+        assert self.path is not None
+        return self.path.with_suffix(".json")
+
+    def measure(self, parts: Sequence[Part], setting: Any, seconds: float) -> None:
+        """Measure the parts that are not done yet, one after the other, within so many seconds.
+
+        What has failed before comes last, for it may fail again and take the process with it.
+        """
+        end = setting.end = time.monotonic() + seconds
+        for part in sorted(parts, key=lambda part: self.parts.get(part.name, {}).get("state") == "failed"):
+            if self.parts.get(part.name, {}).get("state") == "done":
+                continue
+            left = end - time.monotonic()
+            if left < part.seconds:
+                why = f"it takes about {part.seconds:.0f} s, and {max(0, left):.0f} were left"
+                self.keep(parts, part.name, {"state": "left out", "why": why})
+                continue
+            print(f"-- {part.title}", flush=True)
+            found, begun, outcome = Found(), time.monotonic(), {"state": "done"}
+            setting.figures = {name: one.get("figures", {}) for name, one in self.parts.items()}
+            try:
+                with within(left):
+                    part.measure(setting, found)
+            except (Exception, OutOfTime) as error:
+                traceback.print_exc()
+                outcome = {"state": "failed", "why": " ".join(f"{type(error).__name__}: {error}".split())[:500]}
+            took = {"seconds": round(time.monotonic() - begun, 1), "revision": self.revision}
+            self.keep(parts, part.name, outcome | took | attrs.asdict(found))
+            setting.tidy()
+
+    def keep(self, parts: Sequence[Part], name: str, outcome: dict[str, Any]) -> None:
+        """Write what came of a part; that it failed before is not forgotten where it is left out now."""
+        if outcome["state"] != "left out" or name not in self.parts:
+            self.parts[name] = outcome
+        for what, bar, seen, met in outcome.get("rows", ()):
+            print(f"  {what}: {seen} {bar and f'(bar: {bar})'} {MARKS[met]}".rstrip())
+        print(f"  {outcome['state']}{': ' + outcome['why'] if 'why' in outcome else ''}", flush=True)
+        if self.path is not None:
+            write_json(self.json, {"heading": self.heading, "parts": self.parts})
+            write_text(self.path, self.page(parts))
+
+    def page(self, parts: Sequence[Part]) -> str:
+        """Return the page as Markdown."""
+        said = [f"- {key}: {value}" for key, value in self.heading.items()]
+        lines = ["# On a GPU", "", "Written by `python -m benchmarks gpu`, part by part.", "", *said, ""]
+        for part in parts:
+            one = self.parts.get(part.name)
+            if one is None:
+                continue
+            lines += [f"## {part.title}", ""]
+            if one["state"] != "done":
+                lines += [f"**{one['state'].capitalize()}**: {one['why']}.", ""]
+            if one.get("rows"):
+                table = [f"| {what} | {bar} | {seen} | {MARKS[met]} |" for what, bar, seen, met in one["rows"]]
+                lines += ["| what | bar | seen | |", "| --- | --- | --- | --- |", *table, ""]
+            if one.get("lines"):
+                lines += ["```text", *one["lines"], "```", ""]
+            if "seconds" in one:
+                lines += [f"{one['seconds']:.0f} s, at {one['revision']}.", ""]
+        return "\n".join(lines)
+
+    def missed(self, parts: Sequence[Part]) -> list[str]:
+        """Return the bars that are not met, and the parts that are not done."""
+        found = []
+        for part in parts:
+            one = self.parts.get(part.name, {"state": "left out"})
+            found += [row[0] for row in one.get("rows", ()) if row[3] is False]
+            found += [f"{part.name}: {one['state']}"] if one["state"] != "done" else []
+        return found
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raise `OutOfTime` in the block when its seconds are over."""
+
+    def ring(*_: Any) -> None:
+        raise OutOfTime(f"not done when the minutes were over, after {seconds:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,266 @@
+"""The figures of a run's importance: their numbers, their files, and what is refused."""
+
+import base64
+import csv
+import io
+import json
+from itertools import pairwise
+from xml.etree import ElementTree
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.text import Text
+from scipy import stats
+
+from atat_zoo.measure.importance import weigh
+from atat_zoo.measure.word_classes import CLASSES
+from atat_zoo.model import Model
+from atat_zoo.report import collect, importance_figures
+from atat_zoo.report.importance_tables import Analysis, classes, correlations, frequency, partial_correlation
+from atat_zoo.report.importance_tables import _rank_sums as rank_sums
+from tests.measure.making import make_run
+from tests.report.run_folders import HOSTILE, make
+
+LEARNED = {"use": "transformer", "layers": 1, "width": 8, "heads": 2}
+ALWAYS = ("rates", "classes", "frequency", "evaluations")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("figures")
+
+
+@pytest.fixture(scope="module")
+def run(root):
+    return make_run(root, "one", "mdlm", estimator={**LEARNED, "reads": "z"})
+
+
+@pytest.fixture(scope="module")
+def other(root):
+    return make_run(root, "other", "mdlm", estimator={"use": "hybrid", "learned": LEARNED}, seed=5)
+
+
+def analysed(run, *others, **changed):
+    model = Model.from_run(run)
+    own = model.experiment
+    how = {"spec": own.evaluation, "seed": own.seed, "sampler": own.parts["sampler"], **changed}
+    analysis = Analysis(model=model, run=run, others=others, **how)
+    analysis.check()
+    weighed = weigh(model, run, own.evaluation, seed=own.seed)
+    return analysis, weighed, *analysis.tables(weighed)
+
+
+def test_the_correlations_are_those_of_all_tokens_and_of_what_frequency_leaves():
+    generator = torch.Generator().manual_seed(0)
+    columns = torch.randn(3, 400, generator=generator).double()
+    columns[0] += columns[2]
+    columns[1] += columns[0] + columns[2]
+    columns = columns.mul(3).round()  # with ties
+    sums = rank_sums(columns.unbind(), torch.randint(7, (400,), generator=generator), 7)
+    rho = correlations(sums.sum(0))
+    assert torch.allclose(rho, torch.from_numpy(stats.spearmanr(columns.numpy(), axis=1).statistic))
+    # What a line through the ranks of the third leaves of the others.
+    ranks = stats.rankdata(columns.numpy(), axis=1)
+    left = [each - np.polyval(np.polyfit(ranks[2], each, 1), ranks[2]) for each in ranks[:2]]
+    assert float(partial_correlation(rho)) == pytest.approx(np.corrcoef(*left)[0, 1])
+    same = correlations(rank_sums([columns[0], columns[1], columns[1]], torch.zeros(400).long(), 1)[0])
+    assert partial_correlation(same).isnan()
+    constant = rank_sums([columns[0], torch.ones(400)], torch.zeros(400).long(), 1)
+    assert correlations(constant)[0, 0, 1].isnan()
+
+
+def test_every_token_is_in_one_class_and_in_one_band_of_frequency(run):
+    model = Model.from_run(run)
+    text, measured = weigh(model, run, model.experiment.evaluation, seed=4)
+    seen = measured.maskable & measured.token_loss.isfinite()
+    importance, loss, tokens = (each[seen] for each in (measured.importance, measured.token_loss, measured.tokens))
+    by_class = classes(measured, model)
+    assert [row["class"] for row in by_class] == [name for name in CLASSES if name in {r["class"] for r in by_class}]
+    space = torch.tensor([model.tokenizer.decode([i]).isspace() for i in tokens.tolist()])
+    assert sum(row["tokens"] for row in by_class) == int((~space).sum())
+    whole = sum(row["tokens"] * row["mean"] for row in by_class)
+    assert whole == pytest.approx(float(importance[~space].double().sum()), abs=1e-3)
+    bands = frequency(measured, text.counts)
+    assert sum(row["tokens"] for row in bands) == len(tokens)
+    assert all(low["most"] < high["least"] for low, high in pairwise(bands))
+    for row in bands:
+        inside = (text.counts[tokens] >= row["least"]) & (text.counts[tokens] <= row["most"])
+        assert row["tokens"] == int(inside.sum())
+        assert row["most"] + 1 < 2 * (row["least"] + 1)
+        assert row["median"] == pytest.approx(float(np.median(importance[inside].numpy())), abs=1e-6)
+        assert row["p05"] <= row["p25"] <= row["median"] <= row["p75"] <= row["p95"]
+        assert row["loss"] == pytest.approx(float(loss[inside].mean()), abs=1e-6)
+
+
+def test_a_single_run_says_what_it_has_no_figure_of(run):
+    _, (_, measured), tables, said = analysed(run)
+    assert tuple(tables) == ALWAYS
+    assert [sentence.partition(" is left out")[0] for sentence in said] == ["checkpoints", "agreement", "context_probe"]
+    rates = tables["rates"]
+    assert {row["rate"] for row in rates} == {round(0.1 * i, 1) for i in range(1, 10)}
+    assert len(rates) == 9 * measured.tokens.shape[1]
+    assert all(row["depends_on_rate"] for row in rates)
+    assert sum(row["texts"] for row in tables["evaluations"]) == 64
+
+
+def test_a_sampler_that_does_not_adapt_is_said(run):
+    fixed = Model.from_run(run)._parts(sampler={"use": "strided", "stride": 4})["sampler"]
+    _, _, tables, said = analysed(run, sampler=fixed)
+    assert [(row["evaluations"], row["texts"]) for row in tables["evaluations"]] == [(4, 64)]
+    assert "every text takes 4 evaluations with the sampler strided; --sampler names another one" in said
+
+
+def test_runs_agree_as_far_as_the_ranks_of_their_importance(run, other):
+    _, (text, one), tables, _ = analysed(run, other)
+    (row,) = tables["agreement"]
+    assert (row["run"], row["other"], row["seed"], row["other_seed"]) == ("one", "other", 4, 5)
+    spec = Model.from_run(run).experiment.evaluation
+    two = weigh(Model.from_run(other), other, spec, seed=4)[1]
+    seen = one.maskable & one.token_loss.isfinite() & two.token_loss.isfinite()
+    a, b, count = (each[seen].numpy() for each in (one.importance, two.importance, text.counts[one.tokens]))
+    assert row["tokens"] == len(a)
+    assert row["rho"] == pytest.approx(stats.spearmanr(a, b).statistic, abs=1e-5)
+    assert row["low"] <= row["rho"] <= row["high"]
+    assert row["low"] < row["high"]
+    assert row["partial_rho"] != row["rho"]
+    assert row["partial_low"] <= row["partial_rho"] <= row["partial_high"]
+    assert abs(stats.spearmanr(b, count).statistic) > 0.1  # frequency is a part of it
+
+
+def rows_of(*tokens):
+    """Rows of every figure, as a run could have them."""
+    tokens = tokens or ("a",)
+    token = tokens[0]
+    spread = {"tokens": 30, "mean": 0.5, "p05": 0.1, "p25": 0.4, "median": 0.5, "p75": 0.6, "p95": 0.9, "loss": 2.0}
+    rho = {"rho": 0.5, "low": 0.4, "high": 0.6}
+    pair = {"run": token, "seed": 1, "other": "b", "other_seed": 1, "tokens": 30, **rho}
+    places = [{"position": i, "token": tokens[i % len(tokens)], "importance": None, "loss": None} for i in range(60)]
+    return {
+        "rates": [{"depends_on_rate": False, "rate": rate, **place} for rate in (0.1, 0.2) for place in places],
+        "classes": [{"class": name, "share": 0.2, **spread} for name in CLASSES],
+        "frequency": [{"least": n, "most": 2 * n, "entries": 3, **spread} for n in (0, 1, 9)],
+        "checkpoints": [
+            {"step": n, **spread, **rho, "rho_last": 1.0, "low_last": None, "high_last": None} for n in (1, 2)
+        ],
+        "agreement": [{**pair, **dict.fromkeys(("partial_rho", "partial_low", "partial_high"))}],
+        "evaluations": [{"sampler": token, "settings": "", "evaluations": 7, "texts": 64}],
+        "context_probe": [
+            {"score": name, "quantity": name, "value": 0.5, "stderr": None} for name in ("right", "margin")
+        ],
+    }
+
+
+def test_what_a_run_has_written_is_drawn_as_it_stands(tmp_path):
+    files = importance_figures.write(rows_of("$x_", *HOSTILE, "\ufffd", ""), tmp_path, 3)
+    assert {file.name for file in files} == {f"{name}.{end}" for name in rows_of() for end in ("pdf", "svg", "csv")}
+    for name in rows_of():
+        svg = ElementTree.parse(tmp_path / f"{name}.svg").getroot()
+        assert svg.get("width") == f"{72 * importance_figures.WIDTH:g}pt"
+        texts = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
+        assert any(texts)
+        ground = next(svg.iter("{http://www.w3.org/2000/svg}path"))
+        assert "fill: #ffffff" in ground.get("style")
+    assert "sampler $x_<" in (tmp_path / "evaluations.svg").read_text(encoding="utf-8")
+
+
+def test_the_same_rows_are_the_same_files_and_none_of_others_is_left(tmp_path):
+    first = {path.name: path.read_bytes() for path in importance_figures.write(rows_of(), tmp_path, 3)}
+    assert {path.name: path.read_bytes() for path in importance_figures.write(rows_of(), tmp_path, 3)} == first
+    importance_figures.write({"evaluations": rows_of()["evaluations"]}, tmp_path, 3)
+    assert {path.name for path in tmp_path.iterdir()} == {f"evaluations.{end}" for end in ("pdf", "svg", "csv")}
+
+
+def test_a_report_shows_them_with_their_step_while_there_is_room(tmp_path, monkeypatch):
+    run = make(tmp_path / "run")
+    drawn = {name: rows_of()[name] for name in ("rates", "classes", "agreement")}
+    importance_figures.write(drawn, run / "report" / "importance", 450)
+    (one,) = collect.collect([run])["runs"]
+    assert [(figure["said"].partition(" ")[0], figure["step"]) for figure in one["figures"]] == [
+        ("Importance", 450),
+        ("How", 450),
+    ]
+    svg = (run / "report" / "importance" / "classes.svg").read_bytes()
+    assert base64.b64decode(one["figures"][0]["svg"]) == svg
+    (run / "report" / "importance" / "classes.svg").write_bytes(svg.replace(b"step 450", b"step x"))
+    data = collect.collect([run])
+    assert len(data["runs"][0]["figures"]) == 1
+    monkeypatch.setattr(collect, "_ROOM", collect._size(data) - 10)
+    small = collect.collect([run])
+    assert small["runs"][0]["figures"] == []
+    assert small["runs"][0]["text"] == data["runs"][0]["text"]
+    assert "run: its figures are left out, for the page would be too large." in small["notes"]["importance"]
+
+
+@pytest.mark.parametrize("token", ["a", "W" * 40])
+def test_all_is_inside_of_the_column_and_as_large_as_can_be_read(token):
+    for name, draw in importance_figures.DRAWN.items():
+        with mpl.rc_context(importance_figures._STYLE):
+            figure = draw(rows_of(token)[name])
+            FigureCanvasAgg(figure).draw()
+            texts = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
+            box = figure.get_tightbbox()
+        assert all(6 <= text.get_fontsize() <= 7 for text in texts)
+        width, height = figure.get_size_inches()
+        assert width == importance_figures.WIDTH
+        assert min(box.x0, box.y0) > -0.01
+        assert max(box.x1 - width, box.y1 - height) < 0.01
+
+
+def test_what_cannot_be_analysed_is_refused(root, run, other, atat):
+    plain = make_run(root, "plain", "mdlm", estimator="uniform")
+    longer = make_run(root, "longer", "mdlm", estimator=LEARNED, length=24)
+    for words, sentence in [
+        ([plain, "--figures"], f"{plain} has the estimator 'uniform', to which all tokens are alike; name a run whose"),
+        ([run, "--figures", "--with", plain], f"{plain} has the estimator 'uniform'"),
+        ([run, "--with", other], "--with: belongs to --figures; add that, or leave it out"),
+        ([run, "--sampler", "ancestral"], "--sampler: belongs to --figures; add that, or leave it out"),
+        ([run, other], f"{other}: one run is analysed; name others behind --with, or leave it out"),
+        ([run, "--figures", "--with", run], "is named twice; once will do"),
+        ([run, "--figures", "--with", other, longer], f"--with {longer}: has other held-out tokens than {run}; name"),
+        ([run, "--figures", "--with", root / "none"], f"{root / 'none'} is no run folder"),
+    ]:
+        code, out, err = atat("importance", *map(str, words))
+        assert (code, out, err.count("error:")) == (2, "", 1)
+        assert sentence in err
+    assert not (run / "report").exists()
+
+
+def test_without_the_package_it_says_which_one(run, atat, monkeypatch):
+    monkeypatch.setattr("atat_zoo.report.find_spec", lambda name: None)
+    code, _, err = atat("importance", str(run), "--figures")
+    assert code == 2
+    assert "needs the package matplotlib; install it with `pip install 'atat-zoo[figures]'`" in err
+
+
+@pytest.mark.slow
+def test_a_trained_run_has_all_figures_and_the_same_numbers_again(tiny, trained):
+    other = tiny.train("again", "seed=6")
+    tiny.atat("eval", "trained", "--task", "{use = 'context_probe', pairs = {a = ['A [man]', 'The [sea]']}}")
+    words = ["importance", "trained", "--sequences", "0", "--with", str(other), "--sampler", "ancestral"]
+    said = json.loads(tiny.atat(*words, "--figures", "--json").stdout)
+    folder = trained / "report" / "importance"
+    assert {folder / f"{name}.{end}" for name in importance_figures.DRAWN for end in ("pdf", "svg", "csv")} == {
+        tiny.root / path for path in said["figures"]
+    }
+    assert said["notes"] == []
+    rows = {
+        name: list(csv.DictReader(io.StringIO((folder / f"{name}.csv").read_bytes().decode(), newline="")))
+        for name in importance_figures.DRAWN
+    }
+    steps = [int(row["step"]) for row in rows["checkpoints"]]
+    assert steps == sorted(int(path.name.removeprefix("step-")) for path in trained.glob("checkpoints/step-*[0-9]"))
+    last = rows["checkpoints"][-1]
+    assert (steps[-1], float(last["rho_last"])) == (24, 1.0)
+    assert float(last["rho"]) == pytest.approx(said["importance_spearman"], abs=1e-5)
+    assert {row["score"] for row in rows["context_probe"]} == {"right", "margin", "importance"}
+    assert len({row["evaluations"] for row in rows["evaluations"]}) > 1
+    assert {row["depends_on_rate"] for row in rows["rates"]} == {"False"}
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    text = tiny.atat(*words, "--figures", "elsewhere").stdout
+    assert "elsewhere: 21 files" in text
+    assert {path.name: data for path, data in before.items()} == {
+        path.name: path.read_bytes() for path in (tiny.root / "elsewhere").iterdir()
+    }

@@ -1,0 +1,137 @@
+"""Weights, gradients and the optimizer's state sharded over two ranks: the training of whole ones, to rounding."""
+
+import json
+import re
+
+import pytest
+
+from tests import forked
+from tests.training.test_resume import same, unfinished, wait_for_step
+
+# What of the weights, and of the optimizer's state, a rank has when its training ends.
+HOLDS = """
+from composer import Trainer
+fit = Trainer.fit
+def fitted(self):
+    fit(self)
+    from atat_zoo.training.sharding import local
+    state = [value for each in self.state.optimizers[0].state.values() for value in each.values() if value.ndim]
+    for name, tensors in (("weights", list(self.state.model.parameters())), ("state", state)):
+        print(name, sum(local(one).numel() for one in tensors), sum(one.numel() for one in tensors))
+Trainer.fit = fitted
+from atat_zoo.cli import main
+main()
+"""
+NORMS = 'train.callbacks=[{use="gradient_norms", every=1}]'
+SHORT = ("train.steps=6", "train.save_every=3", "train.evaluate_every=3", "train.precision=fp32", NORMS)
+ADAMW = 'optimizer={use="adamw", learning_rate=3e-3}'
+# The tiny experiment has every kind of state; these have other networks, too, and other ways to clip.
+WAYS = {
+    "muon": ("train.clip=8", "backbone.time_conditioning=true"),
+    "in turns": (
+        ADAMW,
+        'objective.use="sets"',
+        'estimator={use="transformer", layers=1, width=16, heads=2, reads="z"}',
+        "backbone.layers=2",
+        "backbone.tied=true",
+        "backbone.neighbours=2",
+        "backbone.checkpoint_activations=true",
+        "train.clip=0",
+        'train.algorithms=[{use="gradient_clipping", by="part", threshold=0.1}]',
+    ),
+    "causal": (
+        ADAMW,
+        'objective.use="autoregressive"',
+        'sampler.use="left_to_right"',
+        "train.clip=0",
+        'train.algorithms=[{use="gradient_clipping", by="value", threshold=0.001}, "gradient_clipping"]',
+    ),
+}
+
+
+def two(tiny, run, *words, code=None):
+    """Train on two ranks to the end; returns what each printed."""
+    ranks = forked.ranks(2, ["train", str(tiny.path), "--out", run, *words], tiny.root, code=code)
+    said = [rank.communicate()[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    return said
+
+
+def evaluations(tiny, run):
+    """Return the values of the bounds in the evaluations of a run, by step."""
+    return [
+        {name: bound["value"] for name, bound in json.loads(path.read_text())["bounds"].items()}
+        for path in sorted((tiny.root / run / "evaluations").glob("*.json"))
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_it_trains_as_with_whole_weights(tiny, way):
+    """The same draws, losses, gradients and evaluations; and each rank has half of what there is."""
+    run, words = way.replace(" ", "-"), (*SHORT, *WAYS[way])
+    two(tiny, f"whole-{run}", *words)
+    said = two(tiny, f"sharded-{run}", *words, "train.sharding=full", code=HOLDS)
+    for what in ("weights", "state"):
+        held, total = zip(*(map(int, re.search(rf"{what} (\d+) (\d+)", each).groups()) for each in said), strict=True)
+        assert sum(held) == total[0], what
+        assert max(held) < 0.55 * total[0], what
+    whole, sharded = tiny.losses(f"whole-{run}"), tiny.losses(f"sharded-{run}")
+    assert list(whole) == list(sharded) == [1, 2, 3, 4, 5, 6]
+    for step, line in whole.items():
+        assert sharded[step].get("mask_rates") == line.get("mask_rates"), step
+        for name in ("loss", "gradient_norm/denoiser", *({"gradient_norm/estimator"} & line.keys())):
+            assert sharded[step][name] == pytest.approx(line[name], rel=1e-3, abs=1e-6), (step, name)
+    for one, other in zip(evaluations(tiny, f"whole-{run}"), evaluations(tiny, f"sharded-{run}"), strict=True):
+        assert other == pytest.approx(one, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_killed_it_goes_on_bit_for_bit_and_with_other_parts_to_rounding(tiny):
+    """A checkpoint has whole tensors: it goes on on two ranks with parts of them, on one, and on two with all."""
+    words = ("train.sharding=full", "train.precision=fp32", "train.steps=12", "train.save_every=4")
+    two(tiny, "sharded", *words)
+    killed = forked.ranks(2, ["train", str(tiny.path), "--out", "sharded-killed", *words], tiny.root)
+    wait_for_step(tiny.root / "sharded-killed" / "metrics.jsonl", 5, killed[0])
+    for rank in killed:
+        rank.kill()
+    for rank in forked.ranks(2, ["train", "--resume", "sharded-killed"], tiny.root):
+        said, _ = rank.communicate()
+        assert rank.returncode == 0, said
+    same(tiny, "sharded-killed", "sharded")
+
+    alone = unfinished(tiny, tiny.root / "sharded", "sharded-alone", step=8)
+    assert "ranks 2 is now 1" in tiny.atat("train", "--resume", alone.name).stdout
+    whole = unfinished(tiny, alone, "sharded-whole", step=8)
+    resolved = whole / "resolved.toml"
+    resolved.write_text(resolved.read_text().replace('sharding = "full"', 'sharding = "none"'))
+    said = [rank.communicate()[0] for rank in forked.ranks(2, ["train", "--resume", whole.name], tiny.root)]
+    assert "changed since step 8: train.sharding 'full' is now 'none'" in said[0]
+    reference = tiny.losses("sharded")
+    for run in (alone.name, whole.name):
+        losses = tiny.losses(run)
+        assert losses.keys() == reference.keys()
+        for step, line in reference.items():
+            assert losses[step]["loss"] == pytest.approx(line["loss"], rel=1e-3), (run, step)
+
+
+@pytest.mark.slow
+def test_weights_that_are_not_finite_stop_all_ranks(tiny):
+    """Also where they are in the part of another rank than the one that writes."""
+    code = """
+from atat_zoo.training import lifecycle
+from atat_zoo.training.sharding import local
+save = lifecycle.Checkpoints.save
+def spoilt(self, state, step):
+    if lifecycle.dist.get_global_rank() == 1:
+        local(next(state.model.parameters()).detach()).fill_(float("nan"))
+    save(self, state, step)
+lifecycle.Checkpoints.save = spoilt
+from atat_zoo.cli import main
+main()
+"""
+    words = ["train", str(tiny.path), "--out", "spoilt", "train.sharding=full", "train.steps=2"]
+    for rank in forked.ranks(2, words, tiny.root, code=code):
+        said, _ = rank.communicate()
+        assert rank.returncode == 2
+        assert "the weights are not finite after step 2" in said
