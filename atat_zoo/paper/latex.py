@@ -25,7 +25,8 @@ def escape(text: str) -> str:
     for character in text:
         if character not in _ESCAPES and (character > _LAST or not character.isprintable()):
             raise UserError(f"{clip(repr(text), 60)}: LaTeX cannot set {character!r} here; write it in Latin letters")
-    return "".join(_ESCAPES.get(character, character) for character in text)
+    escaped = "".join(_ESCAPES.get(character, character) for character in text)
+    return escaped.replace(" \\%", "~\\%")  # no line begins with a percent sign
 
 
 def cite_key(source: str) -> str:
@@ -71,18 +72,20 @@ def floating(what: str, caption: str, label: str, body: Sequence[str]) -> str:
     name = {"table": "tab", "figure": "fig"}[what]
     head = [f"\\begin{{{what}}}[htbp]", "\\centering"]
     said = f"\\caption{{{escape(caption)}}}\\label{{{name}:{label}}}"
-    middle = [said, *body] if what == "table" else [*body, said]
+    middle = [said, "\\smallskip", *body] if what == "table" else [*body, said]
     return "\n".join([*head, *middle, f"\\end{{{what}}}"]) + "\n"
 
 
 def main(title: str, tables: Iterable[str], figures: Iterable[str]) -> str:
     """Return the frame, which inputs tables and figures by their labels."""
-    packages = ["[T1]{fontenc}", "{textcomp}", "[margin=2.5cm]{geometry}", "{adjustbox}", "{booktabs}", "{graphicx}"]
+    packages = ["[T1]{fontenc}", "{lmodern}", "{textcomp}", "[margin=2.5cm]{geometry}"]
+    packages += ["{adjustbox}", "{booktabs}", "{graphicx}", "[hidelinks]{hyperref}"]
     return "\n".join(
         [
             "\\documentclass{article}",
-            *(f"\\usepackage{package}" for package in (*packages, "[hidelinks]{hyperref}")),
+            *(f"\\usepackage{package}" for package in packages),
             f"\\title{{{escape(title)}}}",
+            "\\author{}",
             "\\date{}",
             "\\begin{document}",
             "\\maketitle",
@@ -105,7 +108,7 @@ def references(sources: Mapping[str, Sequence[str]]) -> str:
     entries = []
     for source, of in sorted(sources.items()):
         address = source.removeprefix("doi:")
-        fields = {"title": f"{{{escape(source)}}}", "note": f"for {escape(', '.join(of))}"}
+        fields = {"key": source, "title": f"{{{escape(source)}}}", "note": f"for {escape(', '.join(of))}"}
         if source.startswith("arXiv:"):
             eprint = source.removeprefix("arXiv:")
             fields |= {
