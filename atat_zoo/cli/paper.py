@@ -23,7 +23,7 @@ def paper(manifest: Path, out: Path | None) -> int:
     folder = out or Path("papers") / filled.paper.name
     write(filled, folder)
     missing = filled.missing()
-    drawn = sum(there for *_, there in filled.figures)
+    drawn = sum(figure.drawn for figure in filled.figures)
     said = f"{number(len(filled.tables), 'table')} and {number(drawn, 'figure')} in {folder}"
     click.echo(printable(f"{said}; {number(sum(map(len, missing.values())), 'cell')} missing"))
     if missing:

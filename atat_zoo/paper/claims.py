@@ -6,18 +6,17 @@ from collections.abc import Iterator
 
 from atat_zoo.paper.cells import Cell, change
 from atat_zoo.paper.gaps import BOUND, by, gap_difference
-from atat_zoo.paper.manifest import ArmsTable, GapsTable, Paper, WantedTable
+from atat_zoo.paper.manifest import ArmsTable, GapsTable, WantedTable
 from atat_zoo.paper.studies import KnownStudy, Studies, compared
 from atat_zoo.results.format import number
 
 
-def sentences(paper: Paper, studies: Studies) -> Iterator[tuple[str, str]]:
-    """Yield the label of a table and a sentence for each comparison in it."""
-    for wanted in paper.tables:
-        if isinstance(wanted.spec, ArmsTable) and "difference" in wanted.spec.columns:
-            yield from ((wanted.spec.label, said) for said in _of_arms(wanted, studies))
-        elif isinstance(wanted.spec, GapsTable):
-            yield from ((wanted.spec.label, said) for said in _of_gaps(wanted, studies))
+def sentences(wanted: WantedTable, studies: Studies) -> Iterator[str]:
+    """Yield a sentence for each comparison in a table."""
+    if isinstance(wanted.spec, ArmsTable) and "difference" in wanted.spec.columns:
+        yield from _of_arms(wanted, studies)
+    elif isinstance(wanted.spec, GapsTable):
+        yield from _of_gaps(wanted, studies)
 
 
 def _of_arms(wanted: WantedTable, studies: Studies) -> Iterator[str]:

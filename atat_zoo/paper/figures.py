@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.paper.arms import nats, over
 from atat_zoo.paper.cells import Cell, change, exponential
+from atat_zoo.paper.latex import escape
 from atat_zoo.paper.manifest import FigureSpec
 from atat_zoo.paper.studies import CannotShow, KnownStudy, compared, seeds_enough
 from atat_zoo.results.naming import NATS_PER_TOKEN
@@ -27,7 +28,7 @@ STYLE: Any = {
     **{"font.family": "sans-serif", "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6},
     **{"lines.linewidth": 1.2, "lines.markersize": 3.5, "grid.linewidth": 0.3, "legend.frameon": False},
     # Text stays text, and the same input gives the same file.
-    **{"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "atat_zoo"},
+    **{"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "atat_zoo", "text.parse_math": False},
 }
 # Okabe and Ito's, which colour-blind people tell apart, and marks that are told apart in grey.
 COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -45,6 +46,8 @@ def points(spec: FigureSpec, known: KnownStudy) -> dict[str, Any]:
     for key, arms in (("arms", spec.arms), ("names", spec.names)):
         for arm in arms:
             known.arm(arm, key)  # the study must have it
+    for name in spec.names.values():
+        escape(name)  # what LaTeX cannot set, the font of a figure lacks
     by_kind: Any = {"curve": _curve, "sensitivity": _sensitivity, "arms": _arms}
     found: dict[str, Any] = by_kind[spec.kind](spec, known, spec.arms)
     return found
@@ -78,34 +81,33 @@ def _sensitivity(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> di
             there = f"(there are: {', '.join(study.swept)})"
             raise CannotShow("arms", f"no point of the sweep was tried with {arm!r}{nearest(arm, study.swept)} {there}")
     swept = known.report["sweep"]["arms"] if known.report else {}
-    return {arm: swept[arm] for arm in arms or study.swept if arm in swept}
+    return {arm: swept.get(arm) for arm in arms or study.swept}
 
 
-def _arms(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str, Cell]:
+def _arms(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str, Cell | None]:
     base = known.study.baseline
     against = [arm for arm in known.study.arms if base in known.study.against(arm)]
     if other := [arm for arm in arms if arm not in against]:
         raise CannotShow(
             "arms", f"the study {known.study.name!r} does not compare {other[0]!r} with its baseline {base!r}"
         )
-    found = {}
+    found: dict[str, Cell | None] = {}
     for arm in arms or against:
         seeds_enough(spec, arm, known, ("difference",))
         each = compared(known.report, arm, base) if known.report else None
-        if each and "problem" not in each:
-            table = each["over_seeds"] if spec.intervals == "seeds" else each["sequences"]
-            if (cell := change(table)).sure:
-                found[arm] = cell
+        ends = each and (each.get("over_seeds") if spec.intervals == "seeds" else each.get("sequences"))
+        cell = change(ends) if ends else None
+        found[arm] = cell if cell and cell.sure else None
     return found
 
 
-def draw(spec: FigureSpec, known: KnownStudy, folder: Path) -> None:
-    """Write a figure as PDF and SVG; it has something to show."""
+def draw(spec: FigureSpec, known: KnownStudy, found: dict[str, Any], folder: Path) -> None:
+    """Write a figure of such `points` as PDF and SVG; arms without any are left out."""
     import matplotlib as mpl
 
     with mpl.rc_context(STYLE):
         by_kind: Any = {"curve": _draw_curve, "sensitivity": _draw_sensitivity, "arms": _draw_arms}
-        drawn = by_kind[spec.kind](spec, known, points(spec, known))
+        drawn = by_kind[spec.kind](spec, known, {arm: each for arm, each in found.items() if each})
         drawn.savefig(folder / f"{spec.label}.pdf", metadata={"CreationDate": None})
         drawn.savefig(folder / f"{spec.label}.svg", metadata={"Date": None})
 

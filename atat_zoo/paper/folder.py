@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,34 @@ from atat_zoo.run import write_text
 
 
 @attrs.frozen(kw_only=True)
+class FilledFigure:
+    """A figure with its numbers."""
+
+    spec: FigureSpec
+    known: KnownStudy
+    points: dict[str, Any]  # by arm; nothing for one that is missing
+
+    @property
+    def drawn(self) -> bool:
+        """Whether there is anything to draw."""
+        return any(self.points.values())
+
+    def missing(self) -> Iterator[str]:
+        """Yield what is missing."""
+        if not self.drawn:
+            yield f"{self.spec.label}: the figure"
+        else:
+            yield from (f"{self.spec.label}: {arm}" for arm, found in self.points.items() if not found)
+
+
+@attrs.frozen(kw_only=True)
 class FilledPaper:
     """A paper with its numbers."""
 
     paper: Paper
-    studies: Studies
     tables: list[FilledTable]
-    figures: list[tuple[FigureSpec, KnownStudy, bool]]  # whether there is anything to draw
+    figures: list[FilledFigure]
+    said: dict[str, list[str]]  # of each table, the sentences on its comparisons
     sources: dict[str, list[str]]  # what each is the source of
 
     def missing(self) -> dict[str, list[str]]:
@@ -51,41 +73,41 @@ class FilledPaper:
         for table in self.tables:
             for what, command in table.missing():
                 found.setdefault(command, []).append(what)
-        for spec, known, drawn in self.figures:
-            if not drawn:
-                found.setdefault(known.command, []).append(f"{spec.label}: the figure")
+        for figure in self.figures:
+            for what in figure.missing():
+                found.setdefault(figure.known.command, []).append(what)
         return found
+
+
+@contextmanager
+def _noting(where: str, problems: list[str]) -> Iterator[None]:
+    """Add to the problems what a table or figure cannot show, behind its key."""
+    try:
+        yield
+    except CannotShow as refused:
+        problems.append(refused.at(where))
+    except UserError as error:
+        problems += [f"{where}: {line}" for line in str(error).splitlines()]
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
+        problems.append(f"{where}: results that it names are damaged; write them again")
 
 
 def fill(paper: Paper) -> FilledPaper:
     """Read all results of a paper; what its manifest names and is not there is a `UserError`."""
     studies, problems = Studies(paper), list[str]()
-    tables, drawn = list[FilledTable](), list[tuple[FigureSpec, KnownStudy, bool]]()
+    tables, drawn, said = list[FilledTable](), list[FilledFigure](), dict[str, list[str]]()
     for wanted in paper.tables:
-        try:
+        with _noting(wanted.where, problems):
             tables.append(_with_cited(_fill(wanted, studies), paper.cited))
-        except CannotShow as refused:
-            problems.append(refused.at(wanted.where))
-        except UserError as error:
-            problems += [f"{wanted.where}: {line}" for line in str(error).splitlines()]
-        except (KeyError, TypeError, IndexError):
-            problems.append(f"{wanted.where}: a study or run that it names has damaged results; write them again")
+            said[wanted.spec.label] = list(dict.fromkeys(claims.sentences(wanted, studies)))
     for where, spec in paper.figures.items():
-        try:
+        with _noting(where, problems):
             known = studies.named(spec.study)
-            drawn.append((spec, known, bool(any(figures.points(spec, known).values()))))
-        except CannotShow as refused:
-            problems.append(refused.at(where))
-        except UserError as error:
-            problems += [f"{where}: {line}" for line in str(error).splitlines()]
-        except (KeyError, TypeError, IndexError):
-            problems.append(f"{where}: the study {spec.study!r} has damaged results; write them again")
+            drawn.append(FilledFigure(spec=spec, known=known, points=figures.points(spec, known)))
     paper.refuse(list(dict.fromkeys(problems)))
-    if any(there for *_, there in drawn):
+    if any(figure.drawn for figure in drawn):
         figures.require()
-    return FilledPaper(
-        paper=paper, studies=studies, tables=tables, figures=drawn, sources=_sources(paper, studies, tables)
-    )
+    return FilledPaper(paper=paper, tables=tables, figures=drawn, said=said, sources=_sources(paper, studies, tables))
 
 
 def _fill(wanted: WantedTable, studies: Studies) -> FilledTable:
@@ -153,30 +175,29 @@ def write(filled: FilledPaper, out: Path) -> None:
     for table in filled.tables:
         name = f"tables/{table.label}"
         files |= {f"{name}.tex": latex.table(table), f"{name}.md": table.to_markdown(), f"{name}.csv": table.to_csv()}
-    for spec, known, drawn in filled.figures:
-        files[f"figures/{spec.label}.tex"] = latex.figure(spec.caption, spec.label, drawn, known.command)
+    for figure in filled.figures:
+        spec = figure.spec
+        files[f"figures/{spec.label}.tex"] = latex.figure(spec.caption, spec.label, figure.drawn, figure.known.command)
     files["results.tex"] = _results(filled)
     files["references.bib"] = latex.references(filled.sources)
     labels = [table.label for table in filled.tables]
-    files["main.tex"] = latex.main(paper.title, labels, [spec.label for spec, *_ in filled.figures])
+    files["main.tex"] = latex.main(paper.title, labels, [figure.spec.label for figure in filled.figures])
     files["missing.md"] = missing_page(filled)
     for folder in (out / "tables", out / "figures"):
         folder.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         write_text(out / name, text)
-    for spec, known, drawn in filled.figures:
-        if drawn:
-            figures.draw(spec, known, out / "figures")
+    for figure in filled.figures:
+        if figure.drawn:
+            figures.draw(figure.spec, figure.known, figure.points, out / "figures")
 
 
 def _results(filled: FilledPaper) -> str:
     """Return a paragraph of sentences for each table that compares."""
-    found: dict[str, list[str]] = {}
-    for label, sentence in claims.sentences(filled.paper, filled.studies):
-        found.setdefault(label, []).append(sentence)
     paragraphs = [
-        f"\\paragraph{{Table~\\ref{{tab:{label}}}.}} " + "\n".join(map(latex.escape, dict.fromkeys(said)))
-        for label, said in found.items()
+        f"\\paragraph{{Table~\\ref{{tab:{label}}}.}} " + "\n".join(map(latex.escape, said))
+        for label, said in filled.said.items()
+        if said
     ]
     return "\n\n".join(paragraphs or ["No comparison has been measured yet."]) + "\n"
 

@@ -333,6 +333,15 @@ def test_a_figure_without_results_says_how_to_measure_them(place):
     assert r"\texttt{atat study sets\_budgets -{}-jobs 2" in text
 
 
+def test_an_arm_that_a_figure_lacks_is_missing(place):
+    place.study(
+        "sets_budgets", lambda report: [report["arms"].pop(name) for name in [*report["arms"]] if "sets" in name]
+    )
+    filled = place.made(figures=[FIGURE])
+    assert list(filled.missing().values()) == [["steps: sets"]]
+    assert (place.out / "figures" / "steps.pdf").is_file()
+
+
 def test_a_sweep_is_drawn_point_by_point(place):
     study = 'seeds = [1, 2]\nbaseline = "a"\n[sweep]\nseed = 7\n[sweep.points]\nslow = ["train.steps=8"]\n'
     study += 'fast = ["train.steps=9"]\n[arms.a]\nexperiment = "mdlm"\n[arms.b]\nexperiment = "bell"\n'
@@ -448,7 +457,7 @@ def test_a_figure_that_cannot_be_is_one_sentence(place, change, said):
 
 def test_damaged_results_are_refused(place):
     place.study("sets", lambda report: report["arms"]["sets"].pop("runs"))
-    with pytest.raises(UserError, match="has damaged results"):
+    with pytest.raises(UserError, match=r"table\[0\]: results that it names are damaged"):
         place.made(ARMS)
     (place.results / "sets.json").write_text("{")
     with pytest.raises(UserError, match="cannot be read"):
