@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
 import tomli_w
 
 from atat_zoo import experiment as experiments
@@ -43,6 +44,8 @@ class Place:
 
     def made(self, *tables, **more):
         """Write the folder of a paper and return what it was filled with."""
+        if more.get("figures"):
+            pytest.importorskip("matplotlib", reason="the extra atat-zoo[paper] is not installed")
         filled = fill(load(self.manifest(*tables, **more)))
         shutil.rmtree(self.out, ignore_errors=True)
         write(filled, self.out)

@@ -54,6 +54,7 @@ def test_what_is_not_balanced_is_found():
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory):
+    pytest.importorskip("matplotlib", reason="the extra atat-zoo[paper] is not installed")
     root = Path(__file__).parents[2]
     before = Path.cwd()
     os.chdir(root)
@@ -380,12 +381,19 @@ def test_where_latex_is_installed_it_compiles(atat, place, monkeypatch, code, sa
 
 
 def test_a_paper_is_made_without_torch(place):
-    place.study("sets_budgets")
-    path = place.manifest(ARMS, figures=[FIGURE])
+    place.study("sets")
+    path = place.manifest(ARMS)
     code = "import sys; from atat_zoo.paper.folder import *; from atat_zoo.paper.manifest import load; "
     code += f"write(fill(load(Path({str(path)!r}))), Path({str(place.out)!r})); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+def test_a_figure_needs_matplotlib(place, monkeypatch):
+    place.study("sets_budgets")
+    monkeypatch.setattr("atat_zoo.paper.figures.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"install it with `pip install 'atat-zoo\[paper\]'`"):
+        fill(load(place.manifest(figures=[FIGURE])))
 
 
 # Refusals; those of the command line are in docs/bad-input.md
