@@ -269,6 +269,17 @@ def _rated(root, drop=0):
         (root / f"{name}.json").write_text(json.dumps(answers))
 
 
+def _evaluated(root):
+    """Write two runs that were evaluated on different numbers of sequences."""
+    from tests.paper.making import evaluation
+
+    for name, sequences in (("one", 768), ("other", 512)):
+        _begun(root, name)
+        (root / "runs" / name / "evaluations").mkdir()
+        table = evaluation(60.0, sequences=sequences)
+        (root / "runs" / name / "evaluations" / "it.json").write_text(json.dumps(table))
+
+
 # What some need beside their file: a function that prepares the folder, variables, the bytes that a file may have. What
 # writes text has a model that was never trained, unless it is said here.
 PREPARE: dict[str, Callable[[Path], object]] = {
@@ -315,6 +326,7 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "An option of the bound beside a task": _model,
     "A form that is not complete": lambda root: _rated(root, drop=5),
     "Ratings of another form": _rated,
+    "Runs measured on different text in one table": _evaluated,
 }
 ENV = {"A plugin that is broken": {"PYTHONPATH": "plugins"}, "Ranks that do not divide the lanes": {"WORLD_SIZE": "3"}}
 # How a full disk looks to a writer.
@@ -326,8 +338,8 @@ def produce(case):
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         (root / "base.toml").write_text(BASE)
-        # A study names its experiments.
-        base = "" if case.command.startswith("study ") else 'extends = "base.toml"\n'
+        # A study names its experiments, and a manifest extends nothing.
+        base = "" if case.command.startswith(("study ", "paper ")) else 'extends = "base.toml"\n'
         (root / "bad.toml").write_text(base + case.toml)
         lines = (f"in {year} the state of the union was strong and its people free\n" for year in range(1790, 1890))
         (root / "text.txt").write_text("".join(lines))

@@ -65,7 +65,8 @@ def carry_out(page, folder):
         path = folder / (block.file or f"block{number}.{block.language}")
         if block.language in ("toml", "python"):
             path.write_text(block.text, encoding="utf-8")
-        if block.language == "toml" and "arms" not in tomllib.loads(block.text):  # a study is read by its command
+        # A study and the manifest of a paper are read by their commands.
+        if block.language == "toml" and not {"arms", "table"} & tomllib.loads(block.text).keys():
             with contextlib.chdir(folder):
                 load(path)
         if block.language == "python" and not block.file:

@@ -16,7 +16,7 @@ from atat_zoo.training import train
 from tests import fixtures
 
 ROOT = Path(__file__).parents[1] / "experiments"
-APART = {"base", "corpora", "studies"}
+APART = {"base", "corpora", "papers", "studies"}
 ALL = sorted(p for p in ROOT.rglob("*.toml") if not APART & set(p.relative_to(ROOT).parts))
 SIZES = ("owt-small", "lm1b", "wikitext103", "text8")
 LARGE = [p for p in ALL if p.parent.name in SIZES]

@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "sample": ("sample", "sample", "Generate text with a run."),
     "infill": ("sample", "infill", "Fill the gaps of a text with a run."),
     "report": ("report", "report", "Write a run, several runs or a study as one page."),
+    "paper": ("paper", "paper", "Write tables, figures and references of a paper."),
     "bench": ("bench", "bench", "Benchmark a run: its samplers."),
 }
 

@@ -267,7 +267,9 @@ def structure(cls: type, table: Mapping[str, Any], path: str, zoo: Zoo) -> tuple
         field = fields.get(key)
         if field is None:
             close, takes = nearest(key, list(fields)), ", ".join(fields) or "none"
-            refuse(key, f"is not a parameter of {getattr(cls, 'name', path)!r}{close} (it takes: {takes})")
+            # A class without a name of its own may have a parameter that is called so.
+            owner = path if "name" in fields else getattr(cls, "name", path)
+            refuse(key, f"is not a parameter of {owner!r}{close} (it takes: {takes})")
         elif value is attrs.NOTHING:
             refuse(key, f"is missing: {field.help} ({field.type_name})")
         elif field.kind:

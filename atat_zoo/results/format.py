@@ -33,13 +33,13 @@ def uncertain(value: float | None, error: float | None) -> str:
     return f"{rounded(value, at)} ± {rounded(error, at)}"
 
 
-def interval(value: float | None, low: float | None, high: float | None) -> str:
+def interval(value: float | None, low: float | None, high: float | None, *, unit: str = " %", sign: str = "+") -> str:
     """Return `−2.2 % [−2.7, −1.7]`: rounded to what half the interval's width allows."""
     if value is None or low is None or high is None or not all(map(math.isfinite, (value, low, high))):
         return "not finite"
     at = place((high - low) / 2) if high > low else 2
-    value_, low_, high_ = (rounded(each, at, "+").replace("-", "−") for each in (value, low, high))
-    return f"{value_} % [{low_}, {high_}]"
+    value_, low_, high_ = (rounded(each, at, sign).replace("-", "−") for each in (value, low, high))
+    return f"{value_}{unit} [{low_}, {high_}]"
 
 
 def settings(table: Mapping[str, Any]) -> str:

@@ -39,6 +39,7 @@ GOOD = {
     "suffix": ("states", "."),
     "baseline": ("run", "again"),
     "file": ("study.toml", "study.toml", "tiny.toml"),
+    "manifest": ("paper.toml", "paper.toml", "atat", "study.toml"),
 }
 STUDY = """
 seeds = [1]
@@ -47,6 +48,15 @@ folder = "study"
 overrides = ["train.steps=2"]
 [arms.a]
 experiment = "tiny.toml"
+"""
+PAPER = """
+title = "It"
+[[table]]
+data = "evaluations"
+label = "it"
+caption = "It."
+columns = ["value"]
+rows = [{ experiment = "tiny.toml", run = "run", overrides = ["train.steps=3", "data.sequences_per_shard=256"] }]
 """
 # What runs the longest is limited, and what writes outside of the folder is left out.
 NUMBERS = ("1", "2", "3", "5")
@@ -61,6 +71,7 @@ def prepare(base):
     """Make a run that is finished, one that is not, and a folder of shards."""
     Tiny(base, ".")
     (base / "study.toml").write_text(STUDY)
+    (base / "paper.toml").write_text(PAPER)
     words = ["train", "tiny.toml", "train.steps=3", "data.sequences_per_shard=256", "sampler.steps=2", "--out"]
     for name in ("run", "again"):
         done = forked.run([*words, name], base)

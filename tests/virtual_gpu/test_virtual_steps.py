@@ -144,15 +144,19 @@ def test_nor_do_the_chunks_of_a_head_need_float64(name, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "planted"),
+    ("module", "name", "planted"),
     [
-        ("has_float64", lambda device: True),  # the parts with a state go along
-        ("cross_entropy", lambda logits, x, _: dict.fromkeys(("loss", "cross_entropy"), logits.double().sum(1))),
-        ("exact_device", lambda device: device),  # times, masks and weights are drawn there
+        (placement, "has_float64", lambda device: True),  # the parts with a state go along
+        (
+            denoising,
+            "cross_entropy",
+            lambda logits, x, _: dict.fromkeys(("loss", "cross_entropy"), logits.double().sum(1)),
+        ),
+        (placement, "exact_device", lambda device: device),  # times, masks and weights are drawn there
     ],
 )
-def test_a_planted_float64_is_caught(name, planted, monkeypatch):
-    monkeypatch.setattr(denoising, name, planted)
+def test_a_planted_float64_is_caught(module, name, planted, monkeypatch):
+    monkeypatch.setattr(module, name, planted)
     with pytest.raises(NoFloat64Error, match="no float64, at "):
         test_a_step_without_float64_computes_the_same_with_a_network_there("rates adaptive")
 

@@ -1,0 +1,214 @@
+"""Tables of studies' arms. A study without results is missing, with its command."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+
+import attrs
+
+from atat_zoo.errors import nearest
+from atat_zoo.paper.cells import (
+    HIGHER,
+    LOWER,
+    Cell,
+    Column,
+    FilledTable,
+    change,
+    count,
+    exponential,
+    missing,
+    nothing,
+    within,
+    words,
+)
+from atat_zoo.paper.manifest import ArmRow, ArmsTable, WantedTable
+from atat_zoo.paper.studies import CannotShow, KnownStudy, Studies, Table, compared, legend, same_text, seeds_enough
+from atat_zoo.results.intervals import LEVEL, Interval, of_mean
+from atat_zoo.results.naming import words as metric_words
+
+Rows = list[tuple[ArmRow, KnownStudy]]
+
+
+def half_width() -> float:
+    """Return how many standard errors half an interval has."""
+    from scipy.special import ndtri
+
+    return float(ndtri((1 + LEVEL) / 2))
+
+
+def over(
+    runs: Sequence[Table], value: Callable[[Table], float | None], relative: bool, intervals: str
+) -> Interval | None:
+    """Return the mean over runs of a value, with its interval.
+
+    Over seeds Student's; over sequences from the mean of the standard errors of the bounds, which is as large as the
+    error of the mean at most: every seed is measured on the same sequences. `relative` if that is a share of the value.
+    """
+    values = [value(run) for run in runs]
+    if None in values:
+        return None
+    numbers = [float(each) for each in values if each is not None]
+    if intervals == "seeds":
+        return of_mean(numbers)
+    bounds = [run["bounds"][run["bound"]] for run in runs]
+    if any(bound["value"] is None or bound["stderr"] is None for bound in bounds):
+        return None
+    mean, half = statistics.fmean(numbers), half_width() * statistics.fmean(b["stderr"] / b["value"] for b in bounds)
+    half *= mean if relative else 1
+    return Interval(value=mean, low=mean - half, high=mean + half)
+
+
+def nats(run: Table) -> float | None:
+    """Return the nats per token of the bound by which a run is compared."""
+    value: float | None = run["bounds"][run["bound"]]["nats_per_token"]
+    return value if run["bounds"][run["bound"]]["value"] is not None else None
+
+
+def _value(arm: Table, intervals: str) -> Cell:
+    return exponential(over(arm["runs"], nats, False, intervals))
+
+
+def _nats(arm: Table, intervals: str) -> Cell:
+    return within(over(arm["runs"], nats, False, intervals))
+
+
+def _bits(arm: Table, intervals: str) -> Cell:
+    return within(over(arm["runs"], lambda run: run["bounds"][run["bound"]]["bits_per_byte"], True, intervals))
+
+
+def _cost(key: str, digits: str, times: float = 1) -> Callable[[Table, str], Cell]:
+    return lambda arm, _: count(arm[key] and arm[key] * times, digits)
+
+
+# key -> heading, direction, and the cell of an arm. The differences and step multipliers are of the whole study.
+_OF_ARM: dict[str, tuple[str, int, Callable[[Table, str], Cell]]] = {
+    "value": ("e to the nats per token", LOWER, _value),
+    "nats_per_token": ("nats per token", LOWER, _nats),
+    "bits_per_byte": ("bits per byte", LOWER, _bits),
+    "bound": ("bound", 0, lambda arm, _: words(arm["runs"][0]["bound"])),
+    "seeds": ("seeds", 0, lambda arm, _: count(len(arm["runs"]), "d")),
+    "steps": ("steps", 0, _cost("steps", ",.0f")),
+    "tokens": ("tokens", 0, _cost("tokens", ",.0f")),
+    "seconds": ("seconds", 0, _cost("seconds", ",.0f")),
+    "seconds_per_step": ("seconds per step", 0, _cost("seconds_per_step", "#.3g")),
+    "peak_memory": ("peak memory, MiB", 0, _cost("peak_memory", ",.0f", 2**-20)),
+    "parameters": ("parameters", 0, _cost("parameters", ",.0f")),
+}
+_OF_STUDY = ("difference", "multiplier")
+_SURE = ("value", "nats_per_token", "bits_per_byte", "difference", "multiplier")  # that have an interval
+
+
+def arms_table(wanted: WantedTable, studies: Studies) -> FilledTable:
+    """Return a table of arms; what it names and is not there raises `CannotShow`."""
+    spec: ArmsTable = wanted.spec
+    rows: Rows = []
+    for i, row in enumerate(wanted.rows):
+        name = row.study or spec.study
+        if name is None:
+            raise CannotShow(f"rows[{i}].study", "is missing, and so is the table's; name a study")
+        rows.append((row, studies.named(name)))
+    same_text([known for _, known in rows])
+    metrics = list(dict.fromkeys(metric.title for _, known in rows for metric in known.study.held_out.metrics))
+    keys = [*_OF_ARM, *_OF_STUDY, *metrics]
+    if wrong := [key for key in spec.columns if key not in keys]:
+        hint, there = nearest(wrong[0], keys), ", ".join(keys)
+        raise CannotShow("columns", f"a study has no {wrong[0]!r}{hint} (there are: {there})")
+    filled = []
+    for row, known in rows:
+        arm = known.arm(row.arm)
+        seeds_enough(spec, row.arm, known, [key for key in spec.columns if key in _SURE or key in metrics])
+        cells = [_arm_cell(key, spec, row, arm, known) for key in spec.columns]
+        filled.append((row.name or row.arm, cells))
+    columns = [_arm_column(key, rows) for key in spec.columns]
+    notes = [legend(spec.intervals), *_compared_with(columns, rows), *_trained(columns, rows)]
+    return FilledTable(label=spec.label, caption=spec.caption, columns=columns, rows=filled, notes=notes, corner="arm")
+
+
+def _compared_with(columns: Sequence[Column], rows: Rows) -> Iterator[str]:
+    """Say what each row is compared with, where the heading cannot say it of all."""
+    if any(column.key == "difference" and not column.better for column in columns):
+        groups: dict[str, list[str]] = {}
+        for row, known in rows:
+            if (other := known.against(row)) != row.arm:
+                groups.setdefault(_called(known, other, rows), []).append(row.name or row.arm)
+        yield from (f"The difference is from {other} of: {'; '.join(names)}." for other, names in groups.items())
+
+
+def _trained(columns: Sequence[Column], rows: Rows) -> Iterator[str]:
+    """Say that times and memory are of different machines or of different loads on one."""
+    if any(column.key in ("seconds", "seconds_per_step", "peak_memory") for column in columns):
+        runs = [run for row, known in rows for run in (known.arm(row.arm) or {"runs": ()})["runs"]]
+        how = [[run[key] for key in ("machine", "computed", "trained_with")] for run in runs]
+        if any(each != how[0] for each in how):
+            yield "Not all runs were trained alike: their seconds and memory are not comparable."
+
+
+def _called(known: KnownStudy, arm: str, rows: Rows) -> str:
+    """Return what an arm of a study is called in a table."""
+    named = ((row.name, of) for row, of in rows if row.arm == arm)
+    return next((name for name, of in named if name and of.study.name == known.study.name), arm)
+
+
+def _arm_column(key: str, rows: Rows) -> Column:
+    if key == "difference":
+        others = {(known.study.name, known.against(row)) for row, known in rows}
+        if len(others) > 1:  # a note below says which
+            return Column(key=key, heading="difference")
+        (row, known), *_ = rows
+        return Column(key=key, heading=f"against {_called(known, known.against(row), rows)}", better=LOWER)
+    if key == "multiplier":
+        return Column(key=key, heading="baseline's steps ×", better=HIGHER)
+    if key == "value":
+        bounds = {arm["runs"][0]["bound"] for row, known in rows if (arm := known.arm(row.arm))}
+        return Column(key=key, heading=bounds.pop() if len(bounds) == 1 else _OF_ARM[key][0], better=LOWER)
+    heading, better, _ = _OF_ARM.get(key, (metric_words(key), 0, None))
+    return Column(key=key, heading=heading, better=better)
+
+
+def _arm_cell(key: str, spec: ArmsTable, row: ArmRow, arm: Table | None, known: KnownStudy) -> Cell:
+    if arm is None or known.report is None:
+        return missing(known.command)
+    if key == "difference":
+        return difference(known, row, spec.intervals)
+    if key == "multiplier":
+        return _multiplier(known.report, row.arm)
+    if key in _OF_ARM:
+        return _OF_ARM[key][2](arm, spec.intervals)
+    found = [run.get("metrics", {}).get(key) for run in arm["runs"]]
+    if None in found:
+        return missing(known.command)
+    if spec.intervals == "seeds":
+        return within(of_mean([each["value"] for each in found]))
+    return count(statistics.fmean(each["value"] for each in found), ".4f")
+
+
+def difference(known: KnownStudy, row: ArmRow, intervals: str) -> Cell:
+    """Return the difference of a row's arm from another."""
+    assert known.report is not None
+    other = known.against(row)
+    found = compared(known.report, row.arm, other)
+    if row.arm == other:
+        return nothing()
+    if found is None:
+        others = known.study.against(row.arm)
+        hint, there = nearest(other, others), ", ".join(others) or "none"
+        which = f"the study {known.study.name!r} does not compare {row.arm!r} with {other!r}"
+        raise CannotShow("rows", f"{which}{hint} (it is compared with: {there})")
+    if "problem" in found:
+        return nothing("not comparable")
+    table = found["over_seeds"] if intervals == "seeds" else found["sequences"]
+    return change(table) if table else missing(known.command)  # a seed has failed
+
+
+def _multiplier(report: Table, arm: str) -> Cell:
+    found = next((each for each in report.get("multipliers") or () if each["arm"] == arm), None)
+    if found is None:
+        return nothing()
+    if over_seeds := found["over_seeds"]:
+        return within(Interval(**over_seeds))
+    each = found["each"]
+    if len(each) > 1 or each[0]["multiplier"] is None:  # outside of the curve with one of the seeds
+        return nothing()
+    beyond = {"beyond": "> ", "before": "< "}.get(each[0]["where"], "")
+    return attrs.evolve(count(each[0]["multiplier"], ".2f"), text=f"{beyond}{each[0]['multiplier']:.2f}")

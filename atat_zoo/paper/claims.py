@@ -1,0 +1,73 @@
+"""What the numbers allow to be said: a sentence for each difference, whether its interval excludes zero or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from atat_zoo.paper.cells import Cell, change
+from atat_zoo.paper.gaps import BOUND, by, gap_difference
+from atat_zoo.paper.manifest import ArmsTable, GapsTable, WantedTable
+from atat_zoo.paper.studies import KnownStudy, Studies, compared
+from atat_zoo.results.format import number
+
+
+def sentences(wanted: WantedTable, studies: Studies) -> Iterator[str]:
+    """Yield a sentence for each comparison in a table."""
+    if isinstance(wanted.spec, ArmsTable) and "difference" in wanted.spec.columns:
+        yield from _of_arms(wanted, studies)
+    elif isinstance(wanted.spec, GapsTable):
+        yield from _of_gaps(wanted, studies)
+
+
+def _of_arms(wanted: WantedTable, studies: Studies) -> Iterator[str]:
+    spec: ArmsTable = wanted.spec
+    rows = [(row, studies.named(str(row.study or spec.study))) for row in wanted.rows]
+    names = {(known.study.name, row.arm): row.name or row.arm for row, known in rows}
+    for row, known in rows:
+        other, study = known.against(row), known.study.name
+        found = compared(known.report, row.arm, other) if known.report else None
+        if found is None or "problem" in found:
+            continue
+        of_other = known.arm(other)
+        theirs = of_other["runs"][0]["bound"] if of_other else found["bound"]
+        what = found["bound"] if theirs == found["bound"] else f"{found['bound']} against {theirs}"
+        table = found["over_seeds"] if spec.intervals == "seeds" else found["sequences"]
+        said = _said(
+            row.name or row.arm,
+            names.get((study, other), other),
+            what,
+            spec.intervals,
+            len(found["seeds"]),
+            change(table),
+        )
+        yield f"{said} (study {study})."
+
+
+def _of_gaps(wanted: WantedTable, studies: Studies) -> Iterator[str]:
+    spec: GapsTable = wanted.spec
+    known: KnownStudy = studies.named(spec.study)
+    parts = {part["what"]: part["rows"] for part in (known.report or {}).get("gaps") or ()}
+    for row in (row for row in wanted.rows if row.against is not None):
+        for what in (what for what in spec.columns if what in parts):
+            priced = (each for each in parts[what] if each["arm"] == row.arm)
+            price = next(each for each in priced if by(each) == row.by)
+            found = gap_difference(price, row.against)
+            table = found and (found["over_seeds"] if spec.intervals == "seeds" else found["sequences"])
+            if table:
+                one, other = _priced(row.arm, row.by), _priced(known.study.baseline, row.against)
+                arguments = f"the price of {what}", spec.intervals, len(price["seeds"]), change(table)
+                yield f"{_said(one, other, *arguments)} (study {spec.study})."
+
+
+def _priced(arm: str, sampler: str) -> str:
+    return f"{arm} by its bound" if sampler == BOUND else f"{arm} by the sampler {sampler}"
+
+
+def _said(name: str, other: str, what: str, intervals: str, seeds: int, cell: Cell) -> str:
+    """Return a sentence on a difference: lower, higher, or not to be told apart."""
+    over = f"over {number(seeds, 'seed')}" if intervals == "seeds" else f"over sequences, {number(seeds, 'seed')}"
+    if cell.sure is None:
+        return f"{name} and {other} are not compared in {what}: a number is not finite"
+    if cell.sure.low <= 0 <= cell.sure.high:
+        return f"{name} and {other} cannot be told apart in {what}: {cell.text}, {over}"
+    return f"{name} is {'lower' if cell.sure.high < 0 else 'higher'} than {other} in {what}: {cell.text}, {over}"

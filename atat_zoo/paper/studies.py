@@ -1,0 +1,137 @@
+"""Studies as a paper reads them: their files, their results if there are any, and what keeps them from one table."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from atat_zoo.errors import UserError, clip, nearest
+from atat_zoo.paper.manifest import ArmRow, ArmsTable, GapsTable, Paper
+from atat_zoo.parsing import from_json, read
+from atat_zoo.registry.spec import unstructure
+from atat_zoo.results.intervals import LEVEL
+from atat_zoo.study import Study, load
+
+Table = dict[str, Any]
+
+
+class CannotShow(Exception):
+    """What a table or figure cannot show: the key in it, and a sentence."""
+
+    def __init__(self, key: str, text: str) -> None:
+        super().__init__(text)
+        self.key = key
+
+    def at(self, where: str) -> str:
+        """Return the sentence behind the path of its key."""
+        return f"{where}.{self.key}: {self}"
+
+
+@attrs.frozen(kw_only=True)
+class KnownStudy:
+    """A study, and its results if there are any."""
+
+    study: Study
+    report: Table | None
+    command: str  # that writes them
+
+    def arm(self, name: str, key: str = "rows") -> Table | None:
+        """Return the results of an arm, None where there are none; the study must have it."""
+        known = list(self.study.arms)
+        if name not in known:
+            there = f"(there are: {', '.join(known)})"
+            raise CannotShow(key, f"the study {self.study.name!r} has no arm {name!r}{nearest(name, known)} {there}")
+        return self.report["arms"].get(name) if self.report else None
+
+    def against(self, row: ArmRow) -> str:
+        """Return the arm of a row's difference: its own, or the baseline, unless the study compares it with others."""
+        others = self.study.against(row.arm) if row.arm in self.study.arms else ()
+        return row.against or (others[0] if others and self.study.baseline not in others else self.study.baseline)
+
+    def text(self) -> dict[str, Any]:
+        """Return what its arms are measured on, by key: bounds on other text are not comparable."""
+        run, held = self.study.run(self.study.baseline, self.study.seeds[self.study.baseline][0]), self.study.held_out
+        parts = {key: unstructure(run.experiment.parts[key]) for key in ("corpus", "tokenizer")}
+        data = {f"data.{key}": getattr(run.experiment.data, key) for key in ("length", "special", "rows")}
+        held_out = {f"evaluation.{key}": getattr(held, key) for key in ("half", "sequences", "draws", "seed")}
+        of_report = {"tokens": self.report["tokens"]} if self.report else {}
+        return parts | data | held_out | of_report
+
+
+class Studies:
+    """The studies of a paper, each read once."""
+
+    def __init__(self, paper: Paper) -> None:
+        self.paper = paper
+        self.known: dict[str, KnownStudy] = {}
+
+    def named(self, name: str) -> KnownStudy:
+        """Return the study of this name, or in this file."""
+        if name not in self.known:
+            study = load(Path(name))
+            path = self.paper.results / f"{study.name}.json"
+            page = shlex.quote(str(path.with_suffix(".md")))
+            command = f"atat study {shlex.quote(name)} --jobs 2 --write {page}"
+            self.known[name] = KnownStudy(study=study, report=_report(path), command=command)
+        return self.known[name]
+
+
+def _report(path: Path) -> Table | None:
+    try:
+        report = from_json(read(path))
+        return report if report["arms"] or report["comparisons"] else None
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{clip(path)} cannot be read: {error}; write it again with `atat study --write`") from None
+    except (KeyError, TypeError):
+        raise UserError(
+            f"{clip(path)} is no study's results; name the folder that `atat study --write` fills"
+        ) from None
+
+
+def same_text(known: Sequence[KnownStudy]) -> None:
+    """Refuse studies that are measured on other text than the first of them."""
+    first = known[0]
+    for other in known[1:]:
+        mine, theirs = first.text(), other.text()
+        if key := next((key for key in mine if key in theirs and mine[key] != theirs[key]), None):
+            names = f"{other.study.name!r} is measured on other text than {first.study.name!r}"
+            raise CannotShow(
+                "rows", f"the study {names}: its {key} differs; a column is of one text: make two tables of it"
+            )
+
+
+def seeds_enough(spec: Any, arm: str, known: KnownStudy, columns: Sequence[str]) -> None:
+    """Refuse an arm with one seed where intervals are over seeds."""
+    found = known.arm(arm)
+    seeds = len(found["runs"] if found else known.study.seeds[arm])
+    if spec.intervals == "seeds" and columns and seeds < 2:
+        which = f"the arm {arm!r} of the study {known.study.name!r} has one seed"
+        raise CannotShow("intervals", f'{which}, and there is no interval over seeds; take intervals = "sequences"')
+
+
+def compared(report: Table, arm: str, other: str) -> Table | None:
+    """Return the comparison of two arms."""
+    return next((each for each in report["comparisons"] if (each["arm"], each["against"]) == (arm, other)), None)
+
+
+def legend(intervals: str) -> str:
+    """Return what the intervals and the bold cells of a table of a study are."""
+    percent = f"{100 * LEVEL:g} %"
+    over_seeds = f"Intervals are {percent} t-intervals over seeds"
+    over_sequences = f"Intervals are {percent} over held-out sequences: how far another seed's would lie is not in them"
+    said = over_seeds if intervals == "seeds" else over_sequences
+    return f"{said}; bold: the interval lies apart from all others of its column."
+
+
+def studies_of(paper: Paper) -> Iterator[str]:
+    """Yield the names of the studies that a paper's tables and figures name."""
+    for table in paper.tables:
+        if isinstance(table.spec, ArmsTable | GapsTable):
+            yield from filter(None, [table.spec.study, *(getattr(row, "study", None) for row in table.rows)])
+    yield from (figure.study for figure in paper.figures.values())
