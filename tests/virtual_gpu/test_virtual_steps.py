@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from atat_zoo import Zoo
-from atat_zoo.objectives import chunks, denoising
+from atat_zoo.objectives import chunks, denoising, placement
 from atat_zoo.testing import EXAMPLES
 from tests.objectives.small_objectives import BACKBONE, BASELINES, PARTS, N, batch, build
 from tests.virtual_gpu.context import CONTEXT, V
