@@ -392,7 +392,7 @@ def test_a_paper_is_made_without_torch(place):
 def test_a_figure_needs_matplotlib(place, monkeypatch):
     place.study("sets_budgets")
     monkeypatch.setattr("atat_zoo.paper.figures.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"install it with `pip install 'atat-zoo\[paper\]'`"):
+    with pytest.raises(UserError, match=r"install it with `pip install 'atat-zoo\[figures\]'`"):
         fill(load(place.manifest(figures=[FIGURE])))
 
 
