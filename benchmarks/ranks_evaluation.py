@@ -39,7 +39,9 @@ def evaluated(rank: int, ranks: int, port: int, sequences: int, times: Any) -> N
     context = Context(vocabulary_size=len(counts), length=length, counts=counts, tokenizer=tokenizer)
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
-        evaluate = Evaluator(experiment, data, context, RunFolder(Path(folder)), assemble(experiment, context), None)
+        evaluate = Evaluator(
+            experiment, data, context, RunFolder(Path(folder)), assemble(experiment, context), None, "cpu"
+        )
         evaluate(0, final=False)
         evaluate.table(torch.arange(len(evaluate.tokens)))  # of the counts, which a training measures once
         distributed.barrier()

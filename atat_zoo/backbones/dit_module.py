@@ -23,13 +23,13 @@ class DiTModule(nn.Module):
     """Tokens [B, L] to hidden states [B, L, D]; `head` maps those to logits [..., V]."""
 
     #: Whether `attention` may be a `BlockMask`: see `atat_zoo.diffusion.attention.visible`.
-    takes_block_masks = True
 
     def __init__(
         self, backbone: DiTBackbone, vocabulary_size: int, counts: NDArray[np.int64] | None, prior: nn.Module | None
     ) -> None:
         super().__init__()
         layers, width, heads = backbone.shape
+        self.takes_block_masks = width // heads >= 16  # fewer are refused by FlexAttention's kernel
         self.prior, self.reads_time, self.max_length = prior, backbone.time_conditioning, backbone.max_length
         self.checkpoint_activations = backbone.checkpoint_activations
         self.embedding = nn.Embedding(vocabulary_size + 1, width)
@@ -68,7 +68,7 @@ class DiTModule(nn.Module):
         recomputed = self.checkpoint_activations and self.training and torch.is_grad_enabled()
         for number, layer in enumerate(self.blocks):
             join = None if cache is None else partial(cache.join, number)
-            inputs = (h, c, rotation, attention, join, layer.dropout.number(2))
+            inputs = (h, c, rotation, attention, join, layer.dropout.number(2), layer.dropout.keys)
             if recomputed:
                 # Dropout draws by its keys and the numbers of its calls, and nothing by torch's own generator.
                 h = checkpoint(layer, *inputs, use_reentrant=False, preserve_rng_state=False)
@@ -117,8 +117,12 @@ class Layer(nn.Module):
         attention: Any,
         join: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None,
         call: int,
+        keys: Tensor | None,
     ) -> Tensor:
-        """Return h [B, L, D]; `join` puts earlier keys and values before its own, `call` is dropout's first of two."""
+        """Return h [B, L, D]; `join` puts earlier keys and values before its own.
+
+        Dropout draws twice, by `keys` [B] and the numbers from `call` on.
+        """
         B, L, D = h.shape
         qkv = self.qkv(self.norm_attention(h, c)).view(B, L, 3, self.heads, D // self.heads)
         # Queries and keys share every operation: on a CPU few large ones are faster than many small ones.
@@ -133,12 +137,12 @@ class Layer(nn.Module):
         a = attend(q, k, v, None if causal else attention, causal=causal)
         a = self.out(a.transpose(1, 2).reshape(B, L, D))
         if self.gates is None:
-            h = h + self.dropout(a, call)
-            return h + self.dropout(self.mlp(h, c), call + 1)
+            h = h + self.dropout(a, call, keys)
+            return h + self.dropout(self.mlp(h, c), call + 1, keys)
         assert c is not None
         gate_attention, gate_mlp = self.gates(F.silu(c)).unsqueeze(1).chunk(2, dim=-1)
-        h = h + gate_attention * self.dropout(a, call)
-        return h + gate_mlp * self.dropout(self.mlp(h, c), call + 1)
+        h = h + gate_attention * self.dropout(a, call, keys)
+        return h + gate_mlp * self.dropout(self.mlp(h, c), call + 1, keys)
 
     def mlp(self, h: Tensor, c: Tensor | None) -> Tensor:
         """Return what the feed-forward network makes of h [B, L, D]."""

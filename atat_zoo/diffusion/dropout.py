@@ -1,18 +1,20 @@
 """Dropout whose mask is a function of (seed, step, row), not of a global generator."""
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from atat_zoo.devices import moved
 from atat_zoo.diffusion.randomness import bits32, fold
 
 
 class Dropout(nn.Module):
     """Zero each entry with probability p, by keys set for the micro-batch with `set_keys`.
 
-    Each 32 bits decide two entries, so p is rounded to
-    1/65536; the scale uses the rounded p, so the expectation is exact.
+    Each 32 bits decide two entries, so p is rounded to 1/65536; the scale uses the rounded p, so the expectation is
+    exact.
     """
 
     def __init__(self, p: float) -> None:
@@ -33,18 +35,23 @@ class Dropout(nn.Module):
             self._call += calls
         return first
 
-    def forward(self, x: Tensor, call: int | None = None) -> Tensor:
-        """Return x [B, …] with entries dropped in training, else x; `call` is the next one's number unless given."""
+    def forward(self, x: Tensor, call: int | None = None, keys: Tensor | None = None) -> Tensor:
+        """Return x [B, …] with entries dropped in training, else x.
+
+        `call` is the next one's number unless given, and `keys` [B] are those that are set: what is computed again in
+        backward names both.
+        """
         if not self.drops:
             return x
-        if self.keys is None:
+        keys = self.keys if keys is None else keys
+        if keys is None:
             raise RuntimeError("dropout has no keys for this batch; call set_keys(module, keys) first")
         call = self.number(1) if call is None else call
         if torch.compiler.is_compiling():
             apply: Any = _Masked.apply
-            return apply(x, self.keys, call, self.threshold)
+            return apply(x, keys, call, self.threshold)
         entries = x[0].numel()
-        bits = bits32(fold(self.keys, call), (entries + 1) // 2)
+        bits = bits32(fold(keys, call), (entries + 1) // 2)
         retained = bits.view(torch.int16)[:, :entries] >= self.threshold - 32768
         return _scaled(x, retained, self.threshold)
 
@@ -85,3 +92,16 @@ def set_keys(module: nn.Module, keys: Tensor) -> None:
             number += 1
             layer.keys = fold(keys, number)
             layer._call = 0
+
+
+def groups_of_rows(module: nn.Module, groups: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Yield int64 [A] of each group of a micro-batch's rows, with their keys: a row draws the same in any group."""
+    layers = [layer for layer in module.modules() if isinstance(layer, Dropout) and layer.drops]
+    before = [(layer.keys, layer._call) for layer in layers]
+    for rows in groups:
+        for layer, (keys, call) in zip(layers, before, strict=True):
+            assert keys is not None
+            layer.keys, layer._call = keys[moved(rows, keys.device)], call
+        yield rows
+    for layer, (keys, _) in zip(layers, before, strict=True):
+        layer.keys = keys

@@ -71,7 +71,8 @@ class TrainSpec:
         "the optimizer's state (FSDP)",
     )
     compile: Literal["auto"] | bool = param(
-        False, help="compile the backbone with torch.compile, which takes a minute; auto: on a GPU, and not on a CPU"
+        False,
+        help="compile the backbone with torch.compile, which takes a minute; auto: on a CUDA GPU, and not on a CPU",
     )
     peak_flops: float | None = param(
         None, help="most TFLOP/s of a device, for its utilisation; that of the GPU, if known, when absent", gt=0

@@ -65,6 +65,8 @@ class DenoisingModule(OnDevice, ObjectiveModule):
         self.compile_losses: Callable[[Losses], Losses] = lambda losses: losses
         #: Whether the backbone is compiled and takes a `BlockMask`; `train.compile` sets it.
         self.takes_block_masks = False
+        #: Whether all rows are read in one pass, as ranks that share weights must; `train.sharding` sets it.
+        self.reads_at_once = False
         self.stride = golden_stride(batch_size)
         self.stateful = StatefulParts()
 

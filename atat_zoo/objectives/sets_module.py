@@ -18,18 +18,12 @@ from atat_zoo.curricula import ExponentialWeighting
 from atat_zoo.devices import moved
 from atat_zoo.diffusion.attention import visible
 from atat_zoo.diffusion.bounds import WeightedMask, average
+from atat_zoo.diffusion.dropout import groups_of_rows
 from atat_zoo.diffusion.positions import pairs, to_host
 from atat_zoo.diffusion.randomness import fold, part_of, row_keys, uniform
 from atat_zoo.noise import LinearNoise
 from atat_zoo.objectives.causal_module import AutoregressiveModule
-from atat_zoo.objectives.denoising import (
-    DenoisingModule,
-    HeadInputs,
-    Predictor,
-    dense,
-    importance_loss,
-    metrics,
-)
+from atat_zoo.objectives.denoising import DenoisingModule, HeadInputs, Predictor, dense, importance_loss, metrics
 from atat_zoo.objectives.stateful import StatefulParts
 from atat_zoo.position_sets import StridedPositionSets
 
@@ -118,7 +112,7 @@ class SetCausalModule(DenoisingModule):
         """Return hidden states [B, L, D]. Rows that need carriers for tokens alone are a pass of their own."""
 
         def read(part: Roles, others: int = 0) -> Tensor:
-            in_blocks = self.attends_in_blocks(part.turn)
+            in_blocks = ascending and self.attends_in_blocks(part.turn)  # each other shape would be compiled anew
             tokens, positions, attention = carriers(part, self.context.mask_id, others, in_blocks)
             return self.read(tokens, positions=positions, attention=attention)[:, : part.turn.shape[1] - 1]
 
@@ -126,12 +120,13 @@ class SetCausalModule(DenoisingModule):
             return read(of)
         needed = to_host(of.alone.sum(1))
         few = needed < 2
-        if few.all() or not few.any():
+        if self.reads_at_once or few.all() or not few.any():
             return read(of, others_of(needed, of))
         groups = [rows.nonzero()[:, 0] for rows in (few, ~few)]
         there = [rows.to(of.turn.device, non_blocking=True) for rows in groups]
         parts = [Roles(*(each[rows] for each in of)) for rows in there]
-        hidden = [read(part, others_of(needed[rows], part)) for part, rows in zip(parts, groups, strict=True)]
+        with_keys = zip(parts, groups, groups_of_rows(self.backbone, there), strict=True)
+        hidden = [read(part, others_of(needed[rows], part)) for part, rows, _ in with_keys]
         return torch.cat(hidden)[moved(torch.cat(there).argsort(), self.device)]
 
     @override

@@ -24,7 +24,7 @@ class Algorithm(Protocol):
 
 @component
 class GradientClippingAlgorithm(Algorithm):
-    """Composer's GradientClipping by value, or adaptively by the norm of each weight (Brock et al., 2021); or by part.
+    """Clips by value, as Composer does; adaptively by the norm of each weight (Brock et al., 2021); or by part.
 
     `part` is clipping by norm, but the importance estimator's gradients have a norm of their own, so that they do not
     change the steps of the denoiser. `train.clip` clips before it; set that to 0 to have this alone.
@@ -35,17 +35,17 @@ class GradientClippingAlgorithm(Algorithm):
     refs = ("arXiv:2102.06171",)
     by: Literal["value", "adaptive", "part"] = param(
         "adaptive",
-        help="value: each entry; adaptive: the norm of each gradient, relative to its weight's; part: the norm of all "
-        "of the denoiser's, and that of all of the estimator's",
+        help="value: each entry; adaptive: the norm of each output's gradient, relative to its weights'; part: the "
+        "norm of all of the denoiser's, and that of all of the estimator's",
     )
     threshold: float = param(0.01, help="largest absolute entry, share of the weight's norm, or norm", gt=0)
 
     @override
     def build(self) -> ComposerAlgorithm:
-        if self.by == "part":
-            from atat_zoo.training.gradients import ClippingByPart
+        if self.by == "value":
+            from composer.algorithms import GradientClipping
 
-            return ClippingByPart(self.threshold)
-        from composer.algorithms import GradientClipping
+            return GradientClipping(clipping_type="value", clipping_threshold=self.threshold)
+        from atat_zoo.training.gradients import AdaptiveClipping, ClippingByPart
 
-        return GradientClipping(clipping_type=self.by, clipping_threshold=self.threshold)
+        return (AdaptiveClipping if self.by == "adaptive" else ClippingByPart)(self.threshold)

@@ -35,16 +35,17 @@ class Evaluator:
         folder: RunFolder,
         objective: torch.nn.Module,
         average: MovingAverage | None,
+        device: str,
         whole: WholeWeights | None = None,
     ) -> None:
-        self.experiment, self.context, self.folder = experiment, context, folder
+        self.experiment, self.context, self.folder, self.device = experiment, context, folder, device
         self.objective, self.average, self.whole = whole.module if whole else objective, average, whole
         spec = experiment.evaluation
         self.tokens, self.maskable = held_out(data, spec.split, spec.sequences)
         self.data = data
         self.sequences = min(len(self.tokens), experiment.train.evaluate_sequences or len(self.tokens))
         self.tables: dict[int, NGramNats | None] = {}
-        self.judges = Judges(context.device)
+        self.judges = Judges(device)
 
     def __call__(self, step: int, *, final: bool = True) -> Evaluation:
         """Evaluate the current weights (their moving average, if there is one) and write the numbers.
@@ -127,7 +128,7 @@ class Evaluator:
         first = dist.get_global_rank() == 0
         self.write(step, self.folder.model if first else None)
         # With a moving average the module has its training weights again, so load the saved ones.
-        return Model.load(self.folder.model, self.context.device) if first else None
+        return Model.load(self.folder.model, self.device) if first else None
 
     @contextmanager
     def _weights(self) -> Iterator[None]:

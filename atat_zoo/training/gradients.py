@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, get_total_norm
 from typing_extensions import override
 
-from atat_zoo.training.sharding import sharded_like, whole
+from atat_zoo.training.sharding import local, sharded_like, whole
 
 # The quintic of Jordan et al.: five iterations bring singular values from (0, 1] to about 1.
 _A, _B, _C = 3.4445, -4.7750, 2.0315
@@ -101,6 +101,35 @@ class ClippingByPart(Algorithm):
     def apply(self, event: Event, state: State, logger: Any) -> None:
         for parameters in parameters_by_part(state.model).values():
             clip_grad_norm_(parameters, self.threshold)
+
+
+class AdaptiveClipping(Algorithm):
+    """Clips the gradient of each output of a layer by a share of the norm of its weights (Brock et al., 2021).
+
+    Composer's has no floor under the norm of weights, so what begins at zero would stay there.
+    """
+
+    def __init__(self, threshold: float, floor: float = 1e-3) -> None:
+        self.threshold, self.floor = threshold, floor
+
+    @override
+    def match(self, event: Event, state: State) -> bool:
+        return bool(event == Event.AFTER_TRAIN_BATCH)
+
+    @override
+    @torch.no_grad()
+    def apply(self, event: Event, state: State, logger: Any) -> None:
+        for weight in state.model.parameters():
+            if weight.grad is not None:
+                most = self.threshold * _norms(weight).clamp(min=self.floor)
+                local(weight.grad).mul_((most / _norms(weight.grad).clamp(min=1e-6)).clamp(max=1))
+
+
+def _norms(tensor: Tensor) -> Tensor:
+    """Return the norm of a vector, or of each row of what this rank has of a matrix: rows are not cut."""
+    if tensor.ndim < 2:
+        return whole(tensor).norm()
+    return local(tensor).flatten(1).norm(dim=1).view(-1, *[1] * (tensor.ndim - 1))
 
 
 class GradientNorms(Callback):

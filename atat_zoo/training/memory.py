@@ -43,10 +43,8 @@ def device_of(wanted: str) -> str:
         problem = f'train.device = "{wanted}": Composer, which trains, has no device of the kind {device.type!r}'
         raise UserError(f"{problem}; use one of {known}")
     if device.index is not None:
-        raise UserError(
-            f'train.device = "{wanted}": a process takes the GPU of its rank; use "gpu", and say by the environment '
-            "variable CUDA_VISIBLE_DEVICES which there are"
-        )
+        which = ", and say by the environment variable CUDA_VISIBLE_DEVICES which there are" * (device.type == "cuda")
+        raise UserError(f'train.device = "{wanted}": a process takes the GPU of its rank; use "gpu"{which}')
     return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device.type == "cuda" else device.type
 
 
@@ -68,8 +66,8 @@ def check(experiment: Experiment, device: str, ranks: int) -> None:
 
 def compiles(wanted: bool | Literal["auto"], device: str | torch.device) -> bool:
     """Return whether a training on a device is compiled, by `train.compile`."""
-    # On a CPU the C++ compiler takes minutes, and a step hardly becomes shorter.
-    return torch.device(device).type != "cpu" if wanted == "auto" else wanted
+    # On a CPU the C++ compiler takes minutes, and a step hardly becomes shorter; on others it was not tried.
+    return torch.device(device).type == "cuda" if wanted == "auto" else wanted
 
 
 def _require_compiler() -> None:

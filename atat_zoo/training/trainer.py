@@ -212,8 +212,9 @@ def _run(
         model = ZooModel(objective, spec.steps, bf16=bf16, detailed=bool(spec.loggers))
         if whole:
             shard(model, device)
+            objective.reads_at_once = True
         average = lifecycle.MovingAverage(model, spec.ema, device) if spec.ema else None
-        evaluator = Evaluator(experiment, data, context, folder, objective, average, whole)
+        evaluator = Evaluator(experiment, data, context, folder, objective, average, device, whole)
         interruption = Interruption(partial(lifecycle.asked_to_stop, reporter.message))
         checkpoints = lifecycle.Checkpoints(folder, spec, interruption, evaluator.write)
         ours, loggers = _callbacks(model, evaluator, reporter)
@@ -311,7 +312,7 @@ def _callbacks(model: ZooModel, evaluator: Evaluator, reporter: Reporter) -> tup
     # The trainer evaluates the final model; of fewer sequences the curve has its own end.
     last = spec.steps - (evaluator.sequences == len(evaluator.tokens))
     context = evaluator.context
-    peak = peak_flops(evaluator.experiment, context.device, model.bf16)
+    peak = peak_flops(evaluator.experiment, evaluator.device, model.bf16)
     utilisation = Utilisation(evaluator.experiment, context.vocabulary_size, peak)
     skipped = [SkippedRows(reporter.message)] if evaluator.experiment.data.damaged == "skip" else []
     values = [lifecycle.CallbackValues()] if spec.callbacks or spec.algorithms or skipped else []

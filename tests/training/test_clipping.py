@@ -46,6 +46,24 @@ def test_each_has_at_most_the_threshold_whatever_the_other_has(first, second, th
         assert turned.item() == pytest.approx(1, abs=1e-4)
 
 
+@given(st.floats(1e-3, 10), st.floats(0.01, 0.5))
+def test_adaptively_each_output_has_a_share_of_the_norm_of_its_weights_and_one_at_zero_learns(size, threshold):
+    whole, *_ = model((size, size))
+    with torch.no_grad():
+        whole["objective"]["backbone"][0].weight[1].zero_()
+    before = [p.grad.clone() for p in whole.parameters()]
+    GradientClippingAlgorithm(by="adaptive", threshold=threshold).build().apply(
+        None, SimpleNamespace(model=whole), None
+    )
+    for old, parameter in zip(before, whole.parameters(), strict=True):
+        # Brock et al. (arXiv:2102.06171), equation 3: by rows of a matrix, and a vector as one.
+        rows = zip(*(t.reshape(-1, t.shape[-1]) for t in (old, parameter.detach(), parameter.grad)), strict=True)
+        for was, weight, clipped in rows:
+            most = threshold * max(weight.norm().item(), 1e-3)
+            torch.testing.assert_close(clipped, was * min(1.0, most / was.norm().item()))
+            assert clipped.norm() > 0
+
+
 class Log(dict):
     log_metrics = dict.update
 

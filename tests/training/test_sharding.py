@@ -44,7 +44,18 @@ WAYS = {
         'objective.use="autoregressive"',
         'sampler.use="left_to_right"',
         "train.clip=0",
-        'train.algorithms=[{use="gradient_clipping", by="value", threshold=0.001}, "gradient_clipping"]',
+        'train.algorithms=[{use="gradient_clipping", by="value", threshold=0.001}]',
+    ),
+    # Rows of which some need carriers for tokens alone: whole weights read them apart, parts of weights at once.
+    "in mixed turns": (
+        ADAMW,
+        'objective.use="sets"',
+        'position_sets={use="mixture", of=["strided", "random"]}',
+        'estimator={use="transformer", layers=1, width=16, heads=2, reads="z"}',
+        "backbone.dropout=0.1",
+        "backbone.tied=true",
+        "train.clip=0",
+        'train.algorithms=["gradient_clipping"]',
     ),
 }
 

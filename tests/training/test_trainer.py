@@ -130,7 +130,7 @@ def test_one_rank_alone_makes_the_numbers(tiny, tmp_path, monkeypatch):
     """It decodes and ranks every token of all ranks; the others wait for what it has found."""
     result = train(load(str(tiny.path), ["train.steps=1"]), tmp_path / "run")
     model, (data,) = result.model, (tiny.root / "shards").glob("*/")
-    evaluator = Evaluator(model.experiment, data, model.context, result.folder, model.module, None)
+    evaluator = Evaluator(model.experiment, data, model.context, result.folder, model.module, None, "cpu")
 
     def broadcast(found):
         assert found == [None]
