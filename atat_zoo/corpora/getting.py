@@ -131,12 +131,14 @@ def _from_addresses(
 
 def _download(file: SourceFile, url: str, at: Path, recipe: CorpusRecipe, before: Record | None, path: Path) -> None:
     """Fetch a file, which has to be what the recipe says, or else what it was before."""
-    mend = f"see whether the network is there, or put it there yourself and run `{recipe.command}` again"
+    there = f"put it there yourself and run `{recipe.command}` again"
+    other = f"correct its bytes and sha256 in source.files if its owner has another file by now, or {there}"
     sha256 = file.sha256
     if before and sha256 is None:
         sha256 = next((earlier.get("sha256") for earlier in before["from"] if earlier["url"] == url), None)
-        mend += f"; if there is another file by now than on {before['date']}, delete {path} to take it"
-    download(url, at, _RETRIES, _TIMEOUT, "source.files", mend, size=file.bytes, sha256=sha256)
+        other = f"if there is another file by now than on {before['date']}, delete {path} to take it, or {there}"
+    mend = f"see whether the network is there, or {there}"
+    download(url, at, _RETRIES, _TIMEOUT, "source.files", mend, other=other, size=file.bytes, sha256=sha256)
 
 
 def _addresses(file: SourceFile, recipe: CorpusRecipe) -> Iterator[tuple[str, Path]]:

@@ -111,6 +111,17 @@ def test_what_cannot_be_fetched_leaves_nothing_and_is_named_with_its_place(serve
     assert here() == {}
 
 
+@pytest.mark.parametrize("rest", [f"sha256 = '{'0' * 64}'", "bytes = 55_999"])
+def test_another_file_than_the_recipe_names_is_fetched_twice_at_most(server, atat, rest):
+    code, _, err = atat("data", "get", write(server, ("a.txt", f'to = "text/a.txt"\n{rest}')))
+    assert (code, "network" in err, server.asked) == (2, False, ["a.txt"] * 2)
+    assert "; correct its bytes and sha256 in source.files if its owner has another file by now, or put it" in err
+    server.faults["a.txt"].append("corrupt")
+    digest = hashlib.sha256(TEXT).hexdigest().upper()
+    assert atat("data", "get", write(server, ("a.txt", f'to = "text/a.txt"\nsha256 = "{digest}"')))[0] == 0
+    assert server.asked == ["a.txt"] * 4
+
+
 def test_what_one_puts_there_is_taken_if_it_is_the_file(server, atat):
     made = write(server, ("a.txt", f'to = "text/a.txt"\nsha256 = "{hashlib.sha256(TEXT).hexdigest()}"'))
     Path("text").mkdir()
@@ -385,6 +396,10 @@ def test_the_list_says_size_licence_and_citation(atat):
         ("lisence = 'MIT'", "mine.toml: source.lisence: is not a parameter of 'source'; did you mean 'licence'?"),
         ("files = [{url = 'x'}]", "mine.toml: source.files[0]: has to have either `to` or, for an archive, `members`"),
         ("files = [{to = 'x'}]", "mine.toml: source.files[0].url: is missing: its address"),
+        (
+            "files = [{url = 'x', to = 'x', sha256 = 'abc'}]",
+            "mine.toml: source.files[0]: sha256 has to be 64 hexadecimal digits, not 'abc'",
+        ),
         ("files = [{url = 'x', to = '../x'}]", "mine.toml: source: '../x' is not in the working directory"),
         ("files = [{url = 'x', to = '/x'}]", "mine.toml: source: '/x' is not in the working directory"),
         ("hub = 'a/b'\nsplits = {train = '~/x'}", "mine.toml: source: '~/x' is not in the working directory"),
