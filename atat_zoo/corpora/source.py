@@ -59,6 +59,8 @@ class TextSource:
     def __attrs_post_init__(self) -> None:
         if (self.hub is None) == (not self.files) or (self.hub is None) != (not self.splits):
             raise ValueError("has to have either `files`, or `hub` and `splits`")
+        if len({*self.splits.values()}) < len(self.splits):
+            raise ValueError("splits: two of them are for one file; name another")
 
 
 class CorpusRecipe(NamedTuple):

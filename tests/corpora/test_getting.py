@@ -13,6 +13,7 @@ import pytest
 
 from atat_zoo.corpora import source
 from atat_zoo.corpora.files import FilesCorpus
+from atat_zoo.data.remote import file_name
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load, recipe, recipes
 from tests import forked
@@ -202,8 +203,14 @@ def test_two_processes_at_once_fetch_once(server, work):
 # Archives
 
 
+def kept(server, name):
+    """Return where an archive is until it is unpacked."""
+    return f"text/{file_name(f'{server.address}/{name}')}"
+
+
 def archive(path, members):
     """Write a zip or a tar."""
+    path.parent.mkdir(exist_ok=True)
     if path.suffix == ".zip":
         with zipfile.ZipFile(path, "w") as packed:
             for name, content in members.items():
@@ -230,6 +237,56 @@ def test_the_members_of_an_archive(server, atat, ending):
     assert record["from"][0]["sha256"] == hashlib.sha256((server.folder / f"all.{ending}").read_bytes()).hexdigest()
 
 
+def test_archives_of_one_name(server, atat):
+    for split in ("train", "test"):
+        archive(server.folder / split / "data.zip", {"a.txt": split.encode(), "b.txt": b"b"})
+    members = [
+        (f"{split}/data.zip", f"[source.files.members]\n'{name}.txt' = 'text/{split}-{name}.txt'")
+        for split, name in (("train", "a"), ("test", "a"), ("test", "b"))
+    ]
+    code, _, err = atat("data", "get", write(server, *members))
+    assert (code, err) == (0, "")
+    found = here()
+    del found["text/mine.source.json"]
+    assert found == {"text/train-a.txt": b"train", "text/test-a.txt": b"test", "text/test-b.txt": b"b"}
+    assert server.asked == ["train/data.zip", "test/data.zip"], "of which two entries take members"
+
+
+@pytest.mark.parametrize("one_archive", [True, False])
+def test_two_members_for_one_file_are_refused(server, atat, one_archive):
+    packed = (
+        [{"train/a.txt": b"1", "test/a.txt": b"2"}] if one_archive else [{"train/a.txt": b"1"}, {"test/a.txt": b"2"}]
+    )
+    for number, content in enumerate(packed):
+        archive(server.folder / f"{number}.zip", content)
+    files = [(f"{number}.zip", "[source.files.members]\n'*.txt' = 'text/'") for number in range(len(packed))]
+    code, _, err = atat("data", "get", write(server, *files))
+    assert code == 2
+    last = kept(server, f"{len(packed) - 1}.zip")
+    assert err.startswith(
+        f"error: source.files: {last} has a member test/a.txt for text/a.txt, and so is what came before"
+    )
+    assert not Path("text/mine.source.json").exists()
+
+
+def test_two_addresses_for_one_file_are_refused(server, atat):
+    code, _, err = atat("data", "get", write(server, *((name, 'to = "text/a.txt"') for name in ("a.txt", "b.txt"))))
+    assert code == 2
+    assert f"source.files: {server.address}/b.txt is for text/a.txt, and so is what came before it; name another" in err
+    assert server.asked == ["a.txt"]
+
+
+def test_a_file_is_hashed_once(server, atat, monkeypatch):
+    hashed = []
+    digest = hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda file, name: hashed.append(Path(file.name)) or digest(file, name))
+    assert atat("data", "get", both(server))[0] == 0
+    assert hashed == [], "while they come"
+    Path("text/b.txt").unlink()
+    assert atat("data", "get", "mine.toml")[0] == 0
+    assert hashed == [Path("text/a.txt")]
+
+
 def test_of_json_lines_the_text_alone(server, atat):
     papers = [{"article_text": ["One .", "Two \ud800."], "id": 1}, {"article_text": []}]
     archive(server.folder / "all.zip", {"all/train.txt": "\n".join(map(json.dumps, papers)) + "\n"})
@@ -245,7 +302,8 @@ def test_of_json_lines_the_text_alone(server, atat):
     Path("text/mine.source.json").unlink()
     code, _, err = atat("data", "get", made)
     assert code == 2
-    assert "source.column: text/all.zip, all/train.txt, line 1 has no text in 'article_text'; name another" in err
+    place = f"source.column: {kept(server, 'all.zip')}, all/train.txt, line 1"
+    assert f"{place} has no text in 'article_text'; name another" in err
 
 
 @pytest.mark.parametrize("ending", ["zip", "tar.gz"])
@@ -255,9 +313,9 @@ def test_a_member_outside_of_the_archive_is_refused(server, atat, ending, name):
     code, _, err = atat("data", "get", write(server, (f"all.{ending}", "[source.files.members]\n'*' = 'text/'")))
     assert (code, err) == (
         2,
-        f"error: text/all.{ending} has a member {name}, outside of its folder; do not use this archive\n",
+        f"error: {kept(server, f'all.{ending}')} has a member {name}, outside of its folder; do not use this archive\n",
     )
-    assert here().keys() == {f"text/all.{ending}"}
+    assert here().keys() == {kept(server, f"all.{ending}")}
 
 
 @pytest.mark.parametrize("ending", ["zip", "tar.gz"])
@@ -271,14 +329,14 @@ def test_a_damaged_archive(server, atat, ending, damage):
     path.write_bytes(content[: len(content) // 2] if damage == "cut" else b"" if damage == "none of it" else content)
     code, _, err = atat("data", "get", write(server, (f"all.{ending}", "[source.files.members]\n'*' = 'text/'")))
     assert (code, err.count("\n"), "delete it, and get it again" in err) == (2, 1, True), err
-    assert err.startswith(f"error: text/all.{ending} cannot be unpacked (")
-    assert here().keys() == {f"text/all.{ending}"}, "what was unpacked before may be damaged, too"
+    assert err.startswith(f"error: {kept(server, f'all.{ending}')} cannot be unpacked (")
+    assert here().keys() == {kept(server, f"all.{ending}")}, "what was unpacked before may be damaged, too"
 
 
 def test_a_member_that_is_not_there(server, atat):
     archive(server.folder / "all.zip", {"all/a.txt": b""})
     code, _, err = atat("data", "get", write(server, ("all.zip", "[source.files.members]\n'b.txt' = 'text/b.txt'")))
-    assert (code, "text/all.zip has no member b.txt" in err) == (2, True)
+    assert (code, f"{kept(server, 'all.zip')} has no member b.txt" in err) == (2, True)
 
 
 # Data sets
@@ -404,6 +462,10 @@ def test_the_list_says_size_licence_and_citation(atat):
         ("files = [{url = 'x', to = '/x'}]", "mine.toml: source: '/x' is not in the working directory"),
         ("hub = 'a/b'\nsplits = {train = '~/x'}", "mine.toml: source: '~/x' is not in the working directory"),
         ("files = [{url = '{a,b}', to = 'x'}]", "mine: source.files: {a,b} is 2 addresses, and x 1"),
+        (
+            "hub = 'a/b'\nsplits = {train = 'x', test = 'x'}",
+            "mine.toml: source: splits: two of them are for one file; name another",
+        ),
         ("files = [{url = 'pipe:touch y', to = 'x'}]", "source.files: pipe:touch y would run a command in a shell"),
     ],
 )
