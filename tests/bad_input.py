@@ -127,6 +127,16 @@ def _changed(root):
     (root / "bad.source.json").write_text(json.dumps({"date": "2026-01-31", "from": [], **then}))
 
 
+def _unfinished(root):
+    mark = {"date": "2026-01-31", "from": [], "files": {}, "source": {"text.txt": {"url": "https://host/ours.txt"}}}
+    (root / ".ours.source.part").write_text(json.dumps(mark | {"command": "atat data get ours.toml", "folder": "."}))
+
+
+def _other_source(root):
+    then = {"source": {"text.txt": {"url": "https://host/theirs.txt"}}}
+    (root / "bad.source.json").write_text(json.dumps({"date": "2026-01-31", "from": [], "files": {}} | then))
+
+
 def _archive(root, *names):
     """Write an archive as it is kept after it was fetched."""
     from atat_zoo.data.remote import file_name
@@ -297,6 +307,8 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "A WebDataset that is cut off": _cut_webdataset,
     "An encrypted archive": _encrypted,
     "A text that was changed since it was fetched": _changed,
+    "A text whose recipe was changed since it was fetched": _other_source,
+    "A text that was not fetched to its end": _unfinished,
     "A text with a file outside of its archive": lambda root: _archive(root, "../../../text.txt"),
     "A text of which two files have one name": lambda root: _archive(root, "train/text.txt", "test/text.txt"),
     "A tokenizer with one huge id": _huge_id,

@@ -1,7 +1,8 @@
 """Fetch the text of a recipe, and write the files that its corpus reads.
 
     <folder>/.NAME.lock         held while they are fetched
-    <folder>/NAME.source.json   what was fetched: written last, so without it they are not complete
+    <folder>/.NAME.source.part  that they are not complete: unfinished.py
+    <folder>/NAME.source.json   what was fetched, and what the recipe said: written last
 
 A file is whole or absent. What is there already is not fetched again, and no text is replaced by another unnoticed.
 """
@@ -22,6 +23,7 @@ from typing import IO, Any, cast
 
 from atat_zoo.corpora.documents import unpacked
 from atat_zoo.corpora.source import CorpusRecipe, SourceFile
+from atat_zoo.corpora.unfinished import marker
 from atat_zoo.data.remote import download, expanded, file_name
 from atat_zoo.errors import UserError, clip
 from atat_zoo.parsing import from_json
@@ -31,6 +33,7 @@ from atat_zoo.run.locks import locked
 Say = Callable[[str], object]
 Record = dict[str, Any]  # as it is written
 Files = dict[str, Record]  # size and SHA-256 by the path; a large file is hashed once
+Begin = Callable[[list[Record]], None]  # marks the corpus as unfinished, with what it is fetched from
 Opener = Callable[[], IO[bytes]]
 _LINES = ".jsonl"
 _RETRIES, _TIMEOUT = 3, 60.0  # as of the corpus `shards`
@@ -45,18 +48,31 @@ def get(recipe: CorpusRecipe, say: Say) -> Record:
         UserError: when something cannot be fetched, unpacked or written, or is another text than it was before; the
             message names the file and its address.
     """
-    path = recipe.folder / f"{recipe.name}.source.json"
+    path, mark = recipe.folder / f"{recipe.name}.source.json", marker(recipe.folder, recipe.name)
     try:
         recipe.folder.mkdir(parents=True, exist_ok=True)
         with locked(recipe.folder / f".{recipe.name}.lock", lambda who: say(f"{recipe.name} is fetched by {who}")):
-            before = _record(path)
+            before, origins = _record(path), _origins(recipe)
+            begun = before or _record(mark)
+            if begun:
+                _refuse_changed(recipe, origins, begun, path if before else mark)
             here = _here(before, path)
             if before and _complete(recipe, before, here):
+                mark.unlink(missing_ok=True)
                 return before
-            files, fetched = (_from_hub if recipe.source.hub else _from_addresses)(recipe, before, here, path, say)
+            head = {"name": recipe.name, "date": f"{datetime.now(UTC):%Y-%m-%d}", "source": origins}
+
+            def begin(fetched: list[Record]) -> None:
+                place = {"command": recipe.command, "folder": str(recipe.folder)}
+                write_json(mark, head | place | {"from": fetched, "files": {}})
+
+            files, fetched = (_from_hub if recipe.source.hub else _from_addresses)(
+                recipe, begun, here, path, begin, say
+            )
             _refuse_other(before, files, path)
-            record = {"name": recipe.name, "date": f"{datetime.now(UTC):%Y-%m-%d}", "from": fetched, "files": files}
+            record = head | {"from": fetched, "files": files}
             write_json(path, record)
+            mark.unlink(missing_ok=True)
             return record
     except OSError as error:
         what, why = clip(error.filename or recipe.folder), error.strerror or error
@@ -64,12 +80,13 @@ def get(recipe: CorpusRecipe, say: Say) -> Record:
 
 
 def _record(path: Path) -> Record | None:
-    """Return what was fetched before, or None."""
+    """Return what was fetched before, or begun, or None."""
     try:
         record: Record = from_json(path.read_bytes())
         for each in record["files"].values():
             each["bytes"], each["sha256"]
         record["date"], [each["url"] for each in record["from"]]
+        [dict(each) for each in record.setdefault("source", {}).values()]  # of an older record
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -80,6 +97,51 @@ def _record(path: Path) -> Record | None:
 def _described(path: Path) -> Record:
     with path.open("rb") as file:
         return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def _origins(recipe: CorpusRecipe) -> dict[str, Record]:
+    """Return what the recipe says of the source of each file, or folder of members, by its path."""
+    source = recipe.source
+    read = {"column": source.column, "text_field": recipe.field}
+    if source.hub:
+        hub = {"hub": source.hub, "configuration": source.configuration}
+        return {str(Path(to)): hub | {"split": split} | read for split, to in source.splits.items()}
+    origins: dict[str, Record] = {}
+    for file in recipe.files:
+        if file.members:
+            for member, to in file.members.items():
+                several = origins.setdefault(str(Path(to)), {} if source.column is None else dict(read))
+                for key, value in {"url": file.url, "member": member}.items():
+                    several[key] = f"{several[key]}, {value}" if key in several else value
+        else:
+            origins |= {str(at): {"url": url} for url, at in _addresses(file, recipe)}
+    return origins
+
+
+def _refuse_changed(recipe: CorpusRecipe, origins: dict[str, Record], begun: Record, path: Path) -> None:
+    """Raise a `UserError` if the recipe says another source by now of what was fetched."""
+    changes = [
+        (name, key, was.get(key), now.get(key))
+        for name, now in origins.items()
+        for was in [begun["source"].get(name, now)]
+        for key in now | was
+    ]
+    for file in recipe.files:
+        for url in _expanded(file.url, recipe):
+            was = _earlier(begun, url).get("sha256")
+            names = ", ".join(filter(None, (file.to, *file.members.values())))
+            changes.append((names, "sha256", was, (was and file.sha256) or was))
+    for name, key, was, now in changes:
+        if was != now:
+            raise UserError(
+                f"source: of {name}, {key} was {clip(repr(was))} on {begun['date']}, and is {clip(repr(now))} in the "
+                f"recipe now; delete {name} and {path}, and run `{recipe.command}` again"
+            )
+
+
+def _earlier(begun: Record | None, url: str) -> Record:
+    """Return what was fetched from an address before."""
+    return next((each for each in (begun or {}).get("from", ()) if each["url"] == url), {})
 
 
 def _here(before: Record | None, path: Path) -> Files:
@@ -106,9 +168,10 @@ def _refuse_other(before: Record | None, now: Files, path: Path) -> None:
 
 
 def _from_addresses(
-    recipe: CorpusRecipe, before: Record | None, here: Files, path: Path, say: Say
+    recipe: CorpusRecipe, begun: Record | None, here: Files, path: Path, begin: Begin, say: Say
 ) -> tuple[Files, list[Record]]:
     """Fetch and unpack the files of a source; return the files that were written, and what was fetched."""
+    begin([])
     written: Files = {}
     fetched: list[Record] = []
     archives: list[Path] = []
@@ -121,7 +184,7 @@ def _from_addresses(
                 found = here.get(str(at)) or _described(at)
             else:
                 say(f"fetching {url} to {at}")
-                found = _download(file, url, at, recipe, before, path)
+                found = _download(file, url, at, recipe, begun, path)
             if file.sha256 not in (None, found["sha256"]):
                 raise UserError(
                     f"{at} is not the file of {url}: its SHA-256 is {found['sha256']}, and should be {file.sha256}; "
@@ -137,14 +200,13 @@ def _from_addresses(
     return written, fetched
 
 
-def _download(file: SourceFile, url: str, at: Path, recipe: CorpusRecipe, before: Record | None, path: Path) -> Record:
+def _download(file: SourceFile, url: str, at: Path, recipe: CorpusRecipe, begun: Record | None, path: Path) -> Record:
     """Fetch a file, which has to be what the recipe says, or else what it was before."""
     there = f"put it there yourself and run `{recipe.command}` again"
     other = f"correct its bytes and sha256 in source.files if its owner has another file by now, or {there}"
     sha256 = file.sha256
-    if before and sha256 is None:
-        sha256 = next((earlier.get("sha256") for earlier in before["from"] if earlier["url"] == url), None)
-        other = f"if there is another file by now than on {before['date']}, delete {path} to take it, or {there}"
+    if begun and sha256 is None and (sha256 := _earlier(begun, url).get("sha256")):
+        other = f"if there is another file by now than on {begun['date']}, delete {path} to take it, or {there}"
     mend = f"see whether the network is there, or {there}"
     found = download(url, at, _RETRIES, _TIMEOUT, "source.files", mend, other=other, size=file.bytes, sha256=sha256)
     return {"bytes": at.stat().st_size, "sha256": found}
@@ -265,7 +327,7 @@ def _text(row: Any, column: str, place: str) -> str:
 
 
 def _from_hub(
-    recipe: CorpusRecipe, before: Record | None, here: Files, _: Path, say: Say
+    recipe: CorpusRecipe, begun: Record | None, here: Files, _: Path, begin: Begin, say: Say
 ) -> tuple[Files, list[Record]]:
     """Write the splits of a data set; return the files that were written, and the data set with its commit."""
     from atat_zoo.corpora.huggingface import HuggingFaceCorpus
@@ -279,12 +341,16 @@ def _from_hub(
         f"see whether the network is there, or write {', '.join(source.splits)} of {url} to "
         f"{', '.join(map(str, paths))} yourself, {form}"
     )
-    then = next((each.get("commit") for each in (before or {}).get("from", ()) if each["url"] == url), None)
-    commit = None if local else then or _commit(hub, mend)
+    complete = all(at.is_file() for at in paths)
+    # Of the commit of the splits that are here.
+    commit = _earlier(begun, url).get("commit") or (None if local or complete else _commit(hub, mend))
+    fetched = [{"url": url, "commit": commit}]
+    if not complete:
+        begin(fetched)
     corpus = HuggingFaceCorpus(path=hub, configuration=source.configuration, revision=commit)
     for split, at in zip(source.splits, paths, strict=True):
         clean(at.parent)
-        if before and str(at) in before["files"] and at.is_file():  # it is what it was
+        if at.is_file():  # what it was, or yours
             continue
         say(f"fetching {split} of {url} to {at}")
         with replacing(at) as beside, beside.open("wb") as out:
@@ -294,7 +360,7 @@ def _from_hub(
                 line = json.dumps({recipe.field: text}) if at.suffix == _LINES else text.rstrip("\n")
                 out.write(line.encode() + b"\n")
     files = {str(at): here.get(str(at)) or _described(at) for at in paths}
-    return files, [{"url": url, "commit": commit}]
+    return files, fetched
 
 
 def _commit(hub: str, mend: str) -> str:

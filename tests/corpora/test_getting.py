@@ -58,11 +58,11 @@ def both(server):
 
 
 def here():
-    """Return the files that there are, without the lock."""
+    """Return the files that there are, without the lock and the mark of what is unfinished."""
     return {
         str(path): path.read_bytes()
         for path in Path().rglob("*")
-        if path.is_file() and path.suffix not in (".toml", ".lock")
+        if path.is_file() and path.suffix not in (".toml", ".lock") and not path.match(".*.source.part")
     }
 
 
@@ -146,6 +146,69 @@ def test_after_an_interruption_what_is_missing_is_fetched(server, atat, work):
     found = here()
     assert found.keys() == {"text/a.txt", "text/b.txt", "text/mine.source.json"}
     assert found["text/b.txt"] == TEXT[::-1]
+
+
+def test_what_is_not_complete_is_not_read(server, atat):
+    archive(server.folder / "all.tar.gz", {"0": os.urandom(50_000), "1": os.urandom(50_000)})
+    whole = (server.folder / "all.tar.gz").read_bytes()
+    (server.folder / "all.tar.gz").write_bytes(whole[:-20_000])
+    members = "[source.files.members]\n'0' = 'text/0.txt'\n'1' = 'text/packed/'"
+    write(server, ("{a,b}.txt", 'to = "text/{a,b}.txt"'), ("all.tar.gz", members))
+    server.faults["b.txt"].append("404")
+    refused = r"^corpus.train: text/a.txt is of a corpus that was not fetched to its end; run `atat data get mine.toml`"
+    for missing in ("b.txt cannot be fetched", "cannot be unpacked"):
+        assert missing in atat("data", "get", "mine.toml")[2]
+        for named in ("text/*.txt", "text", "text/a.txt"):
+            with pytest.raises(UserError, match=refused):
+                FilesCorpus(train=(named,)).files()
+    Path(kept(server, "all.tar.gz")).write_bytes(whole)
+    Path("text/packed").mkdir(exist_ok=True)
+    for name in ("packed/1", "other.txt"):
+        Path("text", name).write_bytes(b"")
+    with pytest.raises(UserError, match=r"text/packed/1 is of a corpus that was not fetched"):
+        FilesCorpus(train=("text/packed/*",)).files()
+    assert FilesCorpus(train=("text/other.txt",)).files(), "which is none of its files"
+    assert atat("data", "get", "mine.toml")[0] == 0
+    assert len(FilesCorpus(train=("text/*.txt", "text/packed/*")).files()["train"]) == 5
+    Path("text/.mine.source.part").write_text("{}")
+    with pytest.raises(UserError, match=r"text/.mine.source.part is damaged; delete it"):
+        FilesCorpus(train=("text",)).files()
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "told"),
+    [
+        ("a.txt", "b.txt", "of text/a.txt, url was '{0}/a.txt' on "),
+        ('to = "text/a.txt"', f'to = "text/a.txt"\nsha256 = "{"0" * 64}"', "of text/a.txt, sha256 was '"),
+        ('column = "x"', 'column = "y"', "of text/rows.jsonl, column was 'x' on "),
+        ('column = "x"', "", "of text/rows.jsonl, column was 'x' on "),
+        ("rows.zip", "{rows,more}.zip", "of text/rows.jsonl, url was '{0}/rows.zip' on "),
+        ("'*' =", "'r*' =", "of text/rows.jsonl, member was '*' on "),
+    ],
+)
+def test_a_recipe_that_names_another_source_than_before_is_refused(server, atat, was, now, told):
+    archive(server.folder / "rows.zip", {"rows": b'{"x": "1"}\n'})
+    files = ("a.txt", 'to = "text/a.txt"'), ("rows.zip", "[source.files.members]\n'*' = 'text/rows.jsonl'")
+    made = Path(write(server, *files, source='column = "x"'))
+    assert atat("data", "get", "mine.toml")[0] == 0
+    before = here()
+    text = made.read_text()
+    made.write_text(text.replace(was, now, 1))
+    code, _, err = atat("data", "get", "mine.toml")
+    assert (code, here()) == (2, before)
+    assert err.startswith(f"error: source: {told.format(server.address)}")
+    assert "text/mine.source.json, and run `atat data get mine.toml` again\n" in err
+    made.write_text(text)
+    assert atat("data", "get", "mine.toml")[0] == 0
+
+
+def test_a_recipe_that_is_changed_before_all_is_fetched(server, atat):
+    server.faults["b.txt"].append("404")
+    assert atat("data", "get", both(server))[0] == 2
+    (server.folder / "c.txt").write_bytes(b"other")
+    write(server, ("{c,b}.txt", 'to = "text/{a,b}.txt"'))
+    code, _, err = atat("data", "get", "mine.toml")
+    assert (code, "; delete text/a.txt and text/.mine.source.part, and run" in err) == (2, True)
 
 
 def test_another_text_than_before_is_refused(server, atat):
@@ -361,6 +424,7 @@ def test_a_data_set_is_written_as_the_corpus_reads_it(atat):
     assert Path("text/last.txt").exists()
     Path("mine.toml").write_text(HEAD + parts.replace('"train[-2:]"', "later"))
     Path("text/last.txt").unlink()
+    Path("text/mine.source.json").unlink()
     code, _, err = atat("data", "get", "mine.toml")
     assert (code, "corpus.path: set, split 'later', cannot be read: " in err) == (2, True)
     assert (
@@ -388,6 +452,31 @@ def test_a_data_set_of_the_hub_has_its_commit_recorded(atat, monkeypatch):
     (folder / "wiki.test.tokens").unlink()
     assert atat("data", "get", "wikitext2")[0] == 0
     assert asked[-1] == ("Salesforce/wikitext", "wikitext-2-v1", "a" * 40, "test"), "of the commit of the others"
+
+
+def test_splits_that_are_here_are_taken_and_the_others_are_of_one_commit(atat, monkeypatch):
+    huggingface = pytest.importorskip("atat_zoo.corpora.huggingface")
+    asked, commits = [], iter("ab")
+
+    def rows(corpus, split):
+        asked.append((corpus.revision, split))
+        if len(asked) == 2:
+            raise UserError("the network is gone")
+        yield {"text": split}
+
+    monkeypatch.setattr(huggingface.HuggingFaceCorpus, "rows", rows)
+    monkeypatch.setattr("atat_zoo.corpora.getting._commit", lambda *_: next(commits) * 40)
+    folder = Path("corpora/wikitext-2")
+    folder.mkdir(parents=True)
+    (folder / "wiki.train.tokens").write_text("ours\n")
+    assert "the network is gone" in atat("data", "get", "wikitext2")[2]
+    assert atat("data", "get", "wikitext2")[0] == 0
+    assert [commit for commit, _ in asked] == ["a" * 40] * 3
+    assert asked[1] == asked[2] != asked[0], "it goes on with the next split"
+    assert (folder / "wiki.train.tokens").read_text() == "ours\n"
+    (folder / "wikitext2.source.json").unlink()
+    code, _, err = atat("data", "get", "wikitext2")
+    assert (code, err, next(commits)) == (0, "", "b"), "nobody asked for a commit"
 
 
 def test_a_data_set_that_cannot_be_reached(atat, monkeypatch):
