@@ -127,10 +127,24 @@ def _changed(root):
     (root / "bad.source.json").write_text(json.dumps({"date": "2026-01-31", "from": [], **then}))
 
 
-def _escaping(root):
+def _unfinished(root):
+    mark = {"date": "2026-01-31", "from": [], "files": {}, "source": {"text.txt": {"url": "https://host/ours.txt"}}}
+    (root / ".ours.source.part").write_text(json.dumps(mark | {"command": "atat data get ours.toml", "folder": "."}))
+
+
+def _other_source(root):
+    then = {"source": {"text.txt": {"url": "https://host/theirs.txt"}}}
+    (root / "bad.source.json").write_text(json.dumps({"date": "2026-01-31", "from": [], "files": {}} | then))
+
+
+def _archive(root, *names):
+    """Write an archive as it is kept after it was fetched."""
+    from atat_zoo.data.remote import file_name
+
     (root / "corpora" / "ours").mkdir(parents=True)
-    with tarfile.open(root / "corpora" / "ours" / "ours.tar", "w") as tar:
-        tar.add(root / "text.txt", "../../../text.txt")
+    with tarfile.open(root / "corpora" / "ours" / file_name("https://host/ours.tar"), "w") as tar:
+        for name in names:
+            tar.add(root / "text.txt", name)
 
 
 def _huge_id(root):
@@ -293,7 +307,10 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "A WebDataset that is cut off": _cut_webdataset,
     "An encrypted archive": _encrypted,
     "A text that was changed since it was fetched": _changed,
-    "A text with a file outside of its archive": _escaping,
+    "A text whose recipe was changed since it was fetched": _other_source,
+    "A text that was not fetched to its end": _unfinished,
+    "A text with a file outside of its archive": lambda root: _archive(root, "../../../text.txt"),
+    "A text of which two files have one name": lambda root: _archive(root, "train/text.txt", "test/text.txt"),
     "A tokenizer with one huge id": _huge_id,
     "A manifest that claims more than its shards hold": _claim,
     "A truncated shard": _truncate,

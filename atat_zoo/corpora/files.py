@@ -14,6 +14,7 @@ from atat_zoo.corpora.boundaries import Boundary
 from atat_zoo.corpora.detokenizers import Detokenizer
 from atat_zoo.corpora.documents import documents, package, suffix, text_in
 from atat_zoo.corpora.held_out import Divided
+from atat_zoo.corpora.unfinished import refuse_unfinished
 from atat_zoo.data import Split
 from atat_zoo.data.digests import Stamps, fingerprint_of, stamps_of
 from atat_zoo.errors import UserError, nearest
@@ -153,5 +154,6 @@ class FilesCorpus(NamedFiles):
     @override
     def expand(self, patterns: tuple[str, ...], key: str) -> list[Path]:
         remedy = self.source or "name files that are there: a path is taken from the folder in which atat is started"
-        found = (path for pattern in patterns for path in matching(pattern, _SUFFIXES, key, remedy))
-        return list(dict.fromkeys(found))
+        found = dict.fromkeys(path for pattern in patterns for path in matching(pattern, _SUFFIXES, key, remedy))
+        refuse_unfinished(found, key)
+        return list(found)

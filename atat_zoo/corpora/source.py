@@ -6,6 +6,7 @@ kept as they are or unpacked, or a data set of the Hugging Face hub, whose split
 
 import itertools
 import os
+import re
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -32,6 +33,10 @@ class SourceFile:
     def __attrs_post_init__(self) -> None:
         if (self.to is None) == (not self.members):
             raise ValueError("has to have either `to` or, for an archive, `members`")
+        if self.sha256 is not None:
+            if not re.fullmatch("[0-9a-fA-F]{64}", self.sha256):
+                raise ValueError(f"sha256 has to be 64 hexadecimal digits, not {self.sha256!r}")
+            object.__setattr__(self, "sha256", self.sha256.lower())  # as they are computed
 
 
 @component_base
@@ -54,6 +59,8 @@ class TextSource:
     def __attrs_post_init__(self) -> None:
         if (self.hub is None) == (not self.files) or (self.hub is None) != (not self.splits):
             raise ValueError("has to have either `files`, or `hub` and `splits`")
+        if len({*self.splits.values()}) < len(self.splits):
+            raise ValueError("splits: two of them are for one file; name another")
 
 
 class CorpusRecipe(NamedTuple):

@@ -50,11 +50,11 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class _FailedError(Exception):
-    """Nothing, or the wrong thing, came from an address; `final` if another attempt would bring no other."""
+    """Nothing came from an address, or another file than should; `final` if another attempt would change nothing."""
 
-    def __init__(self, reason: str, final: bool = False) -> None:
+    def __init__(self, reason: str, final: bool = False, other: bool = False) -> None:
         super().__init__(reason)
-        self.final = final
+        self.final, self.other = final, other
 
 
 @attrs.frozen(kw_only=True)
@@ -170,13 +170,18 @@ class Origin:
         return f"{self.path.rstrip('/')}/{name}"
 
 
+def file_name(address: str) -> str:
+    """Return a name for the file of an address, which no other address has: two may end in `data.zip`."""
+    name = re.sub(r"[^\w.-]", "_", re.sub(r"[?#].*", "", address).rpartition("/")[2])[-100:]
+    return f"{hashlib.sha256(address.encode()).hexdigest()[:16]}-{name}"
+
+
 def fetched(address: str, folder: Path, retries: int, timeout: float, key: str) -> Path:
     """Return the file that an address has, in a folder; what is there already is not asked for again.
 
     `key`, as `corpus.train`, names the address in messages.
     """
-    name = re.sub(r"[^\w.-]", "_", re.sub(r"[?#].*", "", address).rpartition("/")[2])[-100:]
-    path = folder / f"{hashlib.sha256(address.encode()).hexdigest()[:16]}-{name}"
+    path = folder / file_name(address)
     if path.is_file():
         return path
     with _writing(str(folder)):
@@ -184,7 +189,7 @@ def fetched(address: str, folder: Path, retries: int, timeout: float, key: str) 
         with locked(folder / "lock", lambda _: None):
             if not path.is_file():
                 clean(folder)
-                download(address, path, retries, timeout, key, name=name)
+                download(address, path, retries, timeout, key, name=path.name.partition("-")[2])
     return path
 
 
@@ -196,25 +201,29 @@ def download(
     key: str,
     mend: str | None = None,
     *,
+    other: str | None = None,
     name: str | None = None,
     size: int | None = None,
     sha256: str | None = None,
-) -> None:
-    """Fetch the file that an address has, whole or not at all; of a size in bytes and a SHA-256, where they are known.
+) -> str:
+    """Fetch the file that an address has, whole or not at all, and return its SHA-256.
 
-    `key`, as `corpus.train`, names the address in messages.
+    It has to be of that size in bytes and that SHA-256 in lower-case hexadecimal, where they are known. `key`, as
+    `corpus.train`, names the address in messages.
 
     Raises:
-        UserError: that the path, or `name`, cannot be fetched, with the reason and what mends it.
+        UserError: that the path, or `name`, cannot be fetched, with the reason and what mends it: `mend`, or `other`
+            where another file came.
     """
     _refuse_commands(address, key=key)
     with replacing(path) as beside, beside.open("wb") as file:
         try:
-            _first_of([address], file, sys.maxsize if size is None else size, sha256, retries, timeout)
+            found = _first_of([address], file, sys.maxsize if size is None else size, sha256, retries, timeout)
             if size is not None and file.tell() != size:
-                raise _FailedError(f"{address}: it has {file.tell():,} bytes, and should have {size:,}")
+                raise _FailedError(f"{address}: it has {file.tell():,} bytes, and should have {size:,}", other=True)
         except _FailedError as error:
-            raise _not_fetched(name or str(path), error, f"{key} is", mend) from None
+            raise _not_fetched(name or str(path), error, f"{key} is", mend, other) from None
+    return found
 
 
 def expanded(text: str, key: str) -> list[str]:
@@ -299,39 +308,54 @@ def _refuse_commands(*addresses: str, key: str = "corpus.tars") -> None:
 
 def _first_of(
     addresses: list[str], into: IO[bytes], most: int, sha256: str | None, retries: int, timeout: float
-) -> None:
-    """Copy what the first address has that can be read, or that can be read later; raise a `_FailedError` if none."""
+) -> str:
+    """Copy what the first address has that can be read, or that can be read later, and return its SHA-256.
+
+    Raises:
+        _FailedError: if none can.
+    """
     failures: dict[str, _FailedError] = {}
     for attempt in range(retries + 1):
         for address in addresses:
             try:
                 return _copy(address, into, most, sha256, timeout)
             except _FailedError as error:
+                # Once, another file may be a fault on the way.
+                error.final |= error.other and address in failures and failures[address].other
                 failures[address] = error
         addresses = [address for address in addresses if not failures[address].final]
         if addresses and attempt < retries:
             time.sleep(min(_LONGEST, _PAUSE * 2**attempt))
-    raise _FailedError("; ".join(f"{address}: {clip(reason)}" for address, reason in failures.items()))
+    told = "; ".join(f"{address}: {clip(reason)}" for address, reason in failures.items())
+    raise _FailedError(told, other=all(failure.other for failure in failures.values()))
 
 
-def _not_fetched(name: str, error: _FailedError, right: str, mend: str | None = None) -> UserError:
+def _not_fetched(
+    name: str, error: _FailedError, right: str, mend: str | None = None, other: str | None = None
+) -> UserError:
+    if error.other:
+        return UserError(f"{name} cannot be fetched ({error}); {other or 'put the file of the manifest there again'}")
     slow = "raise corpus.retries if the other side is slow, then run the same command again"
     return UserError(f"{name} cannot be fetched ({error}); {mend or f'see whether {right} right and {slow}'}")
 
 
-def _copy(address: str, into: IO[bytes], most: int, sha256: str | None, timeout: float) -> None:
-    """Copy what an address has to a file, from its beginning; until it is complete, the file keeps its size."""
+def _copy(address: str, into: IO[bytes], most: int, sha256: str | None, timeout: float) -> str:
+    """Copy what an address has to a file, from its beginning, and return its SHA-256.
+
+    Until it is complete, the file keeps its size.
+    """
     into.seek(0)
     digest = hashlib.sha256()
     for block in _blocks(address, timeout):
         most -= len(block)
         if most < 0:
-            raise _FailedError("it is larger than it should be")
+            raise _FailedError("it is larger than it should be", other=True)
         digest.update(block)
         into.write(block)
     if sha256 is not None and digest.hexdigest() != sha256:
-        raise _FailedError(f"its SHA-256 is {digest.hexdigest()}, and should be {sha256}")
+        raise _FailedError(f"its SHA-256 is {digest.hexdigest()}, and should be {sha256}", other=True)
     into.truncate()
+    return digest.hexdigest()
 
 
 def _blocks(address: str, timeout: float) -> Iterator[bytes]:

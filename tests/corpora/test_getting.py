@@ -13,6 +13,7 @@ import pytest
 
 from atat_zoo.corpora import source
 from atat_zoo.corpora.files import FilesCorpus
+from atat_zoo.data.remote import file_name
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load, recipe, recipes
 from tests import forked
@@ -57,11 +58,11 @@ def both(server):
 
 
 def here():
-    """Return the files that there are, without the lock."""
+    """Return the files that there are, without the lock and the mark of what is unfinished."""
     return {
         str(path): path.read_bytes()
         for path in Path().rglob("*")
-        if path.is_file() and path.suffix not in (".toml", ".lock")
+        if path.is_file() and path.suffix not in (".toml", ".lock") and not path.match(".*.source.part")
     }
 
 
@@ -111,6 +112,17 @@ def test_what_cannot_be_fetched_leaves_nothing_and_is_named_with_its_place(serve
     assert here() == {}
 
 
+@pytest.mark.parametrize("rest", [f"sha256 = '{'0' * 64}'", "bytes = 55_999"])
+def test_another_file_than_the_recipe_names_is_fetched_twice_at_most(server, atat, rest):
+    code, _, err = atat("data", "get", write(server, ("a.txt", f'to = "text/a.txt"\n{rest}')))
+    assert (code, "network" in err, server.asked) == (2, False, ["a.txt"] * 2)
+    assert "; correct its bytes and sha256 in source.files if its owner has another file by now, or put it" in err
+    server.faults["a.txt"].append("corrupt")
+    digest = hashlib.sha256(TEXT).hexdigest().upper()
+    assert atat("data", "get", write(server, ("a.txt", f'to = "text/a.txt"\nsha256 = "{digest}"')))[0] == 0
+    assert server.asked == ["a.txt"] * 4
+
+
 def test_what_one_puts_there_is_taken_if_it_is_the_file(server, atat):
     made = write(server, ("a.txt", f'to = "text/a.txt"\nsha256 = "{hashlib.sha256(TEXT).hexdigest()}"'))
     Path("text").mkdir()
@@ -134,6 +146,69 @@ def test_after_an_interruption_what_is_missing_is_fetched(server, atat, work):
     found = here()
     assert found.keys() == {"text/a.txt", "text/b.txt", "text/mine.source.json"}
     assert found["text/b.txt"] == TEXT[::-1]
+
+
+def test_what_is_not_complete_is_not_read(server, atat):
+    archive(server.folder / "all.tar.gz", {"0": os.urandom(50_000), "1": os.urandom(50_000)})
+    whole = (server.folder / "all.tar.gz").read_bytes()
+    (server.folder / "all.tar.gz").write_bytes(whole[:-20_000])
+    members = "[source.files.members]\n'0' = 'text/0.txt'\n'1' = 'text/packed/'"
+    write(server, ("{a,b}.txt", 'to = "text/{a,b}.txt"'), ("all.tar.gz", members))
+    server.faults["b.txt"].append("404")
+    refused = r"^corpus.train: text/a.txt is of a corpus that was not fetched to its end; run `atat data get mine.toml`"
+    for missing in ("b.txt cannot be fetched", "cannot be unpacked"):
+        assert missing in atat("data", "get", "mine.toml")[2]
+        for named in ("text/*.txt", "text", "text/a.txt"):
+            with pytest.raises(UserError, match=refused):
+                FilesCorpus(train=(named,)).files()
+    Path(kept(server, "all.tar.gz")).write_bytes(whole)
+    Path("text/packed").mkdir(exist_ok=True)
+    for name in ("packed/1", "other.txt"):
+        Path("text", name).write_bytes(b"")
+    with pytest.raises(UserError, match=r"text/packed/1 is of a corpus that was not fetched"):
+        FilesCorpus(train=("text/packed/*",)).files()
+    assert FilesCorpus(train=("text/other.txt",)).files(), "which is none of its files"
+    assert atat("data", "get", "mine.toml")[0] == 0
+    assert len(FilesCorpus(train=("text/*.txt", "text/packed/*")).files()["train"]) == 5
+    Path("text/.mine.source.part").write_text("{}")
+    with pytest.raises(UserError, match=r"text/.mine.source.part is damaged; delete it"):
+        FilesCorpus(train=("text",)).files()
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "told"),
+    [
+        ("a.txt", "b.txt", "of text/a.txt, url was '{0}/a.txt' on "),
+        ('to = "text/a.txt"', f'to = "text/a.txt"\nsha256 = "{"0" * 64}"', "of text/a.txt, sha256 was '"),
+        ('column = "x"', 'column = "y"', "of text/rows.jsonl, column was 'x' on "),
+        ('column = "x"', "", "of text/rows.jsonl, column was 'x' on "),
+        ("rows.zip", "{rows,more}.zip", "of text/rows.jsonl, url was '{0}/rows.zip' on "),
+        ("'*' =", "'r*' =", "of text/rows.jsonl, member was '*' on "),
+    ],
+)
+def test_a_recipe_that_names_another_source_than_before_is_refused(server, atat, was, now, told):
+    archive(server.folder / "rows.zip", {"rows": b'{"x": "1"}\n'})
+    files = ("a.txt", 'to = "text/a.txt"'), ("rows.zip", "[source.files.members]\n'*' = 'text/rows.jsonl'")
+    made = Path(write(server, *files, source='column = "x"'))
+    assert atat("data", "get", "mine.toml")[0] == 0
+    before = here()
+    text = made.read_text()
+    made.write_text(text.replace(was, now, 1))
+    code, _, err = atat("data", "get", "mine.toml")
+    assert (code, here()) == (2, before)
+    assert err.startswith(f"error: source: {told.format(server.address)}")
+    assert "text/mine.source.json, and run `atat data get mine.toml` again\n" in err
+    made.write_text(text)
+    assert atat("data", "get", "mine.toml")[0] == 0
+
+
+def test_a_recipe_that_is_changed_before_all_is_fetched(server, atat):
+    server.faults["b.txt"].append("404")
+    assert atat("data", "get", both(server))[0] == 2
+    (server.folder / "c.txt").write_bytes(b"other")
+    write(server, ("{c,b}.txt", 'to = "text/{a,b}.txt"'))
+    code, _, err = atat("data", "get", "mine.toml")
+    assert (code, "; delete text/a.txt and text/.mine.source.part, and run" in err) == (2, True)
 
 
 def test_another_text_than_before_is_refused(server, atat):
@@ -191,8 +266,14 @@ def test_two_processes_at_once_fetch_once(server, work):
 # Archives
 
 
+def kept(server, name):
+    """Return where an archive is until it is unpacked."""
+    return f"text/{file_name(f'{server.address}/{name}')}"
+
+
 def archive(path, members):
     """Write a zip or a tar."""
+    path.parent.mkdir(exist_ok=True)
     if path.suffix == ".zip":
         with zipfile.ZipFile(path, "w") as packed:
             for name, content in members.items():
@@ -219,6 +300,56 @@ def test_the_members_of_an_archive(server, atat, ending):
     assert record["from"][0]["sha256"] == hashlib.sha256((server.folder / f"all.{ending}").read_bytes()).hexdigest()
 
 
+def test_archives_of_one_name(server, atat):
+    for split in ("train", "test"):
+        archive(server.folder / split / "data.zip", {"a.txt": split.encode(), "b.txt": b"b"})
+    members = [
+        (f"{split}/data.zip", f"[source.files.members]\n'{name}.txt' = 'text/{split}-{name}.txt'")
+        for split, name in (("train", "a"), ("test", "a"), ("test", "b"))
+    ]
+    code, _, err = atat("data", "get", write(server, *members))
+    assert (code, err) == (0, "")
+    found = here()
+    del found["text/mine.source.json"]
+    assert found == {"text/train-a.txt": b"train", "text/test-a.txt": b"test", "text/test-b.txt": b"b"}
+    assert server.asked == ["train/data.zip", "test/data.zip"], "of which two entries take members"
+
+
+@pytest.mark.parametrize("one_archive", [True, False])
+def test_two_members_for_one_file_are_refused(server, atat, one_archive):
+    packed = (
+        [{"train/a.txt": b"1", "test/a.txt": b"2"}] if one_archive else [{"train/a.txt": b"1"}, {"test/a.txt": b"2"}]
+    )
+    for number, content in enumerate(packed):
+        archive(server.folder / f"{number}.zip", content)
+    files = [(f"{number}.zip", "[source.files.members]\n'*.txt' = 'text/'") for number in range(len(packed))]
+    code, _, err = atat("data", "get", write(server, *files))
+    assert code == 2
+    last = kept(server, f"{len(packed) - 1}.zip")
+    assert err.startswith(
+        f"error: source.files: {last} has a member test/a.txt for text/a.txt, and so is what came before"
+    )
+    assert not Path("text/mine.source.json").exists()
+
+
+def test_two_addresses_for_one_file_are_refused(server, atat):
+    code, _, err = atat("data", "get", write(server, *((name, 'to = "text/a.txt"') for name in ("a.txt", "b.txt"))))
+    assert code == 2
+    assert f"source.files: {server.address}/b.txt is for text/a.txt, and so is what came before it; name another" in err
+    assert server.asked == ["a.txt"]
+
+
+def test_a_file_is_hashed_once(server, atat, monkeypatch):
+    hashed = []
+    digest = hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda file, name: hashed.append(Path(file.name)) or digest(file, name))
+    assert atat("data", "get", both(server))[0] == 0
+    assert hashed == [], "while they come"
+    Path("text/b.txt").unlink()
+    assert atat("data", "get", "mine.toml")[0] == 0
+    assert hashed == [Path("text/a.txt")]
+
+
 def test_of_json_lines_the_text_alone(server, atat):
     papers = [{"article_text": ["One .", "Two \ud800."], "id": 1}, {"article_text": []}]
     archive(server.folder / "all.zip", {"all/train.txt": "\n".join(map(json.dumps, papers)) + "\n"})
@@ -234,7 +365,8 @@ def test_of_json_lines_the_text_alone(server, atat):
     Path("text/mine.source.json").unlink()
     code, _, err = atat("data", "get", made)
     assert code == 2
-    assert "source.column: text/all.zip, all/train.txt, line 1 has no text in 'article_text'; name another" in err
+    place = f"source.column: {kept(server, 'all.zip')}, all/train.txt, line 1"
+    assert f"{place} has no text in 'article_text'; name another" in err
 
 
 @pytest.mark.parametrize("ending", ["zip", "tar.gz"])
@@ -244,9 +376,9 @@ def test_a_member_outside_of_the_archive_is_refused(server, atat, ending, name):
     code, _, err = atat("data", "get", write(server, (f"all.{ending}", "[source.files.members]\n'*' = 'text/'")))
     assert (code, err) == (
         2,
-        f"error: text/all.{ending} has a member {name}, outside of its folder; do not use this archive\n",
+        f"error: {kept(server, f'all.{ending}')} has a member {name}, outside of its folder; do not use this archive\n",
     )
-    assert here().keys() == {f"text/all.{ending}"}
+    assert here().keys() == {kept(server, f"all.{ending}")}
 
 
 @pytest.mark.parametrize("ending", ["zip", "tar.gz"])
@@ -260,14 +392,14 @@ def test_a_damaged_archive(server, atat, ending, damage):
     path.write_bytes(content[: len(content) // 2] if damage == "cut" else b"" if damage == "none of it" else content)
     code, _, err = atat("data", "get", write(server, (f"all.{ending}", "[source.files.members]\n'*' = 'text/'")))
     assert (code, err.count("\n"), "delete it, and get it again" in err) == (2, 1, True), err
-    assert err.startswith(f"error: text/all.{ending} cannot be unpacked (")
-    assert here().keys() == {f"text/all.{ending}"}, "what was unpacked before may be damaged, too"
+    assert err.startswith(f"error: {kept(server, f'all.{ending}')} cannot be unpacked (")
+    assert here().keys() == {kept(server, f"all.{ending}")}, "what was unpacked before may be damaged, too"
 
 
 def test_a_member_that_is_not_there(server, atat):
     archive(server.folder / "all.zip", {"all/a.txt": b""})
     code, _, err = atat("data", "get", write(server, ("all.zip", "[source.files.members]\n'b.txt' = 'text/b.txt'")))
-    assert (code, "text/all.zip has no member b.txt" in err) == (2, True)
+    assert (code, f"{kept(server, 'all.zip')} has no member b.txt" in err) == (2, True)
 
 
 # Data sets
@@ -292,6 +424,7 @@ def test_a_data_set_is_written_as_the_corpus_reads_it(atat):
     assert Path("text/last.txt").exists()
     Path("mine.toml").write_text(HEAD + parts.replace('"train[-2:]"', "later"))
     Path("text/last.txt").unlink()
+    Path("text/mine.source.json").unlink()
     code, _, err = atat("data", "get", "mine.toml")
     assert (code, "corpus.path: set, split 'later', cannot be read: " in err) == (2, True)
     assert (
@@ -319,6 +452,31 @@ def test_a_data_set_of_the_hub_has_its_commit_recorded(atat, monkeypatch):
     (folder / "wiki.test.tokens").unlink()
     assert atat("data", "get", "wikitext2")[0] == 0
     assert asked[-1] == ("Salesforce/wikitext", "wikitext-2-v1", "a" * 40, "test"), "of the commit of the others"
+
+
+def test_splits_that_are_here_are_taken_and_the_others_are_of_one_commit(atat, monkeypatch):
+    huggingface = pytest.importorskip("atat_zoo.corpora.huggingface")
+    asked, commits = [], iter("ab")
+
+    def rows(corpus, split):
+        asked.append((corpus.revision, split))
+        if len(asked) == 2:
+            raise UserError("the network is gone")
+        yield {"text": split}
+
+    monkeypatch.setattr(huggingface.HuggingFaceCorpus, "rows", rows)
+    monkeypatch.setattr("atat_zoo.corpora.getting._commit", lambda *_: next(commits) * 40)
+    folder = Path("corpora/wikitext-2")
+    folder.mkdir(parents=True)
+    (folder / "wiki.train.tokens").write_text("ours\n")
+    assert "the network is gone" in atat("data", "get", "wikitext2")[2]
+    assert atat("data", "get", "wikitext2")[0] == 0
+    assert [commit for commit, _ in asked] == ["a" * 40] * 3
+    assert asked[1] == asked[2] != asked[0], "it goes on with the next split"
+    assert (folder / "wiki.train.tokens").read_text() == "ours\n"
+    (folder / "wikitext2.source.json").unlink()
+    code, _, err = atat("data", "get", "wikitext2")
+    assert (code, err, next(commits)) == (0, "", "b"), "nobody asked for a commit"
 
 
 def test_a_data_set_that_cannot_be_reached(atat, monkeypatch):
@@ -385,10 +543,18 @@ def test_the_list_says_size_licence_and_citation(atat):
         ("lisence = 'MIT'", "mine.toml: source.lisence: is not a parameter of 'source'; did you mean 'licence'?"),
         ("files = [{url = 'x'}]", "mine.toml: source.files[0]: has to have either `to` or, for an archive, `members`"),
         ("files = [{to = 'x'}]", "mine.toml: source.files[0].url: is missing: its address"),
+        (
+            "files = [{url = 'x', to = 'x', sha256 = 'abc'}]",
+            "mine.toml: source.files[0]: sha256 has to be 64 hexadecimal digits, not 'abc'",
+        ),
         ("files = [{url = 'x', to = '../x'}]", "mine.toml: source: '../x' is not in the working directory"),
         ("files = [{url = 'x', to = '/x'}]", "mine.toml: source: '/x' is not in the working directory"),
         ("hub = 'a/b'\nsplits = {train = '~/x'}", "mine.toml: source: '~/x' is not in the working directory"),
         ("files = [{url = '{a,b}', to = 'x'}]", "mine: source.files: {a,b} is 2 addresses, and x 1"),
+        (
+            "hub = 'a/b'\nsplits = {train = 'x', test = 'x'}",
+            "mine.toml: source: splits: two of them are for one file; name another",
+        ),
         ("files = [{url = 'pipe:touch y', to = 'x'}]", "source.files: pipe:touch y would run a command in a shell"),
     ],
 )

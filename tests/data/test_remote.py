@@ -296,6 +296,7 @@ def test_files_that_do_not_come(server, folder, tmp_path):
         server.faults["train-000001.tar"].extend([fault] * 2)
         told = refusal(server.address, tmp_path / fault)
         assert told.startswith(f"train-000001.tar cannot be fetched ({server.address}/train-000001.tar: its")
+        assert told.endswith("; put the file of the manifest there again") == (fault == "corrupt")
     server.faults["train-000003.tar"].extend(["hang"] * 2)
     assert "train-000003.tar: timed out)" in refusal(server.address, tmp_path / "hang", timeout=0.2)
     assert "No such file" in refusal(f"file://{folder}/nothing", tmp_path)
