@@ -67,7 +67,7 @@ def test_numbers_are_in_order_around_the_arms_own(read):
         ("optimizer.learning_rate", "optimisr.rate", "optimisr: is no key of an experiment"),
         ("1e-3, ", "-1, ", "grid[0].axes.optimizer.learning_rate: 'optimizer.learning_rate=-1' in its overrides: opt"),
         ("[1e-3, 1e-2, 0.1]", "[]", "grid[0]: axes.optimizer.learning_rate has no values; name some"),
-        ("[1e-3, 1e-2, 0.1]", "0.1", "grid[0].axes: expected list of value, got 0.1"),
+        ("[1e-3, 1e-2, 0.1]", "0.1", "grid[0].axes: optimizer.learning_rate: expected list of value, got 0.1 (float)"),
         ("train.steps = [3, 6]\nmasking", "#", "grid[1]: axes is empty; name a key with its values"),
         ('arm = "fast"', 'arm = "fst"', "grid[0].arm: 'fst' is no arm; did you mean 'fast'?"),
         ('["plain"]', '["plan"]', "grid[0].against: 'plan' is no arm; did you mean 'plain'?"),
