@@ -12,7 +12,7 @@ import click
 from atat_zoo.cli.arguments import HELD_OUT, chosen, options, other_text, with_options, with_parts
 from atat_zoo.cli.console import Bars, print_json, printable, table
 from atat_zoo.cli.tasks import evaluate_tasks
-from atat_zoo.errors import UserError
+from atat_zoo.errors import UserError, clip
 from atat_zoo.estimators import require_estimator
 from atat_zoo.experiment import from_table
 from atat_zoo.results import naming
@@ -171,12 +171,11 @@ def _counted(evaluation: Evaluation) -> str:
 @click.argument("more", nargs=-1, type=click.Path(path_type=Path), metavar="")
 @options("step", "split", "sequences", "draws", "sequences_at_once", "mask_seed")
 @click.option("--bands", default=5, show_default=True, type=click.IntRange(1, 100), help="Bands of token frequency.")
+@click.option("--figures", is_flag=True, help="Write figures of it: PDF, SVG and CSV.")
 @click.option(
-    "--figures",
-    is_flag=False,
-    flag_value="",
-    metavar="[FOLDER]",
-    help="Write figures of it: PDF, SVG and CSV; into the run's report/importance when no folder is named.",
+    "--out",
+    type=click.Path(path_type=Path),
+    help="With --figures: their folder; the run's report/importance when absent.",
 )
 @click.option(
     "--with",
@@ -192,7 +191,8 @@ def importance(
     more: tuple[Path, ...],
     step: int | None,
     bands: int,
-    figures: str | None,
+    figures: bool,
+    out: Path | None,
     others: tuple[Path, ...],
     seed: int | None,
     sampler: str | None,
@@ -208,13 +208,16 @@ def importance(
     # Mistakes in these are reported before torch is imported.
     if more and not others:
         raise UserError(f"{more[0]}: one run is analysed; name others behind --with, or leave it out")
-    if figures is None and (others or sampler is not None):
-        raise UserError(f"--{'with' if others else 'sampler'}: belongs to --figures; add that, or leave it out")
+    for flag, value in (("with", others), ("sampler", sampler), ("out", out)):
+        if value not in (None, ()) and not figures:
+            raise UserError(f"--{flag}: belongs to --figures; add that, or leave it out")
+    if out is not None and out.exists() and not out.is_dir():
+        raise UserError(f"--out {clip(out)}: is a file; name a folder")
     how: dict[str, Any] = {"others": (*others, *more)}
     for each in (run, *how["others"]):
         experiment = from_table(RunFolder(each).table(), where=str(each / "resolved.toml"))
-        require_estimator(experiment, each, constant=figures is None)
-    if figures is not None:
+        require_estimator(experiment, each, constant=not figures)
+    if figures:
         from atat_zoo.report import FIGURES, require
         from atat_zoo.report.collect import short_names
 
@@ -228,7 +231,7 @@ def importance(
     spec, seed = with_options(model.experiment.evaluation, given), model.experiment.seed if seed is None else seed
     written: dict[str, Any] = {}
     with Bars(silent=as_json) as bars:
-        if figures is not None:
+        if figures:
             from atat_zoo.report.importance_figures import write
             from atat_zoo.report.importance_tables import Analysis
 
@@ -237,10 +240,12 @@ def importance(
             analysis.check()
         weighed = weigh(model, run, spec, seed=seed, progress=bars.evaluating)
         measured = importance_of_run(model, run, spec, seed=seed, bands=bands, measured=weighed)
-        if figures is not None:
+        if figures:
             tables, said = analysis.tables(weighed)
-            folder = Path(figures) if figures else RunFolder(run).report / "importance"
-            written = {"figures": [str(path) for path in write(tables, folder, model.step)], "notes": said}
+            folder = out or RunFolder(run).report / "importance"
+            # In a folder of the user's own, a file of such a name may be another one.
+            paths = write(tables, folder, model.step, clear=out is None)
+            written = {"figures": [str(path) for path in paths], "notes": said}
     result = measured.to_table()
     if as_json:
         print_json({"run": str(run), **result, **written})

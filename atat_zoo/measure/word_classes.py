@@ -1,7 +1,8 @@
 """The class of a word by its spelling: small lists of English words, capitals, digits. Imports no torch.
 
 A name is a word with a capital that does not begin a sentence; at the beginning a capital tells nothing, and a name
-there counts as a content word, as do all names of a text without capitals.
+there counts as a content word, as do all names of a text without capitals. The full stop of an abbreviation, or of
+an initial, ends no sentence.
 """
 
 import re
@@ -48,23 +49,30 @@ def _first(span: Iterable[int | None]) -> int | None:
 
 def _pieces(text: str) -> Iterator[tuple[int, int, int]]:
     """Yield where each word, number and mark begins and ends, and its class."""
-    begins, last = True, 0  # whether a sentence begins
+    begins, last, before = True, 0, ""  # whether a sentence begins, and what stands before
     for found in _PIECE.finditer(text):
         begin, end = found.span()
         begins |= "\n" in text[last:begin]
         last = end
         if found["mark"]:
             yield begin, end, PUNCTUATION
-            begins = found["mark"] in _ENDS or (begins and found["mark"] in _THROUGH)
-            continue
-        yield begin, end, NUMBER if found["number"] else _of_word(found[0], begins)
-        begins = False
+            ends = found["mark"] in _ENDS and not (found["mark"] == "." and _abbreviated(before))
+            begins = ends or (begins and found["mark"] in _THROUGH)
+        else:
+            yield begin, end, NUMBER if found["number"] else _of_word(found[0], begins)
+            begins = False
+        before = found[0]
+
+
+def _abbreviated(word: str) -> bool:
+    initial = len(word) == 1 and word.isupper() and word != "I"  # which is a pronoun, as a rule
+    return initial or word.lower() in _lists()["abbreviations"]
 
 
 def _of_word(word: str, begins: bool) -> int:
     lists, lower = _lists(), word.lower().replace("’", "'")
     if lower in lists["numbers"]:
         return NUMBER
-    if lower.partition("'")[0] in lists["function"] or lower.endswith("n't"):
+    if not lists["function"].isdisjoint((lower, lower.partition("'")[0])) or lower.endswith("n't"):
         return FUNCTION
     return NAME if word[0].isupper() and not begins else CONTENT

@@ -224,7 +224,7 @@ def convert(value: Any, tp: Any) -> Any:
             raise Mismatch(f"expected {len(kinds)} values, {type_name(tp)}, got {len(value)}")
         return tuple(convert(v, k) for v, k in zip(value, kinds, strict=True))
     if origin is dict and isinstance(value, dict):
-        return {k: convert(v, args[1]) for k, v in value.items()}
+        return {k: _of_key(k, v, args[1]) for k, v in value.items()}
     if tp is float and type(value) in (int, float):
         try:
             number = float(value)
@@ -240,6 +240,13 @@ def convert(value: Any, tp: Any) -> Any:
             raise Mismatch(f"expected text in UTF-8 without NUL characters, got {_show(value)}")
         return value
     raise Mismatch(f"expected {type_name(tp)}, got {_show(value)}")
+
+
+def _of_key(key: str, value: Any, tp: Any) -> Any:
+    try:
+        return convert(value, tp)
+    except Mismatch as error:
+        raise Mismatch(f"{clip(key)}: {error}") from None
 
 
 def _show(value: Any) -> str:

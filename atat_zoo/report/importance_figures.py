@@ -176,16 +176,16 @@ DRAWN: dict[str, Callable[[Sequence[Row]], Figure]] = {
 }
 
 
-def write(tables: Mapping[str, Sequence[Row]], folder: Path, step: int) -> list[Path]:
+def write(tables: Mapping[str, Sequence[Row]], folder: Path, step: int, *, clear: bool) -> list[Path]:
     """Write the figure of each table as PDF and SVG and its rows as CSV; return the files.
 
-    The figures say of which optimizer step they are, which a report reads. Those that an earlier analysis has left in
-    the folder, and this one has no rows for, are deleted.
+    The figures say of which optimizer step they are, which a report reads. With `clear`, those that an earlier analysis
+    has left in the folder, and this one has no rows for, are deleted.
     """
     files: dict[Path, bytes] = {}
     for name, draw in DRAWN.items():
         if name not in tables:
-            for ending in (*FORMATS, "csv"):
+            for ending in (*FORMATS, "csv") if clear else ():
                 (folder / f"{name}.{ending}").unlink(missing_ok=True)
             continue
         with mpl.rc_context(_STYLE):

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import product
 from typing import Any
 
@@ -75,6 +76,7 @@ def _with_grid(study: Study, spec: GridSpec, keys: tuple[str, ...], own: Experim
     """Return the study with the points of these axes, or raise a `UserError` of the first that cannot be trained."""
     arms, seeds = dict(study.arms), dict(study.seeds)
     wider = attrs.evolve(study, arms=arms)  # by the points below
+    others = dict(_trained_beside(study, spec))
     points, trained = list[tuple[tuple[Any, ...], str]](), list[Experiment]()
     for values in product(*(spec.axes[key] for key in keys)):
         set_to = dict(zip(keys, values, strict=True))
@@ -94,6 +96,8 @@ def _with_grid(study: Study, spec: GridSpec, keys: tuple[str, ...], own: Experim
         if experiment == own:
             del arms[name]
             name = spec.arm
+        elif other := next((arm for arm, each in others.items() if _nameless(each) == _nameless(experiment)), None):
+            raise UserError(f"{' '.join(overrides)} trains what the arm {other!r} does; leave one of them out")
         else:
             seeds[name] = spec.seeds or study.seeds[spec.arm]
         points.append((values, name))
@@ -103,6 +107,21 @@ def _with_grid(study: Study, spec: GridSpec, keys: tuple[str, ...], own: Experim
             points.sort(key=lambda point: point[0])
     grid = Grid(arm=spec.arm, keys=keys, points=points)
     return attrs.evolve(wider, seeds=seeds, grids=[*study.grids, grid])
+
+
+def _trained_beside(study: Study, spec: GridSpec) -> Iterator[tuple[str, Experiment]]:
+    """Yield the other arms that have a seed of the points, each with what it trains."""
+    seeds, root = {*(spec.seeds or study.seeds[spec.arm])}, study.chain(spec.arm)[0]
+    for arm in study.arms:
+        # The steps of one are measured, and a sweep chooses for each that has an experiment.
+        follows = arm in study.matched or (study.sweep and study.chain(arm)[0] != root)
+        if arm != spec.arm and not follows and seeds & {*study.seeds[arm]}:
+            with suppress(UserError):  # of which all arms are checked
+                yield arm, study.run(arm, 0).experiment
+
+
+def _nameless(experiment: Experiment) -> Experiment:
+    return attrs.evolve(experiment, name="")  # that of its file, on which nothing depends
 
 
 def in_word(value: Any) -> str:

@@ -15,6 +15,9 @@ F, C, A, N, P = FUNCTION, CONTENT, NAME, NUMBER, PUNCTUATION
         (["The", " Senate", " sat", "."], [F, A, C, P]),
         (["Congress", " sat", ". ", "Congress", " voted"], [C, C, P, C, C]),  # a sentence begins
         (["He", " said", ":", " “", "Congress"], [F, C, P, P, C]),
+        (["Mrs", ".", " Smith", " and", " Dr", " .", " St", ". ", "Clair"], [C, P, A, F, A, P, A, P, A]),  # none does
+        (["of", " J", ".", " Q", ".", " Adams", " and", " I", ". ", "Congress"], [F, A, P, A, P, A, F, F, P, C]),
+        (["the", " Dr", "!", " Congress", " loses", " one", "’s", " way"], [F, A, P, C, C, F, F, C]),
         (["of", " “", "Congress", "”"], [F, P, A, P]),
         (["a", "\n", "Congress"], [F, None, C]),
         (["in", " 17", "90", ",", " 1,000", " men", " of", " the", " 20", "th"], [F, N, N, P, N, C, F, F, N, N]),

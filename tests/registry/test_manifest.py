@@ -127,9 +127,9 @@ LISTED = "[masking.x]\npath = 'a:b'\nsummary = ''\n"
         ("[masking.x]\nsummary = ''", "[masking.x] lacks the key 'path'"),
         ("[masking.x]\npath = 3\nsummary = ''", "[masking.x] path: expected str, got 3 (int); write it again"),
         (f"{LISTED}refs = 'ab'", "[masking.x] refs: expected list of str, got 'ab' (str)"),
-        (f"{LISTED}parameters.y = 4", "parameters: expected table of value, got 4 (int)"),
-        ("[masking]\nx = 3", "[masking]: expected table of value, got 3 (int)"),
-        ("[alias.masking]\nx = [3]", "[alias]: expected str, got a list"),
+        (f"{LISTED}parameters.y = 4", "parameters: y: expected table of value, got 4 (int)"),
+        ("[masking]\nx = 3", "[masking]: x: expected table of value, got 3 (int)"),
+        ("[alias.masking]\nx = [3]", "[alias]: masking: x: expected str, got a list"),
         ("[plugins]\ndisabled = 'example'", "plugins.disabled: expected list of str, got 'example' (str)"),
     ],
 )

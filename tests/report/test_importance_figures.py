@@ -154,7 +154,7 @@ def rows_of(*tokens):
 
 
 def test_what_a_run_has_written_is_drawn_as_it_stands(tmp_path):
-    files = importance_figures.write(rows_of("$x_", *HOSTILE, "\ufffd", ""), tmp_path, 3)
+    files = importance_figures.write(rows_of("$x_", *HOSTILE, "\ufffd", ""), tmp_path, 3, clear=True)
     assert {file.name for file in files} == {f"{name}.{end}" for name in rows_of() for end in ("pdf", "svg", "csv")}
     for name in rows_of():
         svg = ElementTree.parse(tmp_path / f"{name}.svg").getroot()
@@ -167,16 +167,27 @@ def test_what_a_run_has_written_is_drawn_as_it_stands(tmp_path):
 
 
 def test_the_same_rows_are_the_same_files_and_none_of_others_is_left(tmp_path):
-    first = {path.name: path.read_bytes() for path in importance_figures.write(rows_of(), tmp_path, 3)}
-    assert {path.name: path.read_bytes() for path in importance_figures.write(rows_of(), tmp_path, 3)} == first
-    importance_figures.write({"evaluations": rows_of()["evaluations"]}, tmp_path, 3)
+    first = {path.name: path.read_bytes() for path in importance_figures.write(rows_of(), tmp_path, 3, clear=True)}
+    assert {
+        path.name: path.read_bytes() for path in importance_figures.write(rows_of(), tmp_path, 3, clear=True)
+    } == first
+    importance_figures.write({"evaluations": rows_of()["evaluations"]}, tmp_path, 3, clear=True)
     assert {path.name for path in tmp_path.iterdir()} == {f"evaluations.{end}" for end in ("pdf", "svg", "csv")}
+
+
+def test_a_file_of_the_users_own_is_left(run, tmp_path, atat):
+    own = tmp_path / "checkpoints.csv"  # of which a run without checkpoints has no figure
+    own.write_text("mine")
+    code, out, err = atat("importance", "--figures", str(run), "--out", str(tmp_path))
+    assert (code, err) == (0, "")
+    assert f"{tmp_path}: {3 * len(ALWAYS)} files" in out
+    assert own.read_text() == "mine"
 
 
 def test_a_report_shows_them_with_their_step_while_there_is_room(tmp_path, monkeypatch):
     run = make(tmp_path / "run")
     drawn = {name: rows_of()[name] for name in ("rates", "classes", "agreement")}
-    importance_figures.write(drawn, run / "report" / "importance", 450)
+    importance_figures.write(drawn, run / "report" / "importance", 450, clear=True)
     (one,) = collect.collect([run])["runs"]
     assert [(figure["said"].partition(" ")[0], figure["step"]) for figure in one["figures"]] == [
         ("Importance", 450),
@@ -217,6 +228,7 @@ def test_what_cannot_be_analysed_is_refused(root, run, other, atat):
         ([run, "--figures", "--with", plain], f"{plain} has the estimator 'uniform'"),
         ([run, "--with", other], "--with: belongs to --figures; add that, or leave it out"),
         ([run, "--sampler", "ancestral"], "--sampler: belongs to --figures; add that, or leave it out"),
+        ([run, "--out", root / "out"], "--out: belongs to --figures; add that, or leave it out"),
         ([run, other], f"{other}: one run is analysed; name others behind --with, or leave it out"),
         ([run, "--figures", "--with", run], "is named twice; once will do"),
         ([run, "--figures", "--with", other, longer], f"--with {longer}: has other held-out tokens than {run}; name"),
@@ -259,7 +271,7 @@ def test_a_trained_run_has_all_figures_and_the_same_numbers_again(tiny, trained)
     assert len({row["evaluations"] for row in rows["evaluations"]}) > 1
     assert {row["depends_on_rate"] for row in rows["rates"]} == {"False"}
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    text = tiny.atat(*words, "--figures", "elsewhere").stdout
+    text = tiny.atat(*words, "--figures", "--out", "elsewhere").stdout
     assert "elsewhere: 21 files" in text
     assert {path.name: data for path, data in before.items()} == {
         path.name: path.read_bytes() for path in (tiny.root / "elsewhere").iterdir()

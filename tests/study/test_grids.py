@@ -67,12 +67,18 @@ def test_numbers_are_in_order_around_the_arms_own(read):
         ("optimizer.learning_rate", "optimisr.rate", "optimisr: is no key of an experiment"),
         ("1e-3, ", "-1, ", "grid[0].axes.optimizer.learning_rate: 'optimizer.learning_rate=-1' in its overrides: opt"),
         ("[1e-3, 1e-2, 0.1]", "[]", "grid[0]: axes.optimizer.learning_rate has no values; name some"),
-        ("[1e-3, 1e-2, 0.1]", "0.1", "grid[0].axes: expected list of value, got 0.1"),
+        ("[1e-3, 1e-2, 0.1]", "0.1", "grid[0].axes: optimizer.learning_rate: expected list of value, got 0.1 (float)"),
         ("train.steps = [3, 6]\nmasking", "#", "grid[1]: axes is empty; name a key with its values"),
         ('arm = "fast"', 'arm = "fst"', "grid[0].arm: 'fst' is no arm; did you mean 'fast'?"),
         ('["plain"]', '["plan"]', "grid[0].against: 'plan' is no arm; did you mean 'plain'?"),
         ("1e-3, 1e-2", "1e-3, 1e-3", "'fast-optimizer.learning_rate=0.001' would be two arms; rename one"),
         ("train.steps = [3, 6]", "train.steps = [6]", "trains what another value does; name each once"),
+        (
+            "train.steps = [3, 6]",
+            "train.steps = [5, 6]",
+            "masking='uniform' trains what the arm 'five' does; leave one of them",
+        ),
+        ("train.steps = [3, 6]", "train.steps = [4, 6]", "trains what the arm 'plain-4' does; leave one of them out"),
         ("train.steps = [3, 6]", "seed = [3, 6]", "grid[1].axes.seed: the seed is set by seeds; leave it out"),
         ("[[0.9, 0.95]]", f"[{list(range(40))}]", "is too long for a folder; write it as an arm"),
         ("seeds = [19]", "seeds = [20]", "seeds: arms 'plain-train.steps=6-masking=uniform' and 'plain' have none in"),
@@ -87,11 +93,21 @@ def test_a_mistake_in_a_grid_is_a_sentence(read, before, after, said):
     assert before in text
     more = '[sweep]\nseed = 7\npoints = { a = [], b = ["train.steps=9"] }\n' if "sweep" in said else ""
     more += '[arms.timed]\nlike = "fast"\nmatch_seconds = "plain"\n' if "timed" in said else ""
+    more += '[arms.five]\nexperiment = "five.toml"\n' if "five" in said else ""
+    Path("five.toml").write_text('extends = "tiny.toml"\n[train]\nsteps = 5\n')
+    study = STUDY.replace('"tiny.toml"', '"tiny.toml"\nbudgets = [4]') if "plain-4" in said else STUDY
     with pytest.raises(UserError) as caught:
-        read(STUDY + text.replace(before, after) + more)
+        read(study + text.replace(before, after) + more)
     (line,) = str(caught.value).splitlines()
     assert line.startswith("study.toml: ")
     assert said in line
+
+
+def test_a_point_with_other_seeds_or_measured_steps_is_trained_beside_an_arm(read):
+    more = '[arms.other]\nlike = "plain"\noverrides = ["train.steps=6"]\nseeds = [20, 18]\n'
+    more += '[arms.timed]\nlike = "plain"\noverrides = ["train.steps=6"]\nmatch_seconds = "fast"\n'
+    (grid,) = read(STUDY + more + '[grid]\narm = "plain"\nseeds = [19]\naxes.train.steps = [6]\n').grids
+    assert [arm for _, arm in grid.points] == ["plain", "plain-train.steps=6"]
 
 
 def arm_of(*nats):

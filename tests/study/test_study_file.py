@@ -1,11 +1,13 @@
 """The study file: what it means, and what is refused before anything is trained."""
 
 import re
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 
 from atat_zoo.errors import UserError
+from atat_zoo.run.changes import between_models
 from atat_zoo.study import load
 from tests.study.making import STUDY
 
@@ -123,6 +125,18 @@ def test_a_study_and_an_experiment_that_ship_go_by_their_names(read):
     study = read('name = "mine"\nseeds = [1]\nbaseline = "a"\n[arms.a]\nexperiment = "mdlm"\n')
     assert study.folder == Path("runs/mine")
     assert study.run("a", 1).experiment.name == "mdlm"
+
+
+@pytest.mark.parametrize(
+    "file", sorted((Path(__file__).parents[2] / "experiments/studies").glob("*.toml")), ids=lambda file: file.stem
+)
+def test_no_two_arms_that_ship_train_the_same_model(file):
+    study = load(file)
+    runs = [study.run(arm, 0) for arm in study.arms if arm not in study.matched]
+    for one, other in combinations(runs, 2):
+        if set(study.seeds[one.arm]) & set(study.seeds[other.arm]):
+            tables = (run.experiment.to_table() for run in (one, other))
+            assert between_models(*tables), (one.arm, other.arm)
 
 
 def test_a_study_that_is_not_there(atat, tmp_path, monkeypatch):
