@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def cuda_autocast() -> Iterator[None]:
-    """Cast as on a GPU in a `with` block: the inputs of products to bf16, and those of layer norms to float32.
+    """Cast as on a GPU in a `with` block: the inputs of products to bf16, and those of norms and softmax to float32.
 
     CUDA tensors without data would want a driver, which autograd asks for their stream. So the CPU's autocast runs,
-    which casts for products alike and leaves a layer norm as it is; a mode above it casts for that. It raises
-    NotImplementedError at any other function that has bf16 inputs, and a rule on CUDA alone.
+    which casts for products alike and leaves a layer norm as it is, and a softmax from some release of torch on; a mode
+    above it casts for these. It raises NotImplementedError at any other function that has bf16 inputs, and a rule on
+    CUDA alone.
     """
     with torch.autocast("cpu", torch.bfloat16), _Float32():
         yield
@@ -29,7 +30,7 @@ def cuda_autocast() -> Iterator[None]:
 class _Float32(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "").strip("_")
-        if name == "layer_norm":
+        if name in ("layer_norm", "softmax"):
             args = tree_map_only(torch.Tensor, torch.Tensor.float, args)
         elif name in _on_cuda_alone() and any(_is_bf16(value) for value in tree_leaves((args, kwargs))):
             raise NotImplementedError(f"CUDA's autocast has a rule of its own for {name}, which is not imitated here")

@@ -61,6 +61,8 @@ def test_the_small_form_is_interrupted_and_goes_on(tmp_path, monkeypatch):
     assert not [row for row in rows if row[1].startswith(("equal", "≤ 1e")) and row[3:] != ["met"]]
 
 
+# Of which newer releases of torch warn.
+@pytest.mark.filterwarnings("ignore:CUDA is not available:UserWarning")
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:User provided device_type of 'cuda', but CUDA is not available")
 def test_on_a_virtual_gpu(tmp_path, monkeypatch):

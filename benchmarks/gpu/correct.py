@@ -137,7 +137,7 @@ def step(module: Any, batch: Batch, kind: str, precision: str) -> tuple[float, f
         loss = module.loss(batch)["loss"]
     loss.backward()
     squares = [float(weight.grad.double().square().sum()) for weight in module.parameters() if weight.grad is not None]
-    return float(loss), sum(squares) ** 0.5, read
+    return float(loss.detach()), sum(squares) ** 0.5, read
 
 
 def draws(setting: Setting, found: Found) -> None:

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import flex_attention
 
 from atat_zoo.objectives.denoising import DenoisingModule
 from atat_zoo.registry import Context
@@ -51,7 +52,12 @@ def network(case):
 
 @pytest.fixture
 def masks(monkeypatch):
-    """Attend in blocks, and note the masks."""
+    """Attend in blocks, and note the masks; skipped where torch has the gradient of it on a GPU alone."""
+    q = torch.zeros(1, 1, 16, 16, requires_grad=True)
+    try:
+        flex_attention(q, q, q)
+    except NotImplementedError as error:
+        pytest.skip(str(error))
     made = []
     monkeypatch.setattr(DenoisingModule, "attends_in_blocks", lambda module, tokens: True)
 
@@ -68,7 +74,7 @@ def masks(monkeypatch):
 @pytest.mark.parametrize("case", CASES)
 def test_it_is_the_loss_and_the_gradient_by_the_dense_mask(case, request):
     expected, gradient = trained(network(case))
-    made, watched = request.getfixturevalue("masks")
+    made, watched = request.getfixturevalue("masks")  # only now
     found, its = trained(watched(case))
     assert found == pytest.approx(expected, rel=1e-5)
     for name, value in gradient.items():
