@@ -85,14 +85,17 @@ def study(
     report = runner.report(test_again=test_again)
     text = markdown.page(report)
     write_text(loaded.folder / "study.md", text)
-    if page is not None:
+    failed = runner.failed
+    if page is not None and not report["arms"]:
+        failed = failed | {f"--write {page}": "nothing is written there, as no run is finished; train one first"}
+    elif page is not None:
         write_text(page, text)
         write_json(page.with_suffix(".json"), report)
     if as_json:
         print_json(report)
     else:
         click.echo(f"\n{text}")
-    return _failures(runner.failed)
+    return _failures(failed)
 
 
 def _failures(failed: Mapping[str, str]) -> int:

@@ -62,8 +62,8 @@ class StudyRunner:
     def train_nothing(self) -> None:
         """Take the runs as they are; those that are not finished are listed."""
         self.look()
-        unfinished = (run.name for run in in_order(self.runs) if not run.finished)
-        self.failed |= {name: f"is not finished (logs/{name}.txt)" for name in unfinished}
+        unfinished, logs = (run.name for run in in_order(self.runs) if not run.finished), self.study.folder / "logs"
+        self.failed |= {name: f"is not finished ({logs / name}.txt)" for name in unfinished}
 
     def check(self, *, test_again: bool) -> None:
         """Refuse what is wrong with the runs that are there, before anything is trained."""

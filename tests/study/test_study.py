@@ -157,6 +157,17 @@ def test_before_it_begins_nobody_knows_the_time_and_a_wrong_page_is_refused(plac
     assert not place.folder.exists()
 
 
+@pytest.mark.parametrize("more", ["", '[sweep]\nseed = 7\npoints = { a = [], b = ["train.steps=2"] }\n'])
+def test_a_page_is_left_as_it_is_while_no_run_is_finished(place, more):
+    place.write(STUDY + more)
+    (place.root / "page.md").write_text("numbers")
+    (place.root / "page.json").write_text("{}")
+    _, err = place.study("--measure", "--write", "page.md", code=1)
+    assert "error: --write page.md: nothing is written there, as no run is finished; train one first" in err
+    assert ("error: fast-seed19: is not finished (study/logs/fast-seed19.txt)" in err) is not bool(more)
+    assert [(place.root / name).read_text() for name in ("page.md", "page.json")] == ["numbers", "{}"]
+
+
 SWEPT = """
 seeds = [18]
 baseline = "plain"

@@ -99,7 +99,7 @@ def test_it_is_trained_by_elements_and_measured_at_the_end(slurm, tmp_path):
     # What did not end well is listed, and nothing is trained for it.
     shutil.rmtree(place.folder / "fast-seed18" / "model")
     _, err = place.study("--measure", code=1)
-    assert "error: fast-seed18: is not finished (logs/fast-seed18.txt)" in err
+    assert "error: fast-seed18: is not finished (study/logs/fast-seed18.txt)" in err
     assert place.trainings() == before
     for words, sentence in (
         (["--element", "3"], "--element 3: the study has 2 trainings; name one of them"),
