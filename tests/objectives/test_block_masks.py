@@ -92,8 +92,6 @@ def test_turns_in_any_order_have_dense_masks_as_each_has_a_shape_of_its_own(mask
     assert all(isinstance(mask, torch.Tensor) for mask in made)
 
 
-# Torch 2.7 makes an autograd.Function itself, and warns of it, when it compiles one.
-@pytest.mark.filterwarnings("ignore:.* should not be instantiated:DeprecationWarning")
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["block", "sets"])
 def test_it_is_compiled_once_whatever_the_masks(case, monkeypatch, masks):
