@@ -43,7 +43,8 @@ def over(
     """Return the mean over runs of a value, with its interval.
 
     Over seeds Student's; over sequences from the mean of the standard errors of the bounds, which is as large as the
-    error of the mean at most: every seed is measured on the same sequences. `relative` if that is a share of the value.
+    error of the mean at most: every seed is measured on the same sequences. The error of a bound by its value is
+    that of the nats per token, in nats; `relative` if the value is in another unit, with an error of the same share.
     """
     values = [value(run) for run in runs]
     if None in values:
@@ -54,7 +55,8 @@ def over(
     bounds = [run["bounds"][run["bound"]] for run in runs]
     if any(bound["value"] is None or bound["stderr"] is None for bound in bounds):
         return None
-    mean, half = statistics.fmean(numbers), half_width() * statistics.fmean(b["stderr"] / b["value"] for b in bounds)
+    errors = [b["stderr"] / b["value"] / (b["nats_per_token"] if relative else 1) for b in bounds]
+    mean, half = statistics.fmean(numbers), half_width() * statistics.fmean(errors)
     half *= mean if relative else 1
     return Interval(value=mean, low=mean - half, high=mean + half)
 

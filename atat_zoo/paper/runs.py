@@ -46,8 +46,9 @@ class KnownRun:
         try:
             wanted = known.experiment()
             there = known.folder.table() if known.folder.exists else {}
-            for key, was, now, free in changes(wanted.to_table(), there) if wanted and there else ():
-                if not free and key != "seed":
+            for change in changes(wanted.to_table(), there) if wanted and there else ():
+                key, was, now, free = change
+                if key != "seed" and (not free or change.of_text or f"{key}.".startswith("init_from.")):
                     values = f"{key} is {clip(repr(now), 60)} there, and {clip(repr(was), 60)} in {row.experiment}"
                     raise CannotShow("rows", f"{row.run} is a run of another experiment: {values}; name its overrides")
         except UserError as error:

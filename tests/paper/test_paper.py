@@ -8,13 +8,16 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo import Zoo
+from atat_zoo import experiment as experiments
 from atat_zoo.errors import UserError
 from atat_zoo.paper import latex
 from atat_zoo.paper.cells import HIGHER, LOWER, Cell, Column, FilledTable, missing
@@ -101,6 +104,7 @@ def test_what_is_committed_is_not_missing_and_the_rest_says_how_it_is_measured(s
     by_table = {what.partition(":")[0]: command for command, found in filled.missing().items() for what in found}
     assert by_table.keys() & {"main", "ablation", "screen", "budgets", "gaps", "steps", "arms"} == set()
     assert by_table.keys() >= {"lm1b", "zero-shot", "glue", "dna", "control", "infilling", "efficiency"}
+    assert by_table["lm1b"].endswith("--split validation")  # its corpus has no test split
     page = (out / "missing.md").read_text(encoding="utf-8")
     assert all(f"`{command}`" in page for command in filled.missing())
 
@@ -134,6 +138,15 @@ def test_a_changed_value_is_in_every_form(place):
     claims = (place.out / "results.tex").read_text(encoding="utf-8")
     assert r"sets\_417 and MDLM cannot be told apart in sets bound against perplexity: $-$1.2~\%" in claims
     assert "autoregressive is lower than MDLM in perplexity" in claims
+
+
+def test_the_interval_of_bits_per_byte_is_as_wide_as_that_of_nats_per_token(place):
+    place.study("sets")
+    place.made(ARMS | {"columns": ["nats_per_token", "bits_per_byte"], "intervals": "sequences"})
+    for row in csv.DictReader(io.StringIO(place.texts("main")[2])):
+        shares = [float(row[f"{key} high"]) / float(row[key]) for key in ("nats_per_token", "bits_per_byte")]
+        assert shares[0] == pytest.approx(shares[1])
+        assert 1.0 < shares[0] < 1.02
 
 
 def test_special_characters_are_escaped(place):
@@ -263,6 +276,16 @@ def test_a_run_of_another_experiment_is_refused(place):
     run = place.run("it", [evaluation(60.0)])
     with pytest.raises(UserError, match="is a run of another experiment"):
         place.made(RUNS | {"rows": [{"experiment": "sets", "run": run}]})
+
+
+@pytest.mark.parametrize(("key", "line"), [("corpus.seed", "seed = 1"), ("init_from", 'init_from = "elsewhere"')])
+def test_a_run_on_other_text_or_from_another_run_is_of_another_experiment(place, key, line):
+    run = place.run("it", [evaluation(60.0)])
+    table = experiments.load("mdlm").to_table()
+    (table["corpus"] if "." in key else table).update(tomllib.loads(line))
+    (place.root / "it" / "resolved.toml").write_text(tomli_w.dumps(table), encoding="utf-8")
+    with pytest.raises(UserError, match=f"another experiment: {key} is"):
+        place.made(RUNS | {"rows": [{"experiment": "mdlm", "run": run}]})
 
 
 TASK = {"data": "tasks", "label": "task", "caption": "Gaps.", "columns": ["price"], "lower": ["price"]}
