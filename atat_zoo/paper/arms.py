@@ -19,6 +19,7 @@ from atat_zoo.paper.cells import (
     exponential,
     missing,
     nothing,
+    of_seeds,
     within,
     words,
 )
@@ -98,6 +99,7 @@ _OF_ARM: dict[str, tuple[str, int, Callable[[Table, str], Cell]]] = {
     "parameters": ("parameters", 0, _cost("parameters", ",.0f")),
 }
 _OF_STUDY = ("difference", "multiplier")
+_ALIKE = ("bound", "steps", "tokens", "parameters")  # whatever the seed
 _SURE = ("value", "nats_per_token", "bits_per_byte", "difference", "multiplier")  # that have an interval
 
 
@@ -158,9 +160,9 @@ def _arm_column(key: str, rows: Rows) -> Column:
         if len(others) > 1:  # a note below says which
             return Column(key=key, heading="difference")
         (row, known), *_ = rows
-        return Column(key=key, heading=f"against {_called(known, known.against(row), rows)}", better=LOWER)
+        return Column(key=key, heading=f"against {_called(known, known.against(row), rows)}", better=LOWER, than=0)
     if key == "multiplier":
-        return Column(key=key, heading="baseline's steps ×", better=HIGHER)
+        return Column(key=key, heading="baseline's steps ×", better=HIGHER, than=1)
     if key == "value":
         bounds = {arm["runs"][0]["bound"] for row, known in rows if (arm := known.arm(row.arm))}
         return Column(key=key, heading=bounds.pop() if len(bounds) == 1 else _OF_ARM[key][0], better=LOWER)
@@ -174,7 +176,12 @@ def _arm_cell(key: str, spec: ArmsTable, row: ArmRow, arm: Table | None, known: 
     if key == "difference":
         return difference(known, row, spec.intervals)
     if key == "multiplier":
-        return _multiplier(known.report, row.arm)
+        return _multiplier(known, row.arm)
+    cell = _of_arm(key, spec, arm, known)
+    return cell if key in _ALIKE else of_seeds(cell, len(arm["runs"]), len(known.study.seeds[row.arm]), known.command)
+
+
+def _of_arm(key: str, spec: ArmsTable, arm: Table, known: KnownStudy) -> Cell:
     if key in _OF_ARM:
         return _OF_ARM[key][2](arm, spec.intervals)
     found = [run.get("metrics", {}).get(key) for run in arm["runs"]]
@@ -200,13 +207,22 @@ def difference(known: KnownStudy, row: ArmRow, intervals: str) -> Cell:
     if "problem" in found:
         return nothing("not comparable")
     table = found["over_seeds"] if intervals == "seeds" else found["sequences"]
-    return change(table) if table else missing(known.command)  # a seed has failed
+    wanted = [seed for seed in known.study.seeds[row.arm] if seed in known.study.seeds[other]]
+    cell = change(table) if table else missing(known.command)
+    return of_seeds(cell, len(found["seeds"]), len(wanted), known.command)
 
 
-def _multiplier(report: Table, arm: str) -> Cell:
-    found = next((each for each in report.get("multipliers") or () if each["arm"] == arm), None)
+def _multiplier(known: KnownStudy, arm: str) -> Cell:
+    every = (known.report or {}).get("multipliers") or ()
+    found = next((each for each in every if each["arm"] == arm), None)
     if found is None:
         return nothing()
+    budgets = known.study.at_budgets(known.study.baseline)
+    wanted = set(known.study.seeds[arm]).intersection(*(known.study.seeds[budget] for budget in budgets))
+    return of_seeds(_multiplied(found), len(found["each"]), len(wanted), known.command)
+
+
+def _multiplied(found: Table) -> Cell:
     if over_seeds := found["over_seeds"]:
         return within(Interval(**over_seeds))
     each = found["each"]

@@ -200,6 +200,29 @@ def test_the_best_is_bold_where_its_interval_lies_apart_from_all_others(ends, be
     assert ("**x**" in table.to_markdown()) == bool(wanted)
 
 
+@pytest.mark.parametrize(
+    ("column", "ends", "bold"),
+    [
+        ({"better": LOWER, "than": 0}, [(-3, -2), (1, 2)], True),
+        ({"better": LOWER, "than": 0}, [(1, 2), (3, 4)], False),
+        ({"better": LOWER, "than": 0}, [(-1, 1), (3, 4)], False),
+        ({"better": HIGHER, "than": 1}, [(1.5, 2), (0.5, 0.8)], True),
+        ({"better": HIGHER, "than": 1}, [(0.8, 0.9), (0.5, 0.7)], False),
+    ],
+)
+def test_what_is_no_better_than_the_baseline_is_not_bold(column, ends, bold):
+    rows = [("r", [Cell(text="x", value=sum(each) / 2, low=each[0], high=each[1])]) for each in ends]
+    table = FilledTable(label="a", caption="b", columns=[Column(key="c", heading="c", **column)], rows=rows)
+    assert table.best() == ({(0, 0)} if bold else set())
+
+
+@pytest.mark.parametrize(("value", "bold"), [(None, True), (60.0, True), (39.6, False), (30.0, False)])
+def test_what_is_cited_may_be_the_best(place, value, bold):
+    place.study("sets")
+    place.made(ARMS, cited=[CITED | ({"column": "value", "value": value} if value else {})])
+    assert ("| autoregressive | **39.5" in place.texts("main")[1]) == bold
+
+
 # What is missing
 
 
@@ -221,6 +244,30 @@ def test_an_arm_that_failed_is_missing(place):
     assert [what for found in filled.missing().values() for what in found] == [
         f"main: sets_417, {column}" for column in ARMS["columns"]
     ]
+
+
+def test_a_seed_that_failed_is_noted_and_missing_and_none_of_its_column_is_bold(place):
+    place.study("sets")
+    place.made(ARMS)
+    assert place.texts("main")[1].count("**") == 2 * 2
+
+    def change(report):
+        report["arms"]["sets_417"]["runs"].pop()
+        report["arms"]["sets"]["runs"] = report["arms"]["sets"]["runs"][:1]
+        for each in report["comparisons"]:
+            each["seeds"] = each["seeds"][: 2 if each["arm"] == "sets_417" else 3]
+
+    place.study("sets", change)
+    filled = place.made(ARMS)
+    (command,) = filled.missing()
+    assert command.startswith("atat study sets ")
+    assert filled.missing()[command] == ["main: sets, value", "main: sets_417, value", "main: sets_417, difference"]
+    markdown = place.texts("main")[1]
+    assert re.search(r"^\| sets \| 1 of 3 seeds \| sets bound \|", markdown, re.MULTILINE)
+    assert re.search(
+        r"^\| sets_417 \| [^|]+\] \(2 of 3 seeds\) \| sets bound \| [^|]+\(2 of 3 ", markdown, re.MULTILINE
+    )
+    assert "**" not in markdown
 
 
 RUNS = {
