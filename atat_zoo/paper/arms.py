@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import attrs
 
@@ -20,6 +21,7 @@ from atat_zoo.paper.cells import (
     missing,
     nothing,
     of_seeds,
+    trained_alike,
     within,
     words,
 )
@@ -125,7 +127,7 @@ def arms_table(wanted: WantedTable, studies: Studies) -> FilledTable:
         cells = [_arm_cell(key, spec, row, arm, known) for key in spec.columns]
         filled.append((row.name or row.arm, cells))
     columns = [_arm_column(key, rows) for key in spec.columns]
-    notes = [legend(spec.intervals), *_compared_with(columns, rows), *_trained(columns, rows)]
+    notes = [legend(spec.intervals), *_compared_with(columns, rows), *trained_alike(spec.columns, _how(rows))]
     return FilledTable(label=spec.label, caption=spec.caption, columns=columns, rows=filled, notes=notes, corner="arm")
 
 
@@ -139,13 +141,10 @@ def _compared_with(columns: Sequence[Column], rows: Rows) -> Iterator[str]:
         yield from (f"The difference is from {other} of: {'; '.join(names)}." for other, names in groups.items())
 
 
-def _trained(columns: Sequence[Column], rows: Rows) -> Iterator[str]:
-    """Say that times and memory are of different machines or of different loads on one."""
-    if any(column.key in ("seconds", "seconds_per_step", "peak_memory") for column in columns):
-        runs = [run for row, known in rows for run in (known.arm(row.arm) or {"runs": ()})["runs"]]
-        how = [[run[key] for key in ("machine", "computed", "trained_with")] for run in runs]
-        if any(each != how[0] for each in how):
-            yield "Not all runs were trained alike: their seconds and memory are not comparable."
+def _how(rows: Rows) -> list[list[Any]]:
+    """Return how each run was trained."""
+    runs = [run for row, known in rows for run in (known.arm(row.arm) or {"runs": ()})["runs"]]
+    return [[run[key] for key in ("machine", "computed", "trained_with")] for run in runs]
 
 
 def _called(known: KnownStudy, arm: str, rows: Rows) -> str:

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import attrs
 
@@ -83,6 +84,13 @@ def change(table: Mapping[str, float | None]) -> Cell:
         return nothing("not finite")
     value, low, high = (float(end or 0) for end in ends)
     return within(Interval(value=value, low=low, high=high), " %", "+")
+
+
+def trained_alike(columns: Sequence[str], how: Sequence[Any]) -> Iterator[str]:
+    """Say that times and memory are of different machines or of different loads on one, if such are shown."""
+    costs = {"seconds", "seconds_per_step", "tokens_per_second", "peak_memory"}
+    if costs & {*columns} and any(each != how[0] for each in how):
+        yield "Not all runs were trained alike: their seconds and memory are not comparable."
 
 
 @attrs.frozen(kw_only=True)

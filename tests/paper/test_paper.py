@@ -136,7 +136,8 @@ def test_a_changed_value_is_in_every_form(place):
     assert r"$-$1.2~\% {[}$-$2.3, +0.1{]}" in tex
     assert rows["MDLM"] == old["MDLM"]
     claims = (place.out / "results.tex").read_text(encoding="utf-8")
-    assert r"sets\_417 and MDLM cannot be told apart in sets bound against perplexity: $-$1.2~\%" in claims
+    assert r"sets\_417 and MDLM cannot be told apart in e to the nats per token (sets bound of one, " in claims
+    assert r"perplexity of the other): $-$1.2~\%" in claims
     assert "autoregressive is lower than MDLM in perplexity" in claims
 
 
@@ -307,6 +308,22 @@ def test_the_last_evaluation_with_the_most_sequences_is_shown(place):
     assert "| it | 60.0 [59.0, 61.0] |" in place.texts("runs")[1]
 
 
+def test_seconds_of_runs_that_were_not_trained_alike_say_so(place):
+    said, rows = "Not all runs were trained alike", []
+    for name in "ab":
+        rows.append({"experiment": "mdlm", "run": place.run(name, [evaluation(60.0)])})
+        here = {"machine": {"processor": name, "cores": 2, "threads": name}, "computes": {"device": "cpu"}}
+        (place.root / name / "environment.json").write_text(json.dumps(here))
+    place.made(RUNS | {"columns": ["value", "tokens_per_second"], "rows": rows})
+    assert said in place.texts("runs")[1]
+    place.made(RUNS | {"columns": ["value"], "rows": rows})
+    assert said not in place.texts("runs")[1]
+    here["machine"] |= {"processor": "a"}  # with another number of threads
+    (place.root / "b" / "environment.json").write_text(json.dumps(here))
+    place.made(RUNS | {"columns": ["tokens_per_second"], "rows": rows})
+    assert said not in place.texts("runs")[1]
+
+
 @pytest.mark.parametrize("other", [{"bytes": 1}, {"seed": 1}])
 def test_runs_on_other_text_are_not_in_one_column(place, other):
     runs = [place.run("a", [evaluation(60.0)]), place.run("b", [evaluation(50.0, **other)])]
@@ -370,6 +387,37 @@ def test_hyper_parameters_are_those_of_the_run_if_it_is_there(place):
     lines = place.texts("keys")[1].splitlines()
     assert lines[2:] == ["| parameter | absent | bell |", "| --- | --- | --- |", "| train.steps | 7 | 450 |", lines[-1]]
     assert lines[-1].endswith("| bell |")
+
+
+GAPS = {"data": "gaps", "study": "sets", "label": "gaps", "caption": "Gaps.", "columns": ["the whole"]}
+GAPS |= {"rows": [{"arm": "mdlm", "name": "MDLM_bound"}, {"arm": "atat", "by": "strided", "name": "ATAT in turns"}]}
+
+
+def test_sentences_call_rows_by_their_names(place):
+    place.study("sets")
+    row = {"arm": "atat", "by": "strided", "name": "ATAT against both"}
+    place.made(GAPS | {"rows": [*GAPS["rows"], *(row | {"against": each} for each in ("bound", "strided"))]})
+    said = (place.out / "results.tex").read_text(encoding="utf-8")
+    assert re.search(r"ATAT in turns .+ MDLM\\_bound in the price of the whole", said)
+    assert re.search(r"ATAT in turns .+ mdlm by the sampler strided in", said)  # of which there is no row
+
+
+def test_what_the_author_has_written_is_kept(place):
+    place.study("sets")
+    place.made(ARMS, cited=[CITED])
+    bibliography, main = place.out / "references.bib", place.out / "main.tex"
+    text = bibliography.read_text(encoding="utf-8")
+    assert "ATAT," not in text
+    mine = text.replace("title = {{arXiv:2406.07524}}", "title = {Mine}") + "@book{own, title = {Own}}\n"
+    bibliography.write_text(mine, encoding="utf-8")
+    main.write_text("mine", encoding="utf-8")
+    filled = fill(load(place.manifest(ARMS, cited=[CITED, CITED | {"source": "arXiv:1901.02860"}])))
+    for _ in range(2):
+        write(filled, place.out)
+        again = bibliography.read_text(encoding="utf-8")
+        assert again.startswith(mine)
+        assert (again.count("{arXiv-2406.07524,"), again.count("{arXiv-1901.02860,")) == (1, 1)
+    assert main.read_text(encoding="utf-8") == "mine"
 
 
 # Figures
