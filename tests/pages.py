@@ -14,6 +14,7 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -52,9 +53,10 @@ def blocks(page):
 
 
 def prepare(folder):
-    """Leave in a folder what the pages begin with: the quickstart's run, corpora, and a folder of stories."""
+    """Leave in a folder what the pages begin with: the quickstart's run, corpora, a folder of stories, and studies."""
     run(["atat", "train", "quickstart", *SMALL], folder)
     fixtures.write_all(folder)
+    shutil.copytree(ROOT / "docs" / "studies", folder / "docs" / "studies")  # as in a checkout
     (folder / "stories").mkdir()
     (folder / "stories" / "all.txt").write_text("\n\n".join(fixtures.sentences(600)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import attrs
 
@@ -19,6 +20,8 @@ from atat_zoo.paper.cells import (
     exponential,
     missing,
     nothing,
+    of_seeds,
+    trained_alike,
     within,
     words,
 )
@@ -43,7 +46,8 @@ def over(
     """Return the mean over runs of a value, with its interval.
 
     Over seeds Student's; over sequences from the mean of the standard errors of the bounds, which is as large as the
-    error of the mean at most: every seed is measured on the same sequences. `relative` if that is a share of the value.
+    error of the mean at most: every seed is measured on the same sequences. The error of a bound by its value is
+    that of the nats per token, in nats; `relative` if the value is in another unit, with an error of the same share.
     """
     values = [value(run) for run in runs]
     if None in values:
@@ -54,7 +58,8 @@ def over(
     bounds = [run["bounds"][run["bound"]] for run in runs]
     if any(bound["value"] is None or bound["stderr"] is None for bound in bounds):
         return None
-    mean, half = statistics.fmean(numbers), half_width() * statistics.fmean(b["stderr"] / b["value"] for b in bounds)
+    errors = [b["stderr"] / b["value"] / (b["nats_per_token"] if relative else 1) for b in bounds]
+    mean, half = statistics.fmean(numbers), half_width() * statistics.fmean(errors)
     half *= mean if relative else 1
     return Interval(value=mean, low=mean - half, high=mean + half)
 
@@ -96,6 +101,7 @@ _OF_ARM: dict[str, tuple[str, int, Callable[[Table, str], Cell]]] = {
     "parameters": ("parameters", 0, _cost("parameters", ",.0f")),
 }
 _OF_STUDY = ("difference", "multiplier")
+_ALIKE = ("bound", "steps", "tokens", "parameters")  # whatever the seed
 _SURE = ("value", "nats_per_token", "bits_per_byte", "difference", "multiplier")  # that have an interval
 
 
@@ -121,7 +127,7 @@ def arms_table(wanted: WantedTable, studies: Studies) -> FilledTable:
         cells = [_arm_cell(key, spec, row, arm, known) for key in spec.columns]
         filled.append((row.name or row.arm, cells))
     columns = [_arm_column(key, rows) for key in spec.columns]
-    notes = [legend(spec.intervals), *_compared_with(columns, rows), *_trained(columns, rows)]
+    notes = [legend(spec.intervals), *_compared_with(columns, rows), *trained_alike(spec.columns, _how(rows))]
     return FilledTable(label=spec.label, caption=spec.caption, columns=columns, rows=filled, notes=notes, corner="arm")
 
 
@@ -135,13 +141,10 @@ def _compared_with(columns: Sequence[Column], rows: Rows) -> Iterator[str]:
         yield from (f"The difference is from {other} of: {'; '.join(names)}." for other, names in groups.items())
 
 
-def _trained(columns: Sequence[Column], rows: Rows) -> Iterator[str]:
-    """Say that times and memory are of different machines or of different loads on one."""
-    if any(column.key in ("seconds", "seconds_per_step", "peak_memory") for column in columns):
-        runs = [run for row, known in rows for run in (known.arm(row.arm) or {"runs": ()})["runs"]]
-        how = [[run[key] for key in ("machine", "computed", "trained_with")] for run in runs]
-        if any(each != how[0] for each in how):
-            yield "Not all runs were trained alike: their seconds and memory are not comparable."
+def _how(rows: Rows) -> list[list[Any]]:
+    """Return how each run was trained."""
+    runs = [run for row, known in rows for run in (known.arm(row.arm) or {"runs": ()})["runs"]]
+    return [[run[key] for key in ("machine", "computed", "trained_with")] for run in runs]
 
 
 def _called(known: KnownStudy, arm: str, rows: Rows) -> str:
@@ -156,9 +159,9 @@ def _arm_column(key: str, rows: Rows) -> Column:
         if len(others) > 1:  # a note below says which
             return Column(key=key, heading="difference")
         (row, known), *_ = rows
-        return Column(key=key, heading=f"against {_called(known, known.against(row), rows)}", better=LOWER)
+        return Column(key=key, heading=f"against {_called(known, known.against(row), rows)}", better=LOWER, than=0)
     if key == "multiplier":
-        return Column(key=key, heading="baseline's steps ×", better=HIGHER)
+        return Column(key=key, heading="baseline's steps ×", better=HIGHER, than=1)
     if key == "value":
         bounds = {arm["runs"][0]["bound"] for row, known in rows if (arm := known.arm(row.arm))}
         return Column(key=key, heading=bounds.pop() if len(bounds) == 1 else _OF_ARM[key][0], better=LOWER)
@@ -172,7 +175,12 @@ def _arm_cell(key: str, spec: ArmsTable, row: ArmRow, arm: Table | None, known: 
     if key == "difference":
         return difference(known, row, spec.intervals)
     if key == "multiplier":
-        return _multiplier(known.report, row.arm)
+        return _multiplier(known, row.arm)
+    cell = _of_arm(key, spec, arm, known)
+    return cell if key in _ALIKE else of_seeds(cell, len(arm["runs"]), len(known.study.seeds[row.arm]), known.command)
+
+
+def _of_arm(key: str, spec: ArmsTable, arm: Table, known: KnownStudy) -> Cell:
     if key in _OF_ARM:
         return _OF_ARM[key][2](arm, spec.intervals)
     found = [run.get("metrics", {}).get(key) for run in arm["runs"]]
@@ -198,13 +206,22 @@ def difference(known: KnownStudy, row: ArmRow, intervals: str) -> Cell:
     if "problem" in found:
         return nothing("not comparable")
     table = found["over_seeds"] if intervals == "seeds" else found["sequences"]
-    return change(table) if table else missing(known.command)  # a seed has failed
+    wanted = [seed for seed in known.study.seeds[row.arm] if seed in known.study.seeds[other]]
+    cell = change(table) if table else missing(known.command)
+    return of_seeds(cell, len(found["seeds"]), len(wanted), known.command)
 
 
-def _multiplier(report: Table, arm: str) -> Cell:
-    found = next((each for each in report.get("multipliers") or () if each["arm"] == arm), None)
+def _multiplier(known: KnownStudy, arm: str) -> Cell:
+    every = (known.report or {}).get("multipliers") or ()
+    found = next((each for each in every if each["arm"] == arm), None)
     if found is None:
         return nothing()
+    budgets = known.study.at_budgets(known.study.baseline)
+    wanted = set(known.study.seeds[arm]).intersection(*(known.study.seeds[budget] for budget in budgets))
+    return of_seeds(_multiplied(found), len(found["each"]), len(wanted), known.command)
+
+
+def _multiplied(found: Table) -> Cell:
     if over_seeds := found["over_seeds"]:
         return within(Interval(**over_seeds))
     each = found["each"]

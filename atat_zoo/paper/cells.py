@@ -6,10 +6,11 @@ import csv
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import attrs
 
-from atat_zoo.results.format import NONE, cell, interval, markdown
+from atat_zoo.results.format import NONE, cell, interval, markdown, number
 from atat_zoo.results.intervals import Interval, percent
 
 MISSING = "--"
@@ -18,7 +19,7 @@ LOWER, HIGHER = -1, 1  # in which direction a column is better; 0 for neither
 
 @attrs.frozen(kw_only=True)
 class Cell:
-    """A cell; one with a command is missing, and the command fills it."""
+    """A cell; one with a command is missing, or a part of it, and the command fills it."""
 
     text: str
     value: float | str | None = None  # unrounded
@@ -49,6 +50,14 @@ def missing(command: str) -> Cell:
     return Cell(text=MISSING, command=command)
 
 
+def of_seeds(cell: Cell, found: int, wanted: int, command: str) -> Cell:
+    """Return a cell that says so where fewer seeds are finished than wanted; the command trains the others."""
+    if found >= wanted:
+        return cell
+    said = f"{found} of {number(wanted, 'seed')}"
+    return attrs.evolve(cell, text=said if cell.value is None else f"{cell.text} ({said})", command=command)
+
+
 def count(value: float | None, digits: str) -> Cell:
     """Return a number without an interval, with so many digits."""
     return Cell(text=cell(value, digits), value=value)
@@ -77,13 +86,21 @@ def change(table: Mapping[str, float | None]) -> Cell:
     return within(Interval(value=value, low=low, high=high), " %", "+")
 
 
+def trained_alike(columns: Sequence[str], how: Sequence[Any]) -> Iterator[str]:
+    """Say that times and memory are of different machines or of different loads on one, if such are shown."""
+    costs = {"seconds", "seconds_per_step", "tokens_per_second", "peak_memory"}
+    if costs & {*columns} and any(each != how[0] for each in how):
+        yield "Not all runs were trained alike: their seconds and memory are not comparable."
+
+
 @attrs.frozen(kw_only=True)
 class Column:
-    """A column: its key in the manifest, its heading, and in which direction it is better."""
+    """A column: its key in the manifest, its heading, in which direction it is better, and from where on."""
 
     key: str
     heading: str
     better: int = 0
+    than: float | None = None  # the baseline's, which has no cell of its own
 
 
 @attrs.frozen(kw_only=True)
@@ -101,19 +118,22 @@ class FilledTable:
     def best(self) -> set[tuple[int, int]]:
         """Return row and column of the cells whose interval lies apart from all others of their column.
 
-        None of a column in which one is missing, or without an interval: it might be the best.
+        None of a column in which one is missing, or without an interval: it might be the best. What is cited is a
+        point, of a bound too: the true value may be lower still.
         """
         found = set()
         for at, column in enumerate(self.columns):
             cells = [cells[at] for _, cells in self.rows if cells[at].value is not None or cells[at].command]
-            sure = {number: cells[at].sure for number, (_, cells) in enumerate(self.rows) if cells[at].sure}
-            if not column.better or len(sure) < 2 or len(sure) < len(cells):
+            finished = ((row, cells[at].sure) for row, (_, cells) in enumerate(self.rows) if not cells[at].command)
+            sure = {row: interval for row, interval in finished if interval}
+            points = [cells[at].value for *_, cells in self.cited] + [column.than]
+            fixed = [Interval(value=point, low=point, high=point) for point in points if isinstance(point, int | float)]
+            if not column.better or len(sure) < len(cells) or not sure or len(sure) + len(fixed) < 2:
                 continue
-            number, first = max(sure.items(), key=lambda each: column.better * each[1].value)  # type: ignore[union-attr]
-            others = [other for each, other in sure.items() if each != number]
-            assert first is not None
-            if all(_apart(first, other, column.better) for other in others if other):
-                found.add((number, at))
+            row, first = max(sure.items(), key=lambda each: column.better * each[1].value)
+            others = [*fixed, *(other for each, other in sure.items() if each != row)]
+            if all(_apart(first, other, column.better) for other in others):
+                found.add((row, at))
         return found
 
     def missing(self) -> Iterator[tuple[str, str]]:
@@ -126,8 +146,8 @@ class FilledTable:
     def lines(self) -> list[list[str]]:
         """Return every row as text, its name first, the best in Markdown's bold."""
         best, rows = self.best(), []
-        for number, (name, cells) in enumerate(self.rows):
-            shown = [f"**{each.text}**" if (number, at) in best else each.text for at, each in enumerate(cells)]
+        for row, (name, cells) in enumerate(self.rows):
+            shown = [f"**{each.text}**" if (row, at) in best else each.text for at, each in enumerate(cells)]
             rows.append([name, *shown])
         for name, source, cells in self.cited:
             rows.append([f"{name} [{source}]" if source else name, *(each.text for each in cells)])

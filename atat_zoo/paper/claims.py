@@ -30,7 +30,8 @@ def _of_arms(wanted: WantedTable, studies: Studies) -> Iterator[str]:
             continue
         of_other = known.arm(other)
         theirs = of_other["runs"][0]["bound"] if of_other else found["bound"]
-        what = found["bound"] if theirs == found["bound"] else f"{found['bound']} against {theirs}"
+        both = f"e to the nats per token ({found['bound']} of one, {theirs} of the other)"
+        what = found["bound"] if theirs == found["bound"] else both
         table = found["over_seeds"] if spec.intervals == "seeds" else found["sequences"]
         said = _said(
             row.name or row.arm,
@@ -47,6 +48,7 @@ def _of_gaps(wanted: WantedTable, studies: Studies) -> Iterator[str]:
     spec: GapsTable = wanted.spec
     known: KnownStudy = studies.named(spec.study)
     parts = {part["what"]: part["rows"] for part in (known.report or {}).get("gaps") or ()}
+    names = {(row.arm, row.by): row.name for row in wanted.rows if row.against is None and row.name}
     for row in (row for row in wanted.rows if row.against is not None):
         for what in (what for what in spec.columns if what in parts):
             priced = (each for each in parts[what] if each["arm"] == row.arm)
@@ -54,7 +56,8 @@ def _of_gaps(wanted: WantedTable, studies: Studies) -> Iterator[str]:
             found = gap_difference(price, row.against)
             table = found and (found["over_seeds"] if spec.intervals == "seeds" else found["sequences"])
             if table:
-                one, other = _priced(row.arm, row.by), _priced(known.study.baseline, row.against)
+                pairs = (row.arm, row.by), (known.study.baseline, row.against)
+                one, other = (names.get(pair) or _priced(*pair) for pair in pairs)
                 arguments = f"the price of {what}", spec.intervals, len(price["seeds"]), change(table)
                 yield f"{_said(one, other, *arguments)} (study {spec.study})."
 

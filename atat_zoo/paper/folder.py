@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from atat_zoo import experiment as experiments
-from atat_zoo.errors import UserError
+from atat_zoo.errors import UserError, clip
 from atat_zoo.experiment import Experiment
 from atat_zoo.paper import claims, figures, latex
 from atat_zoo.paper.arms import arms_table
@@ -105,6 +105,9 @@ def fill(paper: Paper) -> FilledPaper:
             known = studies.named(spec.study)
             drawn.append(FilledFigure(spec=spec, known=known, points=figures.points(spec, known)))
     paper.refuse(list(dict.fromkeys(problems)))
+    if any(studies_of(paper)) and not paper.results.is_dir():  # else every study would seem to be missing
+        remedy = "name the folder that `atat study --write` fills (in a checkout docs/studies), or make it"
+        paper.refuse([f"results: there is no folder {clip(paper.results)}; {remedy}"])
     if any(figure.drawn for figure in drawn):
         figures.require()
     return FilledPaper(paper=paper, tables=tables, figures=drawn, said=said, sources=_sources(paper, studies, tables))
@@ -141,11 +144,14 @@ def _with_cited(table: FilledTable, cited: tuple[CitedRow, ...]) -> FilledTable:
 
 
 def _sources(paper: Paper, studies: Studies, tables: list[FilledTable]) -> dict[str, list[str]]:
-    """Return the sources of the parts that the paper's experiments use, and of what it cites."""
+    """Return the sources of the parts that the paper's experiments use, and of what it cites.
+
+    One without an address is what the zoo documents itself, of which there is nothing to cite.
+    """
     found: dict[str, list[str]] = {}
 
     def add(source: str, of: str) -> None:
-        if of not in found.setdefault(source, []):
+        if ":" in source and of not in found.setdefault(source, []):
             found[source].append(of)
 
     for made in _experiments(paper, studies):
@@ -170,7 +176,10 @@ def _experiments(paper: Paper, studies: Studies) -> Iterator[Experiment]:
 
 
 def write(filled: FilledPaper, out: Path) -> None:
-    """Write the folder; files of the same names are replaced, others are left as they are."""
+    """Write the folder; files of the same names are replaced, others are left as they are.
+
+    So are main.tex and the entries of references.bib once they are there: they are the author's to complete.
+    """
     paper, files = filled.paper, dict[str, str]()
     for table in filled.tables:
         name = f"tables/{table.label}"
@@ -179,9 +188,12 @@ def write(filled: FilledPaper, out: Path) -> None:
         spec = figure.spec
         files[f"figures/{spec.label}.tex"] = latex.figure(spec.caption, spec.label, figure.drawn, figure.known.command)
     files["results.tex"] = _results(filled)
-    files["references.bib"] = latex.references(filled.sources)
-    labels = [table.label for table in filled.tables]
-    files["main.tex"] = latex.main(paper.title, labels, [figure.spec.label for figure in filled.figures])
+    bibliography = out / "references.bib"
+    written = bibliography.read_text(encoding="utf-8") if bibliography.is_file() else ""
+    files["references.bib"] = latex.references(filled.sources, written)
+    if not (out / "main.tex").is_file():
+        labels = [table.label for table in filled.tables]
+        files["main.tex"] = latex.main(paper.title, labels, [figure.spec.label for figure in filled.figures])
     files["missing.md"] = missing_page(filled)
     for folder in (out / "tables", out / "figures"):
         folder.mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ import math
 import statistics
 
 from atat_zoo.errors import nearest
-from atat_zoo.paper.cells import Cell, Column, FilledTable, change, count, exponential, missing, nothing
+from atat_zoo.paper.cells import Cell, Column, FilledTable, change, count, exponential, missing, nothing, of_seeds
 from atat_zoo.paper.manifest import GapRow, GapsTable, WantedTable
 from atat_zoo.paper.studies import CannotShow, KnownStudy, Studies, Table, legend, seeds_enough
 from atat_zoo.results.intervals import of_mean
@@ -33,6 +33,8 @@ def gaps_table(wanted: WantedTable, studies: Studies) -> FilledTable:
         seeds_enough(spec, row.arm, known, spec.columns)
         priced = [parts[what] if parts and arm else None for what in spec.columns]
         cells = [missing(known.command) if part is None else _gap(row, spec, known, part) for part in priced]
+        if arm:
+            cells = [of_seeds(cell, len(arm["runs"]), len(known.study.seeds[row.arm]), known.command) for cell in cells]
         rows.append((row.name or row.arm, cells))
     columns = [Column(key=what, heading=what) for what in spec.columns]
     notes = [f"e to the nats per token of what is to be written, given the rest. {legend(spec.intervals)}"]

@@ -103,10 +103,12 @@ def main(title: str, tables: Iterable[str], figures: Iterable[str]) -> str:
     )
 
 
-def references(sources: Mapping[str, Sequence[str]]) -> str:
-    """Return references.bib: an entry for each source, with what it is the source of."""
-    entries = []
+def references(sources: Mapping[str, Sequence[str]], written: str = "") -> str:
+    """Return references.bib: what is written, and an entry for each other source, with what it is the source of."""
+    entries, keys = [written] if written else [], set(re.findall(r"@\w+\s*\{\s*([^\s,]+)", written))
     for source, of in sorted(sources.items()):
+        if cite_key(source) in keys:
+            continue
         address = source.removeprefix("doi:")
         fields = {"key": source, "title": f"{{{escape(source)}}}", "note": f"for {escape(', '.join(of))}"}
         if source.startswith("arXiv:"):

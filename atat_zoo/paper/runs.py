@@ -14,7 +14,19 @@ from atat_zoo import experiment as experiments
 from atat_zoo.errors import UserError, clip, nearest
 from atat_zoo.experiment import Experiment
 from atat_zoo.paper.arms import half_width
-from atat_zoo.paper.cells import HIGHER, LOWER, Cell, Column, FilledTable, count, missing, nothing, within, words
+from atat_zoo.paper.cells import (
+    HIGHER,
+    LOWER,
+    Cell,
+    Column,
+    FilledTable,
+    count,
+    missing,
+    nothing,
+    trained_alike,
+    within,
+    words,
+)
 from atat_zoo.paper.manifest import EvaluationsTable, ParametersTable, RunRow, TasksTable, WantedTable
 from atat_zoo.paper.studies import CannotShow
 from atat_zoo.registry.spec import unstructure
@@ -46,8 +58,9 @@ class KnownRun:
         try:
             wanted = known.experiment()
             there = known.folder.table() if known.folder.exists else {}
-            for key, was, now, free in changes(wanted.to_table(), there) if wanted and there else ():
-                if not free and key != "seed":
+            for change in changes(wanted.to_table(), there) if wanted and there else ():
+                key, was, now, free = change
+                if key != "seed" and (not free or change.of_text or f"{key}.".startswith("init_from.")):
                     values = f"{key} is {clip(repr(now), 60)} there, and {clip(repr(was), 60)} in {row.experiment}"
                     raise CannotShow("rows", f"{row.run} is a run of another experiment: {values}; name its overrides")
         except UserError as error:
@@ -133,9 +146,12 @@ def evaluations_table(wanted: WantedTable) -> FilledTable:
         hint, there = nearest(wrong[0], keys), ", ".join(keys)
         raise CannotShow("columns", f"runs have no {wrong[0]!r}{hint} (there are: {there}; add a metric to `metrics`)")
     how = [f"--split {spec.split}", *(f"--metric {shlex.quote(_inline(m))}" for m in wanted.given.get("metrics", ()))]
-    rows = []
+    rows, trained = [], []
     for run, table in zip(runs, found, strict=True):
         past = history(run.folder, experiments.from_table(run.folder.table())) if table else None
+        if past:
+            machine = run.folder.machine()
+            trained.append(([machine.get(key) for key in ("processor", "cores")], past.computed))
         command = run.command(" ".join(how))
         rows.append((run.name, [_evaluated(key, table, past, command) for key in spec.columns]))
     bounds = {title(next(iter(table["bounds"]))) for _, table in measured}
@@ -146,9 +162,8 @@ def evaluations_table(wanted: WantedTable) -> FilledTable:
         if key == "value":
             heading = bounds.pop() if len(bounds) == 1 else "e to the nats per token"
         columns.append(Column(key=key, heading=heading, better=better))
-    return FilledTable(
-        label=spec.label, caption=spec.caption, columns=columns, rows=rows, notes=[_LEGEND], corner="run"
-    )
+    notes = [_LEGEND, *trained_alike(spec.columns, trained)]
+    return FilledTable(label=spec.label, caption=spec.caption, columns=columns, rows=rows, notes=notes, corner="run")
 
 
 def _evaluation(run: KnownRun, split: str) -> Table | None:

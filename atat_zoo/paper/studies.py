@@ -108,9 +108,8 @@ def same_text(known: Sequence[KnownStudy]) -> None:
 
 def seeds_enough(spec: Any, arm: str, known: KnownStudy, columns: Sequence[str]) -> None:
     """Refuse an arm with one seed where intervals are over seeds."""
-    found = known.arm(arm)
-    seeds = len(found["runs"] if found else known.study.seeds[arm])
-    if spec.intervals == "seeds" and columns and seeds < 2:
+    known.arm(arm)  # the study must have it
+    if spec.intervals == "seeds" and columns and len(known.study.seeds[arm]) < 2:
         which = f"the arm {arm!r} of the study {known.study.name!r} has one seed"
         raise CannotShow("intervals", f'{which}, and there is no interval over seeds; take intervals = "sequences"')
 

@@ -142,6 +142,10 @@ class RunFolder:
         """Return the device, precision and ranks that the run began with; empty when they are not known."""
         return self._environment("computes")
 
+    def machine(self) -> dict[str, Any]:
+        """Return the hardware that the run was begun on; empty when it is not known."""
+        return self._environment("machine")
+
     def initial_weights(self) -> str | None:
         """Return the SHA-256 of the weights that the run took from another one, or None when it is not known."""
         return self._environment("init_from").get("sha256")

@@ -14,7 +14,6 @@ from typing import Any
 import attrs
 import torch
 
-from atat_zoo import parsing
 from atat_zoo.results.history import history
 from atat_zoo.results.intervals import LEVEL, RESAMPLES, of_mean, paired, percent
 from atat_zoo.results.naming import exponential, title
@@ -96,17 +95,9 @@ def _run_table(measured: Measured, how: Mapping[str, Any]) -> dict[str, Any]:
         "peak_memory": past.peak_memory,
         "computed": past.computed,
         "trained_with": how.get(run.name, []),
-        "machine": {key: value for key, value in machine_of(run).items() if key in ("processor", "cores")},
+        "machine": {key: value for key, value in run.folder.machine().items() if key in ("processor", "cores")},
         "weights_sha256": measured.weights,
     }
-
-
-def machine_of(run: StudyRun) -> dict[str, Any]:
-    """Return what a run was begun on."""
-    try:
-        return dict(parsing.from_json(parsing.read(run.folder.environment))["machine"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
 
 
 def compare(one: Mapping[int, Measured], other: Mapping[int, Measured]) -> dict[str, Any]:

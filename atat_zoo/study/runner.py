@@ -265,7 +265,7 @@ def total(rows: list[Planned], jobs: int) -> float | None:
 
 def _seconds_per_step(run: StudyRun) -> float | None:
     """Return the recorded time of a step, if this machine has recorded it."""
-    here, there = machine(), results.machine_of(run)
+    here, there = machine(), run.folder.machine()
     if any(here[key] != there.get(key) for key in ("processor", "cores")):
         return None
     past = history(run.folder, run.experiment)

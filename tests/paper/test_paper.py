@@ -8,13 +8,16 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo import Zoo
+from atat_zoo import experiment as experiments
 from atat_zoo.errors import UserError
 from atat_zoo.paper import latex
 from atat_zoo.paper.cells import HIGHER, LOWER, Cell, Column, FilledTable, missing
@@ -101,6 +104,7 @@ def test_what_is_committed_is_not_missing_and_the_rest_says_how_it_is_measured(s
     by_table = {what.partition(":")[0]: command for command, found in filled.missing().items() for what in found}
     assert by_table.keys() & {"main", "ablation", "screen", "budgets", "gaps", "steps", "arms"} == set()
     assert by_table.keys() >= {"lm1b", "zero-shot", "glue", "dna", "control", "infilling", "efficiency"}
+    assert by_table["lm1b"].endswith("--split validation")  # its corpus has no test split
     page = (out / "missing.md").read_text(encoding="utf-8")
     assert all(f"`{command}`" in page for command in filled.missing())
 
@@ -132,8 +136,18 @@ def test_a_changed_value_is_in_every_form(place):
     assert r"$-$1.2~\% {[}$-$2.3, +0.1{]}" in tex
     assert rows["MDLM"] == old["MDLM"]
     claims = (place.out / "results.tex").read_text(encoding="utf-8")
-    assert r"sets\_417 and MDLM cannot be told apart in sets bound against perplexity: $-$1.2~\%" in claims
+    assert r"sets\_417 and MDLM cannot be told apart in e to the nats per token (sets bound of one, " in claims
+    assert r"perplexity of the other): $-$1.2~\%" in claims
     assert "autoregressive is lower than MDLM in perplexity" in claims
+
+
+def test_the_interval_of_bits_per_byte_is_as_wide_as_that_of_nats_per_token(place):
+    place.study("sets")
+    place.made(ARMS | {"columns": ["nats_per_token", "bits_per_byte"], "intervals": "sequences"})
+    for row in csv.DictReader(io.StringIO(place.texts("main")[2])):
+        shares = [float(row[f"{key} high"]) / float(row[key]) for key in ("nats_per_token", "bits_per_byte")]
+        assert shares[0] == pytest.approx(shares[1])
+        assert 1.0 < shares[0] < 1.02
 
 
 def test_special_characters_are_escaped(place):
@@ -187,6 +201,29 @@ def test_the_best_is_bold_where_its_interval_lies_apart_from_all_others(ends, be
     assert ("**x**" in table.to_markdown()) == bool(wanted)
 
 
+@pytest.mark.parametrize(
+    ("column", "ends", "bold"),
+    [
+        ({"better": LOWER, "than": 0}, [(-3, -2), (1, 2)], True),
+        ({"better": LOWER, "than": 0}, [(1, 2), (3, 4)], False),
+        ({"better": LOWER, "than": 0}, [(-1, 1), (3, 4)], False),
+        ({"better": HIGHER, "than": 1}, [(1.5, 2), (0.5, 0.8)], True),
+        ({"better": HIGHER, "than": 1}, [(0.8, 0.9), (0.5, 0.7)], False),
+    ],
+)
+def test_what_is_no_better_than_the_baseline_is_not_bold(column, ends, bold):
+    rows = [("r", [Cell(text="x", value=sum(each) / 2, low=each[0], high=each[1])]) for each in ends]
+    table = FilledTable(label="a", caption="b", columns=[Column(key="c", heading="c", **column)], rows=rows)
+    assert table.best() == ({(0, 0)} if bold else set())
+
+
+@pytest.mark.parametrize(("value", "bold"), [(None, True), (60.0, True), (39.6, False), (30.0, False)])
+def test_what_is_cited_may_be_the_best(place, value, bold):
+    place.study("sets")
+    place.made(ARMS, cited=[CITED | ({"column": "value", "value": value} if value else {})])
+    assert ("| autoregressive | **39.5" in place.texts("main")[1]) == bold
+
+
 # What is missing
 
 
@@ -208,6 +245,30 @@ def test_an_arm_that_failed_is_missing(place):
     assert [what for found in filled.missing().values() for what in found] == [
         f"main: sets_417, {column}" for column in ARMS["columns"]
     ]
+
+
+def test_a_seed_that_failed_is_noted_and_missing_and_none_of_its_column_is_bold(place):
+    place.study("sets")
+    place.made(ARMS)
+    assert place.texts("main")[1].count("**") == 2 * 2
+
+    def change(report):
+        report["arms"]["sets_417"]["runs"].pop()
+        report["arms"]["sets"]["runs"] = report["arms"]["sets"]["runs"][:1]
+        for each in report["comparisons"]:
+            each["seeds"] = each["seeds"][: 2 if each["arm"] == "sets_417" else 3]
+
+    place.study("sets", change)
+    filled = place.made(ARMS)
+    (command,) = filled.missing()
+    assert command.startswith("atat study sets ")
+    assert filled.missing()[command] == ["main: sets, value", "main: sets_417, value", "main: sets_417, difference"]
+    markdown = place.texts("main")[1]
+    assert re.search(r"^\| sets \| 1 of 3 seeds \| sets bound \|", markdown, re.MULTILINE)
+    assert re.search(
+        r"^\| sets_417 \| [^|]+\] \(2 of 3 seeds\) \| sets bound \| [^|]+\(2 of 3 ", markdown, re.MULTILINE
+    )
+    assert "**" not in markdown
 
 
 RUNS = {
@@ -247,6 +308,22 @@ def test_the_last_evaluation_with_the_most_sequences_is_shown(place):
     assert "| it | 60.0 [59.0, 61.0] |" in place.texts("runs")[1]
 
 
+def test_seconds_of_runs_that_were_not_trained_alike_say_so(place):
+    said, rows = "Not all runs were trained alike", []
+    for name in "ab":
+        rows.append({"experiment": "mdlm", "run": place.run(name, [evaluation(60.0)])})
+        here = {"machine": {"processor": name, "cores": 2, "threads": name}, "computes": {"device": "cpu"}}
+        (place.root / name / "environment.json").write_text(json.dumps(here))
+    place.made(RUNS | {"columns": ["value", "tokens_per_second"], "rows": rows})
+    assert said in place.texts("runs")[1]
+    place.made(RUNS | {"columns": ["value"], "rows": rows})
+    assert said not in place.texts("runs")[1]
+    here["machine"] |= {"processor": "a"}  # with another number of threads
+    (place.root / "b" / "environment.json").write_text(json.dumps(here))
+    place.made(RUNS | {"columns": ["tokens_per_second"], "rows": rows})
+    assert said not in place.texts("runs")[1]
+
+
 @pytest.mark.parametrize("other", [{"bytes": 1}, {"seed": 1}])
 def test_runs_on_other_text_are_not_in_one_column(place, other):
     runs = [place.run("a", [evaluation(60.0)]), place.run("b", [evaluation(50.0, **other)])]
@@ -263,6 +340,16 @@ def test_a_run_of_another_experiment_is_refused(place):
     run = place.run("it", [evaluation(60.0)])
     with pytest.raises(UserError, match="is a run of another experiment"):
         place.made(RUNS | {"rows": [{"experiment": "sets", "run": run}]})
+
+
+@pytest.mark.parametrize(("key", "line"), [("corpus.seed", "seed = 1"), ("init_from", 'init_from = "elsewhere"')])
+def test_a_run_on_other_text_or_from_another_run_is_of_another_experiment(place, key, line):
+    run = place.run("it", [evaluation(60.0)])
+    table = experiments.load("mdlm").to_table()
+    (table["corpus"] if "." in key else table).update(tomllib.loads(line))
+    (place.root / "it" / "resolved.toml").write_text(tomli_w.dumps(table), encoding="utf-8")
+    with pytest.raises(UserError, match=f"another experiment: {key} is"):
+        place.made(RUNS | {"rows": [{"experiment": "mdlm", "run": run}]})
 
 
 TASK = {"data": "tasks", "label": "task", "caption": "Gaps.", "columns": ["price"], "lower": ["price"]}
@@ -300,6 +387,37 @@ def test_hyper_parameters_are_those_of_the_run_if_it_is_there(place):
     lines = place.texts("keys")[1].splitlines()
     assert lines[2:] == ["| parameter | absent | bell |", "| --- | --- | --- |", "| train.steps | 7 | 450 |", lines[-1]]
     assert lines[-1].endswith("| bell |")
+
+
+GAPS = {"data": "gaps", "study": "sets", "label": "gaps", "caption": "Gaps.", "columns": ["the whole"]}
+GAPS |= {"rows": [{"arm": "mdlm", "name": "MDLM_bound"}, {"arm": "atat", "by": "strided", "name": "ATAT in turns"}]}
+
+
+def test_sentences_call_rows_by_their_names(place):
+    place.study("sets")
+    row = {"arm": "atat", "by": "strided", "name": "ATAT against both"}
+    place.made(GAPS | {"rows": [*GAPS["rows"], *(row | {"against": each} for each in ("bound", "strided"))]})
+    said = (place.out / "results.tex").read_text(encoding="utf-8")
+    assert re.search(r"ATAT in turns .+ MDLM\\_bound in the price of the whole", said)
+    assert re.search(r"ATAT in turns .+ mdlm by the sampler strided in", said)  # of which there is no row
+
+
+def test_what_the_author_has_written_is_kept(place):
+    place.study("sets")
+    place.made(ARMS, cited=[CITED])
+    bibliography, main = place.out / "references.bib", place.out / "main.tex"
+    text = bibliography.read_text(encoding="utf-8")
+    assert "ATAT," not in text
+    mine = text.replace("title = {{arXiv:2406.07524}}", "title = {Mine}") + "@book{own, title = {Own}}\n"
+    bibliography.write_text(mine, encoding="utf-8")
+    main.write_text("mine", encoding="utf-8")
+    filled = fill(load(place.manifest(ARMS, cited=[CITED, CITED | {"source": "arXiv:1901.02860"}])))
+    for _ in range(2):
+        write(filled, place.out)
+        again = bibliography.read_text(encoding="utf-8")
+        assert again.startswith(mine)
+        assert (again.count("{arXiv-2406.07524,"), again.count("{arXiv-1901.02860,")) == (1, 1)
+    assert main.read_text(encoding="utf-8") == "mine"
 
 
 # Figures
