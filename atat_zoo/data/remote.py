@@ -18,11 +18,8 @@ import io
 import json
 import os
 import re
-import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
@@ -31,30 +28,18 @@ from typing import IO
 import attrs
 
 from atat_zoo.data import SPLITS, manifest
+from atat_zoo.data.addresses import COMMAND, FailedError, copy, refuse_commands
 from atat_zoo.data.manifest import Shard
 from atat_zoo.errors import UserError, clip
 from atat_zoo.run.atomic import clean, replacing, write_bytes
 from atat_zoo.run.locks import locked
 
-ALLOW = "ATAT_ZOO_ALLOW_PIPE"  # set by `atat --allow-pipe`: an experiment file must not run a command by itself
 _NAME = re.compile(rf"(?:{'|'.join(SPLITS)})-\d{{6}}\.tar")
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-_COMMAND = ("pipe:", "|")
-_BLOCK = 1 << 20  # bytes read at once
-_LEAST = 1000  # bytes in a second, below which an answer is given up
 _SMALL = 1 << 28  # bytes of a file that is no shard, at most
 _PAUSE, _LONGEST = 0.5, 30.0  # seconds before a second attempt, twice as long before each further one
 _LOOK = 0.05  # seconds between two looks at what another process is fetching
-_LATER = (408, 425, 429)  # the only answers from 400 to 499 that another attempt may change
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-class _FailedError(Exception):
-    """Nothing came from an address, or another file than should; `final` if another attempt would change nothing."""
-
-    def __init__(self, reason: str, final: bool = False, other: bool = False) -> None:
-        super().__init__(reason)
-        self.final, self.other = final, other
 
 
 @attrs.frozen(kw_only=True)
@@ -70,10 +55,10 @@ class Origin:
 
     def folder(self) -> Path:
         """Return the folder in the cache, with everything but the shards."""
-        if "{" in self.path or "::" in self.path or self.path.startswith(_COMMAND):
+        if "{" in self.path or "::" in self.path or self.path.startswith(COMMAND):
             raise UserError(f"corpus.path: {self.path} is not one folder; name single tar files in corpus.tars")
         for addresses in _expanded(self.tars).values():
-            _refuse_commands(*addresses)
+            refuse_commands(*addresses)
         data = self._small(manifest.FILE)
         contents = manifest.parse(data, self._beside(manifest.FILE), "name another folder in corpus.path")
         key = hashlib.sha256(json.dumps([self.path, self.tars]).encode() + data).hexdigest()[:16]
@@ -163,7 +148,7 @@ class Origin:
         addresses = _expanded(self.tars).get(name, [self._beside(name)])
         try:
             _first_of(addresses, into, most, sha256, self.retries, self.timeout)
-        except _FailedError as error:
+        except FailedError as error:
             raise _not_fetched(name, error, "corpus.path and corpus.tars are") from None
 
     def _beside(self, name: str) -> str:
@@ -215,13 +200,13 @@ def download(
         UserError: that the path, or `name`, cannot be fetched, with the reason and what mends it: `mend`, or `other`
             where another file came.
     """
-    _refuse_commands(address, key=key)
+    refuse_commands(address, key=key)
     with replacing(path) as beside, beside.open("wb") as file:
         try:
             found = _first_of([address], file, sys.maxsize if size is None else size, sha256, retries, timeout)
             if size is not None and file.tell() != size:
-                raise _FailedError(f"{address}: it has {file.tell():,} bytes, and should have {size:,}", other=True)
-        except _FailedError as error:
+                raise FailedError(f"{address}: it has {file.tell():,} bytes, and should have {size:,}", other=True)
+        except FailedError as error:
             raise _not_fetched(name or str(path), error, f"{key} is", mend, other) from None
     return found
 
@@ -238,7 +223,7 @@ def expanded(text: str, key: str) -> list[str]:
 
 def is_address(path: str) -> bool:
     """Return whether a text is an address and no path of a folder."""
-    return bool(_ADDRESS.match(path)) or path.startswith(_COMMAND)
+    return bool(_ADDRESS.match(path)) or path.startswith(COMMAND)
 
 
 def origin_of(folder: Path) -> Origin | None:
@@ -297,29 +282,20 @@ def _expanded(tars: tuple[str, ...]) -> dict[str, list[str]]:
     return addresses_of
 
 
-def _refuse_commands(*addresses: str, key: str = "corpus.tars") -> None:
-    for address in addresses:
-        if address.startswith(_COMMAND) and os.environ.get(ALLOW) != "1":
-            raise UserError(
-                f"{key}: {clip(address)} would run a command in a shell; if you trust it, say so with "
-                f"`atat --allow-pipe …`, or with {ALLOW}=1 in the environment of the launcher"
-            )
-
-
 def _first_of(
     addresses: list[str], into: IO[bytes], most: int, sha256: str | None, retries: int, timeout: float
 ) -> str:
     """Copy what the first address has that can be read, or that can be read later, and return its SHA-256.
 
     Raises:
-        _FailedError: if none can.
+        FailedError: if none can.
     """
-    failures: dict[str, _FailedError] = {}
+    failures: dict[str, FailedError] = {}
     for attempt in range(retries + 1):
         for address in addresses:
             try:
-                return _copy(address, into, most, sha256, timeout)
-            except _FailedError as error:
+                return copy(address, into, most, sha256, timeout)
+            except FailedError as error:
                 # Once, another file may be a fault on the way.
                 error.final |= error.other and address in failures and failures[address].other
                 failures[address] = error
@@ -327,96 +303,13 @@ def _first_of(
         if addresses and attempt < retries:
             time.sleep(min(_LONGEST, _PAUSE * 2**attempt))
     told = "; ".join(f"{address}: {clip(reason)}" for address, reason in failures.items())
-    raise _FailedError(told, other=all(failure.other for failure in failures.values()))
+    raise FailedError(told, other=all(failure.other for failure in failures.values()))
 
 
 def _not_fetched(
-    name: str, error: _FailedError, right: str, mend: str | None = None, other: str | None = None
+    name: str, error: FailedError, right: str, mend: str | None = None, other: str | None = None
 ) -> UserError:
     if error.other:
         return UserError(f"{name} cannot be fetched ({error}); {other or 'put the file of the manifest there again'}")
     slow = "raise corpus.retries if the other side is slow, then run the same command again"
     return UserError(f"{name} cannot be fetched ({error}); {mend or f'see whether {right} right and {slow}'}")
-
-
-def _copy(address: str, into: IO[bytes], most: int, sha256: str | None, timeout: float) -> str:
-    """Copy what an address has to a file, from its beginning, and return its SHA-256.
-
-    Until it is complete, the file keeps its size.
-    """
-    into.seek(0)
-    digest = hashlib.sha256()
-    for block in _blocks(address, timeout):
-        most -= len(block)
-        if most < 0:
-            raise _FailedError("it is larger than it should be", other=True)
-        digest.update(block)
-        into.write(block)
-    if sha256 is not None and digest.hexdigest() != sha256:
-        raise _FailedError(f"its SHA-256 is {digest.hexdigest()}, and should be {sha256}", other=True)
-    into.truncate()
-    return digest.hexdigest()
-
-
-def _blocks(address: str, timeout: float) -> Iterator[bytes]:
-    try:
-        if address.lower().startswith(("http://", "https://")):
-            yield from _answered(address, timeout)
-            return
-        with _source(address, timeout) as file:
-            while block := file.read(_BLOCK):
-                yield block
-    except urllib.error.HTTPError as error:
-        error.close()
-        final = 400 <= error.code < 500 and error.code not in _LATER
-        raise _FailedError(f"HTTP {error.code} {error.reason}", final) from None
-    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        raise _FailedError(error.strerror or type(error).__name__, final=True) from None
-    except UserError:
-        raise
-    except Exception as error:  # every store has its own
-        raise _FailedError(str(error) or type(error).__name__) from None
-
-
-def _answered(address: str, timeout: float) -> Iterator[bytes]:
-    """Yield what comes over HTTP by Python's own library, whose every read has a time limit; a slow one fails, too."""
-    with urllib.request.urlopen(address, timeout=timeout) as answer:
-        remaining, received, since = answer.length, 0, time.monotonic()  # None where no length is announced
-        while remaining != 0 and (block := answer.read1(min(_BLOCK, remaining or _BLOCK))):
-            yield block
-            remaining, received = remaining and remaining - len(block), received + len(block)
-            if remaining != 0 and time.monotonic() - since > timeout:
-                if received < _LEAST * timeout:
-                    raise TimeoutError(f"fewer than {_LEAST:,} bytes of it come in a second")
-                received, since = 0, time.monotonic()
-        if remaining:  # it raises nothing itself
-            raise OSError(f"its last {remaining} bytes are missing")
-
-
-@contextmanager
-def _source(address: str, timeout: float) -> Iterator[IO[bytes]]:
-    """Open an address that is a command, or of a store, which fsspec reads."""
-    _refuse_commands(address)
-    if address.startswith(_COMMAND):
-        command = address.removeprefix("pipe:").removeprefix("|")
-        with subprocess.Popen(command, shell=True, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            try:
-                yield process.stdout
-                if code := process.wait(timeout):
-                    raise OSError(f"the command ends with {code}")
-            finally:
-                process.kill()
-    else:
-        import fsspec
-
-        try:
-            file = fsspec.open(address, "rb")
-        except ImportError as error:
-            package = error.__cause__.name if isinstance(error.__cause__, ImportError) else None
-            install = f"run `pip install {package}`" if package else str(error)
-            raise UserError(f"{address} needs a package that is not installed; {install}") from None
-        except ValueError as error:
-            raise UserError(f"{address} is no address that can be read ({error}); see corpus.path") from None
-        with file as stream:
-            yield stream

@@ -24,7 +24,7 @@ from in_memory import Memory, experiment_of, texts
 
 from atat_zoo.cli import atat
 from atat_zoo.corpora import ShardsCorpus
-from atat_zoo.data import manifest, remote
+from atat_zoo.data import addresses, manifest, remote
 from atat_zoo.data.build import build
 from atat_zoo.data.sequences import held_out
 from atat_zoo.data.shards import ShardRows, read
@@ -226,14 +226,14 @@ def test_a_killed_process_leaves_nothing_to_wait_for(server, tmp_path, monkeypat
 
 
 def test_the_cache_is_not_locked_while_something_is_fetched(folder, in_memory, tmp_path, monkeypatch):
-    copy, fetched = remote._copy, []
+    copy, fetched = remote.copy, []
 
     def free(address, *rest):
         with locked(tmp_path / "lock", pytest.fail):
             fetched.append(address.rpartition("/")[2])
         copy(address, *rest)
 
-    monkeypatch.setattr(remote, "_copy", free)
+    monkeypatch.setattr(remote, "copy", free)
     first_samples(corpus_of(in_memory, tmp_path).built())
     shards = [shard.name for shard in manifest.load(folder).splits["train"].shards]
     assert set(fetched) == {"manifest.json", "tokenizer.json", "counts.npy", *shards}
@@ -306,7 +306,7 @@ def test_files_that_do_not_come(server, folder, tmp_path):
 def test_a_server_that_hardly_answers(server, tmp_path, monkeypatch):
     """Each of its bytes comes in time."""
     seconds = itertools.count()  # one at each look at the clock
-    monkeypatch.setattr(remote, "time", SimpleNamespace(monotonic=lambda: next(seconds), sleep=time.sleep))
+    monkeypatch.setattr(addresses, "time", SimpleNamespace(monotonic=lambda: next(seconds), sleep=time.sleep))
     assert first_samples(corpus_of(server.address, tmp_path / "whole", timeout=9).built(), 1)
     server.faults["train-000000.tar"].extend(["drip"] * 2)
     told = refusal(server.address, tmp_path / "drip", timeout=9)
@@ -360,7 +360,7 @@ def test_addresses_that_are_refused(options, message, tmp_path, monkeypatch):
 def test_commands_run_where_the_person_allows_it(folder, tmp_path, monkeypatch):
     last = len(manifest.load(folder).splits["train"].shards) - 1
     tars = (f"pipe:cat {folder}/train-{{000000..{last:06d}}}.tar",)
-    monkeypatch.setenv(remote.ALLOW, "")
+    monkeypatch.setenv(addresses.ALLOW, "")
     # Nor does it help that the cache says so.
     written = corpus_of(f"file://{folder}", tmp_path)
     origin = written.built() / manifest.ORIGIN

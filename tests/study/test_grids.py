@@ -147,7 +147,7 @@ def test_a_study_with_a_grid_from_its_file_to_its_pages(tmp_path):
     place = Place(tmp_path)
     base = STUDY.replace("seeds = [18, 19]", "seeds = [18]")
     place.write(
-        base + '[grid]\narm = "plain"\naxes.optimizer.learning_rate = [1e-3, 1e-2]\naxes.train.steps = [2, 3]\n'
+        base + '[grid]\narm = "plain"\naxes.optimizer.learning_rate = [1e-3, 3e-3]\naxes.train.steps = [2, 3]\n'
     )
     place.study("--write", "page.md")
     own = place.report()["arms"]["plain"]["runs"][0]["bounds"]["perplexity"]["value"]
