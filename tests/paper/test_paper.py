@@ -445,7 +445,9 @@ def test_a_figure_is_drawn_from_the_results_and_alike_each_time(place):
 
     once = drawn()
     assert drawn() == once
-    assert "One_for_all" in (place.out / "figures" / "arms.svg").read_text(encoding="utf-8")
+    svg = (place.out / "figures" / "arms.svg").read_text(encoding="utf-8")
+    assert "One_for_all" in svg
+    assert set(re.findall(r"font-size: ([\d.]+)px", svg)) == {"6.5", "7"}  # as in the figures of importance
 
     def change(report):
         report["arms"]["mdlm-225"]["runs"][0]["bounds"]["perplexity"]["nats_per_token"] += 0.1
