@@ -1,44 +1,27 @@
-"""Figures of studies with matplotlib: bounds over budgets, over the points of a sweep, and differences of arms.
-
-One style: as wide as a column, with letters that are readable there; the same numbers give the same file.
-"""
+"""Figures of studies with matplotlib: bounds over budgets, over points of a grid or sweep, and differences of arms."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atat_zoo.errors import UserError, nearest
+from atat_zoo.errors import nearest
 from atat_zoo.paper.arms import nats, over
 from atat_zoo.paper.cells import Cell, change, exponential
 from atat_zoo.paper.latex import escape
 from atat_zoo.paper.manifest import FigureSpec
 from atat_zoo.paper.studies import CannotShow, KnownStudy, compared, seeds_enough
+from atat_zoo.report import PALETTE
+from atat_zoo.report.style import STYLE, WIDTH
 from atat_zoo.results.naming import NATS_PER_TOKEN
+from atat_zoo.study.sensitivity import labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-WIDTH = 3.3  # inches of a column
-STYLE: Any = {
-    **{"font.size": 8, "axes.labelsize": 8, "legend.fontsize": 7, "xtick.labelsize": 7, "ytick.labelsize": 7},
-    **{"font.family": "sans-serif", "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6},
-    **{"lines.linewidth": 1.2, "lines.markersize": 3.5, "grid.linewidth": 0.3, "legend.frameon": False},
-    # Text stays text, and the same input gives the same file.
-    **{"pdf.fonttype": 42, "svg.fonttype": "none", "svg.hashsalt": "atat_zoo", "text.parse_math": False},
-}
-# Okabe and Ito's, which colour-blind people tell apart, and marks that are told apart in grey.
-COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-MARKS = "os^Dv<>"
-
-
-def require() -> None:
-    """Raise a `UserError` if matplotlib is not installed."""
-    if find_spec("matplotlib") is None:
-        raise UserError("a figure needs the package matplotlib; install it with `pip install 'atat-zoo[figures]'`")
+MARKS = "os^Dv<>"  # told apart in grey
 
 
 def points(spec: FigureSpec, known: KnownStudy) -> dict[str, Any]:
@@ -74,14 +57,35 @@ def _curve(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str
 
 def _sensitivity(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str, Any]:
     study = known.study
-    if study.sweep is None:
-        raise CannotShow("study", f"{study.name!r} has no [sweep]; name a study with one")
+    if study.sweep is None and not study.grids:
+        raise CannotShow("study", f"{study.name!r} has no [grid] and no [sweep]; name a study with one")
+    varied = list(dict.fromkeys(grid.arm for grid in study.grids)) or list(study.swept)
     for arm in arms:
-        if arm not in study.swept:
-            there = f"(there are: {', '.join(study.swept)})"
-            raise CannotShow("arms", f"no point of the sweep was tried with {arm!r}{nearest(arm, study.swept)} {there}")
+        if arm not in varied:
+            there = f"(there are: {', '.join(varied)})"
+            raise CannotShow("arms", f"nothing is varied with {arm!r}{nearest(arm, varied)} {there}")
+    if study.grids:
+        return _grids(spec, known, arms or varied)
     swept = known.report["sweep"]["arms"] if known.report else {}
     return {arm: swept.get(arm) for arm in arms or study.swept}
+
+
+def _grids(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str, Any]:
+    """Return the points of each grid: label, bound, and whether it is the arm; None for an arm without results."""
+    found: dict[str, Any] = {}
+    for grid in (grid for grid in known.study.grids if grid.arm in arms):
+        panel: list[tuple[str, Cell, bool]] = []
+        for values, name in grid.points:
+            seeds_enough(spec, name, known, ("value",))
+            if (arm := known.arm(name)) is None:
+                found[name] = None
+                continue
+            cell = exponential(over(arm["runs"], nats, False, spec.intervals))
+            if cell.sure:
+                panel.append((", ".join(labels({"values": values})), cell, name == grid.arm))
+        keys = " × ".join(grid.keys)
+        found[keys if len(arms) == 1 else f"{spec.names.get(grid.arm, grid.arm)}: {keys}"] = panel
+    return found
 
 
 def _arms(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str, Cell | None]:
@@ -115,7 +119,7 @@ def draw(spec: FigureSpec, known: KnownStudy, found: dict[str, Any], folder: Pat
 def _empty(height: float) -> Figure:
     from matplotlib.figure import Figure
 
-    return Figure(figsize=(WIDTH, height), layout="constrained")
+    return Figure(figsize=(WIDTH, height))
 
 
 def _errors(cells: Sequence[Cell]) -> tuple[list[float], list[list[float]]]:
@@ -134,7 +138,7 @@ def _draw_curve(spec: FigureSpec, known: KnownStudy, lines: dict[str, list[tuple
     axes: Axes = figure.subplots()
     for number, (arm, found) in enumerate(lines.items()):
         value, error = _errors([cell for _, cell in found])
-        how: Any = {"marker": MARKS[number % len(MARKS)], "color": COLORS[number % len(COLORS)], "capsize": 2}
+        how: Any = {"marker": MARKS[number % len(MARKS)], "color": PALETTE[number % len(PALETTE)], "capsize": 2}
         axes.errorbar([steps for steps, _ in found], value, yerr=error, label=spec.names.get(arm, arm), **how)
     ticks = sorted({steps for found in lines.values() for steps, _ in found})
     axes.set_xscale("log")
@@ -154,16 +158,23 @@ def _draw_sensitivity(spec: FigureSpec, known: KnownStudy, panels: dict[str, Any
     every: Any = figure.subplots(rows, columns, sharey=True, squeeze=False)
     for axes in every.flat[len(panels) :]:
         axes.set_visible(False)
-    for axes, (arm, found), color in zip(every.flat, panels.items(), COLORS * len(panels), strict=False):
-        values = {name: value for name, value in found["nats_per_token"].items() if value is not None}
-        names = list(values)
-        axes.plot(range(len(names)), list(values.values()), marker="o", color=color)
-        best = names.index(found["chosen"])
-        axes.plot(best, values[found["chosen"]], marker="o", ms=7, mfc="none", color="black")
+    for axes, (title, found), color in zip(every.flat, panels.items(), PALETTE * len(panels), strict=False):
+        if known.study.grids:
+            names, cells, own = (list(each) for each in zip(*found, strict=True))
+            value, error = _errors(cells)
+            ringed = own.index(True) if True in own else None
+        else:
+            values = {name: value for name, value in found["nats_per_token"].items() if value is not None}
+            names, value, error = list(values), list(values.values()), None
+            ringed = names.index(found["chosen"])
+        axes.errorbar(range(len(names)), value, yerr=error, marker="o", capsize=2, color=color)
+        if ringed is not None:
+            axes.plot(ringed, value[ringed], marker="o", ms=7, mfc="none", color="black")
         axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
-        axes.set_title(spec.names.get(arm, arm), fontsize=8)
+        axes.set_title(spec.names.get(title, title).replace(".", ".\n", 1))  # a key is wider than a panel
         axes.grid(axis="y")
-    figure.supylabel(f"{NATS_PER_TOKEN}, selection half", fontsize=8)
+    varied = [name for grid in known.study.grids for _, name in grid.points]
+    figure.supylabel(_quantity(known, varied) if varied else f"{NATS_PER_TOKEN}, selection half")
     return figure
 
 
@@ -172,7 +183,7 @@ def _draw_arms(spec: FigureSpec, known: KnownStudy, found: dict[str, Cell]) -> F
     figure = _empty(0.5 + 0.2 * len(arms))
     axes: Axes = figure.subplots()
     value, error = _errors([found[arm] for arm in arms])
-    axes.errorbar(value, range(len(arms)), xerr=error, fmt="o", capsize=2, color=COLORS[0])
+    axes.errorbar(value, range(len(arms)), xerr=error, fmt="o", capsize=2, color=PALETTE[0])
     axes.axvline(0, color="black", lw=0.6)
     axes.set_yticks(range(len(arms)), [spec.names.get(arm, arm) for arm in arms])
     axes.invert_yaxis()

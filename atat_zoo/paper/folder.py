@@ -32,6 +32,7 @@ from atat_zoo.paper.manifest import (
 from atat_zoo.paper.runs import evaluations_table, parameters_table, tasks_table
 from atat_zoo.paper.studies import CannotShow, KnownStudy, Studies, studies_of
 from atat_zoo.registry.spec import parts_in
+from atat_zoo.report import FIGURES, require
 from atat_zoo.results.format import markdown
 from atat_zoo.run import write_text
 
@@ -109,7 +110,7 @@ def fill(paper: Paper) -> FilledPaper:
         remedy = "name the folder that `atat study --write` fills (in a checkout docs/studies), or make it"
         paper.refuse([f"results: there is no folder {clip(paper.results)}; {remedy}"])
     if any(figure.drawn for figure in drawn):
-        figures.require()
+        require("a figure", FIGURES)
     return FilledPaper(paper=paper, tables=tables, figures=drawn, said=said, sources=_sources(paper, studies, tables))
 
 

@@ -118,7 +118,7 @@ class FigureSpec:
     """A figure of a study."""
 
     kind: Literal["curve", "sensitivity", "arms"] = param(
-        help="bounds over budgets of steps, over the points of the sweep, or differences of arms from the baseline"
+        help="bounds over budgets of steps, over points of grids or of the sweep, or differences from the baseline"
     )
     label: str = param(help="names its files, and is its label in LaTeX")
     caption: str = param(help="one sentence or two")

@@ -1,7 +1,7 @@
 """The figures of `atat importance --figures`, for a column of a paper: PDF and SVG of the rows of `importance_tables`.
 
-One style: the width of a column, the colours of the report, and a white ground, so that they are legible on a dark page
-too. The same rows give the same files. What a run has written is drawn as it stands, and never read as mathematics.
+On a white ground, so that they are legible on a dark page too. The same rows give the same files. What a run has
+written is drawn as it stands, and never read as mathematics.
 """
 
 from __future__ import annotations
@@ -20,26 +20,16 @@ from matplotlib.font_manager import findfont, get_font
 from matplotlib.ticker import MaxNLocator, NullFormatter, StrMethodFormatter
 
 from atat_zoo.report import PALETTE
+from atat_zoo.report.style import STYLE, WIDTH
 from atat_zoo.results.format import csv_of
 from atat_zoo.run.atomic import write_bytes
 
 Row = dict[str, Any]
 
-WIDTH = 3.3  # inches: a column of a paper with two
 FORMATS = ("pdf", "svg")
 COLUMNS, LINES = 22, 2  # tokens of the heat map that a line has, and lines: more cannot be read
 FEW = 20  # tokens of about a frequency, below which their quantiles are chance
 _BLUE, _ORANGE = PALETTE[:2]
-_STYLE: Any = {
-    **{"font.family": "sans-serif", "font.size": 7, "axes.labelsize": 7},
-    **{"xtick.labelsize": 6.5, "ytick.labelsize": 6.5, "legend.fontsize": 6.5},
-    **{"legend.frameon": False, "legend.handlelength": 1.4},
-    **{"axes.linewidth": 0.6, "xtick.major.width": 0.6, "ytick.major.width": 0.6, "lines.linewidth": 1.2},
-    **{"axes.spines.top": False, "axes.spines.right": False, "text.parse_math": False},
-    **{"axes.grid.axis": "both", "grid.linewidth": 0.3, "grid.color": "#cccccc", "axes.axisbelow": True},
-    # Text stays text, and what is drawn alike is written alike.
-    **{"svg.fonttype": "none", "svg.hashsalt": "atat_zoo", "pdf.fonttype": 42, "figure.constrained_layout.use": True},
-}  # fmt: skip
 
 
 def rates(rows: Sequence[Row]) -> Figure:
@@ -61,7 +51,7 @@ def rates(rows: Sequence[Row]) -> Figure:
         axes.tick_params(length=0, pad=1.5)
         for spine in axes.spines.values():
             spine.set_visible(False)
-    figure.supylabel("mask rate", fontsize=7)
+    figure.supylabel("mask rate")
     label = "importance" if rows[0]["depends_on_rate"] else "importance, the same at every mask rate"
     figure.colorbar(drawn, ax=panels, location="top", aspect=40, pad=0.02, label=label).outline.set_visible(False)
     return figure
@@ -78,7 +68,7 @@ def classes(rows: Sequence[Row]) -> Figure:
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.grid(axis="x")
-    figure.supxlabel("importance: median, 50 % and 90 % of the tokens", fontsize=7)
+    figure.supxlabel("importance: median, 50 % and 90 % of the tokens")
     return figure
 
 
@@ -130,7 +120,7 @@ def agreement(rows: Sequence[Row]) -> Figure:
     axes.set_yticks(range(len(rows)), [" – ".join(_printable(str(each), 14) for each in pair) for pair in pairs])
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_ylabel("seeds" if of_seeds else "runs")
-    figure.supxlabel("Spearman ρ of their importance, with 95 % intervals", fontsize=7)
+    figure.supxlabel("Spearman ρ of their importance, with 95 % intervals")
     axes.xaxis.set_major_locator(MaxNLocator(6))
     axes.grid(axis="x")
     figure.legend(loc="outside upper center", ncols=2)
@@ -145,7 +135,7 @@ def evaluations(rows: Sequence[Row]) -> Figure:
     axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
     if len(rows) == 1:
         axes.set_xlim(rows[0]["evaluations"] - 4, rows[0]["evaluations"] + 4)
-    axes.set_title(f"sampler {_printable(rows[0]['sampler'], 20)}", fontsize=7, loc="left")
+    axes.set_title(f"sampler {_printable(rows[0]['sampler'], 20)}", loc="left")
     axes.set_xlabel("network evaluations of a text")
     axes.set_ylabel("texts")
     axes.grid(axis="y")
@@ -188,7 +178,7 @@ def write(tables: Mapping[str, Sequence[Row]], folder: Path, step: int, *, clear
             for ending in (*FORMATS, "csv") if clear else ():
                 (folder / f"{name}.{ending}").unlink(missing_ok=True)
             continue
-        with mpl.rc_context(_STYLE):
+        with mpl.rc_context(STYLE):
             figure = draw(tables[name])
             for form in FORMATS:
                 dated, about = ("Date", "Description") if form == "svg" else ("CreationDate", "Subject")

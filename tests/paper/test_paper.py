@@ -24,6 +24,7 @@ from atat_zoo.paper.cells import HIGHER, LOWER, Cell, Column, FilledTable, missi
 from atat_zoo.paper.folder import fill, write
 from atat_zoo.paper.manifest import load
 from atat_zoo.registry.spec import unstructure
+from atat_zoo.study.sensitivity import sensitivity
 from tests.paper.making import ARMS, Place, evaluation, scored
 
 CITED = {"table": "main", "name": "Other_one", "source": "arXiv:2406.07524", "differs": "50 % of the data"}
@@ -103,7 +104,17 @@ def test_what_is_committed_is_not_missing_and_the_rest_says_how_it_is_measured(s
     filled, out = shipped
     by_table = {what.partition(":")[0]: command for command, found in filled.missing().items() for what in found}
     assert by_table.keys() & {"main", "ablation", "screen", "budgets", "gaps", "steps", "arms"} == set()
-    assert by_table.keys() >= {"lm1b", "zero-shot", "glue", "dna", "control", "infilling", "efficiency"}
+    assert by_table.keys() >= {
+        "lm1b",
+        "zero-shot",
+        "glue",
+        "dna",
+        "control",
+        "infilling",
+        "efficiency",
+        "parts",
+        "sensitivity",
+    }
     assert by_table["lm1b"].endswith("--split validation")  # its corpus has no test split
     page = (out / "missing.md").read_text(encoding="utf-8")
     assert all(f"`{command}`" in page for command in filled.missing())
@@ -434,7 +445,9 @@ def test_a_figure_is_drawn_from_the_results_and_alike_each_time(place):
 
     once = drawn()
     assert drawn() == once
-    assert "One_for_all" in (place.out / "figures" / "arms.svg").read_text(encoding="utf-8")
+    svg = (place.out / "figures" / "arms.svg").read_text(encoding="utf-8")
+    assert "One_for_all" in svg
+    assert set(re.findall(r"font-size: ([\d.]+)px", svg)) == {"6.5", "7"}  # as in the figures of importance
 
     def change(report):
         report["arms"]["mdlm-225"]["runs"][0]["bounds"]["perplexity"]["nats_per_token"] += 0.1
@@ -474,6 +487,26 @@ def test_a_sweep_is_drawn_point_by_point(place):
     assert all(word in svg for word in ("panel_of_a", "slow", "fast"))
 
 
+def test_grids_are_drawn_axis_by_axis(place):
+    study = 'seeds = [18, 19, 20]\nbaseline = "a"\n[arms.a]\nexperiment = "mdlm"\n[grid]\narm = "a"\n'
+    study += "[grid.axes]\ntrain.steps = [8, 9]\nschedule.warmup_steps = [3]\n"
+    (place.root / "varied.toml").write_text(study)
+    figure = FIGURE | {"kind": "sensitivity", "study": str(place.root / "varied.toml"), "intervals": "seeds"}
+    arm = json.loads((Path(__file__).parents[2] / "docs/studies/sets.json").read_text())["arms"]["mdlm"]
+    report = {"arms": dict.fromkeys(("a", "a-train.steps=8"), arm), "comparisons": [], "tokens": 1}
+    (place.results / "varied.json").write_text(json.dumps(report))
+    filled = place.made(figures=[figure])
+    (missing,) = filled.missing().values()
+    assert missing == ["steps: a-train.steps=9", "steps: a-schedule.warmup_steps=3"]
+    steps = filled.figures[0].points["train.steps"]
+    assert [(label, own) for label, _, own in steps] == [("8", False), ("450", True)]
+    grid = sensitivity(filled.figures[0].known.study, report)[0]  # as the page of the study has it
+    for (_, bound, _), point in zip(steps, grid["points"], strict=True):
+        assert (bound.low, bound.high) == pytest.approx((point["low"], point["high"]))
+    svg = (place.out / "figures" / "steps.svg").read_text(encoding="utf-8")
+    assert all(f">{word}</text>" in svg for word in ("steps", "warmup_steps", "8", "450", "perplexity"))
+
+
 # The command
 
 
@@ -509,7 +542,7 @@ def test_a_paper_is_made_without_torch(place):
 
 def test_a_figure_needs_matplotlib(place, monkeypatch):
     place.study("sets_budgets")
-    monkeypatch.setattr("atat_zoo.paper.figures.find_spec", lambda name: None)
+    monkeypatch.setattr("atat_zoo.report.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"install it with `pip install 'atat-zoo\[figures\]'`"):
         fill(load(place.manifest(figures=[FIGURE])))
 
@@ -567,7 +600,7 @@ def test_a_cited_row_has_a_source_and_a_place(place, change, said):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"kind": "sensitivity"}, "figure[0].study: 'sets_budgets' has no [sweep]"),
+        ({"kind": "sensitivity"}, "figure[0].study: 'sets_budgets' has no [grid] and no [sweep]"),
         ({"study": "sets"}, "figure[0].study: 'sets' has no budgets"),
         ({"arms": ["sets-450"]}, "figure[0].arms: 'sets-450' of the study 'sets_budgets' has no budgets"),
         ({"kind": "arms", "arms": ["sets-450"]}, "does not compare 'sets-450' with its baseline 'mdlm'"),

@@ -21,6 +21,7 @@ from atat_zoo.model import Model
 from atat_zoo.report import collect, importance_figures
 from atat_zoo.report.importance_tables import Analysis, classes, correlations, frequency, partial_correlation
 from atat_zoo.report.importance_tables import _rank_sums as rank_sums
+from atat_zoo.report.style import STYLE, WIDTH
 from tests.measure.making import make_run
 from tests.report.run_folders import HOSTILE, make
 
@@ -158,7 +159,7 @@ def test_what_a_run_has_written_is_drawn_as_it_stands(tmp_path):
     assert {file.name for file in files} == {f"{name}.{end}" for name in rows_of() for end in ("pdf", "svg", "csv")}
     for name in rows_of():
         svg = ElementTree.parse(tmp_path / f"{name}.svg").getroot()
-        assert svg.get("width") == f"{72 * importance_figures.WIDTH:g}pt"
+        assert svg.get("width") == f"{72 * WIDTH:g}pt"
         texts = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
         assert any(texts)
         ground = next(svg.iter("{http://www.w3.org/2000/svg}path"))
@@ -208,14 +209,14 @@ def test_a_report_shows_them_with_their_step_while_there_is_room(tmp_path, monke
 @pytest.mark.parametrize("token", ["a", "W" * 40])
 def test_all_is_inside_of_the_column_and_as_large_as_can_be_read(token):
     for name, draw in importance_figures.DRAWN.items():
-        with mpl.rc_context(importance_figures._STYLE):
+        with mpl.rc_context(STYLE):
             figure = draw(rows_of(token)[name])
             FigureCanvasAgg(figure).draw()
             texts = [text for text in figure.findobj(Text) if text.get_text() and text.get_visible()]
             box = figure.get_tightbbox()
         assert all(6 <= text.get_fontsize() <= 7 for text in texts)
         width, height = figure.get_size_inches()
-        assert width == importance_figures.WIDTH
+        assert width == WIDTH
         assert min(box.x0, box.y0) > -0.01
         assert max(box.x1 - width, box.y1 - height) < 0.01
 
