@@ -32,8 +32,8 @@ PLANS = (
     ("2.7b", 8, 8, True),
     ("2.7b", 64, 8, True),
     ("6.7b", 8, 4, True),
-    ("6.7b", 64, 8, True),
-    ("6.7b", 128, 8, True),
+    ("6.7b", 64, 4, True),
+    ("6.7b", 128, 4, True),
 )
 
 
@@ -70,9 +70,13 @@ def casts(backbone: DiTBackbone, vocabulary_size: int) -> int:
 
 
 def gathered(backbone: DiTBackbone, vocabulary_size: int) -> int:
-    """Return the bytes in bf16 that a GPU has of weights which are sharded: the head's, a layer's, and its gradient."""
+    """Return the bytes that a GPU has of weights which are sharded, besides its share of them.
+
+    In float32, with their gradients, a layer, and what belongs to no layer, the head; in bf16 what autocast has cast of
+    each layer, which autograd keeps for the backward pass.
+    """
     layers, width, _ = backbone.shape
-    return 2 * (vocabulary_size * width + 2 * backbone.matrices // layers)
+    return casts(backbone, vocabulary_size) + 8 * (vocabulary_size * width + backbone.matrices // layers)
 
 
 def head(backbone: DiTBackbone, vocabulary_size: int, positions: int, *, compiled: bool) -> int:
