@@ -22,7 +22,7 @@ from atat_zoo.diffusion.dropout import Dropout
 class DiTModule(nn.Module):
     """Tokens [B, L] to hidden states [B, L, D]; `head` maps those to logits [..., V]."""
 
-    #: Whether `attention` may be a `BlockMask`: see `atat_zoo.diffusion.attention.visible`.
+    returns_first = True
 
     def __init__(
         self, backbone: DiTBackbone, vocabulary_size: int, counts: NDArray[np.int64] | None, prior: nn.Module | None
@@ -49,6 +49,7 @@ class DiTModule(nn.Module):
         positions: Tensor | None = None,
         attention: Any = None,
         cache: Cache | None = None,
+        first: int | None = None,
     ) -> Tensor:
         if cache is not None and (positions is None or isinstance(attention, str)):
             raise ValueError("with a cache the positions must be given, and the attention as a mask")
@@ -68,7 +69,8 @@ class DiTModule(nn.Module):
         recomputed = self.checkpoint_activations and self.training and torch.is_grad_enabled()
         for number, layer in enumerate(self.blocks):
             join = None if cache is None else partial(cache.join, number)
-            inputs = (h, c, rotation, attention, join, layer.dropout.number(2), layer.dropout.keys)
+            asked = first if number == len(self.blocks) - 1 else None
+            inputs = (h, c, rotation, attention, join, layer.dropout.number(2), layer.dropout.keys, asked)
             if recomputed:
                 # Dropout draws by its keys and the numbers of its calls, and nothing by torch's own generator.
                 h = checkpoint(layer, *inputs, use_reentrant=False, preserve_rng_state=False)
@@ -118,8 +120,9 @@ class Layer(nn.Module):
         join: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None,
         call: int,
         keys: Tensor | None,
+        first: int | None = None,
     ) -> Tensor:
-        """Return h [B, L, D]; `join` puts earlier keys and values before its own.
+        """Return h [B, L, D], of the first tokens alone if asked for; `join` puts earlier keys and values first.
 
         Dropout draws twice, by `keys` [B] and the numbers from `call` on.
         """
@@ -133,9 +136,12 @@ class Layer(nn.Module):
         v = qkv[:, :, 2].transpose(1, 2)
         if join is not None:
             k, v = join(k, v)
+        if isinstance(attention, Tensor):
+            q, attention = q[:, :, :first], attention[..., :first, :]
         causal = isinstance(attention, str) and attention == "causal"
         a = attend(q, k, v, None if causal else attention, causal=causal)
-        a = self.out(a.transpose(1, 2).reshape(B, L, D))
+        h = h[:, :first]
+        a = self.out(a[:, :, :first].transpose(1, 2).reshape(h.shape))
         if self.gates is None:
             h = h + self.dropout(a, call, keys)
             return h + self.dropout(self.mlp(h, c), call + 1, keys)

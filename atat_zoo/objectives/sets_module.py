@@ -114,7 +114,9 @@ class SetCausalModule(DenoisingModule):
         def read(part: Roles, others: int = 0) -> Tensor:
             in_blocks = ascending and self.attends_in_blocks(part.turn)  # each other shape would be compiled anew
             tokens, positions, attention = carriers(part, self.context.mask_id, others, in_blocks)
-            return self.read(tokens, positions=positions, attention=attention)[:, : part.turn.shape[1] - 1]
+            L = part.turn.shape[1] - 1
+            asked = {"first": L} if getattr(self.backbone, "returns_first", False) else {}
+            return self.read(tokens, positions=positions, attention=attention, **asked)[:, :L]
 
         if ascending or not len(of.alone):
             return read(of)

@@ -89,6 +89,11 @@ def _holds_attention(module: Any, tokens: Tensor, t: Tensor | None) -> None:
     _near(module(tokens, t, attention=past), causal, "a mask of the past is causal attention")
     of_rows = module(tokens, t, positions=torch.arange(L).expand(B, L), attention=past.expand(B, 1, L, L))
     _near(of_rows, causal, "positions and a mask may be given for each row")
+    if getattr(module, "returns_first", False):
+        for attention in (None, "causal", past):
+            first = module(tokens, t, attention=attention, first=HALF)
+            assert first.shape[1] == HALF, "asked for the first tokens, it returns the hidden states of these alone"
+            _near(first, module(tokens, t, attention=attention)[:, :HALF], "the first tokens read what all would")
 
 
 def _holds_cache(module: Any, tokens: Tensor, t: Tensor | None) -> None:
