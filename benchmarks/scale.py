@@ -11,13 +11,23 @@ import attrs
 
 from atat_zoo.backbones.dit import DiTBackbone
 from atat_zoo.experiment import load
-from atat_zoo.objectives import chunks
+from atat_zoo.training.cost import cost, memory
 from atat_zoo.training.utilisation import PEAKS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 VOCABULARY, LENGTH, RECIPE = 50_257, 1024, "owt-small/mdlm"
+# Tokens of each size's tokenizer, and what is trained there.
+SIZES = {
+    "text8": 27,
+    "lm1b": 30_522,
+    "wikitext103": 50_257,
+    "owt-8x256": 50_257,
+    "owt-12x512": 50_257,
+    "owt-small": 50_257,
+}
+REPORT = ("documented_short", "documented", "autoregressive", "block")
 # Preset, GPUs, sequences at once on each, whether weights and what belongs to them are sharded over the GPUs.
 PLANS = (
     ("small", 1, 32, False),
@@ -35,60 +45,6 @@ PLANS = (
     ("6.7b", 64, 4, True),
     ("6.7b", 128, 4, True),
 )
-
-
-def state(weights: int) -> dict[str, int]:
-    """Return the bytes that a training holds for so many weights, in float32: AdamW has two moments of each."""
-    return {"weights": 4 * weights, "gradients": 4 * weights, "AdamW": 8 * weights, "moving average": 4 * weights}
-
-
-def buckets(weights: int, gpus: int) -> int:
-    """Return the bytes of the buckets in which DDP sums gradients over GPUs: as Composer has it, a copy of them all."""
-    return 4 * weights if gpus > 1 else 0
-
-
-def activations(backbone: DiTBackbone, rows: int, length: int, *, compiled: bool) -> int:
-    """Return the bytes that the layers keep from the forward pass for the backward pass, [rows, length] tokens at once.
-
-    Under CUDA's autocast to bf16, of each layer and token, in widths D: in float32 what two norms read, compiled
-    normalised; in bf16 2 norms, 3 queries, keys and values, 2 queries and keys that are normalised and rotated, 1
-    attention, and twice the width of the feed-forward network. Eager, the norm of queries and keys besides has them in
-    float32, as it reads and as it returns them, and dropout a byte for each entry of both branches; compiled they are
-    computed and drawn again. Besides, statistics of norms and attention; and once, what the last norm has.
-    """
-    layers, width, heads = backbone.shape
-    hidden = max(1, int(width * backbone.mlp_ratio))
-    token = 4 * 2 * width + 2 * (8 * width + 2 * hidden)
-    token += 0 if compiled else (4 * 4 + (2 if backbone.dropout else 0)) * width
-    statistics = 4 * (4 + 4 * heads + heads)
-    return rows * length * (layers * (token + statistics) + 4 * width + 8)
-
-
-def casts(backbone: DiTBackbone, vocabulary_size: int) -> int:
-    """Return the bytes of the weights that autocast has cast to bf16 for a step: those of all matrix products."""
-    return 2 * (backbone.matrices + vocabulary_size * backbone.shape[1])
-
-
-def gathered(backbone: DiTBackbone, vocabulary_size: int) -> int:
-    """Return the bytes that a GPU has of weights which are sharded, besides its share of them.
-
-    In float32, with their gradients, a layer, and what belongs to no layer, the head; in bf16 what autocast has cast of
-    each layer, which autograd keeps for the backward pass.
-    """
-    layers, width, _ = backbone.shape
-    return casts(backbone, vocabulary_size) + 8 * (vocabulary_size * width + backbone.matrices // layers)
-
-
-def head(backbone: DiTBackbone, vocabulary_size: int, positions: int, *, compiled: bool) -> int:
-    """Return the bytes of a chunk of logits on a GPU, of the head's gradient, and of what it reads, with its gradient.
-
-    A chunk has three tensors of float32: log-probabilities, and the gradients of these and of the logits. Compiled it
-    has two of bf16: the logits and their gradient.
-    """
-    width = backbone.shape[1]
-    cut = chunks.cuts(positions, chunks.ON_ACCELERATOR // vocabulary_size)[0]
-    logits = (2 * 2 if compiled else 3 * 4) * (cut.stop - cut.start) * vocabulary_size
-    return logits + 4 * vocabulary_size * width + 8 * positions * width
 
 
 @attrs.frozen(kw_only=True)
@@ -121,13 +77,8 @@ class Plan:
 
     def memory(self, *, compiled: bool) -> int:
         """Bytes on each GPU."""
-        kept = sum(state(self.weights).values())
-        if self.sharded:
-            kept = kept // self.gpus + gathered(self.backbone, VOCABULARY)
-        else:
-            kept += buckets(self.weights, self.gpus) + casts(self.backbone, VOCABULARY)
-        seen = activations(self.backbone, self.rows, LENGTH, compiled=compiled)
-        return kept + seen + head(self.backbone, VOCABULARY, self.rows * LENGTH // 2, compiled=compiled)
+        shape = (self.backbone, VOCABULARY, self.rows, LENGTH, self.rows * LENGTH // 2)
+        return memory(*shape, gpus=self.gpus, sharded=self.sharded, compiled=compiled)
 
     @property
     def speed(self) -> float:
@@ -181,6 +132,19 @@ def table(given: argparse.Namespace) -> str:
     return "\n".join(lines) + "\n"
 
 
+def experiments(given: argparse.Namespace) -> str:
+    """Return what the ATAT report's system and its opponents take at every size, on one GPU, as Markdown."""
+    lines = [f"| {' | '.join(['size', 'weights', 'memory, compiled', *(f'`{name}`' for name in REPORT)])} |"]
+    lines.append("| --- " * (3 + len(REPORT)) + "|")
+    for size, vocabulary in SIZES.items():
+        how = {"gpu": given.gpu, "utilisation": given.utilisation, "price": given.price, "vocabulary": vocabulary}
+        costs = [cost(load(f"{size}/{name}"), **how) for name in REPORT]
+        cells = [f"`{size}`", f"{costs[0].weights / 1e6:,.0f}M", f"{costs[0].memory_compiled / 1e9:.0f} GB"]
+        cells += [f"{of.tokens / 1e9:,.1f}G, {of.seconds / 3600:,.1f} h, ${of.dollars:,.0f}" for of in costs]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def assumptions(words: Sequence[str]) -> argparse.Namespace:
     """Return what is assumed."""
     parser = argparse.ArgumentParser(prog="scale")
@@ -194,6 +158,7 @@ def assumptions(words: Sequence[str]) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Print the table."""
+    """Print the tables."""
     # Those before them are names of benchmarks.
-    print(table(assumptions(list(itertools.dropwhile(lambda word: not word.startswith("-"), sys.argv[1:])))))
+    given = assumptions(list(itertools.dropwhile(lambda word: not word.startswith("-"), sys.argv[1:])))
+    print(table(given), experiments(given), sep="\n")

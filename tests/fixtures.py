@@ -1,16 +1,29 @@
 """The files that the large experiments read: a few kilobytes in the true formats and under the true names."""
 
 import gzip
+import itertools
 import json
 import zipfile
 
 import zstandard
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from atat_zoo.registry import Zoo
+
 # Overrides that leave of a large experiment all but its size: the network nano, the sequences short.
 FEW = ["backbone.preset=nano", "data.length=32", "data.lanes=4", "data.workers=0", "train.device=cpu", "train.steps=2"]
 FEW += ["train.batch_size=4", "train.microbatch_size=4", "train.log_every=1", "schedule.warmup_steps=1"]
 FEW += ["evaluation.sequences=4", "evaluation.draws=1", "evaluation.samples=0"]
+# Overrides that leave all but the width and the rows of a step.
+NARROW = ["backbone.width=64", "backbone.heads=1", "data.lanes=1", "data.workers=0", "train.device=cpu"]
+NARROW += [
+    "train.steps=3",
+    "train.batch_size=1",
+    "train.microbatch_size=1",
+    "train.log_every=1",
+    "schedule.warmup_steps=1",
+]
+NARROW += ["evaluation.sequences=1", "evaluation.draws=1", "evaluation.samples=0"]
 
 _NAMES = ("land", "sea", "hill", "harbour", "tower", "bridge", "garden", "market", "winter", "ship", "engine", "river")
 _VERBS = ("holds", "shows", "meets", "finds", "builds", "leaves", "follows", "keeps")
@@ -33,16 +46,24 @@ def _spaced(text):
     return " ".join(text.split())
 
 
-def _articles(number, seed):
+def _articles(texts, seed):
     """As WikiText has it."""
     made = []
-    for i, text in enumerate(sentences(number, seed)):
+    for i, text in enumerate(texts):
         body = _spaced(text).replace("1 , 000", "1 @,@ 000").replace(" no . ", " no @-@ ")
         made.append(f" \n = Article {seed + i} = \n \n {body} \n \n = = Early years = = \n \n {body} \n")
     return "".join(made)
 
 
-def write_all(folder):
+def paragraphs(number, seed=0):
+    """Return real ones, all different, of the addresses that ship with the zoo."""
+    documents = Zoo.load().spec("corpus", {"use": "sotu"}).documents("train")
+    long = (line for text in documents for line in text.split("\n") if len(line) > 100)
+    return list(itertools.islice(dict.fromkeys(long), seed, seed + number))
+
+
+def write_all(folder, sentences=sentences, sizes=(401, 300)):
+    """Write every file; `sizes` of the vocabularies are those of GPT-2's and of BERT's tokenizer."""
     root = folder / "corpora"
     _json_lines(root / "openwebtext/train/0.jsonl.zst", sentences(400))
     _json_lines(root / "openwebtext/validation/0.jsonl.zst", sentences(40, 1000))
@@ -52,7 +73,7 @@ def write_all(folder):
         _text(root / "lm1b" / f"{part}-monolingual.tokenized.shuffled" / name, text)
     for split, number, seed in (("train", 200, 0), ("valid", 20, 1000), ("test", 20, 2000)):
         for name in (f"wikitext-103-raw/wiki.{split}.raw", f"wikitext-2/wiki.{split}.tokens"):
-            _text(root / name, _articles(number, seed))
+            _text(root / name, _articles(sentences(number, seed), seed))
         text = "\n".join(f" {_spaced(each).lower().replace('1 , 000', 'N')} " for each in sentences(number, seed))
         _text(root / f"ptb/ptb.{split}.txt", text + "\n")
     _json_lines(root / "lambada/lambada_test.jsonl", [f"{each}\n“Yes,” said the ship" for each in sentences(40)])
@@ -66,8 +87,8 @@ def write_all(folder):
     letters = "".join(c if "a" <= c <= "z" else " " for c in " ".join(sentences(500)).lower())
     with zipfile.ZipFile(root / "text8.zip", "w") as archive:
         archive.writestr("text8", " ".join(letters.split()))
-    _byte_pairs(root / "gpt2/tokenizer.json")
-    _word_pieces(root / "bert-base-uncased/tokenizer.json")
+    for path, make, size in zip(("gpt2", "bert-base-uncased"), (_byte_pairs, _word_pieces), sizes, strict=True):
+        make(root / path / "tokenizer.json", sentences(200), size)
 
 
 def _text(path, text):
@@ -82,25 +103,32 @@ def _json_lines(path, texts, key="text"):
     path.write_bytes(pack(data))
 
 
-def _byte_pairs(path):
-    """A tokenizer.json as GPT-2's is, but for its size."""
+def _byte_pairs(path, texts, size):
+    """A tokenizer.json as GPT-2's is."""
     made = Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     made.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
-    made.train_from_iterator(sentences(200), trainer)
+    trainer = trainers.BpeTrainer(vocab_size=size - 1, initial_alphabet=alphabet, show_progress=False)
+    made.train_from_iterator(texts, trainer)
+    _fill(made, size - 1)
     made.add_special_tokens(["<|endoftext|>"])
     _text(path, made.to_str())
 
 
-def _word_pieces(path):
-    """A tokenizer.json as BERT's is, but for its size."""
+def _word_pieces(path, texts, size):
+    """A tokenizer.json as BERT's is."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     made.normalizer = normalizers.BertNormalizer(lowercase=True)
     made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     made.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=special, show_progress=False)
-    made.train_from_iterator(sentences(200), trainer)
+    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=special, show_progress=False)
+    made.train_from_iterator(texts, trainer)
+    _fill(made, size)
     _text(path, made.to_str())
+
+
+def _fill(tokenizer, size):
+    """Add tokens that no text has: so little text has not enough of its own."""
+    tokenizer.add_tokens([f"\ue000{number}\ue001" for number in range(size - tokenizer.get_vocab_size())])

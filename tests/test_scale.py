@@ -1,5 +1,6 @@
 """What docs/scale.md says, against what its command prints, and the formulas of memory against what torch allocates."""
 
+import json
 import weakref
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from atat_zoo.experiment import from_table, load
 from atat_zoo.objectives import chunks
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context
+from atat_zoo.training import cost
 from benchmarks import roofline, scale
 from benchmarks.cuda_autocast import cuda_autocast
 from tests.drawn import drawn_batch
@@ -44,7 +46,7 @@ def test_weights_gradients_and_optimizer_take_what_the_formula_says():
     weights = list(module.parameters())
     # Besides, torch counts the steps of each parameter, in a tensor of four bytes.
     moments = [each for of in optimizer.state.values() for name, each in of.items() if name != "step"]
-    known = scale.state(backbone.weights(V))
+    known = cost.state(backbone.weights(V))
     assert size(weights) == known["weights"] == known["moving average"]
     assert size(weight.grad for weight in weights) == known["gradients"]
     assert size(moments) == known["AdamW"]
@@ -67,7 +69,7 @@ def test_what_autograd_saves_under_autocast_is_within_three_hundredths_of_the_fo
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), cuda_autocast():
         module.backbone(batch.tokens)
     found = sum(nbytes for nbytes, _ in kept.values()) - 2 * spec.matrices  # those that are cast
-    assert found == pytest.approx(scale.activations(spec, ROWS, LENGTH, compiled=False), rel=0.03)
+    assert found == pytest.approx(cost.activations(spec, ROWS, LENGTH, compiled=False), rel=0.03)
 
 
 class Live(roofline.Stream):
@@ -102,16 +104,16 @@ def test_the_peak_of_a_whole_step_is_within_three_hundredths_of_the_formula(monk
     live = Live(masked)
     monkeypatch.setattr(roofline, "Stream", lambda *_: live)
     attrs.evolve(step, compiled=False).work()
-    parts = scale.state(backbone.weights(words))["AdamW"], scale.casts(backbone, words)
-    kept = scale.activations(backbone, step.rows, step.length, compiled=False)
-    assert live.peak == pytest.approx(sum(parts) + kept + scale.head(backbone, words, masked, compiled=False), rel=0.03)
+    parts = cost.state(backbone.weights(words))["AdamW"], cost.casts(backbone, words)
+    kept = cost.activations(backbone, step.rows, step.length, compiled=False)
+    assert live.peak == pytest.approx(sum(parts) + kept + cost.head(backbone, words, masked, compiled=False), rel=0.03)
 
 
 @pytest.mark.slow
 def test_what_a_compiled_forward_pass_hands_to_the_backward_pass_is_within_four_hundredths(monkeypatch):
     step, backbone = two_layers(monkeypatch)
     kept = step.work()[2]
-    layers = scale.activations(backbone, step.rows, step.length, compiled=True)
+    layers = cost.activations(backbone, step.rows, step.length, compiled=True)
     assert kept["DiTModule"] - 2 * backbone.matrices == pytest.approx(layers, rel=0.04)
     # Of the head's chunk, half of the masked positions: logits in bf16; what it reads, and the weights in bf16.
     positions, (_, width, _), words = step.rows * step.length // 4, backbone.shape, step.vocabulary_size
@@ -128,7 +130,7 @@ def test_sharding_divides_what_belongs_to_weights_and_gathers_a_layer():
     saved = of_weights - (20 * whole.weights // 64 + 2 * (32 * layer + words) + 8 * (words + layer))
     assert whole.memory(compiled=True) - sharded.memory(compiled=True) == saved
     # What has no row, as the page says.
-    assert sum(scale.state(plans["6.7b", 64, True].weights).values()) > 80e9
+    assert sum(cost.state(plans["6.7b", 64, True].weights).values()) > 80e9
 
 
 def test_composer_has_ddp_copy_all_gradients_into_buckets():
@@ -140,11 +142,27 @@ def test_composer_has_ddp_copy_all_gradients_into_buckets():
         buckets = [bucket.buffer() for bucket in wrapped.reducer._get_zeros_like_grad_buckets()]
     finally:
         distributed.destroy_process_group()
-    assert size(buckets) == scale.buckets(backbone.weights(V), gpus=2)
+    assert size(buckets) == cost.buckets(backbone.weights(V), gpus=2)
 
 
 def test_the_page_has_what_its_command_prints():
-    assert scale.table(scale.assumptions([])) in PAGE
+    given = scale.assumptions([])
+    assert scale.table(given) in PAGE
+    assert scale.experiments(given) in PAGE
+
+
+def test_a_dry_run_says_what_the_table_has_for_the_same_step(atat):
+    experiment = load(scale.RECIPE, ["train.batch_size=256", "train.microbatch_size=32", "backbone.tied=true"])
+    of = cost.cost(experiment, gpus=8, vocabulary=scale.VOCABULARY)
+    plan = scale.plans(scale.assumptions([]))[1]
+    assert (of.weights, of.rows, of.memory_compiled) == (plan.weights, 32, plan.memory(compiled=True))
+    assert of.tokens / of.seconds == pytest.approx(plan.speed)
+    assert of.dollars == pytest.approx(of.seconds / 3600 * 8 * 3)
+    code, out, _ = atat("train", "text8/documented_short", "--dry-run", "--gpus", "2", "--json")
+    assert code == 0
+    assert json.loads(out)["weights"] == cost.cost(load("text8/mdlm")).weights
+    # Twice the price in half the time; in words as in JSON.
+    assert "cost    $7\n" in atat("train", "text8/documented_short", "--dry-run", "--gpus", "2", "--price", "12")[1]
 
 
 def test_the_assumptions_are_arguments():

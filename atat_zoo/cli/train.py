@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 
 from atat_zoo.cli.arguments import count, options
@@ -17,6 +18,7 @@ from atat_zoo.experiment import load
 from atat_zoo.run import write_text
 
 if TYPE_CHECKING:
+    from atat_zoo.experiment import Experiment
     from atat_zoo.training import Result
 
 
@@ -27,6 +29,13 @@ if TYPE_CHECKING:
 @click.option("--resume", type=click.Path(path_type=Path), help="Continue this run with exactly the next sample.")
 @click.option("--overwrite", is_flag=True, help="Replace an existing run.")
 @count("--profile", 1, "Measure so many steps, and say where their time went.")
+@click.option(
+    "--dry-run", is_flag=True, help="Say what the training would take on GPUs, by formula, and train nothing."
+)
+@count("--gpus", 1, "With --dry-run: how many.", 1)
+@click.option("--gpu", default="H100 80GB HBM3", show_default=True, help="With --dry-run: their kind.")
+@click.option("--price", default=3.0, show_default=True, help="With --dry-run: dollars of one an hour.")
+@count("--vocabulary", 1, "With --dry-run: how many tokens, if the tokenizer's files are not here.")
 @options("json")
 def train(
     experiment: str | None,
@@ -35,6 +44,11 @@ def train(
     resume: Path | None,
     overwrite: bool,
     profile: int | None,
+    dry_run: bool,
+    gpus: int,
+    gpu: str,
+    price: float,
+    vocabulary: int | None,
     as_json: bool,
 ) -> int:
     """Train EXPERIMENT, a TOML file or the name of one that ships with the zoo.
@@ -51,6 +65,10 @@ def train(
         raise UserError("--resume continues a run as it was begun: leave out --out and --overwrite")
     # Every mistake is reported before torch is imported.
     loaded = load(experiment, overrides) if experiment else None
+    if dry_run:
+        if loaded is None:
+            raise UserError("--dry-run is of an experiment: name one in place of --resume")
+        return estimate(loaded, as_json, gpus=gpus, gpu=gpu, price=price, vocabulary=vocabulary)
     wait_passively()
     from atat_zoo import training
 
@@ -69,6 +87,27 @@ def train(
     for measured in [] if as_json else profiles:
         click.echo("\n".join(measured.lines()))
     return finish(result, as_json) if first_rank else 0
+
+
+def estimate(experiment: Experiment, as_json: bool, **on: Any) -> int:
+    """Print what a training would take, and return the exit code."""
+    from atat_zoo.training.cost import cost
+
+    of, train = cost(experiment, **on), experiment.train
+    if as_json:
+        print_json({"experiment": experiment.name, **attrs.asdict(of)})
+        return 0
+    gpus = "one GPU" if on["gpus"] == 1 else f"{on['gpus']} GPUs"
+    click.echo(
+        f"{experiment.name}: {train.steps:,} steps of {train.batch_size} x {experiment.data.length:,} tokens, "
+        f"{of.tokens / 1e9:,.2f}G, with {of.weights / 1e6:,.1f}M weights\n"
+        f"  time    {of.seconds / 3600:,.2f} hours on {gpus} ({on['gpu']}) at 40 % of the peak, {of.flops:.2e} FLOPs\n"
+        f"  cost    ${of.dollars:,.0f}\n"
+        f"  memory  {of.memory_compiled / 1e9:,.1f} GB of each compiled, {of.memory_eager / 1e9:,.1f} GB eager, with "
+        f"{of.rows} sequences at once\n"
+        "  by formula (docs/scale.md), without an estimator, evaluations and checkpoints"
+    )
+    return 0
 
 
 def finish(result: Result, as_json: bool) -> int:

@@ -10,8 +10,9 @@ import torch
 from torch.profiler import profile
 
 from atat_zoo.registry import Context
+from atat_zoo.training import cost
 from atat_zoo.training.profiling import activities, operations
-from benchmarks import roofline, scale
+from benchmarks import roofline
 from benchmarks.compiled import stepper
 
 if TYPE_CHECKING:
@@ -106,12 +107,12 @@ def memory(setting: Setting, found: Found) -> None:
     for how in ("compiled", "eager"):
         experiment = setting.experiment("mdlm", f"train.compile={str(how == 'compiled').lower()}")
         network: Any = experiment.parts["backbone"]
-        kept = scale.state(network.weights(size.vocabulary))
+        kept = cost.state(network.weights(size.vocabulary))
         by_formula = sum(kept.values()) - kept["moving average"]  # which this step has not
-        by_formula += scale.casts(network, size.vocabulary)
+        by_formula += cost.casts(network, size.vocabulary)
         compiled, masked = how == "compiled", size.rows * size.length // 2
-        by_formula += scale.activations(network, size.rows, size.length, compiled=compiled)
-        by_formula += scale.head(network, size.vocabulary, masked, compiled=compiled)
+        by_formula += cost.activations(network, size.rows, size.length, compiled=compiled)
+        by_formula += cost.head(network, size.vocabulary, masked, compiled=compiled)
         if setting.gpu:
             before = torch.cuda.memory_allocated()
             torch.cuda.reset_peak_memory_stats()
