@@ -29,6 +29,7 @@ NAMES = (
 # These take long, or want to be told more: they run when they are named.
 STUDIES = (
     "baselines",
+    "components",
     "finetuning",
     "gaps",
     "gpu",

@@ -23,9 +23,10 @@ BASE, OTHERS = "owt-small/mdlm", ("owt-small/atat", "owt-small/bell", "owt-small
 
 
 def stepper(name: str, vocabulary: int, length: int, rows: int) -> tuple[Any, Callable[[], None]]:
-    """Return the objective of a shipped experiment, and a function that makes its next training step."""
+    """Return the objective of a shipped experiment, with overrides after it, and what makes its next training step."""
     sizes = {"data.length": length, "data.lanes": rows, "train.batch_size": rows, "train.microbatch_size": rows}
-    experiment = load(name, [f"{key}={size}" for key, size in sizes.items()])
+    name, *overrides = name.split()
+    experiment = load(name, [*overrides, *(f"{key}={size}" for key, size in sizes.items())])
     # All experiments see the same rows at the same step.
     tokens = torch.arange(rows * length).reshape(rows, length) * 7919 % vocabulary
     return compiled.stepper(experiment, Context(vocabulary_size=vocabulary, length=length), tokens)
@@ -89,19 +90,17 @@ def main() -> None:
         return
     if not given.default_memory:
         keep_freed_memory()
-    plain, base_step = stepper(base, *sizes)
-    fewer = sum(p.numel() for p in plain.parameters())
     for name in given.experiments:
-        module, step = stepper(name, *sizes)
-        more = sum(p.numel() for p in module.parameters())
+        # Both begin anew, and have the same rates and masks in the same step.
+        (plain, base_step), (module, step) = stepper(base, *sizes), stepper(name, *sizes)
+        fewer, more = (sum(p.numel() for p in each.parameters()) for each in (plain, module))
         print(f"  {name}: {more:,} parameters, ratio to {fewer:,} {more / fewer:.4f}", flush=True)
         note(f"{name}, parameters / {base}", [more / fewer])
         longer = report(f"{name}, a step", base, interleave(step, base_step, given.pairs, clock=clock, warmup=1))
         bars += [(f"{name}, parameters,", more / fewer, PARAMETERS), (f"{name}, a step,", longer, TIME)]
         read = reader(module, *sizes), reader(plain, *sizes)
         report(f"{name}, inference", base, interleave(*read, given.pairs, clock=clock, warmup=1))
-        plain.train()
-        del module, step, read
+        del plain, base_step, module, step, read
     hold(bars)
 
 

@@ -52,6 +52,15 @@ class GapRow:
 
 
 @component
+class SamplerRow:
+    """A row of a table of samplers."""
+
+    arm: str = param(help="of the study, among those whose samplers it compares")
+    sampler: int = param(help="its place among the study's samplers, from 1", ge=1)
+    name: str | None = param(None, help="in the table; those of the arm and the sampler when absent")
+
+
+@component
 class RunRow:
     """A row of a table of runs."""
 
@@ -88,6 +97,14 @@ class GapsTable(TableSpec):
     """What arms of a study pay for gaps, given the rest; a column is what is to be written."""
 
     study: str = param(help="one with [gaps]")
+    intervals: Intervals = param("seeds", help=_OVER)
+
+
+@component
+class SamplersTable(TableSpec):
+    """What texts cost along the samplers of a study, and in how many evaluations they are written."""
+
+    study: str = param(help="one with [samplers]")
     intervals: Intervals = param("seeds", help=_OVER)
 
 
@@ -151,6 +168,7 @@ class CitedRow:
 DATA: dict[str, tuple[type, type]] = {
     "study": (ArmsTable, ArmRow),
     "gaps": (GapsTable, GapRow),
+    "samplers": (SamplersTable, SamplerRow),
     "evaluations": (EvaluationsTable, RunRow),
     "tasks": (TasksTable, RunRow),
     "parameters": (ParametersTable, RunRow),

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from atat_zoo.errors import UserError, clip, nearest
-from atat_zoo.paper.manifest import ArmRow, ArmsTable, GapsTable, Paper
+from atat_zoo.paper.manifest import ArmRow, ArmsTable, GapsTable, Paper, SamplersTable
 from atat_zoo.parsing import from_json, read
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.intervals import LEVEL
@@ -131,6 +131,6 @@ def legend(intervals: str) -> str:
 def studies_of(paper: Paper) -> Iterator[str]:
     """Yield the names of the studies that a paper's tables and figures name."""
     for table in paper.tables:
-        if isinstance(table.spec, ArmsTable | GapsTable):
+        if isinstance(table.spec, ArmsTable | GapsTable | SamplersTable):
             yield from filter(None, [table.spec.study, *(getattr(row, "study", None) for row in table.rows)])
     yield from (figure.study for figure in paper.figures.values())

@@ -3,9 +3,11 @@
 import csv
 import io
 import json
+import math
 import os
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import tomllib
@@ -404,6 +406,54 @@ GAPS = {"data": "gaps", "study": "sets", "label": "gaps", "caption": "Gaps.", "c
 GAPS |= {"rows": [{"arm": "mdlm", "name": "MDLM_bound"}, {"arm": "atat", "by": "strided", "name": "ATAT in turns"}]}
 
 
+SAMPLERS = {"data": "samplers", "study": "system", "label": "samplers", "caption": "Samplers."}
+SAMPLERS |= {"columns": ["value", "difference", "evaluations", "times_as_long"]}
+SAMPLERS |= {"rows": [{"arm": "all_parts", "sampler": 1}, {"arm": "all_parts", "sampler": 3, "name": "certain first"}]}
+
+
+def test_a_table_of_samplers_has_prices_evaluations_and_differences_from_the_first(place):
+    report = place.study("system")
+    found = report["samplers"][0]["samplers"]
+    place.made(SAMPLERS)
+    lines = place.texts("samplers")[1].splitlines()
+    mean = math.exp(statistics.fmean(map(math.log, found[2]["values"])))
+    certain, over_seeds = found[2], found[2]["over_seeds"]
+    assert lines[4].startswith("| all_parts, strided | ")
+    assert lines[4].endswith(" | — | 16.0 | — |")
+    first, difference, *others = lines[5].split(" | ")[1:]
+    assert first.startswith(f"{mean:.1f} [")
+    assert difference.startswith(f"{over_seeds['percent']:+.1f} % [")
+    assert others == [f"{certain['nfe']:.1f}", f"{certain['seconds_ratio']:.2f} |"]
+    # Not trained yet: each cell has the command; a seed less is said.
+    place.study("system", lambda report: report["samplers"][0].update(seeds=[18, 19]))
+    place.made(SAMPLERS)
+    assert "(2 of 3 seeds)" in place.texts("samplers")[1]
+    place.study("system", lambda report: report.update(samplers=None))
+    filled = place.made(SAMPLERS)
+    assert {each.command for _, cells in filled.tables[0].rows for each in cells} == {
+        filled.tables[0].rows[0][1][0].command
+    }
+    assert "atat study system" in filled.tables[0].rows[0][1][0].command
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"columns": ["values"]}, "table[0].columns: 'values' is no column of samplers; did you mean 'value'?"),
+        ({"study": "sets"}, "table[0].study: 'sets' has no [samplers]"),
+        (
+            {"rows": [{"arm": "all_part", "sampler": 1}]},
+            "has no samplers of the arm 'all_part'; did you mean 'all_parts'?",
+        ),
+        ({"rows": [{"arm": "all_parts", "sampler": 4}]}, "the study 'system' has 3 samplers, and no 4"),
+    ],
+)
+def test_a_table_of_samplers_names_what_is_not_there(place, changed, said):
+    place.study("system")
+    with pytest.raises(UserError, match=re.escape(said)):
+        place.made(SAMPLERS | changed)
+
+
 def test_sentences_call_rows_by_their_names(place):
     place.study("sets")
     row = {"arm": "atat", "by": "strided", "name": "ATAT against both"}
@@ -569,7 +619,7 @@ def test_a_figure_needs_matplotlib(place, monkeypatch):
         ({"label": "A b"}, "table[0].label: expected small letters, digits and hyphens"),
         (
             {"data": "studies"},
-            "table[0].data: expected study | gaps | evaluations | tasks | parameters, got 'studies'; did",
+            "table[0].data: expected study | gaps | samplers | evaluations | tasks | parameters, got 'studies'; did",
         ),
     ],
 )

@@ -1,0 +1,125 @@
+"""What each component of the ATAT report's system takes beside masked diffusion: the table of docs/efficiency.md.
+
+The small preset with GPT-2's vocabulary, as `owt-small/documented` has it, on this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.experiment import load
+from atat_zoo.run.environment import machine
+from atat_zoo.training.memory import keep_freed_memory
+from benchmarks.importance_overhead import VOCABULARY, peak, stepper
+from benchmarks.pairs import alone, interleave, note
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+WHOLE, PLAIN = "owt-small/documented", "owt-small/mdlm objective.weight=simple"
+# Each beside MDLM, and what of the whole system it leaves out. Masking and curriculum need the estimator.
+COMPONENTS = {
+    "estimator": f"{WHOLE} masking.use=uniform curriculum.use=none",
+    "estimator, masking": f"{WHOLE} curriculum.use=none",
+    "estimator, curriculum": f"{WHOLE} masking.use=uniform",
+    "all": WHOLE,
+}
+
+INTRODUCTION = """\
+# What each component takes
+
+Written by `python -m benchmarks components --markdown docs/efficiency.md`: the system of the ATAT report,
+`owt-small/documented`, beside masked diffusion, one component at a time. Ratios of processor time, median of {pairs}
+interleaved pairs and quartiles, of a training step over {rows} sequences of {length} tokens: 12 layers of width 768,
+50,257 tokens, {machine}, {threads}, torch {torch}. FLOPs are those of matrix products, as torch counts them;
+memory is the most that a process has in {steps} steps. An evaluation in sampling is one of the report's sampler, of an
+untrained model, beside one of ancestral sampling; the fewer of them a text takes, the fewer of them there are.
+
+"""
+
+
+def of_sampling(name: str, sampler: Any, length: int) -> tuple[Callable[[], None], list[int]]:
+    """Return what writes a text with an untrained model, and the evaluations that each text took."""
+    module, _ = stepper(name, VOCABULARY, length, 1)
+    denoiser, taken = module.eval().denoiser(), list[int]()
+    tokens, texts = torch.full((1, length), denoiser.mask_id), itertools.count()
+
+    @torch.inference_mode()
+    def write() -> None:
+        seeds = row_keys(0, "sample", torch.tensor([next(texts)]))
+        taken.append(int(sampler.sample(denoiser, tokens, seeds).nfe[0]))
+
+    return write, taken
+
+
+def quartiles(ratios: list[float]) -> str:
+    """Return their median and quartiles."""
+    low, median, high = statistics.quantiles([*ratios, *ratios], n=4, method="inclusive")
+    return f"{median:.3f} [{low:.3f}, {high:.3f}]"
+
+
+def main() -> None:
+    """Print the table, or write the page."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--rows", type=int, default=4)
+    parser.add_argument("--pairs", type=int, default=12)
+    parser.add_argument("--steps", type=int, default=3, help="in which memory is measured")
+    parser.add_argument("--markdown", type=Path, help="the page to write")
+    given, _ = parser.parse_known_args()
+    sizes = (VOCABULARY, given.length, given.rows)
+    peaks = {name: alone(peak, name, *sizes, given.steps) for name in (PLAIN, *COMPONENTS.values())}
+    keep_freed_memory()
+    lines = [
+        "| beside MDLM | parameters | FLOPs of a step | time of a step | peak memory | an evaluation in sampling |"
+    ]
+    lines.append("| --- " * 6 + "|")
+    for title, name in COMPONENTS.items():
+        # Both begin anew, and have the same rates and masks in the same step.
+        (plain, plain_step), (module, step) = stepper(PLAIN, *sizes), stepper(name, *sizes)
+        more_flops = flops(step) / flops(plain_step)
+        ratios = [more / base for more, base in interleave(step, plain_step, given.pairs, 1, time.process_time)]
+        note(f"{title}, a step / MDLM", ratios)
+        cells = [f"{weights(module) / weights(plain):.3f}", f"{more_flops:.3f}", quartiles(ratios)]
+        lines.append(f"| {' | '.join([title, *cells, f'{peaks[name] / peaks[PLAIN]:.3f}', ''])} |")
+        print(lines[-1], flush=True)
+        del module, step, plain, plain_step
+    ours, theirs = (load(name).parts["sampler"] for name in (WHOLE, PLAIN.split()[0]))
+    write, taken = of_sampling(COMPONENTS["estimator"], ours, given.length)
+    base, of_base = of_sampling(PLAIN, theirs, given.length)
+    timed = interleave(write, base, max(2, given.pairs // 4), 0, time.process_time)
+    # In pairs each side has written as many texts.
+    ratios = [(a / n) / (b / m) for (a, b), n, m in zip(timed, taken, of_base, strict=True)]
+    note("the report's sampler, an evaluation / ancestral", ratios)
+    lines.append(f"| estimator, sampler | | | | | {quartiles(ratios)} |")
+    print(lines[-1], flush=True)
+    if given.markdown:
+        said = {key: getattr(given, key) for key in ("pairs", "rows", "length", "steps")}
+        threads = "one thread" if torch.get_num_threads() == 1 else f"{torch.get_num_threads()} threads"
+        of = {"machine": machine()["processor"], "threads": threads, "torch": torch.__version__.split("+")[0]}
+        given.markdown.write_text(INTRODUCTION.format(**said, **of) + "\n".join(lines) + "\n", encoding="utf-8")
+
+
+def weights(module: Any) -> int:
+    """Return the number of parameters."""
+    return sum(each.numel() for each in module.parameters())
+
+
+def flops(step: Callable[[], None]) -> int:
+    """Return the FLOPs of a step."""
+    with FlopCounterMode(display=False) as counted:
+        step()
+    return int(counted.get_total_flops())
+
+
+if __name__ == "__main__":
+    main()
