@@ -81,10 +81,11 @@ def test_the_documented_ones_are_as_the_report_has_them():
     curricula = {name: made.parts["curriculum"] for name, made in found.items()}
     staged = {name: curriculum for name, curriculum in curricula.items() if curriculum.name == "three_stage"}
     assert [name for name, curriculum in staged.items() if curriculum.thresholds == (0.3, 0.7)] == ["thresholds"]
-    # The easy stage has the full strength, at this number of steps.
-    for curriculum in staged.values():
+    # The easy stage has the full strength, at this number of steps; as a weight of the loss it is there throughout.
+    for name, curriculum in staged.items():
         schedule = curriculum.build(Context(vocabulary_size=4, length=4, steps=450))
-        assert [schedule.strength(at) / curriculum.sharpness for at in (0.0, 0.04, 0.199, 0.201)] == [0, -1, -1, 0]
+        strengths = [1, 1, 1, 1] if name == "loss_weight" else [0, -1, -1, 0]
+        assert [schedule.strength(at) / curriculum.sharpness for at in (0.0, 0.04, 0.199, 0.201)] == strengths
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from atat_zoo.registry import Context, component, component_base, param
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from atat_zoo.masking.position_modules import FixedBiasModule, RunningBiasModule
+    from atat_zoo.masking.position_modules import FixedBiasModule, GradientBiasModule, RunningBiasModule
 
 
 class PositionBiasModule(Protocol):
@@ -113,3 +113,29 @@ class RunningBias:
         from atat_zoo.masking.position_modules import RunningBiasModule
 
         return RunningBiasModule(context.length, self.decay, self.floor)
+
+
+@component
+class GradientBias:
+    """σ(θ) of a parameter θ of each position, by ascent of the masked loss.
+
+    The loss of a draw says nothing of the probability that made it: no gradient goes through the draw. That of its mean
+    does: if masks of one rate r are spread by softmax weights of a bias b, Σ p_i ℓ_i with the loss ℓ_i of a masked
+    position i has ∂/∂b_i = p_i(ℓ_i − ℓ̄)/T, and θ follows it from where all p are alike, ℓ_i − ℓ̄ in units of ℓ̄:
+
+        θ_i ← θ_i + η σ'(θ_i) (ℓ_i − ℓ̄)/ℓ̄
+
+    It counts what θ changes at once, and not that other masks make other losses. Until the first update all have 1/2.
+    """
+
+    name = "gradient"
+    summary = "learned: ascent of the masked loss, position by position"
+    refs = ("ATAT",)
+
+    learning_rate: float = param(0.1, help="η, of a step", gt=0, le=100)
+
+    def build(self, context: Context) -> GradientBiasModule:
+        """Return a module for positions 0 … `context.length` − 1 that implements `StatefulPart`."""
+        from atat_zoo.masking.position_modules import GradientBiasModule
+
+        return GradientBiasModule(context.length, self.learning_rate)

@@ -57,9 +57,7 @@ class RunningBiasModule(nn.Module, PositionBiasModule):
 
     def statistics(self, noised: NoisedBatch, loss: Tensor) -> Tensor:
         """Return the sum of masked losses and their count at each position, float64 [2, L]."""
-        here = noised.masked.double()
-        seen = torch.stack([(loss.detach().double() * here).sum(0), here.sum(0)])
-        return nn.functional.pad(seen, (0, self.sums.shape[-1] - seen.shape[-1]))
+        return _sums(noised, loss, self.sums.shape[-1])
 
     def update(self, total: Tensor, progress: float) -> None:
         """Decay the sums and add those of the global batch."""
@@ -67,11 +65,53 @@ class RunningBiasModule(nn.Module, PositionBiasModule):
 
     @override
     def values(self, length: int) -> Tensor:
-        if length > self.sums.shape[-1]:
-            raise ValueError(f"this running bias has {self.sums.shape[-1]} positions, not {length}")
-        loss, count = self.sums
-        overall = loss.sum() / count.sum().clamp(min=1e-12)
-        mean = torch.where(count > 0, loss / count.clamp(min=1e-12), overall)
+        _hold(length, self.sums.shape[-1])
+        mean, overall = _means(self.sums)
         low, high = mean.amin(), mean.amax()
         spread = torch.maximum(high - low, self.floor * overall).clamp(min=1e-12)
         return ((mean - low) / spread).float()[:length]
+
+
+class GradientBiasModule(nn.Module, PositionBiasModule):
+    """θ [L], which follows the loss at each position."""
+
+    theta: Tensor  # float64 [L]
+
+    def __init__(self, length: int, learning_rate: float) -> None:
+        super().__init__()
+        self.learning_rate = learning_rate
+        self.register_buffer("theta", torch.zeros(length, dtype=torch.float64))
+
+    def statistics(self, noised: NoisedBatch, loss: Tensor) -> Tensor:
+        """Return the sum of masked losses and their count at each position, float64 [2, L]."""
+        return _sums(noised, loss, len(self.theta))
+
+    def update(self, total: Tensor, progress: float) -> None:
+        """Move θ by the gradient over the global batch; a position without a mask stays."""
+        mean, overall = _means(total)
+        slope = self.theta.sigmoid() * (1 - self.theta.sigmoid())
+        self.theta.add_(self.learning_rate * slope * (mean - overall) / overall.clamp(min=1e-12))
+
+    @override
+    def values(self, length: int) -> Tensor:
+        _hold(length, len(self.theta))
+        return self.theta.sigmoid().float()[:length]
+
+
+def _sums(noised: NoisedBatch, loss: Tensor, length: int) -> Tensor:
+    """Return the sum of masked losses and their count at each of so many positions, float64 [2, length]."""
+    here = noised.masked.double()
+    seen = torch.stack([(loss.detach().double() * here).sum(0), here.sum(0)])
+    return nn.functional.pad(seen, (0, length - seen.shape[-1]))
+
+
+def _means(sums: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean loss of each position, that of all where there is none, and the mean of all."""
+    loss, count = sums
+    overall = loss.sum() / count.sum().clamp(min=1e-12)
+    return torch.where(count > 0, loss / count.clamp(min=1e-12), overall), overall
+
+
+def _hold(length: int, most: int) -> None:
+    if length > most:
+        raise ValueError(f"this bias has {most} positions, not {length}")

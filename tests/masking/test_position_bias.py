@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from atat_zoo.masking.position_bias import FlatBias, LeftToRightBias, RunningBias, UShapeBias
+from atat_zoo.masking.position_bias import FlatBias, GradientBias, LeftToRightBias, RunningBias, UShapeBias
 from atat_zoo.registry import Context
 from tests.diffusion.noised import noised
 
@@ -56,5 +56,30 @@ def test_running_serves_shorter_sequences_and_refuses_longer_ones():
     short = noised([[True, True]])
     bias.update(bias.statistics(short, torch.tensor([[1.0, 2.0]])), 0.0)
     assert bias.values(2).tolist() == [0.0, 1.0]
+    with pytest.raises(ValueError, match="4 positions, not 5"):
+        bias.values(5)
+
+
+def test_a_step_of_gradient_is_that_of_autograd():
+    """Of Σ p_i ℓ_i over softmax weights of σ(θ), where all p are alike."""
+    losses = torch.tensor([8.0, 1.0, 4.0, 3.0], dtype=torch.float64)
+    theta = torch.zeros(4, dtype=torch.float64, requires_grad=True)
+    (theta.sigmoid().softmax(0) @ losses).backward()
+    bias = GradientBias(learning_rate=1.0).build(CONTEXT)
+    assert bias.values(4).tolist() == [0.5] * 4
+    bias.update(bias.statistics(noised([[True] * 4]), losses.float()[None]), 0.0)
+    torch.testing.assert_close(bias.theta, theta.grad * 4 / losses.mean())
+
+
+def test_gradient_rises_where_it_is_hard_and_stays_where_nothing_is_masked():
+    bias = GradientBias().build(CONTEXT)
+    for _ in range(500):
+        bias.update(bias.statistics(noised([[True, True, True, False]]), torch.tensor([[3.0, 2.0, 1.0, 0.0]])), 0.0)
+    hard, middle, easy, unseen = bias.values(4).tolist()
+    assert hard > 0.9
+    assert easy < 0.1
+    assert middle == unseen == 0.5
+    bias.update(torch.zeros(2, 4, dtype=torch.float64), 0.0)
+    assert bias.values(4).tolist() == [hard, middle, easy, unseen]
     with pytest.raises(ValueError, match="4 positions, not 5"):
         bias.values(5)
