@@ -56,7 +56,8 @@ def test_the_small_form_is_interrupted_and_goes_on(tmp_path, monkeypatch):
     rows = [line.strip("| ").split(" | ") for line in page.read_text().splitlines() if line.startswith("| ")]
     bars = [row[1] for row in rows if row[0] != "what"]
     assert bars.count("equal") == 8
-    assert bars.count("≤ 1.06") == bars.count("≤ 1e-05, 1e-04") == 3
+    assert bars.count("≤ 1.06") == 3
+    assert bars.count("≤ 1e-05, 1e-04") == (0 if correct.refused() else 3)
     assert {"≤ 1e-05", "≤ 1e-03", "≤ 1e-04", "≥ 0.95", "≥ 40 %", "≥ 60%", "pass", "falls"} < set(bars)
     assert not [row for row in rows if row[1].startswith(("equal", "≤ 1e")) and row[3:] != ["met"]]
 

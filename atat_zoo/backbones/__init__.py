@@ -59,8 +59,8 @@ class Backbone(Protocol):
     One whose network always reads the whole text, both ways, as a recurrent one does, says `both_ways_only = True`, and
     its module takes no `attention` and no `cache`; objectives that need them are refused.
 
-    A module that says `returns_first = True` takes `first`, too: of how many tokens, from the start, hidden states are
-    asked for, which spares its last layer the others.
+    One that says `returns_first = True`, and whose module does, takes `first`, too: of how many tokens, from the start,
+    hidden states are asked for, which spares the last layer the others; so does its `flops`.
 
     A module that says `takes_block_masks = True` hands its mask to `diffusion.attention.attend`, and is given a
     `BlockMask` where it is compiled on a GPU.

@@ -55,6 +55,7 @@ class DiTBackbone(Backbone):
     summary = "transformer with rotary positions, normalised queries and keys, optional adaLN time conditioning"
     refs = ("arXiv:2212.09748", "arXiv:2104.09864", "arXiv:2406.07524", "arXiv:2010.04245")
     adjustable = ("dropout", "checkpoint_activations")
+    returns_first = True
     preset: Literal["nano", "mini", "tiny", "documented", "small", "medium", "large", "xl", "2.7b", "6.7b"] = param(
         "small",
         help="layers × width: nano 4×256, mini 8×256, tiny 8×512, documented 12×512, small 12×768, medium 24×1024, "
@@ -112,10 +113,15 @@ class DiTBackbone(Backbone):
             outside += width * (256 + 1) + width * (width + 1)
         return outside + self.matrices + norms + layers * of_layer
 
-    def flops(self, vocabulary_size: int, rows: int, length: int, positions: float) -> float:
-        """Return the FLOPs of a pass without what is done once a row, for t; attention counts in full under a mask."""
+    def flops(self, vocabulary_size: int, rows: int, length: int, positions: float, first: int | None = None) -> float:
+        """Return the FLOPs of a pass without what is done once a row, for t; attention counts in full under a mask.
+
+        If the `first` tokens are asked for, the last layer has queries, keys and values of the others, and no more.
+        """
         layers, width, _ = self.shape
         of_layers = rows * length * (self.matrices + 2 * layers * length * width)
+        others = rows * (length - (length if first is None else first))
+        of_layers -= others * (self.matrices // layers - 3 * width**2 + 2 * length * width)
         return 2 * of_layers + 2 * positions * vocabulary_size * width
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:

@@ -22,13 +22,12 @@ from atat_zoo.diffusion.dropout import Dropout
 class DiTModule(nn.Module):
     """Tokens [B, L] to hidden states [B, L, D]; `head` maps those to logits [..., V]."""
 
-    returns_first = True
-
     def __init__(
         self, backbone: DiTBackbone, vocabulary_size: int, counts: NDArray[np.int64] | None, prior: nn.Module | None
     ) -> None:
         super().__init__()
         layers, width, heads = backbone.shape
+        self.returns_first = backbone.returns_first
         self.takes_block_masks = width // heads >= 16  # fewer are refused by FlexAttention's kernel
         self.prior, self.reads_time, self.max_length = prior, backbone.time_conditioning, backbone.max_length
         self.checkpoint_activations = backbone.checkpoint_activations

@@ -79,7 +79,7 @@ class BlockModule(DenoisingModule):
         L = z.shape[1]
         positions = torch.arange(L, device=z.device).repeat(2)
         seen = visible(two_streams(L, self.size), None, 2 * L, z.device, in_blocks=self.attends_in_blocks(z))
-        hidden = self.read(torch.cat([z, x], dim=1), positions=positions, attention=seen)[:, :L]
+        hidden = self.read(torch.cat([z, x], dim=1), positions=positions, attention=seen, first=L)
         near = None if self.prior is None else self.neighbours(z, self.prior.reach, x)
         return HeadInputs(hidden, near)
 

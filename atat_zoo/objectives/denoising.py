@@ -131,12 +131,15 @@ class DenoisingModule(OnDevice, ObjectiveModule):
         """Return what the head reads at every position, [B, L]."""
         return HeadInputs(self.hidden(z, t), None if self.prior is None else self.neighbours(z, self.prior.reach))
 
-    def read(self, *inputs: Tensor, **more: Any) -> Tensor:
-        """Return the backbone's hidden states [B, L, D] on its device, of inputs that may be on another."""
-        hidden: Tensor = self.backbone(
-            *moved(inputs, self.device), **{name: moved(each, self.device) for name, each in more.items()}
-        )
-        return hidden
+    def read(self, *inputs: Tensor, first: int | None = None, **more: Any) -> Tensor:
+        """Return the backbone's hidden states [B, L, D] on its device, of inputs that may be on another.
+
+        If the `first` tokens are asked for, it is those of these alone.
+        """
+        asked = {"first": first} if first is not None and getattr(self.backbone, "returns_first", False) else {}
+        given = {name: moved(each, self.device) for name, each in more.items()}
+        hidden: Tensor = self.backbone(*moved(inputs, self.device), **given, **asked)
+        return hidden[:, :first]
 
     def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
         """Return the backbone's hidden states [B, L, D]; if t is None, it follows from the share of masked tokens."""

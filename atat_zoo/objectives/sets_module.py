@@ -114,9 +114,7 @@ class SetCausalModule(DenoisingModule):
         def read(part: Roles, others: int = 0) -> Tensor:
             in_blocks = ascending and self.attends_in_blocks(part.turn)  # each other shape would be compiled anew
             tokens, positions, attention = carriers(part, self.context.mask_id, others, in_blocks)
-            L = part.turn.shape[1] - 1
-            asked = {"first": L} if getattr(self.backbone, "returns_first", False) else {}
-            return self.read(tokens, positions=positions, attention=attention, **asked)[:, :L]
+            return self.read(tokens, positions=positions, attention=attention, first=part.turn.shape[1] - 1)
 
         if ascending or not len(of.alone):
             return read(of)

@@ -47,7 +47,8 @@ def step_flops(experiment: Experiment, vocabulary_size: int, mask_rate: float) -
     tokens = length
     if hasattr(objective, "network_input"):  # that of a plugin may be nobody's heir
         rows, tokens = objective.network_input(experiment)
-    forward: float = backbone.flops(vocabulary_size, rows, tokens, mask_rate * rows * length)
+    first = {"first": length} if getattr(backbone, "returns_first", False) else {}
+    forward: float = backbone.flops(vocabulary_size, rows, tokens, mask_rate * rows * length, **first)
     return 3 * forward
 
 

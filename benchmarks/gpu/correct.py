@@ -14,6 +14,7 @@ from unittest import mock
 
 import torch
 from composer import Callback
+from torch.nn.attention.flex_attention import flex_attention
 
 from atat_zoo.diffusion.dropout import Dropout, set_keys
 from atat_zoo.diffusion.randomness import row_keys, stratified, uniform
@@ -105,6 +106,9 @@ def losses(setting: Setting, found: Found) -> None:
 def blocks(setting: Setting, found: Found) -> None:
     """Compare losses and gradients by FlexAttention, compiled on the GPU, with those by dense masks on the CPU."""
     batch, kind = drawn(setting.size.text_length), torch.device(setting.device).type
+    if kind == "cpu" and (why := refused()):
+        found.row("FlexAttention", "", why)
+        return
     for name in MASKED:
         module = setting.network(recipe(setting, name), VOCABULARY).train()
         here = step(copy.deepcopy(module), batch, "cpu", "float32")
@@ -119,6 +123,16 @@ def blocks(setting: Setting, found: Found) -> None:
         seen, met = f"{loss:.1e}, {gradient:.1e}", loss <= LOSSES["float32"] and gradient <= GRADIENT
         bar = f"≤ {LOSSES['float32']:.0e}, {GRADIENT:.0e}"
         found.row(f"`{name}` by FlexAttention to dense masks on the CPU: loss, norm of the gradient", bar, seen, met)
+
+
+def refused() -> str:
+    """Return why torch has no gradient of FlexAttention on a CPU; an empty string where it has one."""
+    q = torch.zeros(1, 1, 16, 16, requires_grad=True)
+    try:
+        flex_attention(q, q, q)
+    except NotImplementedError as error:
+        return str(error)
+    return ""
 
 
 def drawn(length: int) -> Batch:

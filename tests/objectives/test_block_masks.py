@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import flex_attention
 
 from atat_zoo.objectives.denoising import DenoisingModule
 from atat_zoo.registry import Context
 from atat_zoo.training.trainer import compile_objective
+from benchmarks.gpu.correct import refused
 from tests.objectives.small_objectives import BACKBONE, BASELINES, build, full_batch
 
 LENGTH, ROWS, V = 264, 2, 7  # more than one block, and not a multiple of it
@@ -53,11 +53,8 @@ def network(case):
 @pytest.fixture
 def masks(monkeypatch):
     """Attend in blocks, and note the masks; skipped where torch has the gradient of it on a GPU alone."""
-    q = torch.zeros(1, 1, 16, 16, requires_grad=True)
-    try:
-        flex_attention(q, q, q)
-    except NotImplementedError as error:
-        pytest.skip(str(error))
+    if why := refused():
+        pytest.skip(why)
     made = []
     monkeypatch.setattr(DenoisingModule, "attends_in_blocks", lambda module, tokens: True)
 

@@ -141,7 +141,7 @@ lifecycle.Checkpoints.save = spoilt
 from atat_zoo.cli import main
 main()
 """
-    words = ["train", str(tiny.path), "--out", "spoilt", "train.sharding=full", "train.steps=2"]
+    words = ["train", str(tiny.path), "--out", "spoilt-shards", "train.sharding=full", "train.steps=2"]
     for rank in forked.ranks(2, words, tiny.root, code=code):
         said, _ = rank.communicate()
         assert rank.returncode == 2
