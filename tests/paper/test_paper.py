@@ -105,7 +105,11 @@ def test_the_paper_that_ships_compiles(shipped, tmp_path):
 def test_what_is_committed_is_not_missing_and_the_rest_says_how_it_is_measured(shipped):
     filled, out = shipped
     by_table = {what.partition(":")[0]: command for command, found in filled.missing().items() for what in found}
-    assert by_table.keys() & {"main", "ablation", "screen", "budgets", "gaps", "steps", "arms"} == set()
+    assert (
+        by_table.keys()
+        & {"main", "ablation", "parts", "sampling", "screen", "samplers", "budgets", "gaps", "steps", "arms"}
+        == set()
+    )
     assert by_table.keys() >= {
         "lm1b",
         "zero-shot",
@@ -114,7 +118,6 @@ def test_what_is_committed_is_not_missing_and_the_rest_says_how_it_is_measured(s
         "control",
         "infilling",
         "efficiency",
-        "parts",
         "sensitivity",
     }
     assert by_table["lm1b"].endswith("--split validation")  # its corpus has no test split
