@@ -135,12 +135,14 @@ class Layer(nn.Module):
         v = qkv[:, :, 2].transpose(1, 2)
         if join is not None:
             k, v = join(k, v)
-        if isinstance(attention, Tensor):
+        # A slice of everything is a copy in the backward pass.
+        if first is not None and isinstance(attention, Tensor):
             q, attention = q[:, :, :first], attention[..., :first, :]
         causal = isinstance(attention, str) and attention == "causal"
         a = attend(q, k, v, None if causal else attention, causal=causal)
-        h = h[:, :first]
-        a = self.out(a[:, :, :first].transpose(1, 2).reshape(h.shape))
+        if first is not None:
+            h, a = h[:, :first], a[:, :, :first]
+        a = self.out(a.transpose(1, 2).reshape(h.shape))
         if self.gates is None:
             h = h + self.dropout(a, call, keys)
             return h + self.dropout(self.mlp(h, c), call + 1, keys)

@@ -139,7 +139,7 @@ class DenoisingModule(OnDevice, ObjectiveModule):
         asked = {"first": first} if first is not None and getattr(self.backbone, "returns_first", False) else {}
         given = {name: moved(each, self.device) for name, each in more.items()}
         hidden: Tensor = self.backbone(*moved(inputs, self.device), **given, **asked)
-        return hidden[:, :first]
+        return hidden if first in (None, hidden.shape[1]) else hidden[:, :first]
 
     def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
         """Return the backbone's hidden states [B, L, D]; if t is None, it follows from the share of masked tokens."""
