@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import statistics
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from atat_zoo.experiment import load
 from atat_zoo.run.environment import machine
 from atat_zoo.training.memory import keep_freed_memory
 from benchmarks.importance_overhead import VOCABULARY, peak, stepper
-from benchmarks.pairs import alone, interleave, note
+from benchmarks.pairs import alone, interleave, note, quartiles
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,10 +62,9 @@ def of_sampling(name: str, sampler: Any, length: int) -> tuple[Callable[[], None
     return write, taken
 
 
-def quartiles(ratios: list[float]) -> str:
+def spread(ratios: list[float]) -> str:
     """Return their median and quartiles."""
-    low, median, high = statistics.quantiles([*ratios, *ratios], n=4, method="inclusive")
-    return f"{median:.3f} [{low:.3f}, {high:.3f}]"
+    return "{:.3f} [{:.3f}, {:.3f}]".format(*quartiles(ratios))
 
 
 def main() -> None:
@@ -91,7 +89,7 @@ def main() -> None:
         more_flops = flops(step) / flops(plain_step)
         ratios = [more / base for more, base in interleave(step, plain_step, given.pairs, 1, time.process_time)]
         note(f"{title}, a step / MDLM", ratios)
-        cells = [f"{weights(module) / weights(plain):.3f}", f"{more_flops:.3f}", quartiles(ratios)]
+        cells = [f"{weights(module) / weights(plain):.3f}", f"{more_flops:.3f}", spread(ratios)]
         lines.append(f"| {' | '.join([title, *cells, f'{peaks[name] / peaks[PLAIN]:.3f}', ''])} |")
         print(lines[-1], flush=True)
         del module, step, plain, plain_step
@@ -102,7 +100,7 @@ def main() -> None:
     # In pairs each side has written as many texts.
     ratios = [(a / n) / (b / m) for (a, b), n, m in zip(timed, taken, of_base, strict=True)]
     note("the report's sampler, an evaluation / ancestral", ratios)
-    lines.append(f"| estimator, sampler | | | | | {quartiles(ratios)} |")
+    lines.append(f"| estimator, sampler | | | | | {spread(ratios)} |")
     print(lines[-1], flush=True)
     if given.markdown:
         said = {key: getattr(given, key) for key in ("pairs", "rows", "length", "steps")}

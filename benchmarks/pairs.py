@@ -84,10 +84,15 @@ def report(name_a: str, name_b: str, timed: list[tuple[float, float]]) -> float:
 RATIOS: dict[str, tuple[float, float, float]] = {}
 
 
+def quartiles(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """Return median, lower and upper quartile."""
+    low, median, high = statistics.quantiles([*ratios, *ratios], n=4, method="inclusive")
+    return median, low, high
+
+
 def note(name: str, ratios: Sequence[float]) -> None:
     """Keep a ratio, measured once or several times, for the machine's record; see `benchmarks.record`."""
-    low, median, high = statistics.quantiles([*ratios, *ratios], n=4, method="inclusive")
-    RATIOS[name] = (median, low, high)
+    RATIOS[name] = quartiles(ratios)
 
 
 def hold(bars: Sequence[tuple[str, float, float]]) -> None:

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 @click.option(
     "--dry-run", is_flag=True, help="Say what the training would take on GPUs, by formula, and train nothing."
 )
-@count("--gpus", 1, "With --dry-run: how many.", 1)
-@click.option("--gpu", default="H100 80GB HBM3", show_default=True, help="With --dry-run: their kind.")
-@click.option("--price", default=3.0, show_default=True, help="With --dry-run: dollars of one an hour.")
+@count("--gpus", 1, "With --dry-run: how many; 1 when absent.")
+@click.option("--gpu", help="With --dry-run: their kind; H100 80GB HBM3 when absent.")
+@click.option("--price", type=click.FloatRange(0), help="With --dry-run: dollars of one an hour; 3 when absent.")
 @count("--vocabulary", 1, "With --dry-run: how many tokens, if the tokenizer's files are not here.")
 @options("json")
 def train(
@@ -45,9 +45,9 @@ def train(
     overwrite: bool,
     profile: int | None,
     dry_run: bool,
-    gpus: int,
-    gpu: str,
-    price: float,
+    gpus: int | None,
+    gpu: str | None,
+    price: float | None,
     vocabulary: int | None,
     as_json: bool,
 ) -> int:
@@ -65,10 +65,14 @@ def train(
         raise UserError("--resume continues a run as it was begun: leave out --out and --overwrite")
     # Every mistake is reported before torch is imported.
     loaded = load(experiment, overrides) if experiment else None
+    on = {"gpus": gpus, "gpu": gpu, "price": price, "vocabulary": vocabulary}
+    on = {name: value for name, value in on.items() if value is not None}
     if dry_run:
         if loaded is None:
             raise UserError("--dry-run is of an experiment: name one in place of --resume")
-        return estimate(loaded, as_json, gpus=gpus, gpu=gpu, price=price, vocabulary=vocabulary)
+        return estimate(loaded, as_json, on)
+    if on:
+        raise UserError(f"{', '.join(f'--{name}' for name in on)}: said of a --dry-run alone; add it, or leave it out")
     wait_passively()
     from atat_zoo import training
 
@@ -89,7 +93,7 @@ def train(
     return finish(result, as_json) if first_rank else 0
 
 
-def estimate(experiment: Experiment, as_json: bool, **on: Any) -> int:
+def estimate(experiment: Experiment, as_json: bool, on: dict[str, Any]) -> int:
     """Print what a training would take, and return the exit code."""
     from atat_zoo.training.cost import cost
 
@@ -97,15 +101,16 @@ def estimate(experiment: Experiment, as_json: bool, **on: Any) -> int:
     if as_json:
         print_json({"experiment": experiment.name, **attrs.asdict(of)})
         return 0
-    gpus = "one GPU" if on["gpus"] == 1 else f"{on['gpus']} GPUs"
+    gpus = "one GPU" if of.gpus == 1 else f"{of.gpus} GPUs"
     click.echo(
         f"{experiment.name}: {train.steps:,} steps of {train.batch_size} x {experiment.data.length:,} tokens, "
         f"{of.tokens / 1e9:,.2f}G, with {of.weights / 1e6:,.1f}M weights\n"
-        f"  time    {of.seconds / 3600:,.2f} hours on {gpus} ({on['gpu']}) at 40 % of the peak, {of.flops:.2e} FLOPs\n"
+        f"  time    {of.seconds / 3600:,.2f} hours on {gpus} ({of.gpu}) at {of.utilisation:.0%} of the peak, "
+        f"{of.flops:.2e} FLOPs\n"
         f"  cost    ${of.dollars:,.0f}\n"
         f"  memory  {of.memory_compiled / 1e9:,.1f} GB of each compiled, {of.memory_eager / 1e9:,.1f} GB eager, with "
         f"{of.rows} sequences at once\n"
-        "  by formula (docs/scale.md), without an estimator, evaluations and checkpoints"
+        "  by formula (docs/scale.md); an importance estimator, evaluations and checkpoints are not counted"
     )
     return 0
 

@@ -102,6 +102,7 @@ class Cost:
     """What a training takes, by formula.
 
     Attributes:
+        gpus, gpu, utilisation: on how many of which kind, and the share of their peak that is used.
         weights: parameters of the backbone; those of an importance estimator are not counted, here or below.
         tokens: of text that it reads, of all steps.
         flops: of the model (docs/scale.md), of all steps.
@@ -112,6 +113,9 @@ class Cost:
         dollars: of all GPUs for so long.
     """
 
+    gpus: int
+    gpu: str
+    utilisation: float
     weights: int
     tokens: int
     flops: float
@@ -166,6 +170,9 @@ def cost(
     flops = spec.steps * (step_flops(experiment, size, share) or 0.0)
     seconds = flops / (gpus * 1e12 * PEAKS[gpu] * utilisation)
     return Cost(
+        gpus=gpus,
+        gpu=gpu,
+        utilisation=utilisation,
         weights=backbone.weights(size),
         tokens=spec.steps * spec.batch_size * length,
         flops=flops,
