@@ -6,7 +6,7 @@ takes the mean of the cross-entropy over them, and of any other scores of the ma
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from typing_extensions import override
 
@@ -110,6 +110,44 @@ class ContinuousTBound(FollowsNoise):
 
         self.refuse(noise)
         return continuous_t(maskable, keys, draws, time_at=noise.time_at, alpha=noise.alpha, weight=noise.weight)
+
+
+@component
+class ClippedTBound(Bound):
+    """t uniform on [ε, 1], each token masked with probability c·t, weight 1/t, whatever the model's schedule.
+
+    What the code of published models draws: MDLM's with ε = 1 − c = 0.001 and one draw a sequence, whose times are
+    stratified over a batch, so that row i of every batch has its t in the same part of [ε, 1]. It leaves out what
+    t < ε contributes, so it is another number than the perplexity, and is not called that.
+    """
+
+    name = "clipped_t"
+    summary = "t over [ε, 1], as published code draws it: another number than the perplexity, to compare with it"
+    refs = ("arXiv:2406.07524", "arXiv:2503.09573")
+    # Of its own: a process that is another one has no meaning here, too.
+    follows_noise: ClassVar[bool] = True
+
+    least: float = param(1e-3, help="ε, the least time", gt=0, lt=1)
+    most: float = param(0.999, help="c, the share that is masked at t = 1", gt=0, le=1)
+    batch: int = param(1, help="rows that share the strata of t; evaluation.batch_size is a multiple of it", ge=1)
+
+    @property
+    def quantity(self) -> str:
+        """Return the name under which it is reported."""
+        return f"t from {self.least:g}"
+
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
+        """Yield the problem of a batch that cuts the strata."""
+        if (rows := experiment.evaluation.batch_size) % self.batch:
+            problem = f"{rows} is no multiple of the {self.batch} rows that share the strata of clipped_t"
+            yield Problem("evaluation.batch_size", f"{problem}; name {self.batch * -(-rows // self.batch)}")
+
+    @override
+    def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
+        from atat_zoo.diffusion.bounds import clipped_t
+
+        how: Any = {"least": self.least, "most": self.most, "batch": self.batch}
+        return clipped_t(maskable, keys, draws, time_at=noise.time_at, **how)
 
 
 @component

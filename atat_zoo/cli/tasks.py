@@ -48,16 +48,23 @@ def compare_tasks(
     """Measure runs by tasks, and print their scores with the differences to those of the baseline, item by item."""
     silent = as_json or as_markdown
     results = _measured(runs, wanted, step=step, seed=seed, device=device, silent=silent, base=baseline, **other)
-    base = results[runs[baseline]]
+    show_side_by_side(results, runs[baseline], as_markdown=as_markdown, as_json=as_json)
+
+
+def show_side_by_side(
+    results: dict[Path, list[TaskResult]], baseline: Path, *, as_markdown: bool, as_json: bool
+) -> None:
+    """Print the scores of runs by the same tasks, and how far each is from the baseline's."""
     if as_json:
-        print_json({"baseline": str(runs[baseline]), "runs": [_as_table(run, results[run], base) for run in runs]})
+        tables = [_as_table(run, of_run, results[baseline]) for run, of_run in results.items()]
+        print_json({"baseline": str(baseline), "runs": tables})
         return
-    table(*_side_by_side(results, runs[baseline]), as_markdown)
+    table(*_side_by_side(results, baseline), as_markdown)
     click.echo("")
-    for line in [
-        *notes_of({str(run): of_run for run, of_run in results.items()}),
-        f"Differences are to {runs[baseline]}, of the same items; 95 % intervals over items.",
-    ]:
+    lines = notes_of({str(run): of_run for run, of_run in results.items()})
+    if len(results) > 1:
+        lines.append(f"Differences are to {baseline}, of the same items; 95 % intervals over items.")
+    for line in lines:
         click.echo(line + ("  " if as_markdown else ""))
 
 
@@ -117,15 +124,16 @@ def show(results: Sequence[TaskResult]) -> None:
 def _side_by_side(results: dict[Path, list[TaskResult]], baseline: Path) -> tuple[list[str], list[list[str]]]:
     """Return columns and rows with a column for each run."""
     published = _published(score for of_run in results.values() for each in of_run for score in each.scores.values())
-    rows = []
-    for number, base in enumerate(results[baseline]):
-        for name, theirs in base.scores.items():
-            cells = []
-            for run, of_run in results.items():
-                score = of_run[number].scores.get(name)
-                beside = f", {difference(score, theirs)}" if score and run != baseline else ""
+    rows, at = [], list(results).index(baseline)
+    for of_task in zip(*results.values(), strict=True):
+        by_name = {name: score for each in reversed(of_task) for name, score in each.scores.items()}
+        for name in dict.fromkeys(name for each in of_task for name in each.scores):
+            cells, theirs = [], of_task[at].scores.get(name)
+            for run, result in zip(results, of_task, strict=True):
+                score = result.scores.get(name)
+                beside = f", {difference(score, theirs)}" if score and theirs and run != baseline else ""
                 cells.append(score.said + beside if score else NONE)
-            rows.append([base.task, name, theirs.quantity, *cells, *_beside(theirs, published)])
+            rows.append([of_task[0].task, name, by_name[name].quantity, *cells, *_beside(by_name[name], published)])
     columns = ["task", "", "quantity", *map(str, results), *(f"{name}, published" for name in published)]
     return columns, rows
 

@@ -142,6 +142,24 @@ def continuous_t(
         yield _bernoulli(1 - alpha(t), weight(t), maskable, fold(keys, j), time_at)
 
 
+def clipped_t(
+    maskable: Tensor, keys: Tensor, draws: int, *, time_at: Schedule, least: float, most: float, batch: int
+) -> Iterator[WeightedMask]:
+    """Yield Bernoulli masks at t uniform on [ε, 1], ε = `least`: probability `most`·t, weight 1/t.
+
+    Of each `batch` rows of the arguments, from the first on, row i has its t in the stratum i; the last such group may
+    have fewer rows. So a row's masks depend on its place. Arguments as for `exact_k`. The weights of the masked tokens
+    sum to `most`·n on average, and what times below ε contribute is left out.
+    """
+    place = torch.arange(len(keys), device=keys.device)
+    group = (len(keys) - place // batch * batch).clamp(max=batch)
+    for j in range(draws):
+        u = (uniform(fold(keys, -1 - j), 1, torch.float64)[:, 0] + place % batch) / group
+        t = least + (1 - least) * u
+        masked = (uniform(fold(keys, j), maskable.shape[1], torch.float64) < most * t[:, None]) & maskable
+        yield WeightedMask(masked=masked, weight=1 / t, t=time_at((most * t).float()))
+
+
 def discrete_t(
     maskable: Tensor, keys: Tensor, draws: int, *, time_at: Schedule, alpha: Schedule, steps: int
 ) -> Iterator[WeightedMask]:

@@ -181,7 +181,7 @@ class SEDDModule(DenoisingModule):
     def token_bounds(self, logits: Tensor, x: Tensor, quantity: str) -> dict[str, Tensor]:
         # The score entropy is an integral over continuous time, so a bound of discrete steps does not include it.
         ce, excess = score_entropy(logits - self.offset, x)
-        return {quantity: ce} | ({"sedd": ce + excess} if quantity == "nelbo" else {})
+        return {quantity: ce} | ({} if quantity.startswith("discrete") else {"sedd": ce + excess})
 
 
 def step_kl(log_p: Tensor, log_mu: Tensor, beta: Tensor) -> Tensor:

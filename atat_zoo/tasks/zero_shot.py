@@ -49,6 +49,11 @@ TABLE: Mapping[Name, CorpusRow] = {
 LENGTH, VOCABULARY, TOKENS, PARAMETERS = 1024, 50_257, 524e9, 169e6
 
 
+def published_of(corpus: Any) -> tuple[float, float, float] | None:
+    """Return the figures of a corpus of the table, as its recipe ships; None of any other."""
+    return next((row.published for name, row in TABLE.items() if corpus == recipe(name)), None)
+
+
 @component
 class ZeroShotTask(Task):
     """The bound on text that a model was not trained on, in its own tokens, beside the field's published figures."""

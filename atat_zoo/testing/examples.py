@@ -106,6 +106,10 @@ EXAMPLES: Mapping[tuple[str, str], Example] = {
     ("objective", "strided"): lambda _: {"stride": 2},
     ("position_sets", "mixture"): lambda _: {"of": [{"use": "strided", "stride": 3}, {"use": "random"}]},
     ("task", "zero_shot"): _zero_shot,
+    ("task", "held_out"): lambda _: {"sequences": 6, "draws": 1},
+    ("task", "bracket"): lambda _: {"sequences": 4, "orders": 2},
+    ("task", "prices"): lambda _: {"sequences": 4, "texts": 5, "samplers": [{"use": "ancestral", "steps": 2}]},
+    ("task", "protocol"): lambda _: {"sequences": 20, "draws": 1},
     ("task", "glue"): _glue,
     ("task", "controlled"): _controlled,
     ("task", "long_text"): lambda _: {

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from atat_zoo.diffusion.bounds import average, continuous_t, discrete_t, enumerate_masks, exact_k, from_denoiser
+from atat_zoo.diffusion.bounds import (
+    average,
+    clipped_t,
+    continuous_t,
+    discrete_t,
+    enumerate_masks,
+    exact_k,
+    from_denoiser,
+)
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.noise import CosineNoise, LinearNoise
 from atat_zoo.testing.toys import ENTROPY, Hashed, toy
@@ -188,3 +196,47 @@ def test_discrete_steps_on_the_toy_give_the_known_figures(steps, figure):
 def test_drawn_discrete_steps_agree_with_enumeration_at_the_same_number_of_steps(steps):
     options = {"mask_id": 2, "alpha": linear.alpha, "steps": steps, "time_at": linear.time_at}
     agrees("T", enumerate_discrete(from_denoiser(perturbed), toy().states, **options), steps=steps)
+
+
+# Times as published code draws them
+
+
+@given(st.integers(1, 7), st.integers(1, 40), st.integers(0, 99), st.floats(1e-4, 0.2))
+def test_a_row_has_its_time_in_the_stratum_of_its_place(batch, rows, seed, least):
+    keys, maskable = row_keys(seed, "evaluation", torch.arange(rows)), torch.ones(rows, 5, dtype=torch.bool)
+    how = {"time_at": linear.time_at, "least": least, "most": 1.0, "batch": batch}
+    (mask,) = clipped_t(maskable, keys, 1, **how)
+    for i, t in enumerate((1 / mask.weight).tolist()):
+        group = min(batch, rows - i // batch * batch)
+        low = least + (1 - least) * (i % batch) / group
+        assert low - 1e-9 <= t <= low + (1 - least) / group + 1e-9
+    alone = list(clipped_t(maskable[:1], keys[:1], 1, **{**how, "batch": 1}))
+    if batch == 1:
+        assert torch.equal(alone[0].masked[0], mask.masked[0])
+
+
+def test_clipped_times_leave_out_what_lies_below_them():
+    """Against the integral over [ε, 1] of all masks of a sequence, by quadrature."""
+    least, most, x = 0.1, 0.9, toy().states[3:4]
+    nats = {
+        bits: float(from_denoiser(toy().denoiser)(z, None, m, x).sum())
+        for bits in range(1, 2 ** x.shape[1])
+        for m in [torch.tensor([[bool(bits >> i & 1) for i in range(x.shape[1])]])]
+        for z in [x.masked_fill(m, 2)]
+    }
+
+    def at(t):
+        k = {bits: bits.bit_count() for bits in nats}
+        p = {bits: (most * t) ** k[bits] * (1 - most * t) ** (x.shape[1] - k[bits]) for bits in nats}
+        return sum(p[bits] * nats[bits] for bits in nats) / t / (1 - least)
+
+    from scipy import integrate
+
+    exact, groups = integrate.quad(at, least, 1)[0], 20_000
+    rows, keys = x.expand(groups, -1), row_keys(1, "evaluation", torch.arange(groups))
+    how = {"time_at": linear.time_at, "least": least, "most": most, "batch": 1}
+    masks = clipped_t(torch.ones_like(rows, dtype=torch.bool), keys, 1, **how)
+    found = average(lambda *at: {"t": from_denoiser(toy().denoiser)(*at)}, rows, masks, 2)["t"].nelbo
+    assert abs(float(found.mean()) - exact) <= 4 * float(found.std()) / math.sqrt(groups)
+    whole = float(-toy().p[3].log())
+    assert exact < whole

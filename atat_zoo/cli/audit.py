@@ -1,0 +1,115 @@
+"""`atat audit`: models priced on one text, side by side, beside what is published and how that was measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from atat_zoo.cli.arguments import count, named, options, other_text
+from atat_zoo.cli.console import Bars
+from atat_zoo.cli.judge import judge_of
+from atat_zoo.cli.tasks import show_side_by_side
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import from_table
+from atat_zoo.registry import Zoo, problems_of
+from atat_zoo.registry.spec import unstructure
+from atat_zoo.results.tasks import TaskResult
+from atat_zoo.run import RunFolder
+from atat_zoo.tasks.protocol import PROTOCOLS
+
+if TYPE_CHECKING:
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.tasks import Task
+
+_PROTOCOL = "Measure as published code does, too. Repeatable."
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
+@options("text", "split")
+@click.option("--protocol", "protocols", multiple=True, type=click.Choice(list(PROTOCOLS)), help=_PROTOCOL)
+@click.option("--sampler", "samplers", multiple=True, help="Whose steps are priced; ancestral when absent. Repeatable.")
+@click.option("--by", "--judge", "by", help="The judge of what samplers write: a run, hf:NAME, or a table.")
+@count("--sequences", 0, "Maximum number of sequences of the bounds; 0 for all.", 1024)
+@count("--draws", 1, "Masks drawn for every sequence.", 4)
+@count("--orders", 2, "Orders of the bracket, an even number.", 16)
+@count("--bracket", 0, "Sequences of the bracket, each of whose tokens takes an evaluation an order; 0: none.", 16)
+@count("--prices", 0, "Sequences that samplers are priced on; 0: none.", 64)
+@count("--number", 0, "Texts that each sampler writes.", 16)
+@options("mask_seed", "device", "markdown", "json")
+def audit(
+    runs: tuple[Path, ...],
+    text: str | None,
+    split: str | None,
+    by: str | None,
+    seed: int | None,
+    device: str,
+    as_markdown: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Price one model or several on the same text.
+
+    Printed are the bound by two estimators, over bytes too; calibration; a bound by many orders and how far below it
+    the truth may lie; what samplers pay, in how many evaluations, and what they write; and with --protocol the number
+    that published code would print, with what of it is due to its framing and its draws. What was measured once is
+    read again, so an audit that was interrupted goes on.
+    """
+    judge = judge_of(by, runs[0]) if by else None
+    tasks = list(_tasks(other_text(text).get("corpus"), split, judge, **given))
+    experiments = {run: from_table(RunFolder(run).table(), where=str(RunFolder(run).resolved)) for run in runs}
+    left_out = {run: dict(_left_out(tasks, experiment)) for run, experiment in experiments.items()}
+    if missing := next((why for task in tasks for why in task.absent()), None):
+        raise UserError(missing)
+    from atat_zoo.model import Model
+    from atat_zoo.tasks.running import measure_tasks
+
+    seed, results = experiments[runs[0]].seed if seed is None else seed, {}
+    with Bars(silent=as_json or as_markdown) as bars:
+        for run in runs:  # one model in memory at a time
+            model = Model.from_run(run, device)
+            kept = [task for task in tasks if task not in left_out[run]]
+            found = iter(measure_tasks(kept, model, run, seed=seed, progress=bars.working))
+            results[run] = [left_out[run].get(task) or next(found) for task in tasks]
+    show_side_by_side(results, runs[0], as_markdown=as_markdown, as_json=as_json)
+
+
+def _tasks(
+    corpus: Any,
+    split: str | None,
+    judge: Any,
+    *,
+    protocols: tuple[str, ...],
+    samplers: tuple[str, ...],
+    sequences: int,
+    draws: int,
+    orders: int,
+    bracket: int,
+    prices: int,
+    number: int,
+) -> Any:
+    """Yield what is measured of each model."""
+    zoo, of_text = Zoo.load(), {"corpus": corpus, "split": split or "validation"}
+
+    def task(name: str, **settings: Any) -> Task:
+        spec: Task = zoo.spec("task", {"use": name, **of_text, **settings})
+        return spec
+
+    yield task("held_out", sequences=sequences, draws=draws)
+    for protocol in dict.fromkeys(protocols):
+        yield task("protocol", of=protocol, sequences=sequences, draws=draws)
+    if bracket:
+        yield task("bracket", sequences=bracket, orders=orders)
+    if prices:
+        each = [named("sampler", sampler) for sampler in samplers or ("ancestral",)]
+        yield task("prices", samplers=each, sequences=prices, texts=number, judge=judge)
+
+
+def _left_out(tasks: list[Task], experiment: Experiment) -> Any:
+    """Yield the tasks that the models of an experiment cannot be measured by, with a result that says why."""
+    for task in tasks:
+        if problems := [problem.text for problem in problems_of(task, experiment)]:
+            about: Any = {"step": 0, "ema": False, "settings": {"task": unstructure(task), "seed": experiment.seed}}
+            yield task, TaskResult(task=task.name, **about, scores={}, notes=(f"no {task.name}: {problems[0]}",))
