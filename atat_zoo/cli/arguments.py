@@ -73,6 +73,15 @@ _OPTIONS = {
 }
 
 
+def even(orders: int) -> int:
+    """Return a number of `--orders` of a bracket, or raise `UserError` when it is odd."""
+    if orders % 2:
+        raise UserError(
+            f"--orders {orders}: a bracket holds half of its orders against the others; name an even number"
+        )
+    return orders
+
+
 def options(*names: str) -> Callable[[_Command], _Command]:
     """Return a decorator that gives a command the shared arguments and options of these names."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.arguments import count, named, options, other_text
+from atat_zoo.cli.arguments import count, even, named, options, other_text
 from atat_zoo.cli.console import Bars
 from atat_zoo.cli.judge import judge_of
 from atat_zoo.cli.tasks import show_side_by_side
@@ -101,7 +101,7 @@ def _tasks(
     for protocol in dict.fromkeys(protocols):
         yield task("protocol", of=protocol, sequences=sequences, draws=draws)
     if bracket:
-        yield task("bracket", sequences=bracket, orders=orders)
+        yield task("bracket", sequences=bracket, orders=even(orders))
     if prices:
         each = [named("sampler", sampler) for sampler in samplers or ("ancestral",)]
         yield task("prices", samplers=each, sequences=prices, texts=number, judge=judge)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.arguments import HELD_OUT, chosen, options, other_text, with_options, with_parts
+from atat_zoo.cli.arguments import HELD_OUT, chosen, even, options, other_text, with_options, with_parts
 from atat_zoo.cli.console import Bars, print_json, printable, table
 from atat_zoo.cli.tasks import evaluate_tasks
 from atat_zoo.errors import UserError, clip
@@ -56,10 +56,8 @@ def evaluate(
         return
     bracket = given["bound"] == naming.BRACKET
     policy = bracket or given["bound"] == naming.POLICY
-    if bracket and (orders := orders or 16) % 2:
-        raise UserError(
-            f"--orders {orders}: a bracket holds half of its orders against the others; name an even number"
-        )
+    if bracket:
+        orders = even(orders or 16)
     if policy:
         parts = chosen(run, overrides, sampler, step)[0].parts
         if why := parts["sampler"].no_policy_bound_because:

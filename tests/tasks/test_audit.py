@@ -183,7 +183,7 @@ def test_models_stand_side_by_side_and_what_cannot_be_measured_is_said(root, ata
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--orders", "3"], "orders = 3: half of them are held against the others; name an even number"),
+        (["--orders", "3"], "--orders 3: a bracket holds half of its orders against the others; name an even number"),
         (["--protocol", "theirs"], "'theirs' is not one of"),
         (["--corpus", "nowhere.txt"], "there is no such file and no corpus of that name"),
     ],
