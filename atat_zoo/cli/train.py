@@ -138,7 +138,8 @@ def finish(result: Result, as_json: bool) -> int:
     show(result.tasks)
     for i, text in enumerate(texts, 1):
         click.echo(f"\nsample {i}\n{text}")
-    click.echo(f"\nThe run is in {path}. Try next: atat sample {path} --number 5 --seed 1")
+    how = "--number 5" if experiment.data.form == "text" else '--chat "…"'
+    click.echo(f"\nThe run is in {path}. Try next: atat sample {path} {how} --seed 1")
     return 0
 
 

@@ -37,6 +37,8 @@ class Part(NamedTuple):
 def messages_of(value: Any) -> list[Message]:
     """Return the messages of an object as JSON has it: `messages`, or `prompt` and `response` or `completion`.
 
+    What is said after the last answer is left out: nothing is learned of it.
+
     Raises:
         ValueError: a sentence with the remedy, where the object is none, or nothing in it is answered.
     """
@@ -53,7 +55,9 @@ def messages_of(value: Any) -> list[Message]:
         messages = [message_of(each, number) for number, each in enumerate(pair, 1)]
     else:
         raise ValueError(f"has {' and '.join(map(repr, there)) or 'no messages'}; {_FORM}")
-    if not any(message.role == ANSWERS for message in messages):
+    while messages and messages[-1].role != ANSWERS:
+        messages.pop()
+    if not messages:
         raise ValueError(f"has no answer: no message has the role {ANSWERS!r}; leave the line out, or answer it")
     return messages
 

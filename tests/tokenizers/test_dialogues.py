@@ -44,6 +44,11 @@ def test_both_forms_mean_the_same(asked, answer, key):
 SAYS = {"role": "assistant", "content": "yes"}
 
 
+def test_what_follows_the_last_answer_is_left_out():
+    more = [SAYS, {"role": "user", "content": "thanks"}, {"role": "tool", "content": ""}]
+    assert messages_of({"messages": more}) == [("assistant", "yes")]
+
+
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
