@@ -303,6 +303,9 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "A text that unpacks to more than it can hold": lambda root: (root / "text.txt.gz").write_bytes(
         gzip.compress(b"a" * (70 << 20), 1)
     ),
+    "A line that is no dialogue": lambda root: (root / "talk.jsonl").write_text(
+        '{"prompt": "Who?", "response": "We."}\n{"prompt": "Who?", "answer": "We."}\n'
+    ),
     "A WebDataset without the named file": _webdataset,
     "A WebDataset that is cut off": _cut_webdataset,
     "An encrypted archive": _encrypted,

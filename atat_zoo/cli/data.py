@@ -138,7 +138,8 @@ def info(folder: Path, full: bool, as_json: bool) -> None:
         print_json(attrs.asdict(shards))
         return
     click.echo(f"{folder}: {shards.corpus['use']} by {shards.tokenizer['use']}, V = {shards.vocabulary_size:,}")
-    click.echo(f"sequences of {shards.length} tokens as {shards.dtype}; special tokens: {shards.special};")
+    what = "sequences" if shards.form == "text" else "dialogues, of which the answers are learned, in sequences"
+    click.echo(f"{what} of {shards.length} tokens as {shards.dtype}; special tokens: {shards.special};")
     left = "" if shards.rows == "document" else f"; what is left over at the end of a split: {shards.remainder}"
     click.echo(f"rows: {shards.rows}{left}; cut for {shards.lanes} lanes")
     counted = ("documents", "sequences", "tokens", "dropped", "padded", "characters", "bytes", "words")

@@ -78,7 +78,7 @@ def evaluate(
     seed = model.experiment.seed if seed is None else seed
     policy_value = None
     with Bars(silent=as_json) as bars:
-        read = text_of(model, run, spec, **other)
+        read = text_of(model, run, spec, packed=not policy, **other)
         evaluation = evaluate_run(model, run, spec, seed=seed, text=read, progress=bars.evaluating)
         if policy:
             from atat_zoo.measure.policy import policy_of_run
@@ -145,7 +145,8 @@ def lines(evaluation: Evaluation) -> list[str]:
         value = f"{with_error(beside.value, beside.stderr, '.1f')} on the same {same}; the model's is {beside.verdict}"
         numbers.append((f"{naming.TABLE} {naming.title(next(iter(evaluation.bounds)))}", value))
         numbers.append(("  counted", f"{beside.reads}, in {number(beside.counted, 'training sequence')}"))
-    text = [f"{where} text: {number(evaluation.sequences, 'sequence')}, {by}", f"  counted: {_counted(evaluation)}"]
+    what = "text" if evaluation.form == "text" else "answers, given the rest of their dialogues"
+    text = [f"{where} {what}: {number(evaluation.sequences, 'sequence')}, {by}", f"  counted: {_counted(evaluation)}"]
     text += aligned(numbers)
     rho, alone = evaluation.importance_spearman, evaluation.frequency_spearman
     if rho is not None:
@@ -159,7 +160,8 @@ def _counted(evaluation: Evaluation) -> str:
     if evaluation.special_tokens:
         parts[0] += f", {evaluation.special_tokens:,} of them BOS or EOS"
     if evaluation.padding:
-        parts.append(f"not {evaluation.padding:,} positions of padding")
+        others = "of padding" if evaluation.form == "text" else "that are given or fill a row"
+        parts.append(f"not {evaluation.padding:,} positions {others}")
     weights = "EMA" if evaluation.ema else "final"
     return f"{'; '.join(parts)}; {evaluation.bytes:,} bytes, {evaluation.words:,} words; {weights} weights"
 

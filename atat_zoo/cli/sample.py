@@ -17,7 +17,7 @@ from atat_zoo.cli.console import on_terminal, print_json, printable
 from atat_zoo.errors import UserError
 from atat_zoo.generation import Infilling
 from atat_zoo.generation.infilling import layouts_of
-from atat_zoo.generation.layout import SpaceAwareTokenizer, parse, prompted, refuse_length
+from atat_zoo.generation.layout import SpaceAwareTokenizer, asked, parse, prompted, refuse_length
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.run.atomic import replacing
 from atat_zoo.tokenizers import TokenizerModel
@@ -36,6 +36,7 @@ HIDDEN = "▁"
 @options("length", "seed", "sampler")
 @click.option("--prompt", default="", help="Beginning of every text.")
 @click.option("--suffix", default="", help="End of every text.")
+@click.option("--chat", default="", help="A question, of which every text is an answer.")
 @options("batch_size")
 @click.option("--trace", type=click.Path(path_type=Path), help="Write the steps to this file, as lines of JSON.")
 @click.option("--watch", is_flag=True, help="Show the texts on the terminal while they unmask.")
@@ -52,6 +53,7 @@ def sample(
     sampler: str | None,
     prompt: str,
     suffix: str,
+    chat: str,
     trace: Path | None,
     watch: bool,
     device: str,
@@ -72,8 +74,15 @@ def sample(
     data = experiment.data
     length = length or data.length
     prompt, suffix = check_text(prompt, "--prompt"), check_text(suffix, "--suffix")
+    if chat and data.form == "text" and tokenizer.template is None:
+        raise UserError(
+            f'--chat: {run} has learned running text; ask a run that was trained with data.form = "chat", or begin a '
+            "text with --prompt"
+        )
+    before = asked(tokenizer, check_text(chat, "--chat")) if chat else []
     refuse_length(experiment.parts["sampler"], number, length, data.length)
-    row, _ = prompted(SpaceAwareTokenizer(tokenizer), data.special, length, prompt, suffix, seen=data.length)
+    words = SpaceAwareTokenizer(tokenizer)
+    row, _ = prompted(words, data.special, length, prompt, suffix, seen=data.length, before=before)
     parts = {kind: experiment.parts[kind] for kind in CHANGED}
     header = {"run": str(run), **{kind: unstructure(part) for kind, part in parts.items()}, "seed": seed}
     header |= {} if step is None else {"step": step}
@@ -91,7 +100,7 @@ def sample(
             console = Console(markup=False, highlight=False)
             rows = [list(row) for _ in range(number)]
             observers.append(stack.enter_context(watching(rows, tokenizer, console)))
-        given |= {**parts, "length": length, "seed": seed, "prompt": prompt, "suffix": suffix}
+        given |= {**parts, "length": length, "seed": seed, "prompt": prompt, "suffix": suffix, "chat": chat}
         observe = (lambda record: [observer(record) for observer in observers]) if observers else None
         generated = model.sample(number, observe=observe, **given)
     if as_json:

@@ -19,6 +19,7 @@ from atat_zoo.run import write_text
 
 if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
+    from atat_zoo.model import Model
     from atat_zoo.training import Result
 
 
@@ -126,7 +127,7 @@ def finish(result: Result, as_json: bool) -> int:
     experiment = result.model.experiment
     texts: list[str] = []
     if experiment.evaluation.samples:
-        texts = result.model.sample(experiment.evaluation.samples, seed=experiment.seed).texts
+        texts = samples_of(result.model, path, experiment.evaluation.samples)
         write_text(result.folder.samples, "\n\n".join(texts) + "\n")
     if as_json:
         tasks = {"tasks": [each.to_table() for each in result.tasks]} if result.tasks else {}
@@ -137,8 +138,24 @@ def finish(result: Result, as_json: bool) -> int:
     show(result.tasks)
     for i, text in enumerate(texts, 1):
         click.echo(f"\nsample {i}\n{text}")
-    click.echo(f"\nThe run is in {path}. Try next: atat sample {path} --number 5 --seed 1")
+    how = "--number 5" if experiment.data.form == "text" else '--chat "…"'
+    click.echo(f"\nThe run is in {path}. Try next: atat sample {path} {how} --seed 1")
     return 0
+
+
+def samples_of(model: Model, run: Path, number: int) -> list[str]:
+    """Return texts that a model writes, or, of a chat, what it is asked in held-out dialogues, and its answers."""
+    experiment = model.experiment
+    if experiment.data.form == "text":
+        return model.sample(number, seed=experiment.seed).texts
+    from atat_zoo.measure.answering import answers_to, questions_of
+    from atat_zoo.measure.text import held_out_text
+
+    text = held_out_text(model, run, experiment.evaluation.split, number, packed=True)
+    questions = questions_of(text)[:number]
+    answers = answers_to(model, questions, seed=experiment.seed, batch_size=number)
+    given = (model.tokenizer.decode(question.given).strip() for question in questions)
+    return [f"{asked}\n{answer}" for asked, answer in zip(given, answers, strict=True)]
 
 
 def wait_passively() -> None:

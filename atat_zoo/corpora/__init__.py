@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import attrs
 from typing_extensions import override
@@ -39,6 +39,19 @@ class Corpus(Protocol):
         Raises:
             UserError: when the text is missing; the message names the package to install or the missing file.
         """
+
+    @property
+    def holds_dialogues(self) -> bool:
+        """Whether it may have dialogues; by default it has none."""
+        return False
+
+    def dialogues(self, split: Split) -> Iterator[str]:
+        """Yield the dialogues of a split in the form of `tokenizers.dialogues.to_text`, always in the same order.
+
+        Raises:
+            UserError: as `documents`, and where something is no dialogue, with its place and the remedy.
+        """
+        raise UserError(f'corpus {self.name!r} has no dialogues; set data.form = "text"')
 
     def fingerprint(self) -> dict[str, Any]:
         """Return an identification of the text (sizes, versions, hashes), for the manifest of the shards.
@@ -267,6 +280,7 @@ class ShardsCorpus(Corpus):
     timeout: float = param(
         60.0, help="seconds with no answer over HTTP, or under 1 kB a second of it, after which an attempt fails", gt=0
     )
+    holds_dialogues: ClassVar[bool] = True  # or not: the manifest says it
 
     @override
     def built(self) -> Path:

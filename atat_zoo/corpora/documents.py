@@ -1,4 +1,4 @@
-"""The documents of one file: plain text, JSON lines, CSV or Parquet, told by the suffix; compressed or not."""
+"""The documents of one file: plain text, JSON lines, CSV or Parquet, told by the suffix; and dialogues."""
 
 import csv
 import gzip
@@ -14,6 +14,7 @@ from atat_zoo.corpora.boundaries import Boundary, lines
 from atat_zoo.data.digests import unreadable
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.machine import memory
+from atat_zoo.tokenizers.dialogues import KEYS, messages_of, to_text
 
 _JSON = (".jsonl", ".ndjson")
 _CSV = {".csv": ",", ".tsv": "\t"}
@@ -46,19 +47,61 @@ def documents(path: Path, boundary: Boundary, field: str, stream: IO[bytes] | No
     `field` is the key of the text in JSON lines and Parquet, a.b for a nested key, or its column in CSV; `stream` is
     the open file, to see how far it is read.
     """
-    try:
-        most = _most(path)
+
+    def columns(there: list[str]) -> list[str]:
+        first = field.partition(".")[0]
+        if first not in there:
+            raise UserError(
+                f"corpus.text_field: {path} has no column {first!r}{nearest(first, there)}; "
+                "set corpus.text_field to the column of the text"
+            )
+        return [first]
+
+    def read(value: Any, position: str) -> str:
+        return text_of(value, field, position)
+
+    with _readable(path) as most:
         if suffix(path) == _PARQUET:
-            yield from _parquet(path, field, most)
+            yield from _parquet(path, columns, read, most)
             return
         with stream or path.open("rb") as raw, unpacked(path, raw) as content:
             file = io.TextIOWrapper(content, encoding=_UTF8)
             if suffix(path) in _JSON:
-                yield from _json(path, file, field, most)
+                yield from _json(path, file, read, most)
             elif suffix(path) in _CSV:
                 yield from _csv(path, file, field, most)
             else:
                 yield from boundary.documents(file, most)
+
+
+def dialogues(path: Path) -> Iterator[str]:
+    """Yield the dialogues of a file of JSON lines or Parquet in their order; see `Corpus.dialogues`."""
+    with _readable(path) as most:
+        if suffix(path) == _PARQUET:
+            yield from _parquet(path, lambda there: [key for key in KEYS if key in there], dialogue_of, most)
+        elif suffix(path) in _JSON:
+            with path.open("rb") as raw, unpacked(path, raw) as content:
+                file = io.TextIOWrapper(content, encoding=_UTF8)  # closed with what it reads
+                yield from _json(path, file, dialogue_of, most)
+        else:
+            raise UserError(f"corpus: {path} has no dialogues, which are in .jsonl, .ndjson or .parquet; convert it")
+
+
+def dialogue_of(value: Any, position: str) -> str:
+    """Return a dialogue as a text; its position, a line or a row of a file, is for messages."""
+    try:
+        return to_text(messages_of(value))
+    except ValueError as error:
+        raise UserError(f"corpus: {position} {error}") from None
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[int]:
+    """Give how many characters a document of a file may have, and make a sentence of what goes wrong in reading it."""
+    most = 0
+    try:
+        most = _most(path)
+        yield most
     except UnicodeDecodeError as error:
         raise UserError(f"corpus: {path} is not UTF-8 text ({error.reason}); convert it") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
@@ -107,14 +150,14 @@ def unpacked(path: Path, raw: IO[bytes]) -> Iterator[IO[bytes]]:
         yield raw
 
 
-def _json(path: Path, file: IO[str], field: str, most: int) -> Iterator[str]:
+def _json(path: Path, file: IO[str], read: Callable[[Any, str], str], most: int) -> Iterator[str]:
     for number, line in enumerate(lines(file, most), 1):
         if line.strip():
             try:
                 value = json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise UserError(f"corpus: {path}, line {number} is not JSON ({error})") from None
-            yield text_of(value, field, f"{path}, line {number}")
+            yield read(value, f"{path}, line {number}")
 
 
 def _csv(path: Path, file: IO[str], field: str, most: int) -> Iterator[str]:
@@ -150,7 +193,9 @@ def _csv(path: Path, file: IO[str], field: str, most: int) -> Iterator[str]:
         raise UserError(f"corpus: {path}, line {rows.line_num} is not CSV ({error}); mend it") from None
 
 
-def _parquet(path: Path, field: str, most: int) -> Iterator[str]:
+def _parquet(
+    path: Path, columns: Callable[[list[str]], list[str]], read: Callable[[Any, str], str], most: int
+) -> Iterator[str]:
     try:
         import pyarrow as arrow
         import pyarrow.parquet as parquet
@@ -158,19 +203,14 @@ def _parquet(path: Path, field: str, most: int) -> Iterator[str]:
         raise UserError(f"corpus: {path} needs pyarrow; run `pip install 'atat-zoo[parquet]'`") from None
     if path.suffix in _PACKED:
         raise UserError(f"corpus: {path} is compressed, as a Parquet file is within itself; decompress it")
-    first, number = field.partition(".")[0], 0
+    number = 0
     try:
         with parquet.ParquetFile(path, memory_map=True) as file:
-            columns = file.schema_arrow.names
-            if first not in columns:
-                raise UserError(
-                    f"corpus.text_field: {path} has no column {first!r}{nearest(first, columns)}; "
-                    "set corpus.text_field to the column of the text"
-                )
-            for batch in file.iter_batches(_ROWS, columns=[first]):
+            wanted = columns(file.schema_arrow.names)
+            for batch in file.iter_batches(_ROWS, columns=wanted or None):
                 for row in batch.to_pylist():
                     number += 1
-                    text = text_of(row, field, f"{path}, row {number}")
+                    text = read(row, f"{path}, row {number}")
                     if len(text) > most:
                         raise MemoryError
                     yield text

@@ -6,13 +6,13 @@ import os
 from abc import abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from typing_extensions import override
 
 from atat_zoo.corpora.boundaries import Boundary
 from atat_zoo.corpora.detokenizers import Detokenizer
-from atat_zoo.corpora.documents import documents, package, suffix, text_in
+from atat_zoo.corpora.documents import dialogues, documents, package, suffix, text_in
 from atat_zoo.corpora.held_out import Divided
 from atat_zoo.corpora.unfinished import refuse_unfinished
 from atat_zoo.data import Split
@@ -98,6 +98,9 @@ class FilesCorpus(NamedFiles):
     .parquet, compressed or not, in its folders too. If `validation` or `test` names no files, that share of the
     training documents is held out, by their hashes: no document is divided, and equal ones are in the same split. Empty
     documents are skipped, and so is a byte order mark at the start of a file.
+
+    Dialogues (`data.form = "chat"`) are the objects of JSON lines or the rows of Parquet: `messages`, a list with the
+    `role` and the `content` of each, or `prompt` and `response` (or `completion`).
     """
 
     name = "files"
@@ -114,6 +117,7 @@ class FilesCorpus(NamedFiles):
     validation_share: float = param(0.05, help="share of the documents held out if validation is absent", ge=0, lt=1)
     test_share: float = param(0.05, help="share of the documents held out if test is absent", ge=0, lt=1)
     seed: int = param(0, help="a different seed holds out different documents", ge=0)
+    holds_dialogues: ClassVar[bool] = True
 
     @property
     def package(self) -> tuple[str, str] | None:
@@ -126,6 +130,11 @@ class FilesCorpus(NamedFiles):
         for path in self.expand(getattr(self, split), split):
             texts = documents(path, self.document, self.text_field)
             yield from (text for text in map(self.detokenizer, texts) if text.strip())
+
+    @override
+    def read_dialogues(self, split: Split) -> Iterator[str]:
+        for path in self.expand(getattr(self, split), split):
+            yield from dialogues(path)
 
     @override
     def size(self) -> int | None:

@@ -33,6 +33,10 @@ class Divided(Corpus):
     def read(self, split: Split) -> Iterator[str]:
         """Yield the documents of the text that a split names."""
 
+    def read_dialogues(self, split: Split) -> Iterator[str]:
+        """Yield the dialogues of what a split names; by default it has none, as `Corpus.dialogues` says."""
+        return super().dialogues(split)
+
     @abstractmethod
     def training_stamp(self) -> Hashable:
         """Return what changes with the training text, which is read twice where something is held out of it."""
@@ -54,14 +58,23 @@ class Divided(Corpus):
 
     @override
     def documents(self, split: Split) -> Iterator[str]:
+        yield from self._divided(split, "read")
+
+    @override
+    def dialogues(self, split: Split) -> Iterator[str]:
+        yield from self._divided(split, "read_dialogues")
+
+    def _divided(self, split: Split, method: str) -> Iterator[str]:
+        """Yield what one of the methods reads, without what is held out of it, or that alone."""
+        read = getattr(self, method)
         if {"train": None, "validation": self.validation, "test": self.test}[split]:
-            yield from self.read(split)
+            yield from read(split)
             return
         shares = (0.0 if self.validation else self.validation_share, 0.0 if self.test else self.test_share)
         if any(shares):
-            yield from _chosen(self, *shares, self.training_stamp()).select(self.read("train"), split)
+            yield from _chosen(self, method, *shares, self.training_stamp()).select(read("train"), split)
         elif split == "train":
-            yield from self.read("train")
+            yield from read("train")
 
 
 @attrs.frozen
@@ -106,9 +119,10 @@ def _hash(text: str, seed: int) -> int:
 
 
 @functools.lru_cache(maxsize=8)
-def _chosen(corpus: Divided, validation: float, test: float, stamp: Hashable) -> HeldOut:
+def _chosen(corpus: Divided, method: str, validation: float, test: float, stamp: Hashable) -> HeldOut:
     del stamp
-    held_out = HeldOut.choose(corpus.read("train"), validation=validation, test=test, seed=corpus.seed)
+    texts = getattr(corpus, method)("train")
+    held_out = HeldOut.choose(texts, validation=validation, test=test, seed=corpus.seed)
     if held_out.documents < 1 + (validation > 0) + (test > 0):
         raise UserError(
             f"corpus.train: {held_out.documents} document is not enough to hold some out; name corpus.validation and "

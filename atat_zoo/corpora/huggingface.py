@@ -3,16 +3,18 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from typing_extensions import override
 
 from atat_zoo.corpora.detokenizers import Detokenizer
+from atat_zoo.corpora.documents import dialogue_of
 from atat_zoo.corpora.held_out import Divided
 from atat_zoo.data import Split
 from atat_zoo.data.digests import Stamps, fingerprint_of, stamps_of
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.registry import component, param, part
+from atat_zoo.tokenizers.dialogues import KEYS
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -24,7 +26,8 @@ class HuggingFaceCorpus(Divided):
     The text must not change under a run: of a data set on the hub the commit is named, of a folder the content is
     hashed. Without `streaming` the library downloads and converts the whole set into its cache, and a split may be a
     part of one, as in `train[:-100000]`; with it, it reads what is needed, every time. If `validation` or `test` is not
-    named, that share of the training documents is held out, as by the corpus `files`.
+    named, that share of the training documents is held out, as by the corpus `files`. Dialogues
+    (`data.form = "chat"`) have their columns, as there.
     """
 
     name = "huggingface"
@@ -46,6 +49,7 @@ class HuggingFaceCorpus(Divided):
     validation_share: float = param(0.05, help="share of the documents held out if validation is absent", ge=0, lt=1)
     test_share: float = param(0.05, help="share of the documents held out if test is absent", ge=0, lt=1)
     seed: int = param(0, help="a different seed holds out different documents", ge=0)
+    holds_dialogues: ClassVar[bool] = True
 
     def __attrs_post_init__(self) -> None:
         self.check_shares()
@@ -78,8 +82,22 @@ class HuggingFaceCorpus(Divided):
 
     @override
     def read(self, split: Split) -> Iterator[str]:
+        for number, row in self._kept(split, [self.column]):
+            text = row[self.column]
+            if not isinstance(text, str):
+                raise UserError(f"corpus.column: {self.path}, row {number}: {self.column!r} is no text: {text!r:.60}")
+            if (text := self.detokenizer(text)).strip():
+                yield text
+
+    @override
+    def read_dialogues(self, split: Split) -> Iterator[str]:
+        for number, row in self._kept(split, []):
+            yield dialogue_of(row, f"{self.path}, row {number}")
+
+    def _kept(self, split: Split, columns: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield number and columns of the rows that fulfil the conditions; without any, the columns of dialogues."""
         conditions = [condition.partition("=")[::2] for condition in self.keep]
-        columns = [self.column, *(column for column, _ in conditions)]
+        columns = [*columns, *(column for column, _ in conditions)]
         named = getattr(self, split)
         loaded = self._load(named)
         if there := loaded.column_names:
@@ -90,15 +108,11 @@ class HuggingFaceCorpus(Divided):
                         f"corpus.{key}: {self.path} has no column {column!r}{nearest(column, there)} "
                         f"(there are: {', '.join(there)})"
                     )
-            loaded = loaded.select_columns(list(dict.fromkeys(columns)))
+            wanted = columns if len(columns) > len(conditions) else [*columns, *(key for key in KEYS if key in there)]
+            loaded = loaded.select_columns(list(dict.fromkeys(wanted)))
         for number, row in enumerate(self._rows(loaded, named), 1):
-            if any(str(row[column]) != value for column, value in conditions):
-                continue
-            text = row[self.column]
-            if not isinstance(text, str):
-                raise UserError(f"corpus.column: {self.path}, row {number}: {self.column!r} is no text: {text!r:.60}")
-            if (text := self.detokenizer(text)).strip():
-                yield text
+            if all(str(row[column]) == value for column, value in conditions):
+                yield number, row
 
     def rows(self, split: str) -> Iterator[dict[str, Any]]:
         """Yield the rows of a split of the data set, or of a part of one, with all of their columns."""

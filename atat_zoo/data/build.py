@@ -28,6 +28,7 @@ import attrs
 import numpy as np
 
 from atat_zoo.data import SPLITS, Progress, Split, digests, manifest, remote
+from atat_zoo.data.dialogues import learned_text, texts_of
 from atat_zoo.data.encoding import Encoder, Throughput
 from atat_zoo.data.pack import BATCH, PIECE, SHUFFLED, Encoded, Packer, Piece, batches, dtype_for, pieces, spread
 from atat_zoo.data.shards import write_split
@@ -82,7 +83,8 @@ class Build:
     @contextmanager
     def of(cls, experiment: Experiment, progress: Progress | None) -> Iterator[Build]:
         """Give the build of an experiment, and keep the hashes of its files beside the shards."""
-        length, apart = experiment.data.length, experiment.data.rows == "document"
+        length = experiment.data.length
+        apart = experiment.data.rows == "document" or experiment.data.form == "chat"
         held, rows = ("the rows of a batch", BATCH) if apart else ("a single sequence", 1)
         require(16 * rows * length, f"data.length = {length}", held, "lower it")
         report = progress or (lambda stage, done, total: None)
@@ -135,15 +137,17 @@ class Build:
 
     def batches(self, split: Split) -> Iterator[list[Piece]]:
         """Return the batches of a split in the order of their sequences."""
-        documents = self.experiment.parts["corpus"].documents(split)
+        spec = self.experiment.data
+        documents = texts_of(self.experiment.parts["corpus"], split, spec.form)
         documents = spread(documents, _SPREAD_SEED) if split == "train" else documents
-        return batches(documents, self.experiment.data.rows)
+        return batches(documents, spec.rows, spec.form)
 
     def packer(self, model: TokenizerModel, split: Split) -> Packer:
         """Return the packer of a split."""
         spec = self.experiment.data
-        settings = {key: getattr(spec, key) for key in ("length", "special", "remainder", "rows")}
-        dtype, limit = dtype_for(model.vocabulary_size, spec.dtype), spec.sequences if split == "train" else None
+        settings = {key: getattr(spec, key) for key in ("length", "special", "remainder", "rows", "form")}
+        dtype = dtype_for(model.vocabulary_size, spec.dtype, spec.form)
+        limit = spec.sequences if split == "train" else None
         return Packer(model, **settings, dtype=dtype, limit=limit)
 
     def tokenizer_in(self, work: Path) -> int | None:
@@ -155,9 +159,11 @@ class Build:
         def documents() -> Iterator[str]:
             nonlocal done
             done = shown = 0
-            for text in self.experiment.parts["corpus"].documents("train"):
-                # A word of a hundred million letters would take gigabytes; other words are not cut.
-                yield from [text] if len(text) <= PIECE else (piece.text for piece in pieces(text))
+            form = self.experiment.data.form
+            for text in texts_of(self.experiment.parts["corpus"], "train", form):
+                for each in learned_text(text) if form == "chat" else [text]:
+                    # A word of a hundred million letters would take gigabytes; other words are not cut.
+                    yield from [each] if len(each) <= PIECE else (piece.text for piece in pieces(each))
                 done += len(text)
                 if done - shown >= PIECE:
                     shown = done
@@ -198,7 +204,7 @@ class Build:
             format=manifest.FORMAT,
             settings=self.source.settings,
             made_by={name: metadata.version(name) for name in ("atat-zoo", "tokenizers")},
-            **{key: getattr(spec, key) for key in ("length", "special", "rows", "remainder", "lanes")},
+            **{key: getattr(spec, key) for key in ("length", "special", "rows", "form", "remainder", "lanes")},
             **{key: getattr(model, key) for key in ("vocabulary_size", "bos", "eos")},
             dtype=packers["train"].dtype.name,
             block=spec.sequences_per_member,
@@ -283,6 +289,7 @@ def _settings(experiment: Experiment, fingerprint: dict[str, Any]) -> dict[str, 
     # The names of all folders hang on this table: keys at their defaults are left out, so that a new one renames none.
     optional: dict[str, Any] = {} if spec.sequences is None else {"sequences": spec.sequences}
     optional |= {} if spec.rows == "packed" else {"rows": spec.rows}
+    optional |= {} if spec.form == "text" else {"form": spec.form, "template": tokenizer.template}
     return {
         "format": manifest.FORMAT,
         "corpus": corpus.identity(),
@@ -305,7 +312,8 @@ def _check_given(folder: Path, experiment: Experiment) -> Path:
     origin = remote.origin_of(folder)
     path = origin.path if origin else folder
     wanted: dict[str, tuple[Any, Any]] = {
-        f"data.{key}": (getattr(experiment.data, key), getattr(contents, key)) for key in ("length", "special", "rows")
+        f"data.{key}": (getattr(experiment.data, key), getattr(contents, key))
+        for key in ("length", "special", "rows", "form")
     }
     problems = []
     try:

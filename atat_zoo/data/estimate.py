@@ -26,12 +26,12 @@ class BuildEstimate:
 def estimate(
     experiment: Experiment, *, processes: int = 1, share: float = 1.0, progress: Progress | None = None
 ) -> BuildEstimate | None:
-    """Return what a build will take; None where the size of the text is not known, or the shards are there.
+    """Return what a build will take; None where the text's size is not known, as of dialogues, or the shards are there.
 
     So many processes will encode a share of the text: all shards are estimated, and this share has to fit on the disk.
     """
     corpus, spec = experiment.parts["corpus"], experiment.data
-    if not (size := corpus.size()):
+    if spec.form == "chat" or not (size := corpus.size()):
         return None
     with Build.of(experiment, progress) as wanted:
         batched = batches(corpus.documents("train"), spec.rows)

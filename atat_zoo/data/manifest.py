@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from atat_zoo.data import SPLITS
+from atat_zoo.data import SPLITS, dialogues
 from atat_zoo.errors import UserError
 from atat_zoo.run import sha256_of
 
@@ -75,6 +75,7 @@ class ShardManifest:
     length: int = attrs.field(validator=attrs.validators.ge(1))  # L
     special: str  # as in `[data]`
     rows: str = attrs.field(validator=attrs.validators.in_(("packed", "document")))  # likewise
+    form: str = attrs.field(validator=attrs.validators.in_(("text", "chat")))  # likewise; text where it is not said
     remainder: str  # `drop` or `pad`
     dtype: str = attrs.field(validator=attrs.validators.in_(_LARGEST))  # of a stored token
     block: int = attrs.field(validator=attrs.validators.ge(1))  # sequences in a member of a shard, but its last
@@ -200,9 +201,11 @@ def _manifest(content: Any) -> ShardManifest:
     splits = {name: _split(record) for name, record in content["splits"].items()}
     if list(splits) != list(SPLITS):
         raise ValueError(f"its splits are {list(splits)}")
-    contents = _record(ShardManifest, content | {"splits": splits})
+    contents = _record(ShardManifest, {"form": "text"} | content | {"splits": splits})
     largest = _LARGEST[contents.dtype]
-    if contents.vocabulary_size > largest:
+    if contents.form == "chat" and contents.dtype != dialogues.DTYPE:
+        raise ValueError(f"dialogues are stored as {dialogues.DTYPE}, not as {contents.dtype}")
+    if contents.vocabulary_size > (dialogues.IDS if contents.form == "chat" else largest):
         raise ValueError(f"{contents.vocabulary_size} tokens are too many for {contents.dtype}")
     if contents.sha256.keys() != {TOKENIZER, COUNTS}:
         raise ValueError(f"it has the hashes of {', '.join(contents.sha256)}")

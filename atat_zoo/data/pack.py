@@ -11,11 +11,12 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from atat_zoo.data import is_framed
+from atat_zoo.data import dialogues, is_framed
 from atat_zoo.data.manifest import Totals
 from atat_zoo.data.order import permutation
 from atat_zoo.errors import UserError
 from atat_zoo.tokenizers import TokenizerModel
+from atat_zoo.tokenizers.dialogues import from_text
 
 PIECE = 1 << 20  # maximum number of characters in a piece
 BATCH = 1024  # maximum number of pieces encoded at once
@@ -44,6 +45,7 @@ class Form(NamedTuple):
     first: tuple[int, ...] = ()  # stands before each document
     last: tuple[int, ...] = ()  # stands after it
     length: int = 0  # L of a row, cut and padded; 0 where documents follow each other
+    chat: str = ""  # of dialogues: `packed` or `document`, as in `data.rows`
 
     @property
     def room(self) -> int:
@@ -83,14 +85,15 @@ def pieces(document: str, size: int = PIECE) -> Iterator[Piece]:
         start, joined = end, not text[-1].isspace()
 
 
-def batches(documents: Iterable[str], rows: str = "packed") -> Iterator[list[Piece]]:
+def batches(documents: Iterable[str], rows: str = "packed", form: str = "text") -> Iterator[list[Piece]]:
     """Group the pieces of documents into batches of about a megabyte, the same for the same documents.
 
-    With `rows = "document"`, see `[data]`, a document is its first piece.
+    With `rows = "document"`, see `[data]`, a document is its first piece; with `form = "chat"` a dialogue is one.
     """
     batch, characters = list[Piece](), 0
     for document in documents:
-        for piece in pieces(document if rows == "packed" else document[:PIECE]):
+        whole = [Piece(document, joined=False, last=True)]
+        for piece in whole if form == "chat" else pieces(document if rows == "packed" else document[:PIECE]):
             batch.append(piece)
             characters += len(piece.text)
             if characters >= PIECE or len(batch) >= BATCH:
@@ -115,6 +118,8 @@ def spread(documents: Iterable[str], seed: int, size: int = SHUFFLED) -> Iterato
 
 def encode(tokenizer: TokenizerModel, form: Form, batch: Sequence[Piece]) -> Encoded:
     """Return the tokens of a batch in a form; a document without tokens makes no row."""
+    if form.chat:
+        return _encode_dialogues(tokenizer, form, [piece.text for piece in batch])
     ids: list[int] = []
     sizes: list[int] = []  # of the rows
     dropped = 0
@@ -145,6 +150,20 @@ def encode(tokenizer: TokenizerModel, form: Form, batch: Sequence[Piece]) -> Enc
     )
 
 
+def _encode_dialogues(tokenizer: TokenizerModel, form: Form, batch: Sequence[str]) -> Encoded:
+    every = [from_text(text) for text in batch]
+    rows, dropped = dialogues.rows_of(tokenizer, every, form.length, packed=form.chat == "packed")
+    said = [message.content for messages in every for message in messages]
+    return Encoded(
+        rows.reshape(-1),
+        documents=len(every),
+        characters=sum(map(len, said)),
+        bytes=sum(len(text.encode()) for text in said),
+        words=sum(len(text.split()) for text in said),
+        dropped=dropped,
+    )
+
+
 class Packer:
     """Tokens in, sequences [rows, L] out, at most `limit` of them.
 
@@ -154,6 +173,9 @@ class Packer:
     `rows` is `"packed"`, the running text, or `"document"`: each document is a row, with its first tokens and the
     special ones at its ends, then padding; MDLM has LM1B so. Padding is attended to in both. Here it is never masked,
     so that a network sees how long the document is; MDLM masks it with the rest, and leaves it out of the loss.
+
+    `form` is `"text"` or `"chat"`, dialogues, see `atat_zoo.data.dialogues`, which are not divided in either kind of
+    rows.
     """
 
     def __init__(
@@ -165,6 +187,7 @@ class Packer:
         remainder: str,
         dtype: str,
         rows: str = "packed",
+        form: str = "text",
         limit: int | None = None,
     ) -> None:
         self.length, self.remainder, self.limit = length, remainder, limit
@@ -173,7 +196,9 @@ class Packer:
         needed = "BOS and EOS" if framed else "EOS"
         first: tuple[Any, ...] = ends[:1] if framed else ()
         last: tuple[Any, ...] = ends[1:] if special != "none" else ()
-        if rows == "document":  # they come with their special tokens
+        if form == "chat":  # they come as rows
+            self.framed, self.form = False, Form(dtype, length=length, chat=rows)
+        elif rows == "document":  # they come with their special tokens
             self.framed, self.form = False, Form(dtype, first, last, length)
         else:
             self.framed, self.form = framed, Form(dtype, last=() if special == "sequence" else last)
@@ -255,15 +280,21 @@ class Packer:
             self._waiting.append(tokens)
             self._tokens += len(tokens)
 
+    def _ids(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return the ids of stored rows, without padding, [N]."""
+        stored = rows[rows != self.pad]
+        return stored & dialogues.IDS if self.form.chat else stored
+
     def _framed(self, body: NDArray[Any]) -> NDArray[Any]:
         """Add BOS and EOS as `special` requires, and count the stored tokens."""
         rows, totals = body, self.totals
-        totals.special_tokens += int(np.isin(body, self.form.first + self.form.last).sum())
+        ends = (self.tokenizer.bos, self.tokenizer.eos) if self.form.chat else self.form.first + self.form.last
+        totals.special_tokens += int(np.isin(self._ids(body), [i for i in ends if i is not None]).sum())
         if self.framed:
             totals.special_tokens += 2 * len(body)
             edge = np.ones((len(body), 1), self.dtype)
             rows = np.concatenate([edge * self.tokenizer.bos, body, edge * self.tokenizer.eos], 1).astype(self.dtype)
-        tokens = rows[rows != self.pad]
+        tokens = self._ids(rows)
         self.counts += np.bincount(tokens, minlength=len(self.counts))
         totals.sequences += len(rows)
         totals.tokens += len(tokens)
@@ -276,8 +307,10 @@ def pad_of(dtype: str) -> int:
     return int(np.iinfo(np.dtype(dtype)).max)
 
 
-def dtype_for(vocabulary_size: int, wanted: str) -> str:
-    """Return the type of a stored token: uint16 if all ids fit beside the padding, else uint32."""
+def dtype_for(vocabulary_size: int, wanted: str, form: str = "text") -> str:
+    """Return the type of a stored token: uint16 if all ids fit beside the padding, else, and of a chat, uint32."""
+    if form == "chat":
+        return dialogues.DTYPE
     fits = vocabulary_size <= pad_of("uint16")
     if wanted == "uint16" and not fits:
         raise UserError(

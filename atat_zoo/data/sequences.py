@@ -1,25 +1,51 @@
 """Sequences in memory, for evaluation: those of a split of shards, or of a corpus of text (zero-shot)."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from atat_zoo.data import Split, manifest
+from atat_zoo.data import Split, dialogues, manifest
+from atat_zoo.data.dialogues import texts_of
 from atat_zoo.data.pack import Packer, batches, dtype_for, pad_of
 from atat_zoo.data.shards import read
 from atat_zoo.errors import UserError
 from atat_zoo.tokenizers import TokenizerModel
 
 
+class Sequences(NamedTuple):
+    """n sequences of L tokens."""
+
+    tokens: Tensor  # int64 [n, L], 0 at padding
+    maskable: Tensor  # bool [n, L]: no padding, and of dialogues the answers alone
+    documents: Tensor | None = None  # of packed dialogues the number of each token's within its row, int64, −1 for none
+
+
 def held_out(folder: Path | str, split: Split, limit: int = 0) -> tuple[Tensor, Tensor]:
     """Return sequences of a split for an evaluation, always the same ones: tokens int64 and maskable bool, [n, L] each.
 
-    At most `limit`, spread evenly over the split; 0 for all.
+    At most `limit`, spread evenly over the split; 0 for all. Rows with several dialogues are a `UserError`, since their
+    tokens are not enough to measure them.
     """
+    found = held_out_sequences(folder, split, limit)
+    return alone(found), found.maskable
+
+
+def alone(found: Sequences) -> Tensor:
+    """Return the tokens of sequences, none of which has several dialogues."""
+    if found.documents is not None:
+        raise UserError(
+            'data.rows = "packed" has several dialogues in a row, which `atat eval` and `atat compare` measure by '
+            'their bounds, and nothing else does; train with data.rows = "document", or leave this out'
+        )
+    return found.tokens
+
+
+def held_out_sequences(folder: Path | str, split: Split, limit: int = 0) -> Sequences:
+    """Return what `held_out` does, and of packed dialogues the number of each token's."""
     folder = Path(folder)
     contents = manifest.verify(folder, splits=[split])
     total = contents.splits[split].sequences
@@ -35,7 +61,7 @@ def held_out(folder: Path | str, split: Split, limit: int = 0) -> tuple[Tensor, 
         if len(inside):
             parts.append(read(folder, contents, shard)[inside])
         first += shard.sequences
-    return _tensors(np.concatenate(parts), pad_of(contents.dtype))
+    return _tensors(np.concatenate(parts), contents.dtype, contents.form, contents.rows)
 
 
 def sequences(
@@ -45,17 +71,32 @@ def sequences(
 
     The remainder is padded, so no packed text is lost. `special` and `rows` are as in `[data]`.
     """
-    dtype = dtype_for(tokenizer.vocabulary_size, "auto")
-    packer = Packer(tokenizer, length=length, special=special, rows=rows, remainder="pad", dtype=dtype)
+    return corpus_sequences(corpus, tokenizer, split, length=length, special=special, rows=rows, limit=limit)[:2]
+
+
+def corpus_sequences(
+    corpus: Any,
+    tokenizer: TokenizerModel,
+    split: Split,
+    *,
+    length: int,
+    special: str,
+    rows: str = "packed",
+    form: str = "text",
+    limit: int,
+) -> Sequences:
+    """Return what `sequences` does, for any `form` of `[data]`, and of packed dialogues the number of each token's."""
+    dtype = dtype_for(tokenizer.vocabulary_size, "auto", form)
+    packer = Packer(tokenizer, length=length, special=special, rows=rows, form=form, remainder="pad", dtype=dtype)
     parts = []
-    for batch in batches(corpus.documents(split), rows):
+    for batch in batches(texts_of(corpus, split, form), rows, form):
         packer.add(packer.encode(batch))
         if packer.ready:
             parts.append(packer.take(packer.ready))
     stored = np.concatenate([*parts, packer.finish()])
     if not len(stored):
         raise UserError(f"corpus {corpus.name!r} has no text in its {split} split; name other text, or another --split")
-    return _tensors(stored[_evenly(len(stored), limit)], packer.pad)
+    return _tensors(stored[_evenly(len(stored), limit)], dtype, form, rows)
 
 
 def _evenly(total: int, limit: int) -> NDArray[np.int64]:
@@ -64,8 +105,11 @@ def _evenly(total: int, limit: int) -> NDArray[np.int64]:
     return np.arange(count) * total // count
 
 
-def _tensors(stored: NDArray[Any], pad: int) -> tuple[Tensor, Tensor]:
-    """Return tokens, 0 at the padding, and a mask of the positions without padding."""
-    maskable = stored != pad
+def _tensors(stored: NDArray[Any], dtype: str, form: str, rows: str) -> Sequences:
+    """Return what stored rows mean, [n, L]."""
+    if form == "chat":
+        ids, answer, document = map(torch.from_numpy, dialogues.unpack(stored.astype(np.int64)))
+        return Sequences(ids, answer, document if rows == "packed" else None)
+    maskable = stored != pad_of(dtype)
     tokens = np.where(maskable, stored, 0).astype(np.int64)
-    return torch.from_numpy(tokens), torch.from_numpy(maskable)
+    return Sequences(torch.from_numpy(tokens), torch.from_numpy(maskable))

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atat_zoo.data import Progress, Split, remote
+from atat_zoo.data.dialogues import IDS
 from atat_zoo.data.manifest import Shard, ShardManifest, array_of, broken
 from atat_zoo.data.pack import Encoded, Packer, pad_of
 from atat_zoo.errors import UserError
@@ -153,7 +154,7 @@ class ShardRows:
 
     def __init__(self, folder: Path, contents: ShardManifest, shard: Shard, *, skip: bool = False) -> None:
         self.path, self.skip = folder / shard.name, skip
-        self.size, self.pad = contents.vocabulary_size, pad_of(contents.dtype)
+        self.size, self.pad, self.chat = contents.vocabulary_size, pad_of(contents.dtype), contents.form == "chat"
         self.block = min(contents.block, shard.sequences)
         self.width = contents.length * np.dtype(contents.dtype).itemsize
         self.members: list[int | None] = [None] * -(-shard.sequences // self.block)  # where the first row of each is
@@ -192,9 +193,10 @@ class ShardRows:
             why = "it ends too early"
             try:
                 if os.preadv(self.file, [out.data], first + inside * self.width) == out.nbytes:
-                    if np.maximum.reduce(out, axis=None) < self.size:
+                    ids = out & IDS if self.chat else out
+                    if np.maximum.reduce(ids, axis=None) < self.size:
                         return
-                    strange = out[(out >= self.size) & (out != self.pad)]
+                    strange = ids[(ids >= self.size) & (out != self.pad)]
                     if not len(strange):
                         return
                     why = f"it holds the token {strange[0]}, and the vocabulary has {self.size}"

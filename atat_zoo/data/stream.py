@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from webdataset import DataPipeline
 
-from atat_zoo.data import manifest
+from atat_zoo.data import dialogues, manifest
 from atat_zoo.data.order import SampleOrder
 from atat_zoo.data.pipeline import Apply, Collate, Read, Replace, Sample, Stored
 from atat_zoo.data.shards import ShardRows
@@ -142,10 +142,13 @@ class StreamLoader(DataLoader[Any]):
     """A DataLoader over a `TokenStream`; for a GPU it copies the next batch during the computation."""
 
     gpu: torch.device | None = None
+    unpack: Callable[[Batch], Batch]
 
     def __iter__(self) -> Iterator[Batch]:  # type: ignore[override]
         batches = map(tensors, super().__iter__())
-        return map(unpack, batches) if self.gpu is None else copied_ahead(batches, *_side_stream(self.gpu))
+        if self.gpu is None:
+            return map(self.unpack, batches)
+        return copied_ahead(batches, *_side_stream(self.gpu, self.unpack))
 
 
 def tensors(stored: Stored | UserError) -> Batch:
@@ -163,6 +166,16 @@ def unpack(batch: Batch) -> Batch:
     return {"tokens": tokens.mul_(maskable), "maskable": maskable, "index": batch["index"]}
 
 
+def unpack_dialogues(batch: Batch, packed: bool) -> Batch:
+    """Return what a batch of stored dialogues means: as `unpack`, where answers alone are maskable.
+
+    Of `packed` rows, documents int64 [B, L], too: the number of each token's dialogue within its row, −1 at padding.
+    """
+    found = dialogues.unpack(batch["stored"].to(torch.int64))
+    documents = {"documents": found.document} if packed else {}
+    return {"tokens": found.ids, "maskable": found.answer, "index": batch["index"], **documents}
+
+
 def refuse_sizes(length: int, batch_size: int, world_size: int, workers: int) -> None:
     """Raise a `UserError` if this machine cannot hold the batches of a rank and of its workers; see `TokenStream`."""
     tokens = batch_size // world_size * length
@@ -174,7 +187,8 @@ def refuse_sizes(length: int, batch_size: int, world_size: int, workers: int) ->
 def train_loader(stream: TokenStream, *, workers: int = 0, device: str = "cpu") -> StreamLoader:
     """Return the endless loader of a rank's training batches, with so many processes, for `cpu`, `cuda` or `cuda:1`.
 
-    The batches have `tokens` int64 [B, L], `maskable` bool [B, L] and `index` int64 [B], B = batch_size / world_size.
+    The batches have `tokens` int64 [B, L], `maskable` bool [B, L] and `index` int64 [B], B = batch_size / world_size;
+    those of packed dialogues have `documents`, see `unpack_dialogues`.
     """
     # Workers end with each iteration: the stream is endless, and persistent workers would miss the position that a
     # checkpoint restores.
@@ -186,6 +200,9 @@ def train_loader(stream: TokenStream, *, workers: int = 0, device: str = "cpu") 
         prefetch_factor=_AHEAD if workers else None,
         generator=torch.Generator(),  # else every iteration would draw from the global one
     )
+    contents = stream.manifest
+    chat = partial(unpack_dialogues, packed=contents.rows == "packed")
+    loader.unpack = chat if contents.form == "chat" else unpack
     loader.gpu = torch.device(device) if device.startswith("cuda") else None
     # Composer asks for it, and torch's loader does not let it be set.
     vars(loader)["batch_size"] = stream.batch_size // stream.world_size
@@ -211,7 +228,9 @@ def copied_ahead(
         yield ready
 
 
-def _side_stream(device: torch.device) -> tuple[Callable[[Batch], Batch], Callable[[Iterable[torch.Tensor]], None]]:
+def _side_stream(
+    device: torch.device, unpack: Callable[[Batch], Batch]
+) -> tuple[Callable[[Batch], Batch], Callable[[Iterable[torch.Tensor]], None]]:
     """Return `copy` and `wait` of a GPU: the copies run on a CUDA stream of their own."""
     side: torch.cuda.Stream = torch.cuda.Stream(device)
 

@@ -32,6 +32,19 @@ def visible(rule: Rule, rows: int | None, length: int, device: torch.device, *, 
     return rule(row, None, token[:, None], token)
 
 
+def within(documents: Tensor, *, causal: bool = False) -> Rule:
+    """Return the rule by which a token sees those of its own document, by their numbers, int64 [B, L].
+
+    If it is `causal`, it sees of these itself and the earlier ones.
+    """
+
+    def sees(row: Any, head: Any, query: Any, key: Any) -> Tensor:
+        same = documents[row, query] == documents[row, key]
+        return same & (key <= query) if causal else same
+
+    return sees
+
+
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Any = None, *, causal: bool = False) -> Tensor:
     """Return softmax(q kᵀ/√D) v, [B, H, Q, D], from q [B, H, Q, D] and k and v [B, H, K, D].
 

@@ -29,6 +29,7 @@ class NoisedBatch:
     rate: Tensor  #: mask rate r, float32 [B]: 1 − α(t), where the noise schedule reaches it
     #: Probability with which each token was masked, float32 [B, L]; where it has no closed form, the row's rate
     p: Tensor
+    documents: Tensor | None = None  #: which tokens a token reads, as in `objectives.Batch`, int64 [B, L] or None
 
     @cached_property
     def where(self) -> tuple[Tensor, Tensor]:

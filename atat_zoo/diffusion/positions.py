@@ -25,6 +25,23 @@ def positions(which: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
     return order // which.shape[1], order % which.shape[1]
 
 
+def begins(documents: Tensor) -> Tensor:
+    """Return where the documents of each row begin, bool, by their numbers, int64 [B, L]."""
+    import torch
+
+    first = torch.ones_like(documents[:, :1], dtype=torch.bool)
+    return torch.cat([first, documents[:, 1:] != documents[:, :-1]], dim=1)
+
+
+def within_documents(documents: Tensor) -> Tensor:
+    """Return the position of each token in its document, from 0, by their numbers, int64 [B, L]."""
+    import torch
+
+    position = torch.arange(documents.shape[1], device=documents.device)
+    first: Tensor = (position * begins(documents)).cummax(1).values
+    return position - first
+
+
 def pairs(where: Where) -> tuple[Tensor, Tensor]:
     """Return row and position of either form; with a mask the host waits for the size of the result."""
     if isinstance(where, tuple):

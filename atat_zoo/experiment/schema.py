@@ -1,10 +1,11 @@
 """The sections of an experiment besides its parts: `[data]`, `[train]`, `[evaluation]`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 import attrs
 
+from atat_zoo.errors import Problem
 from atat_zoo.registry import TABLES, component, param, part, parts
 from atat_zoo.registry.spec import unstructure
 
@@ -18,8 +19,13 @@ class DataSpec:
     special: Literal["none", "document", "sequence", "both"] = param(
         "none", help="BOS/EOS: none; EOS after every document; [BOS] L−2 tokens [EOS] in every sequence; or both"
     )
+    form: Literal["text", "chat"] = param(
+        "text", help="of the corpus: text, or dialogues, of which the answers are learned and all else is given"
+    )
     rows: Literal["packed", "document"] = param(
-        "packed", help="sequences of running text, or of one document each: its first tokens, then padding"
+        "packed",
+        help="sequences of running text, or of one document each: its first tokens, then padding; of dialogues several "
+        "whole ones that do not see each other, or one, filled with EOS, which counts as answer",
     )
     remainder: Literal["drop", "pad"] = param(
         "drop", help="the tokens left over at the end of a packed split: dropped, or padded to a full sequence"
@@ -45,6 +51,43 @@ class DataSpec:
             raise ValueError(
                 f"sequences = {self.sequences} is fewer than lanes = {self.lanes}; raise the one or lower the other"
             )
+
+    def check(self, experiment: Any) -> Iterator[Problem]:
+        """Yield the problems of dialogues: what is of running text, and parts that read a row as a whole."""
+        if self.form == "text":
+            return
+        parts, one = experiment.parts, 'set data.rows = "document"'
+        objective, estimator = parts["objective"], parts["estimator"]
+        if not parts["corpus"].holds_dialogues:
+            known = "take files or huggingface, or shards that were built from them"
+            yield Problem(
+                "corpus", f'{parts["corpus"].name!r} has no dialogues, which data.form = "chat" reads; {known}'
+            )
+        if self.special != "none":
+            said = f'"{self.special}" is of running text, and a dialogue has the special tokens of its template'
+            yield Problem("data.special", f'{said}; set it to "none"')
+        if self.dtype == "uint16":
+            yield Problem("data.dtype", 'dialogues are stored as "uint32"; leave it at "auto"')
+        if self.stages:
+            yield Problem("data.stages", "they change and refuse running text, and would cut answers; leave them out")
+        for metric in experiment.evaluation.metrics:
+            if metric.reads == "texts":
+                said = f"{metric.title!r} is of texts that a model writes by itself, and this one answers"
+                yield Problem("evaluation.metrics", f'{said}; leave it out, or take the task "answers"')
+        if self.rows != "packed":
+            return
+        if not getattr(objective, "separates_documents", False):
+            said = f"objective {objective.name!r} reads a row as a whole, and packed dialogues must not see each other"
+            yield Problem("data.rows", f"{said}; {one}")
+        if getattr(parts["backbone"], "both_ways_only", False) or getattr(parts["backbone"], "shift", False):
+            said = f"backbone {parts['backbone'].name!r}, as it is set, reads a row as a whole, both ways"
+            yield Problem("data.rows", f"{said}; {one}")
+        if getattr(parts["backbone"], "neighbours", 0):
+            yield Problem(
+                "backbone.neighbours", f"they may be of another dialogue in the same row; set it to 0, or {one}"
+            )
+        if "estimator" in objective.uses and estimator.learns:
+            yield Problem("data.rows", f"estimator {estimator.name!r} reads the answers of a row together; {one}")
 
 
 @component

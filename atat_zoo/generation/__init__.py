@@ -7,6 +7,7 @@ A `Writer` is a denoiser with its tokenizer, from any source; `Model.writer` ret
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import attrs
@@ -14,7 +15,15 @@ import attrs
 from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.errors import UserError
 from atat_zoo.generation.infilling import Filled, Infilling, infill
-from atat_zoo.generation.layout import SpaceAwareTokenizer, ends, prompted, refuse_length, require_leading_space
+from atat_zoo.generation.layout import (
+    SpaceAwareTokenizer,
+    answer_in,
+    asked,
+    ends,
+    prompted,
+    refuse_length,
+    require_leading_space,
+)
 from atat_zoo.samplers import Observer, Sample, Sampler, shifted
 from atat_zoo.tokenizers import TokenizerModel
 
@@ -63,11 +72,15 @@ class Writer:
         seed: int = 0,
         prompt: str = "",
         suffix: str = "",
+        chat: str | Sequence[Mapping[str, str]] = (),
         batch_size: int = 64,
         rows: Tensor | None = None,
         observe: Observer | None = None,
     ) -> Generation:
         """Write `number` texts that begin with a prompt and end with a suffix, `batch_size` at once.
+
+        With a `chat`, a question or the messages so far, it writes an answer, which the prompt begins, and the texts
+        are answers up to their ends.
 
         A text has `length` tokens, prompt, BOS and EOS included; the training length if None. The same seed writes the
         same texts. Text n does not depend on their number, except for the rounding of a network that computes several
@@ -84,13 +97,15 @@ class Writer:
         length = self.length if length is None else length
         refuse_length(sampler, number, length, self.length)
         words = SpaceAwareTokenizer(self.tokenizer)
-        row, opening = prompted(words, self.special, length, prompt, suffix, seen=self.length)
+        before = asked(self.tokenizer, chat) if chat else []
+        row, opening = prompted(words, self.special, length, prompt, suffix, seen=self.length, before=before)
         rows = torch.arange(number, device=self.device) if rows is None else rows.to(self.device)
         tokens = torch.tensor(row, dtype=torch.int64, device=self.device).expand(len(rows), length)
         started = time.perf_counter()
         writer = require_leading_space(self, opening, words)
         sample = writer.fill(sampler, tokens, rows=rows, seed=seed, batch_size=batch_size, observe=observe)
-        texts = [self.tokenizer.decode(ids) for ids in sample.tokens.tolist()]
+        written = (ids[len(before) :] for ids in sample.tokens.tolist())
+        texts = [answer_in(self.tokenizer, ids) if chat else self.tokenizer.decode(ids) for ids in written]
         return Generation(texts=texts, sample=sample, seconds=time.perf_counter() - started)
 
     def autocast(self) -> torch.autocast:

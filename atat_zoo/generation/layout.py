@@ -11,7 +11,7 @@ import functools
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -21,6 +21,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.machine import require
 from atat_zoo.samplers import Sampler
 from atat_zoo.tokenizers import TokenizerModel
+from atat_zoo.tokenizers.dialogues import message_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -136,10 +137,35 @@ def refuse_length(sampler: Sampler, number: int, length: int, seen: int) -> None
     require(32 * number * length, f"writing {number} texts of {length} tokens", "those tokens", "ask for less")
 
 
+def asked(tokenizer: TokenizerModel, chat: str | Sequence[Mapping[str, str]]) -> list[int]:
+    """Return a question, or the messages of a dialogue so far, in tokens, up to where the answer begins."""
+    try:
+        every = [{"role": "user", "content": chat}] if isinstance(chat, str) else chat
+        messages = [message_of(each, number) for number, each in enumerate(every, 1)]
+    except ValueError as error:
+        raise UserError(f"chat: {error}") from None
+    return [i for part in tokenizer.chat(messages, answering=True) for i in part.ids]
+
+
+def answer_in(tokenizer: TokenizerModel, ids: Sequence[int]) -> str:
+    """Return the text of an answer: of its tokens up to the first EOS."""
+    end = ids.index(tokenizer.eos) if tokenizer.eos in ids else len(ids)
+    return tokenizer.decode(ids[:end])
+
+
 def prompted(
-    words: SpaceAwareTokenizer, special: str, length: int, prompt: str, suffix: str, *, seen: int
+    words: SpaceAwareTokenizer,
+    special: str,
+    length: int,
+    prompt: str,
+    suffix: str,
+    *,
+    seen: int,
+    before: Sequence[int] = (),
 ) -> tuple[list[int], tuple[int, ...]]:
     """Return a row with a prompt, masks and a suffix, and the positions whose token must begin with a space.
+
+    Tokens `before` the prompt are what is asked, of which the prompt begins the answer.
 
     A row of more tokens than are `seen` at once, whose positions shift, has no BOS and EOS, and a space at the end of
     its prompt stays there. If prompt and suffix do not fit, it raises `UserError`.
@@ -147,7 +173,7 @@ def prompted(
     tokenizer = words.tokenizer
     first, last = ends(tokenizer, special) if length <= seen else ([], [])
     ids, opens = words.before_gap(prompt) if length <= seen else (tokenizer.encode(prompt), False)
-    before, after = [*first, *ids], [*tokenizer.encode(suffix), *last]
+    before, after = [*first, *before, *ids], [*tokenizer.encode(suffix), *last]
     given = len(before) + len(after) + opens
     if given > length:
         raise UserError(

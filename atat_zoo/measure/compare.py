@@ -17,7 +17,7 @@ from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.measure import Progress
 from atat_zoo.measure.likelihood import bound_value, measure
 from atat_zoo.measure.ngram import NGramNats, figure, measure_ngram
-from atat_zoo.measure.text import byte_counts, check_evaluation, text_of
+from atat_zoo.measure.text import byte_counts, check_evaluation, counted, text_of
 from atat_zoo.measure.written import measure_texts
 from atat_zoo.model import Model
 from atat_zoo.parsing import read
@@ -74,10 +74,18 @@ class ComparedRun(MeasuredRun):
 
 
 def numbers_of(
-    model: Model, data: Path | None, tokens: Tensor, maskable: Tensor, spec: EvaluationSpec, **options: Any
+    model: Model,
+    data: Path | None,
+    tokens: Tensor,
+    maskable: Tensor,
+    spec: EvaluationSpec,
+    *,
+    documents: Tensor | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Return the measured fields of a `MeasuredRun`; `data` are its training shards, the options those of `measure`."""
-    measured = measure(model.module, tokens, maskable, spec, **options)
+    form = model.experiment.data.form
+    measured = measure(model.module, tokens, maskable, spec, form=form, documents=documents, **options)
     of_texts = measure_texts(model, tokens, maskable, spec, seed=options["seed"])
     exact, masks = model.experiment.parts["objective"].exact, {"seed": options["seed"], "rows": measured.rows}
     ngram = measure_ngram(model.module, data, tokens, maskable, spec, exact=exact, **masks) if data else None
@@ -86,7 +94,7 @@ def numbers_of(
         "step": model.step,
         "method": method_of(model.experiment, spec.bound),
         "nats": {name: nats.sum(1) for name, nats in measured.contribution.items()},
-        "count": maskable.sum(1),
+        "count": counted(form, model.tokenizer, tokens, maskable).sum(1),
         "bytes": byte_counts(model.tokenizer, tokens, maskable),
         "ngram": ngram,
         "parameters": total,
@@ -112,10 +120,10 @@ def measure_runs(
     measure (None: their final models). `other` names other text for all, by the keywords of `text_of`.
     """
     first = runs[baseline]
-    text = text_of(Model.from_run(first, step=step), first, spec, **other)
+    text = text_of(Model.from_run(first, step=step), first, spec, packed=True, **other)
     shards: list[Path | None] = []
     for run, model in alike(runs, spec, baseline=baseline, step=step):  # mistakes are said before anything is measured
-        own = text if other or run == first else text_of(model, run, spec)
+        own = text if other or run == first else text_of(model, run, spec, packed=True)
         if len(own.tokens) != len(text.tokens):
             what = f"has {len(own.tokens)} held-out sequences, {first} has {len(text.tokens)}"
             raise UserError(f"{run} {what}; {_ADVICE}")
@@ -142,7 +150,7 @@ def measure_runs(
                 ema=model.experiment.train.ema > 0,
                 history=history(RunFolder(run), model.experiment, until=model.step),
                 experiment=model.experiment.to_table(),
-                **numbers_of(model, data, text.tokens, text.maskable, spec, **options),
+                **numbers_of(model, data, text.tokens, text.maskable, spec, documents=text.documents, **options),
             )
         )
     return compared
@@ -160,7 +168,7 @@ def alike(
         check_evaluation(model, run, spec)
         if read(RunFolder(run).model_at(step) / TOKENIZER) != tokenizer:
             raise UserError(f"{run} has another tokenizer than {first}: nats per token are of other tokens; {_ADVICE}")
-        for key in ("length", "special", "rows"):
+        for key in ("length", "special", "rows", "form"):
             here, there = getattr(data, key), getattr(model.experiment.data, key)
             if here != there:
                 problem = f"{run} has data.{key} = {there!r}, {first} {here!r}, so the same text makes other sequences"

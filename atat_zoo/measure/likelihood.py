@@ -28,11 +28,11 @@ from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.measure import Progress
 from atat_zoo.measure.metrics import reading
 from atat_zoo.measure.ngram import NGramNats, figure, measure_ngram
-from atat_zoo.measure.text import Text, byte_counts, special_ids, text_of
+from atat_zoo.measure.text import Text, byte_counts, counted, special_ids, text_of
 from atat_zoo.measure.written import measure_texts
 from atat_zoo.model import Model
 from atat_zoo.results.evaluation import LIKELIHOOD, BoundValue, Evaluation, MetricValue, method_of
-from atat_zoo.results.naming import NELBO, exponential
+from atat_zoo.results.naming import ANSWERS, NELBO, exponential
 from atat_zoo.results.store import finite
 from atat_zoo.tokenizers import TokenizerModel
 
@@ -77,6 +77,8 @@ def measure(
     *,
     seed: int,
     rows: Tensor | None = None,
+    form: str = "text",
+    documents: Tensor | None = None,
     progress: Progress = None,
 ) -> Measurement:
     """Run the bounds of an `ObjectiveModule` on held-out sequences: tokens int64 and maskable bool, [n, L].
@@ -84,6 +86,7 @@ def measure(
     The masks are a function of (seed, row): the same for every model, number of processes and batch size. `rows` are
     the numbers of the sequences in the held-out set, int64 [n]; 0 … n−1 when None. The metrics of `spec` are of the
     predictions under the same masks; in a process group they add up over its processes, all of which must measure.
+    The bound `nelbo` is called `answers` if the `form` of `[data]` is `chat`; `documents` are those of a `Text`.
     """
     rows = torch.arange(len(tokens)) if rows is None else rows
     draws, batch_size, bound = spec.draws, spec.batch_size, spec.bound
@@ -103,10 +106,15 @@ def measure(
         for first in range(0, len(tokens), batch_size):
             x, of_text = (a[first : first + batch_size].to(device) for a in (tokens, maskable))
             keys = row_keys(seed, "evaluation", rows[first : first + batch_size].to(device))
-            observing = {} if metrics is None else {"observe": metrics.observer(rows[first : first + batch_size])}
-            estimates = module.bound(x, of_text, keys, draws, bound, **observing)
+            more: dict[str, Any] = {}
+            if metrics is not None:
+                more["observe"] = metrics.observer(rows[first : first + batch_size])
+            if documents is not None:
+                more["documents"] = documents[first : first + batch_size].to(device)
+            estimates = module.bound(x, of_text, keys, draws, bound, **more)
             for name, estimate in estimates.items():
-                contribution.setdefault(name, []).append(estimate.contribution.cpu())
+                named = ANSWERS if (form, name) == ("chat", NELBO) else name
+                contribution.setdefault(named, []).append(estimate.contribution.cpu())
             # The losses of the first bound: the one under uniform masking, if that was estimated.
             estimate = next(iter(estimates.values()))
             losses.append((estimate.loss_sum / estimate.loss_count).cpu())
@@ -162,6 +170,7 @@ def summarise(
     ngram: NGramNats | None = None,
     draws: int,
     method: str = "exact_k",
+    form: str = "text",
     corpus: str = "",
     of_texts: Mapping[str, MetricValue] = MappingProxyType({}),
     **settings: Any,
@@ -173,7 +182,8 @@ def summarise(
     `Evaluation`.
     """
     x, maskable = measured.tokens, measured.maskable
-    n = maskable.sum(1)
+    per = counted(form, tokenizer, x, maskable)
+    n = per.sum(1)
     sizes = byte_counts(tokenizer, x, maskable)
     texts = [tokenizer.decode(row[there].tolist()) for row, there in zip(x, maskable, strict=True)]
     characters, words = sum(map(len, texts)), sum(len(_WORD.findall(text)) for text in texts)
@@ -193,19 +203,20 @@ def summarise(
     if counts is not None:
         prior = torch.from_numpy(counts).double() + 1.0
         surprisal = -(prior / prior.sum()).log()[x]
-        unigram = math.exp(float(surprisal[maskable].mean()))
+        unigram = math.exp(float(surprisal[per].mean()))
         frequency_rho = finite(spearman(surprisal[seen], loss[seen]))
     if measured.importance is not None:
         importance_rho = finite(spearman(measured.importance[seen], loss[seen]))
     return Evaluation(
         **settings,
         corpus=corpus,
+        form=form,
         method=method,
         sequences=len(x),
         draws=0 if method == LIKELIHOOD else draws,
         tokens=int(n.sum()),
         special_tokens=int(n.sum() - of_text.sum()),
-        padding=int((~maskable).sum()),
+        padding=int((~per).sum()),
         bytes=int(sizes.sum()),
         characters=characters,
         words=words,
@@ -234,13 +245,14 @@ def evaluate_run(
 
     The same seed gives two models the same masks. `text` is of `text_of`; that of the experiment's own corpus if None.
     """
-    text = text or text_of(model, run, spec)
+    text = text or text_of(model, run, spec, packed=True)
     method, x = method_of(model.experiment, spec.bound), (text.tokens, text.maskable)
+    form = model.experiment.data.form
     counts = ngram = None
     if text.data is not None:
         counts = load_counts(text.data)
         ngram = measure_ngram(model.module, text.data, *x, spec, exact=method == LIKELIHOOD, seed=seed)
-    measured = measure(model.module, *x, spec, seed=seed, progress=progress)
+    measured = measure(model.module, *x, spec, seed=seed, form=form, documents=text.documents, progress=progress)
     of_texts = measure_texts(model, *x, spec, seed=seed)
     evaluation = summarise(
         measured,
@@ -253,6 +265,7 @@ def evaluate_run(
         draws=spec.draws,
         seed=seed,
         method=method,
+        form=form,
         corpus=text.corpus,
         of_texts=of_texts,
     )

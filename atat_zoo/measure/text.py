@@ -6,12 +6,13 @@ from typing import Any
 
 import attrs
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from atat_zoo.data import Split
 from atat_zoo.data.build import build
 from atat_zoo.data.manifest import load_counts
-from atat_zoo.data.sequences import held_out, sequences
+from atat_zoo.data.sequences import Sequences, alone, corpus_sequences, held_out_sequences
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import EvaluationSpec, conflicts
 from atat_zoo.measure.judges import judges_itself
@@ -27,10 +28,11 @@ class Text:
     """Held-out text: n sequences of L tokens."""
 
     tokens: Tensor  # int64 [n, L]
-    maskable: Tensor  # bool [n, L]
+    maskable: Tensor  # bool [n, L]; of dialogues the answers alone
     data: Path | None  # folder of the shards that it was held out of; None for another corpus than the experiment's
     split: str  # which held-out split; `all` for all text of a corpus
     corpus: str = ""  # the source of the text; empty for the experiment's own
+    documents: Tensor | None = None  # of packed dialogues, see `data.sequences.Sequences`
 
     @property
     def counts(self) -> Tensor | None:
@@ -46,29 +48,47 @@ def text_of(
     corpus: Any = None,
     corpus_name: str = "",
     all_of_corpus: bool = False,
+    packed: bool = False,
 ) -> Text:
     """Return the text of an evaluation of `Model.from_run(run)`, after a check that the model's parts allow it.
 
     `corpus` is another than the experiment's own, `corpus_name` its name in the run folder, and `all_of_corpus` whether
-    to use all of its text, its training split.
+    to use all of its text, its training split. Only who reads `documents` may ask for `packed` dialogues.
     """
     check_evaluation(model, run, spec)
     if corpus is None:
-        return held_out_text(model, run, spec.split, spec.sequences)
-    form, split = model.experiment.data, "all" if all_of_corpus else spec.split
-    options: Any = {"length": model.context.length, "special": form.special, "rows": form.rows, "limit": spec.sequences}
-    tokens, maskable = sequences(corpus, model.tokenizer, "train" if all_of_corpus else spec.split, **options)
-    return Text(tokens=tokens, maskable=maskable, data=None, split=split, corpus=corpus_name)
+        return held_out_text(model, run, spec.split, spec.sequences, packed=packed)
+    data, split = model.experiment.data, "all" if all_of_corpus else spec.split
+    options: Any = {key: getattr(data, key) for key in ("special", "rows", "form")}
+    options |= {"length": model.context.length, "limit": spec.sequences}
+    found = corpus_sequences(corpus, model.tokenizer, "train" if all_of_corpus else spec.split, **options)
+    return _text(found, packed, data=None, split=split, corpus=corpus_name)
 
 
-def held_out_text(model: Model, run: str | Path, split: Split, sequences: int) -> Text:
-    """Return the held-out text of a run's own experiment."""
+def held_out_text(model: Model, run: str | Path, split: Split, sequences: int, *, packed: bool = False) -> Text:
+    """Return the held-out text of a run's own experiment; see `text_of` for `packed`."""
     data = build(model.experiment)
     if (data / TOKENIZER).read_bytes() != read(RunFolder(Path(run)).model_at(model.step) / TOKENIZER):
         problem = f"{data} was tokenized by another tokenizer than the model of {run}: the corpus has changed since"
         raise UserError(f"{problem}; bring its old text back, or train again")
-    tokens, maskable = held_out(data, split, sequences)
-    return Text(tokens=tokens, maskable=maskable, data=data, split=split)
+    return _text(held_out_sequences(data, split, sequences), packed, data=data, split=split)
+
+
+def _text(found: Sequences, packed: bool, **about: Any) -> Text:
+    if not packed:
+        alone(found)
+    return Text(**found._asdict(), **about)
+
+
+def counted(form: str, tokenizer: TokenizerModel, tokens: Tensor, maskable: Tensor) -> Tensor:
+    """Return the tokens that a bound on rows of a form of `[data]` is per, bool [n, L].
+
+    Those that are maskable; of the EOS that fill the row of a dialogue, which cost next to nothing, the first alone.
+    """
+    if form != "chat" or tokenizer.eos is None:
+        return maskable
+    ends = maskable & (tokens == tokenizer.eos)
+    return maskable & ~(ends & F.pad(ends, (1, 0))[:, :-1])
 
 
 def check_evaluation(model: Model, run: str | Path, spec: EvaluationSpec) -> None:

@@ -133,7 +133,7 @@ class Model:
 
         Sampler and guidance are the experiment's own if None, or go by name, as a table {use = …}, or as a
         specification; see `writer` for precision and compile, and `Writer.write` for the options: length, seed, prompt,
-        suffix, batch_size, rows, observe.
+        suffix, chat, batch_size, rows, observe.
 
         Raises:
             UserError: when the length exceeds the training length, or prompt and suffix do not fit.
@@ -268,7 +268,7 @@ class Model:
                 save_file(weights, beside)
             except SafetensorError as error:  # raised when the disk is full
                 raise OSError(str(error)) from error
-        left_out = ("counts", "count_table", "device", "tokenizer", "shifted")
+        left_out = ("counts", "count_table", "device", "tokenizer", "shifted", "given_between")
         description = {
             "format": FORMAT,
             "step": self.step,

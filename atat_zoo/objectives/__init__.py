@@ -39,6 +39,9 @@ class Batch:
     index: Tensor  # the global sample number of each row, int64 [B]; every draw is a function of it
     mean_maskable: Tensor  # maskable tokens per row, averaged over the global batch, float32 scalar
     progress: float  # share of the training that is done, in [0, 1]
+    #: The number of the dialogue of each token within its row, int64 [B, L], −1 at padding: a token reads its own
+    #: dialogue alone. None where a row is read as a whole; only an objective that `separates_documents` is given them.
+    documents: Tensor | None = None
 
 
 class ObjectiveModule(Protocol):
@@ -52,7 +55,14 @@ class ObjectiveModule(Protocol):
         """
 
     def bound(
-        self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int, method: Bound, observe: Observer | None = None
+        self,
+        tokens: Tensor,
+        maskable: Tensor,
+        keys: Tensor,
+        draws: int,
+        method: Bound,
+        observe: Observer | None = None,
+        documents: Tensor | None = None,
     ) -> dict[str, Estimate]:
         """Return bounds on −log p_θ(x) by name, and show the predictions to an observer.
 
@@ -63,7 +73,7 @@ class ObjectiveModule(Protocol):
 
         The tokens are x, int64 [B, L], `maskable` is bool [B, L], with one key per row, int64 [B]; `draws` is the
         number of masks per sequence, and `method` how the bound under uniform masking is estimated. An objective whose
-        likelihood cannot be estimated in this way raises `UserError`.
+        likelihood cannot be estimated in this way raises `UserError`. `documents` are as in `Batch`.
         """
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> Iterable[WeightedMask]:
@@ -112,6 +122,7 @@ class Objective(Protocol):
     shifted: ClassVar[bool] = False
     #: Whether it shows the network a part of the text at a time, by `attention`.
     masks_attention: ClassVar[bool] = False
+    separates_documents: ClassVar[bool] = False  #: whether it reads the dialogues of a row apart: see `Batch.documents`
     importance_reads: ClassVar[str] = "x"  #: what an estimator that learns may read: "x" or "z", or "z" alone
 
     def network_input(self, experiment: Experiment) -> tuple[int, int]:

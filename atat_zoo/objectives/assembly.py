@@ -16,7 +16,8 @@ def assemble(experiment: Experiment, context: Context) -> nn.Module:
     Initial values are drawn under `context.seed` without touching the caller's generator.
     """
     objective = experiment.parts["objective"]
-    context = attrs.evolve(context, shifted=getattr(objective, "shifted", False))
+    given = experiment.data.form == "chat"
+    context = attrs.evolve(context, shifted=getattr(objective, "shifted", False), given_between=given)
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(context.seed)

@@ -72,7 +72,7 @@ class AutoregressiveObjective(Objective):
     module = "atat_zoo.objectives.causal_module:AutoregressiveModule"
     uses = frozenset({"backbone"})
     exact = True
-    shifted = masks_attention = True
+    shifted = masks_attention = separates_documents = True
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: a choice that does not fit a causal model."""

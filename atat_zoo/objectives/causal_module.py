@@ -19,7 +19,7 @@ from atat_zoo.devices import exact_device, moved
 from atat_zoo.diffusion.attention import Rule, visible
 from atat_zoo.diffusion.bounds import WeightedMask
 from atat_zoo.diffusion.contracts import BlockDecoder, Denoiser, NoisedBatch, NoiseLevels
-from atat_zoo.diffusion.positions import Where
+from atat_zoo.diffusion.positions import Where, begins
 from atat_zoo.diffusion.randomness import fold, row_keys, stratified, to_unit, uniform
 from atat_zoo.errors import UserError
 from atat_zoo.noise import LinearNoise
@@ -155,7 +155,10 @@ class AutoregressiveModule(DenoisingModule):
     def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
         """Return hidden states [B, L, D]; position i has read the start and z_j, j < i."""
         start = torch.full_like(z[:, :1], self.context.mask_id)
-        return self.read(torch.cat([start, z[:, :-1]], dim=1), attention="causal")
+        shifted = torch.cat([start, z[:, :-1]], dim=1)
+        if self._documents is not None:
+            shifted = shifted.masked_fill(begins(self._documents), self.context.mask_id)
+        return self.read(shifted, **self.seen(causal=True))
 
     @override
     def neighbours(self, z: Tensor, reach: int) -> Tensor:
@@ -170,7 +173,8 @@ class AutoregressiveModule(DenoisingModule):
         batch = self.begin(batch)
         x, maskable = batch.tokens, batch.maskable
         ones = torch.ones(len(x), device=x.device)
-        noised = NoisedBatch(x=x, z=x, masked=maskable, maskable=maskable, t=ones, rate=ones, p=maskable.float())
+        text: dict[str, Any] = {"x": x, "z": x, "masked": maskable, "maskable": maskable, "documents": batch.documents}
+        noised = NoisedBatch(t=ones, rate=ones, p=maskable.float(), **text)
         loss, ce = self.weighted_loss(self.masked_hidden_states(noised), noised, noised.p, batch)
         return metrics(noised, ce, loss)
 

@@ -6,7 +6,8 @@ B rows of a micro-batch, N of the global batch, L tokens; N positions where only
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -17,10 +18,11 @@ from typing_extensions import override
 from atat_zoo.backbones.ngram import neighbours_of
 from atat_zoo.bounds import Bound
 from atat_zoo.devices import moved
+from atat_zoo.diffusion.attention import visible, within
 from atat_zoo.diffusion.bounds import Estimate, WeightedMask, average
 from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch, NoiseLevels
 from atat_zoo.diffusion.dropout import set_keys
-from atat_zoo.diffusion.positions import Where, pairs
+from atat_zoo.diffusion.positions import Where, pairs, within_documents
 from atat_zoo.diffusion.randomness import row_keys, stratified, uniform
 from atat_zoo.objectives import Batch, ObjectiveModule, Observer
 from atat_zoo.objectives.chunks import in_chunks, rows_for, weighted_sum, wide
@@ -69,6 +71,7 @@ class DenoisingModule(OnDevice, ObjectiveModule):
         self.reads_at_once = False
         self.stride = golden_stride(batch_size)
         self.stateful = StatefulParts()
+        self._documents: Tensor | None = None  # of the rows that are read: see `apart`
 
     def attends_in_blocks(self, tokens: Tensor) -> bool:
         """Return whether a pass over tokens has a `BlockMask`: a training is compiled, and a GPU is faster with it."""
@@ -108,7 +111,8 @@ class DenoisingModule(OnDevice, ObjectiveModule):
         """Return the batch under a mask drawn with probabilities p, both [B, L]; the rate is 1 − α(t) unless given."""
         z = torch.where(masked, self.context.mask_id, batch.tokens)
         rate = 1 - self.noise.alpha(t) if rate is None else rate
-        return NoisedBatch(x=batch.tokens, z=z, masked=masked, maskable=batch.maskable, t=t, rate=rate, p=p)
+        of_batch: dict[str, Any] = {"x": batch.tokens, "maskable": batch.maskable, "documents": batch.documents}
+        return NoisedBatch(z=z, masked=masked, t=t, rate=rate, p=p, **of_batch)
 
     def masked_uniformly(self, batch: Batch, t: Tensor, rate: Tensor | None = None) -> NoisedBatch:
         """Mask every maskable token with the same probability, [B], by its row's key: 1 − α(t) unless given."""
@@ -121,7 +125,26 @@ class DenoisingModule(OnDevice, ObjectiveModule):
 
     def masked_hidden_states(self, noised: NoisedBatch) -> HeadInputs:
         """Return what the head reads at the masked positions of a batch, [N]."""
-        return self.head_inputs_of(noised.z, noised.t, noised.masked, noised.x).at(noised.where)
+        with self.apart(noised.documents):
+            return self.head_inputs_of(noised.z, noised.t, noised.masked, noised.x).at(noised.where)
+
+    @contextmanager
+    def apart(self, documents: Tensor | None) -> Iterator[None]:
+        """Read rows whose tokens see those of their own document alone, by its number, int64 [B, L]; all if None."""
+        self._documents = documents
+        try:
+            yield
+        finally:
+            self._documents = None
+
+    def seen(self, causal: bool = False) -> dict[str, Any]:
+        """Return positions and attention of the rows that are read; nothing where all of a row is seen."""
+        if self._documents is None:
+            return {"attention": "causal"} if causal else {}
+        of, shape = self._documents, self._documents.shape
+        rule, blocks = within(of, causal=causal), self.attends_in_blocks(of)
+        seen = visible(rule, shape[0], shape[1], of.device, in_blocks=blocks)
+        return {"positions": within_documents(of), "attention": seen}
 
     def head_inputs_of(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> HeadInputs:
         """Return what the head reads at every position, [B, L], to predict the masked ones; as for `cross_entropy`."""
@@ -144,10 +167,10 @@ class DenoisingModule(OnDevice, ObjectiveModule):
     def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
         """Return the backbone's hidden states [B, L, D]; if t is None, it follows from the share of masked tokens."""
         if not self.backbone.reads_time:
-            return self.read(z)
+            return self.read(z, **self.seen())
         if t is None:
             t = self.noise.time_at((z == self.context.mask_id).float().mean(1))
-        return self.read(z, t.float())
+        return self.read(z, t.float(), **self.seen())
 
     @property
     def prior(self) -> Any:
@@ -266,6 +289,7 @@ class DenoisingModule(OnDevice, ObjectiveModule):
         draws: int,
         method: Bound,
         observe: Observer | None = None,
+        documents: Tensor | None = None,
     ) -> dict[str, Estimate]:
         masks = list(self.masks(maskable, keys, draws, method))
         each = iter(masks)
@@ -282,8 +306,9 @@ class DenoisingModule(OnDevice, ObjectiveModule):
                 observe(log_probs=log_probs, tokens=of_text, weight=weight.double(), row=row)
             return self.token_bounds(logits, true, method.quantity)
 
-        averages = average(at_masked, tokens, masks, self.context.mask_id)
-        return averages | self.own_bounds(tokens, maskable, keys, draws)
+        with self.apart(documents):
+            averages = average(at_masked, tokens, masks, self.context.mask_id)
+            return averages | self.own_bounds(tokens, maskable, keys, draws)
 
     def token_bounds(self, logits: Tensor, x: Tensor, quantity: str) -> dict[str, Tensor]:
         """Return the losses of the masked tokens x [N], nats [N], by the name of the bound; logits are [N, V]."""

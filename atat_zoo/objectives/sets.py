@@ -59,6 +59,7 @@ class SetsObjective(Objective):
     @override
     def network_input(self, experiment: Experiment) -> tuple[int, int]:
         once = experiment.parts["position_sets"].ascending and not self.subsets  # else it is at most twice as many
+        once = once and experiment.data.form == "text"
         return experiment.train.batch_size, (1 if once else 2) * experiment.data.length + 1
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
@@ -104,7 +105,8 @@ class StridedObjective(Objective):
 
     @override
     def network_input(self, experiment: Experiment) -> tuple[int, int]:
-        return experiment.train.batch_size, experiment.data.length + 1
+        once = experiment.data.form == "text"
+        return experiment.train.batch_size, (1 if once else 2) * experiment.data.length + 1
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: the stride, or a sampler of another order than the only one that is learned."""

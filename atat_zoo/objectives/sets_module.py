@@ -150,9 +150,9 @@ class StridedModule(SetCausalModule, AutoregressiveModule):
     @override
     def head_inputs_of(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> HeadInputs:
         turns = StridedPositionSets(stride=self.objective.stride).turns(masked, masked.sum(1), torch.zeros_like)
-        # A training does without the carriers that a token needs which is given between others: all are maskable, but
-        # for ends and padding.
-        return self.of_turns(x, turns, ascending=self.training)
+        # A training does without the carriers that a token needs which is given between others, where all are maskable
+        # but for ends and padding.
+        return self.of_turns(x, turns, ascending=self.training and not self.context.given_between)
 
 
 class SetsModule(SetCausalModule):
@@ -212,8 +212,8 @@ class SetsModule(SetCausalModule):
         turns = self.turns(batch)
         free = turns >= 0
         # 2. The network reads each token from the turn after its own on.
-        # Around a random subset every token may be in need of a carrier of its own.
-        ascending = self.sets.ascending and not self.objective.subsets
+        # Around a random subset every token may be in need of a carrier of its own, and so may what is asked.
+        ascending = self.sets.ascending and not self.objective.subsets and not self.context.given_between
         rate = free.sum(1) / batch.maskable.sum(1).clamp(min=1)
         noised = self.noised(batch, free, torch.ones_like(rate), free.float(), rate)
         head_inputs = self.of_turns(batch.tokens, turns, ascending).at(noised.where)

@@ -30,6 +30,7 @@ class Context:
             that has no float64; see `atat_zoo.devices`.
         tokenizer: the `TokenizerModel` of the text, or None where there is none; not saved with a model.
         shifted: whether the objective reads at each place the token before it; `assemble` says so, and it is not saved.
+        given_between: whether tokens are given between others in a training, as what is asked in dialogues; likewise.
     """
 
     vocabulary_size: int
@@ -42,6 +43,7 @@ class Context:
     device: str = "cpu"
     tokenizer: Any = attrs.field(default=None, eq=False, repr=False)
     shifted: bool = False
+    given_between: bool = False
 
     @property
     def mask_id(self) -> int:

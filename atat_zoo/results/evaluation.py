@@ -10,7 +10,7 @@ from typing_extensions import override
 from atat_zoo.bounds import Bound
 from atat_zoo.experiment import Experiment
 from atat_zoo.results.format import NONE, size, with_error
-from atat_zoo.results.naming import NELBO, PERPLEXITY, exponential, title
+from atat_zoo.results.naming import ANSWERS, NELBO, PERPLEXITY, exponential, title
 from atat_zoo.results.store import RunResult, finite
 
 # The method of an objective with an exact likelihood: nothing is drawn.
@@ -79,6 +79,7 @@ class Evaluation(RunResult):
     """The numbers of an evaluation."""
 
     corpus: str  # the source of the text; empty for the experiment's own
+    form: str = "text"  # as in `[data]`; of a `chat` only the answers are measured, given all else
     split: str  # which held-out split
     step: int  # optimizer steps of the weights
     ema: bool  # whether the weights are a moving average
@@ -121,8 +122,9 @@ class Evaluation(RunResult):
     @override
     def key(self) -> str:
         # The name of a bound other than the perplexity includes its steps: other steps must not overwrite it.
-        method = self.method if self.nelbo else next(iter(self.bounds))
-        what = "-".join(word for word in (self.corpus, self.split, method) if word)
+        method = self.method if self.nelbo or ANSWERS in self.bounds else next(iter(self.bounds))
+        form = ANSWERS if self.form == "chat" else ""
+        what = "-".join(word for word in (self.corpus, self.split, form, method) if word)
         return f"{what}-{self.sequences}x{self.draws}"
 
     def sentence(self) -> str:

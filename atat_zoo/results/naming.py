@@ -7,6 +7,8 @@ A model's perplexity is exp(Σ NELBO / Σ n), from its exact likelihood or from 
 import math
 
 NELBO = "nelbo"
+# The same of the answers in dialogues, given what was asked: a conditional bound, which is no perplexity of a text.
+ANSWERS = "answers"
 NATS_PER_TOKEN = "nats per token"
 PERPLEXITY = "perplexity"
 WORD_PERPLEXITY = "perplexity per word"

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from atat_zoo.tokenizers.dialogues import Message, Part
     from atat_zoo.tokenizers.tables import BytesModel, CharactersModel
 
 
@@ -33,6 +34,7 @@ class TokenizerModel(Protocol):
     vocabulary_size: int  # V
     bos: int | None  # id that begins a sequence
     eos: int | None  # id that ends one
+    template: str | None = None  # its own template of dialogues, for Jinja; None for the plain one
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without BOS and EOS."""
@@ -45,6 +47,20 @@ class TokenizerModel(Protocol):
 
     def byte_counts(self) -> NDArray[np.int64]:
         """Return the number of UTF-8 bytes of each token, int64 [V]; 0 for BOS and EOS."""
+
+    def chat(self, messages: Sequence[Message], *, answering: bool = False) -> list[Part]:
+        """Return a dialogue in tokens: what is given, and the answers, which are the messages of the assistant.
+
+        With `answering` it ends where the assistant's next message begins. By default a message is BOS, its role, a
+        line end, its content and EOS, and of an answer content and EOS are learned; a tokenizer with a template of its
+        own has that one.
+
+        Raises:
+            UserError: when a template refuses the messages, or the plain one has no BOS and EOS.
+        """
+        from atat_zoo.tokenizers.dialogues import plain
+
+        return plain(self, messages, answering)
 
     def save(self, folder: Path) -> None:
         """Write `tokenizer.json` into a folder; the specification's `load` reads it."""
@@ -70,6 +86,11 @@ class Tokenizer(Protocol):
     def identity(self) -> dict[str, Any]:
         """Return its table, without the parameters that change no token."""
         return unstructure(self)
+
+    @property
+    def template(self) -> str | None:
+        """Its own template of dialogues, for Jinja; None, the default, where its model has the plain one."""
+        return None
 
     @property
     def like(self) -> Tokenizer | None:
@@ -248,6 +269,11 @@ class RunTokenizer(Tokenizer):
     @override
     def load(self, folder: Path) -> TokenizerModel:
         return self.like.load(folder)
+
+    @property
+    @override
+    def template(self) -> str | None:
+        return self.like.template
 
     @override
     def identity(self) -> dict[str, Any]:

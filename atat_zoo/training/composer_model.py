@@ -155,6 +155,7 @@ class ZooModel(ComposerModel):
             maskable=batch["maskable"],
             index=batch["index"],
             mean_maskable=batch["mean_maskable"][0],
+            documents=batch.get("documents"),
             progress=self.step / self.steps,
         )
         # Composer supports bf16 on CUDA only; a CPU with bf16 instructions trains twice as fast with it.

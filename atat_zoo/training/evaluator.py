@@ -11,7 +11,7 @@ from composer import Callback, Logger, State
 from composer.utils import dist
 from torch import Tensor
 
-from atat_zoo.data.sequences import held_out
+from atat_zoo.data.sequences import held_out_sequences
 from atat_zoo.experiment import Experiment
 from atat_zoo.measure.likelihood import Measurement, measure, summarise
 from atat_zoo.measure.ngram import NGramNats, measure_ngram
@@ -41,7 +41,7 @@ class Evaluator:
         self.experiment, self.context, self.folder, self.device = experiment, context, folder, device
         self.objective, self.average, self.whole = whole.module if whole else objective, average, whole
         spec = experiment.evaluation
-        self.tokens, self.maskable = held_out(data, spec.split, spec.sequences)
+        self.tokens, self.maskable, self.documents = held_out_sequences(data, spec.split, spec.sequences)
         self.data = data
         self.sequences = min(len(self.tokens), experiment.train.evaluate_sequences or len(self.tokens))
         self.tables: dict[int, NGramNats | None] = {}
@@ -57,11 +57,11 @@ class Evaluator:
         total = len(self.tokens)
         chosen = torch.arange(total if final else self.sequences)
         chosen = chosen * total // len(chosen)
-        rows = chosen[rank::ranks]
+        rows, form = chosen[rank::ranks], self.experiment.data.form
+        how: dict[str, Any] = {"seed": self.experiment.seed, "rows": rows, "form": form}
+        how["documents"] = None if self.documents is None else self.documents[rows]
         with self._weights():
-            mine = measure(
-                self.objective, self.tokens[rows], self.maskable[rows], spec, seed=self.experiment.seed, rows=rows
-            )
+            mine = measure(self.objective, self.tokens[rows], self.maskable[rows], spec, **how)
             share: dict[str, Any] = {"rank": rank, "ranks": ranks, "judges": self.judges}
             text = self.tokens[chosen], self.maskable[chosen]
             of_texts = measure_texts(self._model(step), *text, spec, seed=self.experiment.seed, **share)
@@ -73,6 +73,7 @@ class Evaluator:
                 tokenizer=self.context.tokenizer,
                 counts=self.context.counts,
                 ngram=self.table(chosen),
+                form=form,
                 split=spec.split,
                 step=step,
                 ema=self.average is not None,

@@ -27,7 +27,7 @@ PAD = 65535
 
 def contents_of(length, dtype, block):
     """Return what is read of a manifest."""
-    return SimpleNamespace(length=length, dtype=dtype, block=block, vocabulary_size=60_000)
+    return SimpleNamespace(length=length, dtype=dtype, block=block, vocabulary_size=60_000, form="text")
 
 
 def rows_of(folder, contents, shard, **options):

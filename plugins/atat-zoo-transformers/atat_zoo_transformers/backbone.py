@@ -93,7 +93,7 @@ class TransformersBackbone:
             refuse_untrusted(self.model, self.trust_remote_code, self.settings)
             object.__setattr__(self, "revision", pinned(self.model, self.revision))
         if self.mask_id is None:
-            library, special = tokenizer_of(self.model, self.revision)
+            library, special, _ = tokenizer_of(self.model, self.revision)
             mask = library.token_to_id(special["mask_token"]) if "mask_token" in special else None
             if mask is None:
                 raise Unreadable(

@@ -8,7 +8,7 @@ import os
 import re
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atat_zoo.errors import UserError
 
@@ -87,8 +87,16 @@ def ends_of(config: dict[str, Any]) -> set[int]:
     return {i for each in found if each is not None for i in (each if isinstance(each, list) else [each])}
 
 
-def tokenizer_of(model: str, revision: str | None) -> tuple[Tokenizer, dict[str, str]]:
-    """Return a model's tokenizer, and the names of its special tokens by their purpose; none of its code runs."""
+class FoundTokenizer(NamedTuple):
+    """The tokenizer of a model."""
+
+    library: Tokenizer
+    special: dict[str, str]  # the names of its special tokens by their purpose
+    template: str | None  # of dialogues, for Jinja
+
+
+def tokenizer_of(model: str, revision: str | None) -> FoundTokenizer:
+    """Return a model's tokenizer; none of its code runs."""
     from tokenizers import Tokenizer
     from transformers import AutoTokenizer
 
@@ -97,7 +105,9 @@ def tokenizer_of(model: str, revision: str | None) -> tuple[Tokenizer, dict[str,
         library = Tokenizer.from_str(found.backend_tokenizer.to_str())
     library.no_truncation()
     library.no_padding()
-    return library, {key: str(name) for key in SPECIAL if (name := getattr(found, key, None)) is not None}
+    special = {key: str(name) for key in SPECIAL if (name := getattr(found, key, None)) is not None}
+    template = found.chat_template
+    return FoundTokenizer(library, special, template.get("default") if isinstance(template, dict) else template)
 
 
 def is_foreign(config: dict[str, Any]) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from atat_zoo.registry import component, param
+from atat_zoo.registry.spec import unstructure
 from atat_zoo.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ class TransformersTokenizer(Tokenizer):
     pieces restore its words, in lower case if the model has no other, and write a character that they do not know as
     their unknown token.
 
-    `special` and `sha256` are filled in from the model, so that a run no longer needs it.
+    Dialogues have the model's own chat template.
+
+    `special`, `sha256` and `chat_template` are filled in from the model, so that a run no longer needs it.
     """
 
     name = "transformers"
@@ -38,13 +41,17 @@ class TransformersTokenizer(Tokenizer):
         None, help="the model's names of special tokens: bos_token, cls_token, …; filled in from the model when absent"
     )
     sha256: str | None = param(None, help="hash of its tokenizer.json; filled in from the model when absent")
+    chat_template: str | None = param(
+        None, help="template of dialogues, for Jinja; filled in from the model when absent, if it has one"
+    )
 
     def __attrs_post_init__(self) -> None:
         if self.special is None or self.sha256 is None:
             from atat_zoo_transformers.source import tokenizer_of
 
-            library, special = tokenizer_of(self.model, self.revision)
+            library, special, template = tokenizer_of(self.model, self.revision)
             object.__setattr__(self, "special", special if self.special is None else self.special)
+            object.__setattr__(self, "chat_template", template if self.chat_template is None else self.chat_template)
             object.__setattr__(self, "sha256", self.sha256 or _digest(library.to_str()))
 
     @property
@@ -62,22 +69,38 @@ class TransformersTokenizer(Tokenizer):
         Raises:
             Unreadable: when the model is not there, or has another tokenizer than when the experiment was resolved.
         """
-        from atat_zoo.tokenizers.library import LibraryModel
         from atat_zoo_transformers.source import Unreadable, tokenizer_of
 
-        library, _ = tokenizer_of(self.model, self.revision)
+        library = tokenizer_of(self.model, self.revision).library
         if _digest(library.to_str()) != self.sha256:
             raise Unreadable(
                 f"tokenizer.model: {self.model!r} has another tokenizer than when this experiment was resolved; "
                 "resolve it again, or name the revision that it had"
             )
-        return LibraryModel(library, **self.ends)
+        return self._model(library)
 
     def load(self, folder: Path) -> TokenizerModel:
         """Return the tokenizer that `save` wrote; the model is not needed."""
-        from atat_zoo.tokenizers.library import LibraryModel
+        from atat_zoo.tokenizers.library import FILE, from_file
 
-        return LibraryModel.load(folder, **self.ends)
+        return self._model(from_file(folder / FILE))
+
+    @property
+    def template(self) -> str | None:
+        """See `Tokenizer`."""
+        return self.chat_template
+
+    def identity(self) -> dict[str, Any]:
+        """Return its table without the template, which changes no token of a text."""
+        return {key: value for key, value in unstructure(self).items() if key != "chat_template"}
+
+    def _model(self, library: Any) -> TokenizerModel:
+        from atat_zoo.tokenizers.library import LibraryModel
+        from atat_zoo_transformers.template import ChatModel
+
+        if self.chat_template is None:
+            return LibraryModel(library, **self.ends)
+        return ChatModel(library, **self.ends, template=self.chat_template, names=self.special or {})
 
     def fingerprint(self) -> str:
         """Return the hash of the tokenizer's file: a different file gives different shards."""

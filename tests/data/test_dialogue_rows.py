@@ -1,0 +1,261 @@
+"""Dialogues in rows: answers and documents are what was stored, and no dialogue is divided."""
+
+import json
+
+import attrs
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from in_memory import DATA, Memory, experiment_of, hashes, texts
+
+from atat_zoo.corpora import SotuCorpus
+from atat_zoo.corpora.files import FilesCorpus
+from atat_zoo.corpora.huggingface import HuggingFaceCorpus
+from atat_zoo.corpora.mixture import MixtureCorpus
+from atat_zoo.data import manifest
+from atat_zoo.data.build import build
+from atat_zoo.data.dialogues import rows_of, shared, unpack
+from atat_zoo.data.neighbours import count_table
+from atat_zoo.data.sequences import corpus_sequences, held_out, held_out_sequences
+from atat_zoo.data.slices import Slice, encode_slice, join
+from atat_zoo.data.stream import TokenStream, train_loader
+from atat_zoo.errors import UserError
+from atat_zoo.registry import component
+from atat_zoo.tokenizers import BPETokenizer
+from atat_zoo.tokenizers.dialogues import Message, from_text, to_text
+from atat_zoo.tokenizers.tables import BytesModel
+from tests.tiny import folder_of
+
+BYTES = BytesModel()
+words = st.text(st.sampled_from("ab é"), min_size=1, max_size=9)
+dialogues = st.lists(st.builds(Message, st.sampled_from(["user", "assistant"]), words), min_size=1, max_size=4)
+sizes = st.lists(st.integers(1, 20), max_size=30)
+
+
+def flat(said):
+    """The tokens of a dialogue, and which of them are answer."""
+    parts = BYTES.chat(said)
+    return [i for p in parts for i in p.ids], [p.answer for p in parts for _ in p.ids]
+
+
+@given(st.lists(dialogues, max_size=8), st.integers(20, 60), st.booleans())
+def test_what_is_stored_is_what_was_said(many, length, packed):
+    rows, dropped = rows_of(BYTES, many, length, packed=packed)
+    ids, answer, document = unpack(rows.astype(np.int64))
+    wanted = [flat(said) for said in many]
+    kept = sorted((i[:length], a[:length]) for i, a in wanted if any(a[:length]))
+    found = []
+    for row in range(len(rows)):
+        for number in range(document[row].max() + 1):
+            own = document[row] == number
+            assert (np.diff(np.flatnonzero(own)) == 1).all()
+            found.append((ids[row, own].tolist(), answer[row, own].tolist()))
+    assert dropped == sum(len(i) for i, _ in wanted) - sum(len(i) for i, _ in kept)
+    if packed:
+        assert sorted(found) == kept
+        assert not answer[document < 0].any()
+    else:
+        filled = ((i + [257] * (length - len(i)), a + [True] * (length - len(a))) for i, a in kept)
+        assert sorted(found) == sorted(filled)
+    same = unpack(torch.from_numpy(rows.astype(np.int64)))
+    for one, other in zip(same, (ids, answer, document), strict=True):
+        assert np.array_equal(one.numpy(), other)
+
+
+@given(sizes)
+def test_rows_are_shared_and_nearly_full(many):
+    rows = shared(many, 20)
+    assert sorted(i for row in rows for i in row) == list(range(len(many)))
+    filled = [sum(many[i] for i in row) for row in rows]
+    assert all(total <= 20 for total in filled)
+    # Of best fit: no two rows would fit into one.
+    assert len(rows) < 2 or sum(sorted(filled)[:2]) > 20
+
+
+def said(number):
+    """Some dialogues, all different."""
+    made = []
+    for i in range(number):
+        one = [Message("user", f"What is {i}?"), Message("assistant", f"It is {i}" + "!" * (i % 4))]
+        made.append(to_text(one * (1 + i % 3 // 2)))
+    return tuple(made)
+
+
+@component
+class Spoken(Memory):
+    """Dialogues in memory."""
+
+    name = "spoken"
+    holds_dialogues = True
+    validation: tuple[str, ...] = said(12)
+    test: tuple[str, ...] = said(3)
+    dialogues = Memory.documents
+
+    def documents(self, split):
+        raise AssertionError("dialogues are asked for")
+
+
+CHAT = {"form": "chat", "length": 96, "lanes": 2}
+
+
+def spoken(root, rows, **data):
+    return experiment_of(root, corpus=Spoken(train=said(60)), **CHAT | {"rows": rows} | data)
+
+
+@pytest.mark.parametrize("rows", ["packed", "document"])
+def test_a_build_counts_what_it_stores_and_slices_are_joined_to_the_same(tmp_path, rows):
+    experiment = spoken(tmp_path, rows)
+    folder = build(experiment)
+    contents = manifest.verify(folder, full=True)
+    assert (contents.form, contents.rows, contents.dtype) == ("chat", rows, "uint32")
+    train = contents.splits["train"]
+    assert train.documents == 60
+    assert train.sequences * 96 == train.tokens + train.padded
+    assert train.sequences < 60 if rows == "packed" else train.sequences == 60
+    assert (train.padded == 0) == (rows == "document")
+    made, counts = hashes(folder), manifest.load_counts(folder)
+    assert counts.sum() == train.tokens
+    assert counts[[256, 257]].sum() == train.special_tokens
+    table = count_table(folder)
+    assert np.array_equal(table.tokens, counts)
+    experiment.data = attrs.evolve(experiment.data, root=str(tmp_path / "other"))
+    for part in (1, 2):
+        encode_slice(experiment, Slice(part, 2))
+    assert hashes(join(experiment)) == made
+
+
+@pytest.mark.parametrize("rows", ["packed", "document"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_stream_continues_with_exactly_the_next_dialogues(tmp_path, rows, workers):
+    folder = build(spoken(tmp_path, rows))
+
+    def batches(stream, number):
+        loader = iter(train_loader(stream, workers=workers))
+        return [next(loader) for _ in range(number)]
+
+    def stream():
+        return TokenStream(folder, seed=3, lanes=2, batch_size=4)
+
+    whole = batches(stream(), 8)
+    again = stream()
+    again.load_state_dict(stream().state_dict(20, True))
+    for one, other in zip(batches(again, 3), whole[5:], strict=True):
+        assert one.keys() == other.keys()
+        assert ("documents" in one) == (rows == "packed")
+        assert all(torch.equal(one[key], other[key]) for key in one)
+    # Answers and nothing else are maskable.
+    for batch in whole:
+        for row, (tokens, maskable) in enumerate(zip(batch["tokens"], batch["maskable"], strict=True)):
+            answers = BYTES.decode(tokens[maskable].tolist())
+            assert "What" not in answers
+            assert "assistant" not in answers
+            assert answers.startswith("It is")
+            if rows == "packed":
+                assert (batch["documents"][row] >= -1).all()
+
+
+def test_held_out_rows_of_several_dialogues_are_asked_for_by_name(tmp_path):
+    packed, apart = (build(spoken(tmp_path, rows)) for rows in ("packed", "document"))
+    with pytest.raises(UserError, match=r'several dialogues in a row.*data.rows = "document"'):
+        held_out(packed, "validation")
+    found = held_out_sequences(packed, "validation")
+    assert found.documents.max() > 0
+    tokens, maskable = held_out(apart, "validation")
+    assert held_out_sequences(apart, "validation").documents is None
+    form = {"length": 96, "special": "none", "form": "chat", "limit": 0}
+    for rows, (ids, answer) in (("packed", found[:2]), ("document", (tokens, maskable))):
+        same = corpus_sequences(Spoken(train=said(60)), BYTES, "validation", rows=rows, **form)
+        assert torch.equal(same.tokens, ids)
+        assert torch.equal(same.maskable, answer)
+
+
+def test_the_tokenizer_learns_what_is_said(tmp_path):
+    folder = build(
+        experiment_of(tmp_path, corpus=Spoken(train=said(60)), tokenizer=BPETokenizer(vocabulary_size=280), **CHAT)
+    )
+    vocabulary = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
+    assert any("What" in token or "hat" in token for token in vocabulary)
+    assert not any('"' in token and len(token) > 1 for token in vocabulary)
+
+
+def test_other_forms_keep_their_folders(tmp_path):
+    """The name ends in the hash of the settings, which a new key must not change."""
+    assert folder_of(experiment_of(tmp_path, corpus=Memory(train=texts(40)))).name == "memory-bytes-16-1681d3474e"
+    assert DATA["length"] == 16
+
+
+# Corpora
+
+
+def lines(*values):
+    return "".join(json.dumps(value) + "\n" for value in values)
+
+
+def test_files_have_dialogues_of_both_forms(tmp_path):
+    path = tmp_path / "talk.jsonl"
+    path.write_text(
+        "\n" + lines({"prompt": "a", "response": "b"}, {"messages": [{"role": "assistant", "content": "c"}]})
+    )
+    corpus = FilesCorpus(train=(str(path),), validation_share=0.0, test_share=0.0)
+    found = [from_text(text) for text in corpus.dialogues("train")]
+    assert found == [[("user", "a"), ("assistant", "b")], [("assistant", "c")]]
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    table = pyarrow.table({"other": [1, 2], "prompt": ["a", "x"], "completion": ["b", "y"]})
+    parquet.write_table(table, tmp_path / "talk.parquet")
+    corpus = attrs.evolve(corpus, train=(str(tmp_path / "talk.parquet"),))
+    assert [from_text(text)[1].content for text in corpus.dialogues("train")] == ["b", "y"]
+
+
+def test_what_is_held_out_is_whole_dialogues(tmp_path):
+    path = tmp_path / "talk.jsonl"
+    path.write_text(lines(*({"prompt": f"{i}", "response": "b"} for i in range(40))))
+    corpus = FilesCorpus(train=(str(path),), validation_share=0.1, test_share=0.1)
+    splits = [set(corpus.dialogues(split)) for split in ("train", "validation", "test")]
+    assert [len(split) for split in splits] == [32, 4, 4]
+    assert len(set.union(*splits)) == 40
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        (
+            "talk.jsonl",
+            lines({"prompt": "a", "response": "b"}, {"prompt": "a"}),
+            "talk.jsonl, line 2 has 'prompt'; write",
+        ),
+        ("talk.jsonl", "{", "talk.jsonl, line 1 is not JSON"),
+        ("talk.txt", "hello", "talk.txt has no dialogues, which are in .jsonl, .ndjson or .parquet; convert it"),
+    ],
+)
+def test_a_line_that_is_none_is_refused_by_its_number(tmp_path, name, content, sentence):
+    (tmp_path / name).write_text(content)
+    corpus = FilesCorpus(train=(str(tmp_path / name),), validation_share=0.0, test_share=0.0)
+    with pytest.raises(UserError) as error:
+        list(corpus.dialogues("train"))
+    assert sentence in str(error.value)
+
+
+def test_a_data_set_has_dialogues(tmp_path):
+    pytest.importorskip("datasets")
+    (tmp_path / "talk.jsonl").write_text(
+        lines(
+            *(
+                {"messages": [{"role": "assistant", "content": f"{i}"}], "language": "en" if i % 2 else "de"}
+                for i in range(6)
+            )
+        )
+    )
+    settings = {"path": str(tmp_path), "validation_share": 0.0, "test_share": 0.0, "cache": str(tmp_path / "cache")}
+    corpus = HuggingFaceCorpus(**settings, keep=("language=en",))
+    assert [from_text(text)[0].content for text in corpus.dialogues("train")] == ["1", "3", "5"]
+
+
+def test_other_corpora_have_none():
+    for corpus in (SotuCorpus(), MixtureCorpus(of=(SotuCorpus(), SotuCorpus()))):
+        assert not corpus.holds_dialogues
+        with pytest.raises(UserError, match=f"corpus {corpus.name!r} has no dialogues"):
+            corpus.dialogues("train")
