@@ -93,7 +93,8 @@ async def _answered(
             loop.call_soon_threadsafe(events.put_nowait, event)
 
     begin = partial(service.planner.begin, plan)
-    job = Job(sampler=plan.sampler, seed=plan.seed, begin=begin, tell=tell, follows=bool(asked.stream))
+    how: dict[str, Any] = {"follows": bool(asked.stream), "weighs": plan.weighs}
+    job = Job(sampler=plan.sampler, seed=plan.seed, begin=begin, tell=tell, **how)
     try:
         service.worker.submit(job)
     except BusyError:

@@ -76,7 +76,7 @@ class BusyError(Exception):
 class Job:
     """The texts of a request. The worker's thread calls `tell` with what happens to them, of steps if it `follows`.
 
-    `begin` returns the texts; it is called in that thread, as to choose the length of a gap takes the model.
+    `begin` returns the texts; it is called in that thread, as it takes the model if the job `weighs` lengths of gaps.
     """
 
     sampler: Sampler
@@ -84,6 +84,7 @@ class Job:
     begin: Callable[[Job], Sequence[WantedText]]
     tell: Callable[[Event], None]
     follows: bool = False
+    weighs: bool = False
     gone: bool = False  # whether nobody waits for it any more
     texts: list[WantedText] | None = None  # that are not begun; None before `begin`
     how: str = attrs.field(init=False)  # the sampler as text, to find others like it
@@ -157,18 +158,17 @@ class Worker:
             self.turn()
 
     def turn(self) -> None:
-        """Begin the oldest job, or write one batch: with its first text that waits, and those like it."""
+        """Write one batch: the first text that waits, and those like it."""
         with self._changed:
-            if not self._jobs:
-                return
-            oldest = self._jobs[0]
-        if oldest.texts is None:
-            try:
-                oldest.texts = list(oldest.begin(oldest))
-            except Exception as error:
-                self._fail(oldest, error)
-        else:
-            self._try(self._take())
+            jobs = list(self._jobs)
+        for job in jobs:
+            # What takes the model waits until it is the oldest.
+            if job.texts is None and (job is jobs[0] or not job.weighs):
+                try:
+                    job.texts = list(job.begin(job))
+                except Exception as error:
+                    self._fail(job, error)
+        self._try(self._take())
         self.writing = 0
 
     def _take(self) -> Batch:
@@ -185,9 +185,10 @@ class Worker:
             return batch
 
     def _try(self, batch: Batch) -> None:
-        """Write a batch; if it fails, its jobs one by one, as only some may be at fault."""
+        """Write a batch, if there is one; if it fails, its jobs one by one, as only some may be at fault."""
         try:
-            self._write(batch)
+            if batch:
+                self._write(batch)
         except GoneError:
             return
         except Exception as error:
@@ -203,6 +204,7 @@ class Worker:
 
         texts, sampler = [text for _, text in batch], batch[0][0].sampler
         mask_id = self.writer.denoiser.mask_id
+        gone: set[int] = set()  # rows that nobody waits for
 
         def observe(record: dict[str, Any]) -> list[int]:
             hidden = record.get("hidden")
@@ -216,11 +218,11 @@ class Worker:
                     drawn.tokens.append(token)
             for row, drawn in changed.items():
                 batch[row][0].tell(drawn)
-            gone = [row for row, (job, _) in enumerate(batch) if job.gone or not self._open]
+            gone.update(row for row, (job, _) in enumerate(batch) if job.gone or not self._open)
             if len(gone) == len(batch):
                 raise GoneError
             self.writing = len(batch) - len(gone)
-            return gone
+            return list(gone)
 
         writer = require_leading_space(self.writer, texts[0].layout.opening(texts[0].lengths), self.words)
         sample = writer.fill(
@@ -231,8 +233,9 @@ class Worker:
             batch_size=len(batch),
             observe=observe,
         )
-        for (job, text), row, nfe in zip(batch, sample.tokens.tolist(), sample.nfe.tolist(), strict=True):
-            job.tell(Done(text, row, nfe))
+        for row, (tokens, nfe) in enumerate(zip(sample.tokens.tolist(), sample.nfe.tolist(), strict=True)):
+            if row not in gone:
+                batch[row][0].tell(Done(texts[row], tokens, nfe))
 
     def _fail(self, job: Job, error: Exception) -> None:
         self.cancel(job)

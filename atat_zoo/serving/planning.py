@@ -42,6 +42,11 @@ class Plan:
     seed: int
 
     @property
+    def weighs(self) -> bool:
+        """Whether the model chooses lengths of gaps."""
+        return any(len(layout.choices) > 1 for layout in self.layouts)
+
+    @property
     def given(self) -> int:
         """Given tokens of all layouts."""
         return sum(len(piece) for layout in self.layouts for piece in layout.pieces)
