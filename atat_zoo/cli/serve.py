@@ -21,7 +21,7 @@ _ENDING = 2  # seconds that texts in progress have to end after Ctrl-C
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at; 0.0.0.0 for all.")
 @click.option("--port", default=8422, show_default=True, type=click.IntRange(0, 65535), help="0 for one that is free.")
 @click.option("--key", envvar="ATAT_KEY", help="What a request must send as its key; also in ATAT_KEY.")
-@options("device", "precision")
+@options("device", "same_precision")
 @click.option("--compile", is_flag=True, help="Compile the network first (takes a minute).")
 @count("--longest", 1, "Tokens in the longest text.", _LIMITS.longest)
 @count("--batch-size", 1, "Texts in a batch, and of a request.", _LIMITS.batch_size)

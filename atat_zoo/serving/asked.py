@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 _LARGEST, _DEEPEST = 2**31 - 1, 16  # of a number in a sampler's table, and of the tables in it
+_STOPS = 4
 
 
 def _wrong(sentence: str) -> PydanticCustomError:
@@ -101,7 +102,7 @@ class CompletionRequest(TextRequest):
     prompt: Texts | None = Field(None, description="beginning of the text, or several")
     suffix: Text | None = Field(None, description="end of the text")
     max_tokens: int | None = Field(None, ge=1, description="tokens to write; as long as a text of the training")
-    stop: Texts | None = Field(None, max_length=4, description="texts before which the completion ends")
+    stop: Texts | None = Field(None, description="up to four texts, before which the completion ends")
     echo: bool | None = Field(None, description="whether the text begins with the prompt")
     best_of: BestOf = None
     logprobs: LogProbs = None
@@ -114,6 +115,8 @@ class CompletionRequest(TextRequest):
     def _stop(cls, value: list[str] | None) -> list[str] | None:
         if value and "" in value:
             raise _wrong("an empty text is everywhere; name one that ends the completion")
+        if value and len(value) > _STOPS:
+            raise _wrong(f"{len(value)} texts are too many; name at most {_STOPS}")
         return value
 
 

@@ -36,11 +36,14 @@ class Service:
         experiment: Experiment | None = None,
         *,
         limits: Limits | None = None,
-        precision: Precision = "auto",
+        precision: Precision = "fp32",
         compile: bool = False,
         **access: Any,
     ) -> Service:
-        """Return the service of a model, with the sampler and the guidance of an experiment, its own if None."""
+        """Return the service of a model, with the sampler and the guidance of an experiment, its own if None.
+
+        In another precision than fp32 the rounding of a network may change a text with what shares its batch.
+        """
         limits, experiment = limits or Limits(), experiment or model.experiment
         parts: dict[str, Any] = dict(experiment.parts)
         weigher = model.writer(precision, compile)

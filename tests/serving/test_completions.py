@@ -32,7 +32,7 @@ def theirs(model):
 
 def test_openais_client_has_the_texts_that_the_model_writes(theirs, model):
     answer = theirs.completions.create(model="tiny", prompt="a b", suffix="z", n=3, seed=5)
-    whole = model.sample(3, prompt="a b", suffix="z", seed=5).texts
+    whole = model.sample(3, prompt="a b", suffix="z", seed=5, precision="fp32").texts
     assert [f"a b{choice.text}z" for choice in answer.choices] == whole
     assert [choice.index for choice in answer.choices] == [0, 1, 2]
     assert {choice.finish_reason for choice in answer.choices} == {"length"}
@@ -75,7 +75,7 @@ def test_what_a_completion_takes(client, model):
         return texts(client.post("/v1/completions", json={"seed": 3, **body}))
 
     (plain,) = ask(prompt="a b")
-    assert [f"a b{plain}"] == model.sample(1, prompt="a b", seed=3).texts
+    assert [f"a b{plain}"] == model.sample(1, prompt="a b", seed=3, precision="fp32").texts
     assert ask(prompt="a b", echo=True) == [f"a b{plain}"]
     # The first prompt's texts come first, and are those that it has alone.
     assert ask(prompt=["a b", "c"], n=2)[:2] == ask(prompt="a b", n=2)
@@ -89,7 +89,7 @@ def test_what_a_completion_takes(client, model):
     assert answer.json()["choices"][0]["finish_reason"] == "stop"
     sampler = {"use": "entropy", "steps": 3}
     assert [f"a b{text}" for text in ask(prompt="a b", sampler=sampler)] == model.sample(
-        1, prompt="a b", seed=3, sampler=sampler
+        1, prompt="a b", seed=3, sampler=sampler, precision="fp32"
     ).texts
 
 
@@ -104,11 +104,11 @@ def test_what_a_completion_takes(client, model):
 def test_temperature_and_top_p_are_those_of_the_draw(client, model, asked, draw):
     combination = {"use": "combination", "pace": {"use": "binomial", "steps": 6}, "draw": draw}
     own = texts(client.post("/v1/completions", json={"seed": 1, "n": 2, **asked}))
-    assert own == model.sample(2, seed=1, sampler=combination).texts
+    assert own == model.sample(2, seed=1, sampler=combination, precision="fp32").texts
     blocks = {"use": "semi_autoregressive", "size": 4, "within": {"use": "ancestral", "steps": 6}}
     asked = {"seed": 1, "max_tokens": 40, "sampler": blocks, **asked}
     own = texts(client.post("/v1/completions", json=asked))
-    assert own == model.sample(1, seed=1, length=40, sampler=blocks | {"within": combination}).texts
+    assert own == model.sample(1, seed=1, length=40, sampler=blocks | {"within": combination}, precision="fp32").texts
 
 
 def test_a_text_longer_than_those_of_the_training(client, model):
@@ -116,7 +116,7 @@ def test_a_text_longer_than_those_of_the_training(client, model):
     (text,) = texts(
         client.post("/v1/completions", json={"prompt": "ab ", "max_tokens": 60, "seed": 2, "sampler": sampler})
     )
-    assert [f"ab {text}"] == model.sample(1, prompt="ab ", length=63, seed=2, sampler=sampler).texts
+    assert [f"ab {text}"] == model.sample(1, prompt="ab ", length=63, seed=2, sampler=sampler, precision="fp32").texts
     answer = client.post("/v1/completions", json={"max_tokens": 60})
     assert answer.status_code == 400
     assert "the model has learned 24" in answer.json()["error"]["message"]
