@@ -1,5 +1,7 @@
 """`atat serve`: a run over HTTP."""
 
+import os
+import re
 import socket
 import warnings
 from contextlib import suppress
@@ -9,7 +11,7 @@ from typing import Any
 import click
 
 from atat_zoo.cli.arguments import chosen, count, options
-from atat_zoo.errors import Note, UserError
+from atat_zoo.errors import Note, UserError, clip
 from atat_zoo.serving import Limits, require
 
 _LIMITS = Limits()
@@ -50,6 +52,8 @@ def serve(
 
     `/` is a page on which texts unmask. `sampler.steps=32` and `guidance.use=…` change how texts are written.
     """
+    if key is not None and not re.fullmatch(r"[!-~]+", key):
+        raise UserError("--key: is empty, or has what a header cannot have; use ASCII letters, digits and signs")
     experiment, _ = chosen(run, overrides, sampler, step)
     require()
     here = host in ("127.0.0.1", "localhost", "::1")
@@ -93,8 +97,11 @@ def _listening(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         return socket.create_server((host, port), family=family, backlog=1024)
-    except (OSError, UnicodeError) as error:
-        problem = error.strerror if isinstance(error, OSError) else "is no name of a machine"
-        raise UserError(
-            f"--host {host} --port {port}: cannot be opened: {problem}; choose another port, or 0 for one that is free"
-        ) from None
+    except socket.gaierror as error:
+        problem = str(error.strerror)
+    except UnicodeError:
+        problem = "is no name of a machine"
+    except OSError as error:
+        problem = os.strerror(error.errno or 0)
+    where = f"--host {clip(host)} --port {port}"
+    raise UserError(f"{where}: cannot be opened: {problem}; choose another port, or 0 for one that is free")

@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import contextmanager
 
+import tomli_w
 import uvicorn
 from fastapi.testclient import TestClient
 
@@ -77,3 +78,11 @@ def texts(answer):
     """Return the texts of an answer that is good."""
     assert answer.status_code == 200, answer.text
     return [choice["text"] for choice in answer.json()["choices"]]
+
+
+def write_run(path, model):
+    """Write a run folder with a model."""
+    path.mkdir()
+    (path / "resolved.toml").write_text(tomli_w.dumps(model.experiment.to_table()))
+    model.save(path / "model")
+    return path
