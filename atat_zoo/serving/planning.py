@@ -84,10 +84,8 @@ class Planner:
             if length > self.limits.longest:
                 most = f"this server writes texts of at most {self.limits.longest}"
                 raise TooLargeError(f"a text of {length} tokens is asked for, and {most}; ask for a shorter one")
-            parts = parts_of(sampler)
-            if parts and parts.pace.most(masked) > _STEPS + _EACH * masked:
-                steps = f"{parts.pace.most(masked):,} steps to fill {masked:,} tokens"
-                raise TooLargeError(f"the sampler would take {steps}; take fewer")
+            if (steps := _most_steps(sampler, masked)) > _STEPS + _EACH * masked:
+                raise TooLargeError(f"the sampler would take {steps:,} steps to fill {masked:,} tokens; take fewer")
         seed = secrets.randbelow(2**31) if asked.seed is None else asked.seed
         return Plan(layouts=layouts, number=number, sampler=sampler, seed=seed)
 
@@ -149,6 +147,13 @@ def rewrites(sampler: Sampler) -> bool:
     """Return whether it may mask tokens again that it has drawn; also when it does not say."""
     parts = parts_of(sampler)
     return parts is None or parts.remask.active
+
+
+def _most_steps(sampler: Sampler, masked: int) -> int:
+    """Return how many steps it may take to fill that many tokens, as far as it says so."""
+    parts = parts_of(sampler)
+    own = sampler.steps if isinstance(sampler, SemiAutoregressiveSampler) else None
+    return max(own or 0, parts.pace.most(masked) if parts else 0)
 
 
 def _drawing(sampler: Any, *, temperature: float, p: float | None = None) -> Any:
