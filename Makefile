@@ -12,7 +12,7 @@ help:
 	@echo "make test         the whole suite"
 	@echo "make test-fast    the part that takes under two minutes"
 	@echo "make current      the whole suite in .venv-current, under a torch that is newer than Composer allows; FAST=1 for the fast part"
-	@echo "make test-browser the report's page in Chromium, which is installed if there is none"
+	@echo "make test-browser the pages in Chromium, which is installed if there is none"
 	@echo "make test-new     what atat new writes, kind by kind in an empty environment; KIND=noise for one, BORROW=1 takes the libraries from here"
 	@echo "make test-plugins the plugins here, each in an environment of its own; NAME=atat-zoo-example for one, BORROW=1 as above"
 	@echo "make attack       kill it, mislead it, damage its files: N=1 takes minutes, N=100 hours; ONLY=kills for one kind"
@@ -75,7 +75,7 @@ current: $(VENV)-current/installed
 	$(PYTEST) $(if $(FAST),-m "not slow")
 
 test-browser: $(VENV)/installed-browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/report/*_in_browser.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/*/*_in_browser.py
 test-new: $(VENV)/installed-test
 	$(BIN)/python -m tests.empty_environment $(KIND) $(if $(BORROW),--borrow)
 

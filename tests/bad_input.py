@@ -6,6 +6,7 @@ what each prints into its section, and a new one begins as a section without a m
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gzip
 import hashlib
@@ -13,6 +14,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import tarfile
 import tempfile
 import tomllib
@@ -248,6 +250,16 @@ def _diverged(root):
     (model / "model.json").write_text(json.dumps(said))
 
 
+def _taken(root):
+    """Write a run, and take the port, if nobody else has."""
+    _model(root)
+    taken = socket.socket()
+    with contextlib.suppress(OSError):
+        taken.bind(("127.0.0.1", 28422))
+        taken.listen()
+    return taken
+
+
 def _torn_record(root):
     _model(root)
     (root / "runs" / "base" / "metrics.jsonl").write_text('{"step": 1}\n5\n{')
@@ -333,6 +345,8 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "A record that is damaged": _torn_record,
     "A judge whose likelihood is only bounded": lambda root: (_begun(root), _begun(root, "other")),
     "A run without a final model to write with": _begun,
+    "A run without a final model to serve": _begun,
+    "A port that is in use": _taken,
     "An unknown word in a list of words": lambda root: _model(root, "bad.toml"),
     "A file without a text": lambda root: (_model(root), (root / "empty.txt").touch()),
     "A gap that leaves no text around it": _model,
@@ -364,7 +378,7 @@ def produce(case):
         lines = (f"in {year} the state of the union was strong and its people free\n" for year in range(1790, 1890))
         (root / "text.txt").write_text("".join(lines))
         (root / "held-out.txt").write_text("we the people of the union\n" * 10)
-        writes = case.command.startswith(("sample ", "infill "))
+        writes = case.command.startswith(("sample ", "infill ", "serve "))
         held = PREPARE.get(case.title, _model if writes else lambda root: None)(root)
         limit = FILE_LIMIT.get(case.title)
         done = forked.run(shlex.split(case.command), root, env=ENV.get(case.title), file_limit=limit)

@@ -68,6 +68,10 @@ _OPTIONS = {
     "precision": _choice(
         "--precision", ["auto", "fp32", "bf16"], "Precision of the network; draws are float64.", "auto"
     ),
+    # Whose texts are the same in any batch.
+    "same_precision": _choice(
+        "--precision", ["auto", "fp32", "bf16"], "Of the network; in bf16 a text may depend on its batch.", "fp32"
+    ),
     "markdown": click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown."),
     "json": click.option("--json", "as_json", is_flag=True, help="Print JSON."),
 }

@@ -101,8 +101,12 @@ def sample(
             rows = [list(row) for _ in range(number)]
             observers.append(stack.enter_context(watching(rows, tokenizer, console)))
         given |= {**parts, "length": length, "seed": seed, "prompt": prompt, "suffix": suffix, "chat": chat}
-        observe = (lambda record: [observer(record) for observer in observers]) if observers else None
-        generated = model.sample(number, observe=observe, **given)
+
+        def observe(record: dict[str, Any]) -> None:
+            for observer in observers:
+                observer(record)
+
+        generated = model.sample(number, observe=observe if observers else None, **given)
     if as_json:
         written = number * row.count(tokenizer.vocabulary_size)
         evaluations = {"nfe": generated.sample.nfe.tolist(), "max_nfe": generated.sample.max_nfe}

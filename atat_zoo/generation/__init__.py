@@ -121,11 +121,14 @@ class Writer:
         tokens: Tensor,
         *,
         rows: Tensor | None = None,
-        seed: int = 0,
+        seed: int | Sequence[int] = 0,
         batch_size: int = 64,
         observe: Observer | None = None,
     ) -> Sample:
-        """Fill masks in int64 [B, L]; see `write`. Row n of `rows`, int64 [B], or of 0, 1, …, draws by (seed, n)."""
+        """Fill masks in int64 [B, L]; see `write`.
+
+        Row n of `rows`, int64 [B], or of 0, 1, …, draws by (seed, n), the seed being one for all or one for each.
+        """
         import torch
 
         from atat_zoo.devices import moved
@@ -133,7 +136,8 @@ class Writer:
 
         refuse_length(sampler, len(tokens), tokens.shape[1], self.length)
         tokens, rows = moved((tokens, torch.arange(len(tokens)) if rows is None else rows), self.device)
-        seeds = row_keys(seed, "sample", rows)
+        each = zip(seed, rows.split(1), strict=True) if isinstance(seed, Sequence) else [(seed, rows)]
+        seeds = torch.cat([row_keys(one, "sample", some) for one, some in each])
         # One autocast around all batches, so that the weights are cast once.
         with self.autocast():
             parts = [

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _REACH = 32  # given tokens behind each gap that are evaluated for its length; others carry little information
 _LEAST = -100.0  # lower limit of log p_θ of a given token, in nats
-_TEXT = 1 << 32  # fill k of text j is row number k + j · 2³² under a seed
 
 
 @attrs.frozen(kw_only=True)
@@ -79,8 +78,8 @@ def infill(
     words, mask_id = SpaceAwareTokenizer(writer.tokenizer), writer.denoiser.mask_id
     layouts = layouts_of(texts, words, writer.special, writer.length)
     weighed = [posterior(weigher, layout, batch_size) for layout in layouts]
-    ids = torch.arange(number)[None] + torch.arange(len(texts))[:, None] * _TEXT
-    picked = [_draw(p, seed, row) for p, row in zip(weighed, ids, strict=True)]
+    ids = row_numbers(len(texts), number)
+    picked = [draw_lengths(p, seed, row) for p, row in zip(weighed, ids, strict=True)]
 
     # Batch rows of the same length whose gaps need a leading space at the same positions.
     together: dict[tuple[int, tuple[int, ...]], list[tuple[int, int, list[int]]]] = defaultdict(list)
@@ -107,6 +106,13 @@ def infill(
         evaluations=sum(questions(layout) * weigher.cost for layout in layouts),
         seconds=time.perf_counter() - started,
     )
+
+
+def row_numbers(texts: int, number: int) -> Tensor:
+    """Return the number of fill k of text j under a seed, k + j · 2³², int64 [texts, number]."""
+    import torch
+
+    return torch.arange(number) + torch.arange(texts)[:, None] * (1 << 32)
 
 
 def layouts_of(texts: Sequence[str], words: SpaceAwareTokenizer, special: str, length: int) -> list[Layout]:
@@ -170,8 +176,8 @@ def _asked(layout: Layout, lengths: tuple[int, ...]) -> list[int]:
     return [i for span, piece in behind for i in range(span.stop, span.stop + min(_REACH, len(piece)))]
 
 
-def _draw(weighed: dict[tuple[int, ...], float], seed: int, rows: Tensor) -> list[tuple[int, ...]]:
-    """Return lengths for each row, drawn by (seed, row)."""
+def draw_lengths(weighed: dict[tuple[int, ...], float], seed: int, rows: Tensor) -> list[tuple[int, ...]]:
+    """Return lengths for each row of the numbers `rows`, int64 [n], drawn by (seed, row) from their `posterior`."""
     import torch
 
     from atat_zoo.diffusion.randomness import row_keys, to_unit

@@ -13,4 +13,4 @@ def page(form: RatingForm) -> str:
         "given": inert(form.blinded()),
         "script": script,
     }
-    return fill("form.html", parts)
+    return fill(asset("form.html"), parts)

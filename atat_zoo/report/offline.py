@@ -9,13 +9,13 @@ from typing import Any
 
 
 def fill(template: str, parts: dict[str, str]) -> str:
-    """Return an asset with a part in the place of each `{{name}}`; what stands in a part is not looked at."""
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], asset(template))
+    """Return a template with a part in the place of each `{{name}}`; what stands in a part is not looked at."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
 
 
-def asset(name: str) -> str:
-    """Return a file of this package."""
-    return files("atat_zoo.report").joinpath(name).read_text(encoding="utf-8")
+def asset(name: str, package: str = "atat_zoo.report") -> str:
+    """Return a file of a package."""
+    return files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 def inert(value: Any) -> str:

@@ -34,7 +34,7 @@ def page(data: Table, *, live: str | None = None) -> str:
         "library": library,
         "script": script,
     }
-    return fill("page.html", parts)
+    return fill(asset("page.html"), parts)
 
 
 def _head(data: Table) -> str:

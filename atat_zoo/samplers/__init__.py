@@ -6,7 +6,7 @@ masked again), a stop (when to fill the rest) and a draw, each a kind of its own
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
     from atat_zoo.samplers.teacher_forcing import TeacherForcing
 
-Observer = Callable[[dict[str, Any]], None]
+Observer = Callable[[dict[str, Any]], Sequence[int] | None]
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -87,7 +87,8 @@ class Sampler(Protocol):
         of masked tokens, so a step that changes nothing is never evaluated. There is one seed per row, int64 [B]: a row
         does not depend on its batch. `observe` is called with a record of each step as it happens: `step`, and N
         entries each of `rows`, `positions` and `tokens` that were filled; or `step` and `hidden`, with the `rows` and
-        `positions` masked again. A list's `append` makes a trace of it.
+        `positions` masked again. A list's `append` makes a trace of it. Rows that it returns are given up: they are
+        evaluated no more, and what their masks become has no meaning.
         """
         ...
 
@@ -133,10 +134,11 @@ def shifted(observe: Observer | None, *, rows: int = 0, positions: int = 0, step
     if observe is None:
         return None
 
-    def tell(record: dict[str, Any]) -> None:
+    def tell(record: dict[str, Any]) -> Sequence[int] | None:
         found = record.get("hidden", record)
         moved = {"rows": [row + rows for row in found["rows"]]}
         moved["positions"] = [i + positions for i in found["positions"]]
-        observe(record | ({"hidden": moved} if "hidden" in record else moved) | {"step": record["step"] + steps})
+        told = record | ({"hidden": moved} if "hidden" in record else moved) | {"step": record["step"] + steps}
+        return [row - rows for row in observe(told) or ()]
 
     return tell

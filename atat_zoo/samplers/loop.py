@@ -11,6 +11,7 @@ Legend: B rows in the batch, A rows of a step, L positions, N open positions.
 """
 
 import warnings
+from typing import Any
 
 import attrs
 import torch
@@ -81,6 +82,7 @@ class _Run:
         self.memory: dict[str, Tensor] = {}
         # Rows that a stop has finished: the remask does not mask their tokens.
         self.stopped = torch.zeros_like(self.rows, dtype=torch.bool)
+        self.given_up: set[int] = set()  # rows that the observer has given up
 
         facts = torch.stack([self.seeds, self.free.sum(1), masked.sum(1), self.gaps(masked)])
         self.host_seeds, self.total, masks, gaps = to_host(facts)
@@ -180,7 +182,7 @@ class _Run:
         if self.observe is not None:
             row, position = where
             filled = {"rows": step.rows[row], "positions": position, "tokens": tokens}
-            self.observe({"step": step.number} | {key: values.tolist() for key, values in filled.items()})
+            self.tell({"step": step.number} | {key: values.tolist() for key, values in filled.items()})
 
     def times(self, step: Step) -> Tensor | None:
         return self.parts.pace.times(step) if self.denoiser.reads_time else None
@@ -240,7 +242,20 @@ class _Run:
         if self.observe is not None:
             row, position = (t.tolist() for t in remasked.nonzero().unbind(1))
             if row:
-                self.observe({"step": everyone.number, "hidden": {"rows": row, "positions": position}})
+                self.tell({"step": everyone.number, "hidden": {"rows": row, "positions": position}})
+
+    def tell(self, record: dict[str, Any]) -> None:
+        """Tell the observer of a step, and fill the masks of the rows that it gives up: they take part in no other."""
+        assert self.observe is not None
+        # Of several batches, it may name rows of another one.
+        rows = {row for row in self.observe(record) or () if 0 <= row < len(self.z)} - self.given_up
+        if rows:
+            self.given_up |= rows
+            gone = torch.zeros_like(self.stopped)
+            gone[list(rows)] = True
+            self.z = self.z.masked_fill(gone.unsqueeze(1) & self.free & (self.z == self.mask_id), 0)
+            self.free = self.free & ~gone.unsqueeze(1)
+            self.remaining = self.remaining.index_fill(0, torch.tensor(list(rows)), 0)
 
 
 def first_of(ranking: Tensor, count: Tensor) -> Tensor:

@@ -99,6 +99,34 @@ def test_named_samplers_with_any_parameters(sampler, seed):
 
 
 @pytest.mark.slow
+@given(FITTING | specs("sampler"), st.integers(0, 2**40), st.sets(st.integers(0, 4), min_size=1), st.integers(0, 4))
+@many(100)
+def test_rows_that_are_given_up_cost_nothing_more_and_change_no_other(parts, seed, gone, when):
+    sampler = Assembled(parts=parts) if isinstance(parts, SamplerParts) else parts
+    z, seeds = noisy(4, 8, 5, seed), fold(torch.arange(4), seed)  # there is no fifth row
+    denoiser, trace = Hashed(5, sharpness=seed % 9, importance=hashed_importance), []
+
+    def observe(record):
+        trace.append(record)
+        return sorted(gone) if len(trace) > when else None
+
+    try:
+        whole = sampler.sample(Hashed(5, sharpness=seed % 9, importance=hashed_importance), z, seeds)
+    except UserError as error:
+        assume(not re.match(r"sampler(\.\w+)?: ", str(error)))
+        raise
+    made = sampler.sample(denoiser, z, seeds, observe=observe)
+    kept = [row for row in range(4) if row not in gone]
+    assert torch.equal(made.tokens[kept], whole.tokens[kept])
+    assert torch.equal(made.nfe[kept], whole.nfe[kept])
+    assert (made.tokens < 5).all()
+    assert (made.nfe <= whole.nfe).all()
+    assert denoiser.evaluated == int(made.nfe.sum())
+    if not sampler.blockwise:
+        assert not gone & {row for record in trace[when + 1 :] for row in record.get("hidden", record)["rows"]}
+
+
+@pytest.mark.slow
 def test_a_model_says_what_it_thinks_of_visible_tokens_in_the_same_evaluation(model):
     denoise, length, v = model.writer().denoiser, model.context.length, model.context.vocabulary_size
     z = noisy(4, length, v, 3)

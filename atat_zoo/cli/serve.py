@@ -1,0 +1,107 @@
+"""`atat serve`: a run over HTTP."""
+
+import os
+import re
+import socket
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from atat_zoo.cli.arguments import chosen, count, options
+from atat_zoo.errors import Note, UserError, clip
+from atat_zoo.serving import Limits, require
+
+_LIMITS = Limits()
+_ENDING = 2  # seconds that texts in progress have to end after Ctrl-C
+
+
+@click.command()
+@options("run", "overrides", "step", "sampler")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at; 0.0.0.0 for all.")
+@click.option("--port", default=8422, show_default=True, type=click.IntRange(0, 65535), help="0 for one that is free.")
+@click.option("--key", envvar="ATAT_KEY", help="What a request must send as its key; also in ATAT_KEY.")
+@options("device", "same_precision")
+@click.option("--compile", is_flag=True, help="Compile the network first (takes a minute).")
+@count("--longest", 1, "Tokens in the longest text.", _LIMITS.longest)
+@count("--batch-size", 1, "Texts in a batch, and of a request.", _LIMITS.batch_size)
+@count("--waiting", 1, "Requests that may wait.", _LIMITS.waiting)
+@click.option(
+    "--seconds",
+    default=_LIMITS.seconds,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="For a request.",
+)
+def serve(
+    run: Path,
+    overrides: tuple[str, ...],
+    step: int | None,
+    sampler: str | None,
+    host: str,
+    port: int,
+    key: str | None,
+    device: str,
+    precision: Any,
+    compile: bool,
+    **limits: Any,
+) -> None:
+    """Serve the final model of RUN over HTTP, as OpenAI's completions do, until Ctrl-C.
+
+    `/` is a page on which texts unmask. `sampler.steps=32` and `guidance.use=…` change how texts are written.
+    """
+    if key is not None and not re.fullmatch(r"[!-~]+", key):
+        raise UserError("--key: is empty, or has what a header cannot have; use ASCII letters, digits and signs")
+    experiment, _ = chosen(run, overrides, sampler, step)
+    require()
+    here = host in ("127.0.0.1", "localhost", "::1")
+    listening = _listening(host, port)
+    with listening, suppress(KeyboardInterrupt):  # which is how it ends
+        if not here:
+            who = "whoever has the key" if key else "everybody, as there is no --key"
+            warnings.warn(
+                f"--host {host}: other machines reach this one, without encryption; it answers {who}",
+                Note,
+                stacklevel=2,
+            )
+        import uvicorn
+
+        from atat_zoo.model import Model
+        from atat_zoo.serving.app import application
+        from atat_zoo.serving.service import Service
+
+        model = Model.from_run(run, device, step)
+        service = Service.of_model(
+            run.resolve().name,
+            model,
+            experiment,
+            limits=Limits(**limits),
+            precision=precision,
+            compile=compile,
+            key=key,
+            here=here,
+        )
+        config = uvicorn.Config(
+            application(service), log_level="warning", access_log=False, timeout_graceful_shutdown=_ENDING
+        )
+        address, number = listening.getsockname()[:2]
+        shown = f"[{address}]" if ":" in address else address
+        click.echo(f"{run} is served at http://{shown}:{number}/ until Ctrl-C")
+        uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except socket.gaierror as error:
+        problem = str(error.strerror)
+    except UnicodeError:
+        problem = "is no name of a machine"
+    except OSError as error:
+        problem = os.strerror(error.errno or 0)
+    where = f"--host {clip(host)} --port {port}"
+    raise UserError(f"{where}: cannot be opened: {problem}; choose another port, or 0 for one that is free")

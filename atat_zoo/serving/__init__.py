@@ -1,0 +1,32 @@
+"""A model over HTTP: `app.py` answers, `asked.py` says what may be asked for, `batching.py` writes; page.html shows it.
+
+Nothing of FastAPI or torch is imported here, so that a mistake on the command line is refused at once.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import attrs
+
+from atat_zoo.errors import UserError
+
+PACKAGES = ("fastapi", "uvicorn")
+
+
+@attrs.frozen(kw_only=True)
+class Limits:
+    """What one request, and all of them together, may ask for."""
+
+    longest: int = 2048  # tokens of a text, the given ones and special tokens included
+    batch_size: int = 64  # texts of a request, and texts that are written together
+    waiting: int = 128  # requests whose texts are not all begun
+    seconds: float = 120.0  # that a request may take, waiting included
+    body: int = 1 << 20  # bytes of a request
+
+
+def require() -> None:
+    """Raise a `UserError` if a package that a server needs is not installed."""
+    for package in PACKAGES:
+        if find_spec(package) is None:
+            raise UserError(f"atat serve needs the package {package}; install it with `pip install 'atat-zoo[serve]'`")

@@ -1,0 +1,140 @@
+"""The answer to a request: its choices, at once or as chunks of a stream, in OpenAI's form with some fields of ours."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import attrs
+from typing_extensions import override
+
+from atat_zoo.generation.layout import SpaceAwareTokenizer
+from atat_zoo.serving.asked import CompletionRequest, TextRequest
+from atat_zoo.serving.batching import Done, Drawn
+from atat_zoo.serving.planning import Plan, rewrites
+from atat_zoo.serving.unmasking import UnmaskingText
+
+Table = dict[str, Any]
+
+
+@attrs.define(eq=False, kw_only=True)
+class Answer(ABC):
+    """What is answered to a request, from the events of its job; a choice for each text."""
+
+    kind: ClassVar[str]  # of object
+    model: str
+    asked: TextRequest
+    plan: Plan
+    words: SpaceAwareTokenizer
+    started: float = attrs.field(factory=time.time)
+    texts: dict[int, UnmaskingText] = attrs.field(factory=dict)  # that have begun, by the index of their choice
+    choices: dict[int, Table] = attrs.field(factory=dict)  # whose text is final
+    sent: dict[int, str] = attrs.field(factory=dict)  # what the stream has of a text
+    complete: int = 0  # texts of which all is known
+    written: int = 0  # tokens
+    evaluations: int = 0  # of the network
+    id: str = attrs.field(init=False)
+    rewrites: bool = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.id = f"{self.kind}-{uuid.uuid4().hex}"
+        self.rewrites = rewrites(self.plan.sampler)
+
+    @abstractmethod
+    def shown(self, text: UnmaskingText, final: str, whole: bool) -> tuple[str, str | None]:
+        """Return what a choice shows of a text whose beginning is `final`, and why it ends there, if it does."""
+
+    def extra(self, text: UnmaskingText) -> Table:
+        """Return more of a choice whose text is final; nothing by default."""
+        return {}
+
+    @property
+    def finished(self) -> bool:
+        """Whether all texts are complete."""
+        return self.complete == len(self.plan.layouts) * self.plan.number
+
+    def read(self, event: Drawn | Done) -> Table | None:
+        """Read what has happened to a text; returns the chunk of a stream that says so, if there is anything to say."""
+        wanted, index = event.text, event.text.index
+        text = self.texts.get(index)
+        if text is None:
+            text = UnmaskingText(layout=wanted.layout, lengths=wanted.lengths, words=self.words)
+            self.texts[index] = text
+        if isinstance(event, Done):
+            text.ids, text.new = event.tokens, frozenset()
+            self.complete += 1
+            self.evaluations += event.nfe
+            self.written += sum(wanted.lengths)
+        else:
+            text.draw(event.positions, event.tokens)
+        added: Table = {}
+        # What may be masked again is not final before the end.
+        if index not in self.choices and (isinstance(event, Done) or not self.rewrites):
+            shown, reason = self.shown(text, *text.final())
+            sent = self.sent.get(index, "")
+            added = {"text": shown[len(sent) :], "finish_reason": reason} if reason or len(shown) > len(sent) else {}
+            self.sent[index] = shown
+            if reason:
+                added |= self.extra(text)
+                self.choices[index] = self._choice(index) | added | {"text": shown}
+        if self.asked.unmasking:
+            added["unmasking"] = text.state()
+        return self._object([self._choice(index) | added]) if added else None
+
+    def body(self) -> Table:
+        """Return the whole answer."""
+        choices = [self.choices[index] for index in sorted(self.choices)]
+        return self._object(choices) | {"usage": self.usage(), "evaluations": self.evaluations}
+
+    def last(self) -> Table:
+        """Return the last chunk of a stream, which has the usage."""
+        return self._object([]) | {"usage": self.usage(), "evaluations": self.evaluations}
+
+    def usage(self) -> Table:
+        """Return how many tokens were given, each text once, and how many were written."""
+        given = self.plan.given
+        return {"prompt_tokens": given, "completion_tokens": self.written, "total_tokens": given + self.written}
+
+    def _object(self, choices: list[Table]) -> Table:
+        head = {"id": self.id, "object": self.kind, "created": int(self.started), "model": self.model}
+        return {**head, "seed": self.plan.seed, "choices": choices}
+
+    def _choice(self, index: int) -> Table:
+        return {"index": index, "text": "", "logprobs": None, "finish_reason": None}
+
+
+class CompletionAnswer(Answer):
+    """The text between prompt and suffix, as OpenAI has it; with `echo`, after the prompt."""
+
+    kind = "text_completion"
+    asked: CompletionRequest
+
+    @override
+    def shown(self, text: UnmaskingText, final: str, whole: bool) -> tuple[str, str | None]:
+        prompt, suffix = text.layout.template.pieces
+        said = final[len(prompt) : len(final) - len(suffix)] if whole else final[len(prompt) :]
+        stop = self.asked.stop or []
+        # What follows may make a stop of the last characters.
+        sure = len(said) if whole else max(0, len(said) - max(map(len, stop), default=1) + 1)
+        cut = min((at for each in stop if (at := said.find(each)) >= 0), default=len(said) + 1)
+        before = prompt if self.asked.echo else ""
+        if cut <= sure:
+            return before + said[:cut], "stop"
+        return before + said[:sure], "length" if whole else None
+
+
+class InfillAnswer(Answer):
+    """The whole text, and what fills each of its gaps."""
+
+    kind = "infill"
+
+    @override
+    def shown(self, text: UnmaskingText, final: str, whole: bool) -> tuple[str, str | None]:
+        return final, "stop" if whole else None
+
+    @override
+    def extra(self, text: UnmaskingText) -> Table:
+        fills = text.layout.fills(text.ids, text.lengths, self.words)
+        return {"fills": fills, "lengths": list(text.lengths)}

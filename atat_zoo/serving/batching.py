@@ -1,0 +1,247 @@
+"""Requests to batches: one thread owns the model, and writes together what can be written together.
+
+Texts share a batch if they have the same length, the same sampler, and a leading space at the same positions. Each
+draws by its own seed and number, so its text is the same whatever it shares a batch with, but for the rounding of a
+network that computes several texts at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+
+from atat_zoo.generation import Writer
+from atat_zoo.generation.layout import Layout, SpaceAwareTokenizer, require_leading_space
+from atat_zoo.registry.spec import unstructure
+from atat_zoo.samplers import Sampler
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class WantedText:
+    """A text to be written: the `index` of it in its request, and its `number` under the request's seed."""
+
+    index: int
+    number: int
+    layout: Layout
+    lengths: tuple[int, ...]  # tokens of each gap
+
+    @property
+    def length(self) -> int:
+        """Tokens of the text, L."""
+        return sum(map(len, self.layout.pieces)) + sum(self.lengths)
+
+
+@attrs.frozen
+class Drawn:
+    """A step of a text: tokens at some positions; the mask's id where one was masked again."""
+
+    text: WantedText
+    positions: list[int]
+    tokens: list[int]
+
+
+@attrs.frozen
+class Done:
+    """A text that is complete, int64 [L] as a list, and the network evaluations that it took."""
+
+    text: WantedText
+    tokens: list[int]
+    nfe: int
+
+
+@attrs.frozen
+class Failed:
+    """The end of a job that cannot be done."""
+
+    error: Exception
+
+
+Event = Drawn | Done | Failed
+
+
+class GoneError(Exception):
+    """Nobody waits any more for what is being computed."""
+
+
+class BusyError(Exception):
+    """As many requests wait as may wait."""
+
+
+@attrs.define(eq=False, kw_only=True)
+class Job:
+    """The texts of a request. The worker's thread calls `tell` with what happens to them, of steps if it `follows`.
+
+    `begin` returns the texts; it is called in that thread, as it takes the model if the job `weighs` lengths of gaps.
+    """
+
+    sampler: Sampler
+    seed: int
+    begin: Callable[[Job], Sequence[WantedText]]
+    tell: Callable[[Event], None]
+    follows: bool = False
+    weighs: bool = False
+    gone: bool = False  # whether nobody waits for it any more
+    texts: list[WantedText] | None = None  # that are not begun; None before `begin`
+    how: str = attrs.field(init=False)  # the sampler as text, to find others like it
+
+    def __attrs_post_init__(self) -> None:
+        self.how = json.dumps(unstructure(self.sampler), sort_keys=True)
+
+    def check(self) -> None:
+        """Raise `GoneError` if it is gone."""
+        if self.gone:
+            raise GoneError
+
+
+Batch = list[tuple[Job, WantedText]]
+
+
+class Worker:
+    """Writes the texts of jobs, the oldest first, up to `batch_size` at once; `waiting` jobs may wait."""
+
+    def __init__(self, writer: Writer, *, batch_size: int, waiting: int) -> None:
+        self.writer, self.batch_size, self.waiting = writer, batch_size, waiting
+        self.words = SpaceAwareTokenizer(writer.tokenizer)
+        self.writing = 0  # texts in the present batch
+        self._jobs: list[Job] = []  # with texts that are not begun, the oldest first
+        self._changed = threading.Condition()
+        self._open = True
+        self._thread = threading.Thread(target=self._work, name="atat serve", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Give up all jobs, and end the thread at the next step."""
+        with self._changed:
+            self._open = False
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5)
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    @property
+    def queue(self) -> int:
+        """How many jobs wait."""
+        return len(self._jobs)
+
+    def submit(self, job: Job) -> None:
+        """Take a job; raises `BusyError` if too many wait."""
+        with self._changed:
+            if len(self._jobs) >= self.waiting:
+                raise BusyError
+            self._jobs.append(job)
+            self._changed.notify()
+
+    def cancel(self, job: Job) -> None:
+        """Give up a job: its place among those that wait is free now, and in its batch at the next step."""
+        with self._changed:
+            job.gone = True
+            self._jobs = [other for other in self._jobs if other is not job]
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._jobs or not self._open)
+                if not self._open:
+                    return
+            self.turn()
+
+    def turn(self) -> None:
+        """Write one batch: the first text that waits, and those like it."""
+        with self._changed:
+            jobs = list(self._jobs)
+        for job in jobs:
+            # What takes the model waits until it is the oldest.
+            if job.texts is None and (job is jobs[0] or not job.weighs):
+                try:
+                    job.texts = list(job.begin(job))
+                except Exception as error:
+                    self._fail(job, error)
+        self._try(self._take())
+        self.writing = 0
+
+    def _take(self) -> Batch:
+        """Return the next batch, and leave the rest waiting."""
+        with self._changed:
+            waiting = [(job, text) for job in self._jobs for text in job.texts or ()]
+            first = _alike(*waiting[0]) if waiting else None
+            batch = [each for each in waiting if _alike(*each) == first][: self.batch_size]
+            for job, text in batch:
+                assert job.texts is not None
+                job.texts.remove(text)
+            self._jobs = [job for job in self._jobs if job.texts != []]
+            self.writing = len(batch)
+            return batch
+
+    def _try(self, batch: Batch) -> None:
+        """Write a batch, if there is one; if it fails, its jobs one by one, as only some may be at fault."""
+        try:
+            if batch:
+                self._write(batch)
+        except GoneError:
+            return
+        except Exception as error:
+            jobs = {id(job): job for job, _ in batch}
+            if len(jobs) == 1:
+                self._fail(batch[0][0], error)
+                return
+            for job in jobs.values():
+                self._try([(other, text) for other, text in batch if other is job])
+
+    def _write(self, batch: Batch) -> None:
+        import torch
+
+        texts, sampler = [text for _, text in batch], batch[0][0].sampler
+        mask_id = self.writer.denoiser.mask_id
+        gone: set[int] = set()  # rows that nobody waits for
+
+        def observe(record: dict[str, Any]) -> list[int]:
+            hidden = record.get("hidden")
+            found = record if hidden is None else hidden
+            tokens = record["tokens"] if hidden is None else itertools.repeat(mask_id)
+            changed: dict[int, Drawn] = {}
+            for row, position, token in zip(found["rows"], found["positions"], tokens, strict=False):
+                if batch[row][0].follows:
+                    drawn = changed.setdefault(row, Drawn(texts[row], [], []))
+                    drawn.positions.append(position)
+                    drawn.tokens.append(token)
+            for row, drawn in changed.items():
+                batch[row][0].tell(drawn)
+            gone.update(row for row, (job, _) in enumerate(batch) if job.gone or not self._open)
+            if len(gone) == len(batch):
+                raise GoneError
+            self.writing = len(batch) - len(gone)
+            return list(gone)
+
+        writer = require_leading_space(self.writer, texts[0].layout.opening(texts[0].lengths), self.words)
+        sample = writer.fill(
+            sampler,
+            torch.tensor([text.layout.row(text.lengths, mask_id) for text in texts], device=writer.device),
+            rows=torch.tensor([text.number for text in texts]),
+            seed=[job.seed for job, _ in batch],
+            batch_size=len(batch),
+            observe=observe,
+        )
+        for row, (tokens, nfe) in enumerate(zip(sample.tokens.tolist(), sample.nfe.tolist(), strict=True)):
+            if row not in gone:
+                batch[row][0].tell(Done(texts[row], tokens, nfe))
+
+    def _fail(self, job: Job, error: Exception) -> None:
+        self.cancel(job)
+        job.tell(Failed(error))
+
+
+def _alike(job: Job, text: WantedText) -> tuple[Any, ...]:
+    """Return what the texts of a batch have in common."""
+    return text.length, text.layout.opening(text.lengths), job.how

@@ -1,0 +1,181 @@
+"""From a request to texts that are laid out in tokens, and a sampler for them; what does not fit is refused."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import Experiment, conflicts_with
+from atat_zoo.generation import Writer
+from atat_zoo.generation.infilling import draw_lengths, layouts_of, posterior, row_numbers
+from atat_zoo.generation.layout import Gap, Layout, SpaceAwareTokenizer, Template, lay_out
+from atat_zoo.registry import Zoo
+from atat_zoo.registry.spec import fields_of
+from atat_zoo.samplers import Sampler
+from atat_zoo.samplers.draw import CategoricalDraw, NucleusDraw
+from atat_zoo.samplers.parts import CompositeSampler, SamplerParts
+from atat_zoo.samplers.published import CombinationSampler
+from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
+from atat_zoo.serving import Limits
+from atat_zoo.serving.asked import CompletionRequest, InfillRequest, TextRequest
+from atat_zoo.serving.batching import Job, WantedText
+
+# The most steps that a sampler may have, besides some for each masked token: those that fill nothing take time, too.
+_STEPS, _EACH = 1000, 16
+
+
+class TooLargeError(UserError):
+    """More than a limit of the server."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Plan:
+    """What a request comes to: `number` texts of each layout, by a sampler."""
+
+    layouts: Sequence[Layout]
+    number: int
+    sampler: Sampler
+    seed: int
+
+    @property
+    def weighs(self) -> bool:
+        """Whether the model chooses lengths of gaps."""
+        return any(len(layout.choices) > 1 for layout in self.layouts)
+
+    @property
+    def given(self) -> int:
+        """Given tokens of all layouts."""
+        return sum(len(piece) for layout in self.layouts for piece in layout.pieces)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Planner:
+    """Plans requests to a model: `writer` writes, and `weigher`, the same without guidance, weighs lengths of gaps."""
+
+    experiment: Experiment
+    writer: Writer
+    weigher: Writer
+    limits: Limits
+    words: SpaceAwareTokenizer
+
+    def completion(self, asked: CompletionRequest) -> Plan:
+        """Plan texts with one gap, between a prompt and the suffix."""
+        prompts = asked.prompt or [""]
+        return self._plan(asked, len(prompts), lambda sampler: [self._around(sampler, p, asked) for p in prompts])
+
+    def infill(self, asked: InfillRequest) -> Plan:
+        """Plan texts with gaps."""
+        return self._plan(asked, len(asked.text), lambda _: self._with_gaps(asked.text))
+
+    def _plan(self, asked: TextRequest, texts: int, lay: Callable[[Sampler], list[Layout]]) -> Plan:
+        number = asked.n or 1
+        if texts * number > self.limits.batch_size:
+            most = f"this server writes at most {self.limits.batch_size} for a request"
+            raise TooLargeError(f"{texts * number} texts are asked for, and {most}; ask for fewer")
+        sampler = self.sampler(asked)
+        layouts = lay(sampler)
+        for layout in layouts:
+            lengths = layout.choices[-1]
+            length, masked = sum(map(len, layout.pieces)) + sum(lengths), sum(lengths)
+            if length > self.limits.longest:
+                most = f"this server writes texts of at most {self.limits.longest}"
+                raise TooLargeError(f"a text of {length} tokens is asked for, and {most}; ask for a shorter one")
+            if (steps := _most_steps(sampler, masked)) > _STEPS + _EACH * masked:
+                raise TooLargeError(f"the sampler would take {steps:,} steps to fill {masked:,} tokens; take fewer")
+        seed = secrets.randbelow(2**31) if asked.seed is None else asked.seed
+        return Plan(layouts=layouts, number=number, sampler=sampler, seed=seed)
+
+    def sampler(self, asked: TextRequest) -> Sampler:
+        """Return the sampler of a request, if it fits the model."""
+        sampler: Any = self.experiment.parts["sampler"]
+        if asked.sampler is not None:
+            sampler = Zoo.load().spec("sampler", asked.sampler)
+        if asked.top_p is not None:
+            sampler = _drawing(
+                sampler, p=asked.top_p, temperature=1.0 if asked.temperature is None else asked.temperature
+            )
+        elif asked.temperature is not None:
+            sampler = _drawing(sampler, temperature=asked.temperature)
+        if problems := conflicts_with(self.experiment, {"sampler": sampler}):
+            raise UserError(str(problems[0]))
+        return sampler
+
+    def _with_gaps(self, texts: Sequence[str]) -> list[Layout]:
+        return layouts_of(texts, self.words, self.writer.special, self.writer.length)
+
+    def _around(self, sampler: Sampler, prompt: str, asked: CompletionRequest) -> Layout:
+        """Return the layout of a prompt, a gap of `max_tokens`, or of what is left of the model's length, and a suffix.
+
+        A text longer than the model sees at once has no BOS and EOS, and a space at the end of its prompt stays there.
+        """
+        writer, texts, number = self.writer, (prompt, asked.suffix or ""), asked.max_tokens
+        if sampler.blockwise and number is not None:
+            pieces = tuple(tuple(writer.tokenizer.encode(text)) for text in texts)
+            if number + sum(map(len, pieces)) > writer.length:
+                template = Template(texts, (Gap(number, number),))
+                return Layout(template=template, pieces=pieces, opens=(False,), choices=((number,),))
+
+        def fitting(tokens: int) -> Layout:
+            template, where = Template(texts, (Gap(tokens, tokens),)), "the prompt with its suffix"
+            return lay_out(template, self.words, writer.special, writer.length, where)
+
+        return fitting(number or writer.length - sum(map(len, fitting(1).pieces)))
+
+    def begin(self, plan: Plan, job: Job) -> list[WantedText]:
+        """Return the texts of a job; where the model chooses the length of gaps, it is asked now."""
+        numbers = row_numbers(len(plan.layouts), plan.number)
+        texts: list[WantedText] = []
+        for layout, row in zip(plan.layouts, numbers, strict=True):
+            weighed = posterior(_interruptible(self.weigher, job), layout, self.limits.batch_size)
+            chosen = draw_lengths(weighed, plan.seed, row)
+            for number, lengths in zip(row.tolist(), chosen, strict=True):
+                texts.append(WantedText(index=len(texts), number=number, layout=layout, lengths=lengths))
+        return texts
+
+
+def parts_of(sampler: Sampler) -> SamplerParts | None:
+    """Return the parts of a sampler, or of that which fills its blocks; None for one without."""
+    within = sampler.within if isinstance(sampler, SemiAutoregressiveSampler) else sampler
+    return within.parts() if isinstance(within, CompositeSampler) else None
+
+
+def rewrites(sampler: Sampler) -> bool:
+    """Return whether it may mask tokens again that it has drawn; also when it does not say."""
+    parts = parts_of(sampler)
+    return parts is None or parts.remask.active
+
+
+def _most_steps(sampler: Sampler, masked: int) -> int:
+    """Return how many steps it may take to fill that many tokens, as far as it says so."""
+    parts = parts_of(sampler)
+    own = sampler.steps if isinstance(sampler, SemiAutoregressiveSampler) else None
+    return max(own or 0, parts.pace.most(masked) if parts else 0)
+
+
+def _drawing(sampler: Any, *, temperature: float, p: float | None = None) -> Any:
+    """Return a sampler with another draw."""
+    if isinstance(sampler, SemiAutoregressiveSampler):
+        within = _drawing(sampler.within, temperature=temperature, p=p)
+        return attrs.evolve(sampler, within=within)  # type: ignore[misc]
+    draw = CategoricalDraw(temperature=temperature) if p is None else NucleusDraw(p=p, temperature=temperature)
+    if not isinstance(sampler, CompositeSampler):
+        raise UserError(f"the sampler {sampler.name!r} has a draw of its own; leave temperature and top_p out")
+    if "draw" in {field.name for field in fields_of(type(sampler))}:
+        return attrs.evolve(sampler, draw=draw)  # type: ignore[misc]
+    parts = sampler.parts()
+    return CombinationSampler(order=parts.order, pace=parts.pace, remask=parts.remask, stop=parts.stop, draw=draw)
+
+
+def _interruptible(writer: Writer, job: Job) -> Writer:
+    """Return a writer that evaluates no more for a job that is gone."""
+    from atat_zoo.generation.guided import Guided
+
+    def change(log_probs: Any, *_: Any) -> Any:
+        job.check()
+        return log_probs
+
+    return attrs.evolve(writer, denoiser=Guided(writer.denoiser, change))

@@ -1,0 +1,51 @@
+"""The examples of docs/serving.md, carried out on a server as they stand there but for its address."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import shlex
+import shutil
+import subprocess
+
+import pytest
+from attrs import evolve
+
+from atat_zoo.serving.asked import CompletionRequest, InfillRequest
+from tests.pages import ROOT, blocks
+from tests.serving.making import listening, served
+
+PAGE = ROOT / "docs" / "serving.md"
+
+
+@pytest.fixture(scope="module")
+def ask():
+    """Return a text of the page with the address of a server."""
+    with listening(evolve(served(), name="quickstart")) as address:
+        yield lambda text: text.replace("http://127.0.0.1:8422", address)
+
+
+def test_what_curl_is_told(ask):
+    if shutil.which("curl") is None:
+        pytest.skip("needs curl")
+    lines = [line[2:] for block in blocks(PAGE) for line in block.text.splitlines() if line.startswith("$ curl ")]
+    assert len(lines) == 4
+    for line in lines:
+        words = [*shlex.split(ask(line)), "--silent", "--show-error", "--fail-with-body", "--noproxy", "*"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert json.loads(done.stdout)
+
+
+def test_what_openais_client_is_told(ask):
+    (code,) = [block.text for block in blocks(PAGE) if block.language == "python noexec"]
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        exec(compile(ask(code), str(PAGE), "exec"), {})
+    assert said.getvalue().count("'masked'") >= 3
+
+
+def test_every_field_is_on_the_page():
+    text = PAGE.read_text(encoding="utf-8")
+    fields = {*CompletionRequest.model_fields, *InfillRequest.model_fields} - {"model", "user"}
+    assert [field for field in fields if f"`{field}`" not in text and "penalty" not in field] == []
