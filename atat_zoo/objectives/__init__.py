@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import attrs
 
@@ -112,6 +112,9 @@ class Objective(Protocol):
     shifted: ClassVar[bool] = False
     #: Whether it shows the network a part of the text at a time, by `attention`.
     masks_attention: ClassVar[bool] = False
+    #: How its network is read where atat_zoo is not: `masked`, any masked token from all visible ones in one pass;
+    #: `turns`, likewise, and each token in its turn; `causal`; or, the default, in no such way.
+    hub_form: ClassVar[Literal["masked", "turns", "causal", ""]] = ""
     importance_reads: ClassVar[str] = "x"  #: what an estimator that learns may read: "x" or "z", or "z" alone
 
     def network_input(self, experiment: Experiment) -> tuple[int, int]:

@@ -34,6 +34,7 @@ class MDLMObjective(Objective):
     summary = "masked diffusion: cross-entropy at masked tokens, with importance, curriculum and correction"
     refs = ("arXiv:2406.07524", "ATAT")
     module = "atat_zoo.objectives.masked_module:MDLMModule"
+    hub_form = "masked"
     uses = frozenset({"backbone", "noise", "rates", "estimator", "masking", "mask_drawing", "curriculum", "target"})
     weight: Literal["nelbo", "simple"] = param("nelbo", help=OMEGA)
     correction: Literal["none", "horvitz_thompson"] = param(
@@ -89,6 +90,7 @@ class MLMObjective(Objective):
     summary = "cross-entropy at a fixed share of masked tokens, as BERT is trained"
     refs = ("arXiv:1810.04805",)
     module = "atat_zoo.objectives.masked_module:MLMModule"
+    hub_form = "masked"
     uses = frozenset({"backbone"})
     rate: float = param(0.15, help="share of a sequence's tokens that is masked", gt=0, le=1)
 
@@ -118,6 +120,7 @@ class SEDDObjective(Objective):
     summary = "score entropy with an absorbing state: cross-entropy and a penalty for not being normalised"
     refs = ("arXiv:2310.16834",)
     module = "atat_zoo.objectives.masked_module:SEDDModule"
+    hub_form = "masked"
     uses = frozenset({"backbone", "noise", "rates"})
     weight: Literal["nelbo", "simple"] = param("nelbo", help=OMEGA)
 
@@ -149,6 +152,7 @@ class D3PMObjective(Objective):
     summary = "T absorbing steps, the mask among the predictions: the variational bound and a cross-entropy"
     refs = ("arXiv:2107.03006",)
     module = "atat_zoo.objectives.masked_module:D3PMModule"
+    hub_form = "masked"
     uses = frozenset({"backbone", "noise"})
     steps: int = param(1000, help="T, steps of the process", ge=1)
     weight: Literal["nelbo", "simple"] = param(
