@@ -153,8 +153,8 @@ class DiTBackbone(Backbone):
         objective = experiment.parts["objective"]
         if not objective.hub_form:
             return (
-                f"objective {objective.name!r} predicts the first block that has masks alone, so this is neither "
-                "a masked nor a causal language model"
+                f"objective {objective.name!r} predicts the first block that has masks alone, which neither a "
+                "masked nor a causal language model does"
             )
         return None
 

@@ -92,7 +92,7 @@ def of_characters(alphabet: str, unknown: str | None, special: Sequence[str]) ->
     """
     vocabulary = {symbol: i for i, symbol in enumerate(alphabet)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, **({} if unknown is None else {"unk_token": unknown})))
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"(?s)."), "isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens(list(special))
     return tokenizer
