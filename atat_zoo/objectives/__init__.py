@@ -82,6 +82,12 @@ class ObjectiveModule(Protocol):
     def importance(self, tokens: Tensor, maskable: Tensor, t: Tensor | None) -> Tensor:
         """Return the importance of tokens, float32 [B, L]; for objectives that use an estimator, which reads x or z."""
 
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return the last hidden state of each token of a text, [B, L, D]: it has read the token.
+
+        Nothing is masked; a network that reads the time is told t = 0. Tokens are int64 [B, L].
+        """
+
     def stage(self, progress: float) -> str:
         """Return the name of the training's stage, for the metrics; "train" by default, for one stage."""
         return "train"
