@@ -1,9 +1,10 @@
 """What this machine has: memory and packages, so that what it cannot do is refused by a sentence, beforehand."""
 
+import logging
 import os
 import resource
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -59,3 +60,23 @@ def ran_out(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and any(text in str(error) for text in _REFUSED)
     )
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Keep progress bars and advice of the library `transformers` out of a command's output."""
+    import transformers
+
+    own: Any = transformers.utils.logging
+    hub = logging.getLogger("huggingface_hub")
+    level, bars, hub_level = own.get_verbosity(), own.is_progress_bar_enabled(), hub.level
+    own.set_verbosity_error()
+    own.disable_progress_bar()
+    hub.setLevel(logging.ERROR)  # it warns of every retry
+    try:
+        yield
+    finally:
+        own.set_verbosity(level)
+        hub.setLevel(hub_level)
+        if bars:
+            own.enable_progress_bar()

@@ -352,6 +352,11 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "A gap that leaves no text around it": _model,
     "A text longer than its sampler writes": _model,
     "A judge of a task of which there is no run": _model,
+    "An export of a model that predicts block by block": lambda root: _begun(root, file="bad.toml"),
+    "An export into a folder that is not empty": _begun,
+    "A size of files that is none": _begun,
+    "A push without a token": _begun,
+    "A push to no name on the hub": _begun,
     "Figures of an importance that tells nothing apart": _begun,
     "A pair of sentences without a word in brackets": _model,
     "A task whose files are not here": _model,
@@ -362,7 +367,11 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "Ratings of another form": _rated,
     "Runs measured on different text in one table": _evaluated,
 }
-ENV = {"A plugin that is broken": {"PYTHONPATH": "plugins"}, "Ranks that do not divide the lanes": {"WORLD_SIZE": "3"}}
+ENV = {
+    "A plugin that is broken": {"PYTHONPATH": "plugins"},
+    "A push without a token": {"HF_TOKEN": "", "HF_HOME": "."},
+    "Ranks that do not divide the lanes": {"WORLD_SIZE": "3"},
+}
 # How a full disk looks to a writer.
 FILE_LIMIT = {"A full disk during a save": 160000, "A full disk during a trace": 4000}
 

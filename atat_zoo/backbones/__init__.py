@@ -69,6 +69,12 @@ class Backbone(Protocol):
     these may change in a training that continues from another run. It may have `flops(vocabulary_size, rows, length,
     positions)`, the FLOPs of the matrix products of a forward pass over [rows, length] with logits at so many
     positions, two for a multiplication and an addition; without it a run has no figures of them.
+
+    It may have `export(module, tokenizer, experiment, folder, *, dtype, max_shard_size)`, for `atat export`: it writes
+    a trained module, which `build` has returned, and its tokenizer into an empty folder, as the libraries of the
+    Hugging Face hub read them: config.json, safetensors in files of at most that size, as "5GB", of torch's name of a
+    dtype or its own if None, and the tokenizer. Then it has `no_export_because(experiment)`, too, which says in a
+    clause why an experiment's network cannot be written so, or returns None, and imports no torch.
     """
 
     name: str

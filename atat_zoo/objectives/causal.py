@@ -70,6 +70,7 @@ class AutoregressiveObjective(Objective):
     summary = "next-token prediction with a causal mask; its likelihood is exact"
     refs = ("arXiv:1706.03762",)
     module = "atat_zoo.objectives.causal_module:AutoregressiveModule"
+    hub_form = "causal"
     uses = frozenset({"backbone"})
     exact = True
     shifted = masks_attention = separates_documents = True

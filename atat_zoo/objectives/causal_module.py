@@ -161,6 +161,10 @@ class AutoregressiveModule(DenoisingModule):
         return self.read(shifted, **self.seen(causal=True))
 
     @override
+    def embed(self, tokens: Tensor) -> Tensor:
+        return self.after_the_start(tokens, attention="causal")
+
+    @override
     def neighbours(self, z: Tensor, reach: int) -> Tensor:
         # Those to the left.
         position = torch.arange(z.shape[1], device=z.device)[None]

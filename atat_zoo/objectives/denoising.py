@@ -172,6 +172,16 @@ class DenoisingModule(OnDevice, ObjectiveModule):
             t = self.noise.time_at((z == self.context.mask_id).float().mean(1))
         return self.read(z, t.float(), **self.seen())
 
+    @override
+    def embed(self, tokens: Tensor) -> Tensor:
+        return moved(self.hidden(tokens, torch.zeros(len(tokens), device=tokens.device)), tokens.device)
+
+    def after_the_start(self, tokens: Tensor, **how: Any) -> Tensor:
+        """Return hidden states [B, L, D] of tokens that are read one position later, the start first."""
+        read = torch.cat([torch.full_like(tokens[:, :1], self.context.mask_id), tokens], dim=1)
+        positions = torch.arange(read.shape[1], device=read.device)
+        return moved(self.read(read, positions=positions, **how)[:, 1:], tokens.device)
+
     @property
     def prior(self) -> Any:
         """The backbone's `NgramModel`, or None."""

@@ -35,6 +35,7 @@ class MDLMObjective(Objective):
     refs = ("arXiv:2406.07524", "ATAT")
     module = "atat_zoo.objectives.masked_module:MDLMModule"
     separates_documents = True
+    hub_form = "masked"
     uses = frozenset({"backbone", "noise", "rates", "estimator", "masking", "mask_drawing", "curriculum", "target"})
     weight: Literal["nelbo", "simple"] = param("nelbo", help=OMEGA)
     correction: Literal["none", "horvitz_thompson"] = param(
@@ -91,6 +92,7 @@ class MLMObjective(Objective):
     refs = ("arXiv:1810.04805",)
     module = "atat_zoo.objectives.masked_module:MLMModule"
     separates_documents = True
+    hub_form = "masked"
     uses = frozenset({"backbone"})
     rate: float = param(0.15, help="share of a sequence's tokens that is masked", gt=0, le=1)
 
@@ -121,6 +123,7 @@ class SEDDObjective(Objective):
     refs = ("arXiv:2310.16834",)
     module = "atat_zoo.objectives.masked_module:SEDDModule"
     separates_documents = True
+    hub_form = "masked"
     uses = frozenset({"backbone", "noise", "rates"})
     weight: Literal["nelbo", "simple"] = param("nelbo", help=OMEGA)
 
@@ -153,6 +156,7 @@ class D3PMObjective(Objective):
     refs = ("arXiv:2107.03006",)
     module = "atat_zoo.objectives.masked_module:D3PMModule"
     separates_documents = True
+    hub_form = "masked"
     uses = frozenset({"backbone", "noise"})
     steps: int = param(1000, help="T, steps of the process", ge=1)
     weight: Literal["nelbo", "simple"] = param(

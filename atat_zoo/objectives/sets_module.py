@@ -134,6 +134,10 @@ class SetCausalModule(DenoisingModule):
         # All visible tokens are given, and all others come next.
         return self.of_turns(z, (z == self.context.mask_id).long() - 1, ascending=True)
 
+    @override
+    def embed(self, tokens: Tensor) -> Tensor:
+        return self.after_the_start(tokens)
+
     def cross_entropy_of_turns(self, x: Tensor, turns: Tensor) -> Tensor:
         """Return −log p_θ(x_i | x_k, c_k < c_i) of the free tokens, nats, [B, L]; 0 for the others."""
         where = pairs(turns >= 0)

@@ -76,6 +76,11 @@ class Sampler(Protocol):
         """Whether it asks the denoiser for the importance of tokens."""
         return False
 
+    @property
+    def for_hub(self) -> dict[str, Any] | None:
+        """The options by which `generate` of an exported model does the same; None, the default, if none do."""
+        return None
+
     def check(self, experiment: Experiment) -> Iterable[Problem | str]:
         """Yield what does not fit an experiment with it, which is then refused; nothing by default."""
         return ()

@@ -1,6 +1,6 @@
 """The published samplers: name, reference, parameters and parts of each; other parts are `SamplerParts`' defaults."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from typing_extensions import override
 
@@ -30,6 +30,11 @@ class AncestralSampler(SteppedSampler):
     @override
     def parts(self) -> SamplerParts:
         return SamplerParts(pace=paces.BinomialPace(steps=self.steps, noise=LinearNoise()), draw=self.draw)
+
+    @property
+    @override
+    def for_hub(self) -> dict[str, Any]:
+        return {"sampler": "ancestral", "steps": self.steps, "temperature": self.temperature}
 
 
 @component
@@ -66,6 +71,13 @@ class StridedSampler(orders.Strided, CompositeSampler):
         order = orders.StridedOrder(stride=self.stride, offset=self.offset)
         pace = paces.StridedPace(stride=self.stride, offset=self.offset)
         return SamplerParts(order=order, pace=pace, draw=self.draw)
+
+    @property
+    @override
+    def for_hub(self) -> dict[str, Any] | None:
+        if self.offset != "none" or not isinstance(self.draw, draws.CategoricalDraw):
+            return None
+        return {"sampler": "strided", "steps": self.stride, "temperature": self.draw.temperature}
 
 
 @component

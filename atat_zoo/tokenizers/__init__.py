@@ -18,13 +18,14 @@ from atat_zoo.registry.spec import unstructure
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from tokenizers import Tokenizer as Tokenizers
 
     from atat_zoo.tokenizers.dialogues import Message, Part
     from atat_zoo.tokenizers.tables import BytesModel, CharactersModel
 
 
 _FILE = "tokenizer.json"
-_BOS, _EOS = "<bos>", "<eos>"
+BOS, EOS = "<bos>", "<eos>"
 _VOCABULARIES = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}
 
 
@@ -35,6 +36,9 @@ class TokenizerModel(Protocol):
     bos: int | None  # id that begins a sequence
     eos: int | None  # id that ends one
     template: str | None = None  # its own template of dialogues, for Jinja; None for the plain one
+    #: The same tokenizer as the `tokenizers` library has it, for those who have no atat_zoo; None, the default, for one
+    #: that the library cannot express.
+    library: Tokenizers | None = None
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without BOS and EOS."""
@@ -163,13 +167,13 @@ class BPETokenizer(Tokenizer):
         # The library reserves 70 bytes a token before it reads, and aborts when it does not get them.
         size = self.vocabulary_size
         require(140 * size, f"tokenizer.vocabulary_size = {size}", "its table", "lower it")
-        return LibraryModel(trained(documents(), self.vocabulary_size, (_BOS, _EOS)), bos=_BOS, eos=_EOS)
+        return LibraryModel(trained(documents(), self.vocabulary_size, (BOS, EOS)), bos=BOS, eos=EOS)
 
     @override
     def load(self, folder: Path) -> TokenizerModel:
         from atat_zoo.tokenizers.library import LibraryModel
 
-        return LibraryModel.load(folder, bos=_BOS, eos=_EOS)
+        return LibraryModel.load(folder, bos=BOS, eos=EOS)
 
 
 @component

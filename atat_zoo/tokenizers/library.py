@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from typing_extensions import override
 
 from atat_zoo.errors import UserError, nearest
@@ -77,6 +78,26 @@ def from_pair(vocabulary: Path, merges: Path) -> Tokenizer:
     return _bounded(tokenizer, vocabulary)
 
 
+def of_bytes(special: Sequence[str]) -> Tokenizer:
+    """Return the library's tokenizer with an id for each byte, 0 to 255, and special tokens behind them."""
+    tokenizer = _byte_level(models.BPE({symbol: i for i, symbol in enumerate(_symbols())}, []))
+    tokenizer.add_special_tokens(list(special))
+    return tokenizer
+
+
+def of_characters(alphabet: str, unknown: str | None, special: Sequence[str]) -> Tokenizer:
+    """Return the library's tokenizer with an id for each character, and special tokens behind them.
+
+    Any other character is read as `unknown`, or is an error.
+    """
+    vocabulary = {symbol: i for i, symbol in enumerate(alphabet)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, **({} if unknown is None else {"unk_token": unknown})))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens(list(special))
+    return tokenizer
+
+
 class LibraryModel(TableModel):
     """A `TokenizerModel` around the `tokenizers` library.
 
@@ -88,7 +109,7 @@ class LibraryModel(TableModel):
     def __init__(self, tokenizer: Tokenizer, *, bos: str | None, eos: str | None) -> None:
         # Text that happens to contain the name of a special token is text.
         tokenizer.encode_special_tokens = True
-        self.library = tokenizer
+        self.library: Tokenizer = tokenizer
         vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
         for key, name in (("bos", bos), ("eos", eos)):
             if name is not None and name not in vocabulary:
@@ -158,11 +179,19 @@ def _bytes_of(token: str, byte_level: bool) -> bytes:
 
 @functools.cache
 def _byte_of_symbol() -> dict[int, int]:
-    """Return the byte of each printable symbol, in the notation of byte-level BPE since GPT-2, for `str.translate`.
+    """Return the byte of each printable symbol, for `str.translate`.
 
-    Printable Latin-1 characters stand for themselves, the other 68 bytes for U+0100, U+0101, … in order. Those
-    other characters of Latin-1 stand for nothing, and become one that Latin-1 has not.
+    Characters of Latin-1 that are no symbol stand for nothing, and become one that Latin-1 has not.
     """
-    shown = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in set(shown)]
-    return {0x100 + i: byte for i, byte in enumerate(hidden)} | dict.fromkeys(hidden, 0xFFFF)
+    symbols = {ord(symbol): byte for byte, symbol in enumerate(_symbols())}
+    return {byte: 0xFFFF for byte in range(256) if byte not in symbols} | symbols
+
+
+def _symbols() -> list[str]:
+    """Return the printable symbol of each byte, in the notation of byte-level BPE since GPT-2.
+
+    Printable Latin-1 characters stand for themselves, the other 68 bytes for U+0100, U+0101, … in order.
+    """
+    shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = itertools.count(0x100)
+    return [chr(byte if byte in shown else next(others)) for byte in range(256)]

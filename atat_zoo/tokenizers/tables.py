@@ -1,17 +1,22 @@
 """Tokenizers whose tokens are fixed byte sequences: their common base, and the two that need no library."""
 
+from __future__ import annotations
+
 import json
 import string
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
 from atat_zoo.errors import UserError
-from atat_zoo.tokenizers import TokenizerModel
+from atat_zoo.tokenizers import BOS, EOS, TokenizerModel
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
 FILE = "tokenizer.json"
 ALPHABET = " " + string.ascii_lowercase
@@ -74,6 +79,13 @@ class BytesModel(SmallModel):
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
 
+    @property
+    def library(self) -> Tokenizer:  # type: ignore[override]  # made when it is asked for
+        """See `TokenizerModel`."""
+        from atat_zoo.tokenizers.library import of_bytes
+
+        return of_bytes([BOS, EOS])
+
 
 class CharactersModel(SmallModel):
     """The tokenizer of `characters`."""
@@ -99,6 +111,15 @@ class CharactersModel(SmallModel):
                 f"tokenizer 'characters' knows the space and a to z, not {error.args[0]!r}; "
                 'set tokenizer.unknown = "space", or take the tokenizer "bytes" or "bpe"'
             ) from None
+
+    @property
+    def library(self) -> Tokenizer:  # type: ignore[override]  # made when it is asked for
+        """See `TokenizerModel`."""
+        from atat_zoo.tokenizers.library import of_characters
+
+        return of_characters(
+            ALPHABET, " " if self._unknown == "space" else None, [BOS, EOS][: 2 * (self.bos is not None)]
+        )
 
 
 def _brief(content: Any) -> str:

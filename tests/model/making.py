@@ -39,12 +39,12 @@ SMALL: dict[str, Any] = {
 }
 
 
-def tiny_model(*, scale=0.1, without=(), **changes):
+def tiny_model(*, scale=0.1, without=(), count_table=None, **changes):
     """Return a model of `TABLE` with changes, its weights noise of this scale."""
     table = {key: value for key, value in (TABLE | changes).items() if key not in without}
     experiment = from_table(table)
     tokenizer = experiment.parts["tokenizer"].train(lambda: iter(()))
-    context = Context(vocabulary_size=tokenizer.vocabulary_size, length=L)
+    context = Context(vocabulary_size=tokenizer.vocabulary_size, length=L, count_table=count_table)
     module = assemble(experiment, context).eval()
     generator = torch.Generator().manual_seed(0)
     for parameter in module.parameters():

@@ -1,4 +1,4 @@
-"""`python -m atat_zoo_transformers`: models to runs, and runs to models."""
+"""`python -m atat_zoo_transformers`: models to runs; `atat export` is the way back."""
 
 from __future__ import annotations
 
@@ -33,20 +33,6 @@ def import_(model: str, run: Path, overrides: tuple[str, ...], **options: Any) -
     made = import_model(model, run, overrides, **options)
     weights = sum(weight.numel() for weight in made.module.parameters())
     click.echo(f"{run}: {weights:,} weights, {made.context.length} tokens; try `atat sample {run}`")
-
-
-@main.command()
-@click.argument("run", type=click.Path(path_type=Path))
-@click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--step", type=int, help="A checkpoint of RUN in place of its final model.")
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="Of the weights.")
-@click.option("--max-shard-size", default="5GB", show_default=True, help="Most of a file.")
-def export(run: Path, folder: Path, **options: Any) -> None:
-    """Write the network of RUN to FOLDER, as `from_pretrained` of transformers reads it."""
-    from atat_zoo_transformers.convert import export_run
-
-    export_run(run, folder, **options)
-    click.echo(f"{folder}: written")
 
 
 if __name__ == "__main__":

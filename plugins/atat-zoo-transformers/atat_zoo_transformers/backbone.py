@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from atat_zoo.errors import Problem
 from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from torch import nn
 
     from atat_zoo.experiment import Experiment
     from atat_zoo.registry import Context
+    from atat_zoo.tokenizers import TokenizerModel
 
 
 @component
@@ -136,6 +138,36 @@ class TransformersBackbone:
                 "data.length",
                 f"{experiment.data.length} is longer than the {longest} tokens that {self.model} reads; shorten it",
             )
+
+    def no_export_because(self, experiment: Experiment) -> str | None:
+        """See `Backbone`."""
+        return None
+
+    def export(
+        self,
+        module: nn.Module,
+        tokenizer: TokenizerModel,
+        experiment: Experiment,
+        folder: Path,
+        *,
+        dtype: str | None,
+        max_shard_size: str,
+    ) -> None:
+        """See `Backbone`: as the model that it was, with LoRA's matrices added to its own; the module is used up."""
+        import torch
+        from transformers import PreTrainedTokenizerFast
+
+        from atat_zoo_transformers.module import restored
+        from atat_zoo_transformers.source import SPECIAL, reading
+
+        network = restored(cast("Any", module), self)
+        with reading(str(folder)):
+            network.to(dtype and getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
+            if tokenizer.library is not None:
+                spec = experiment.parts["tokenizer"]
+                special = getattr(spec.like or spec, "special", None) or {}  # of a run that began with another
+                names = {key: name for key, name in special.items() if key in SPECIAL}
+                PreTrainedTokenizerFast(tokenizer_object=tokenizer.library, **names).save_pretrained(folder)
 
     def build(self, context: Context) -> nn.Module:
         """See `Backbone`.

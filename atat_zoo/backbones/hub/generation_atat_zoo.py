@@ -1,0 +1,118 @@
+"""Text from a masked language model by unmasking. B texts of L tokens, V of the vocabulary, N masked positions.
+
+This file lies beside the model, which takes it along wherever it is saved, and as custom_generate/generate.py, where
+transformers looks for it, also for other models: `model.generate(ids, custom_generate="owner/name", …)`.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SAMPLERS = ("ancestral", "confidence", "strided")
+_PASSED = {"generation_config", "tokenizer", "use_model_defaults", "synced_gpus"}  # of no effect
+
+
+@torch.no_grad()
+def generate(
+    *begun: Tensor,
+    model: Any,
+    inputs: Tensor | None = None,
+    attention_mask: Tensor | None = None,
+    sampler: str | None = None,
+    steps: int | None = None,
+    temperature: float | None = None,
+    max_length: int | None = None,
+    max_new_tokens: int | None = None,
+    num_return_sequences: int = 1,
+    generator: torch.Generator | None = None,
+    mask_token_id: int | None = None,
+    **others: Any,
+) -> Tensor:
+    """Return texts, int64 [B · num_return_sequences, L], in which no mask is left and no given token is changed.
+
+    Args:
+        begun: the inputs, if they are not named; transformers gives the model by its name, and so it cannot come first.
+        model: a model that gives logits [B, L, V] for ids [B, L].
+        inputs: ids [B, L] in which masks are filled, or the beginning of a text, or None for texts that are all mask.
+        attention_mask: of the inputs; texts of one length are written together, without padding.
+        sampler: `ancestral` unmasks positions at random, as in the reverse process of uniform masking; `confidence`
+            the likeliest ones, as many in each step; `strided` free position number j in step j mod s.
+        steps: evaluations of the model, at most; s of `strided`. With one for each token, every draw is by itself.
+        temperature: logits are divided by it; 0 takes the likeliest token.
+        max_length: tokens of the whole text; masks are added behind the inputs, before an EOS that ends them. The
+            length of the training when there are no inputs.
+        max_new_tokens: how many masks are added, in place of `max_length`.
+        num_return_sequences: texts for each of the inputs.
+        generator: of the random numbers; torch's own when absent.
+        mask_token_id: the mask, if the model's configuration does not say it.
+        others: what other models take; refused unless it is None.
+
+    Raises:
+        ValueError: when an option has no meaning here.
+    """
+    config = model.config
+    own = {"sampler": "ancestral", "steps": 64, "temperature": 1.0, **(getattr(config, "unmasking", None) or {})}
+    sampler, steps = sampler or own["sampler"], steps or own["steps"]
+    temperature = own["temperature"] if temperature is None else temperature
+    mask = config.mask_token_id if mask_token_id is None else mask_token_id
+    if sampler not in SAMPLERS:
+        raise ValueError(f"there is no sampler {sampler!r}; choose {', '.join(SAMPLERS)}")
+    named = others.pop("input_ids", None) if inputs is None else inputs
+    inputs = begun[0] if begun else named
+    if wrong := sorted(name for name, value in others.items() if name not in _PASSED and value is not None):
+        raise ValueError(f"{', '.join(wrong)}: of no meaning where a text is unmasked; leave it out")
+    if attention_mask is not None and not bool(attention_mask.all()):
+        raise ValueError("the inputs are padded; write texts of one length at a time")
+    ids = _begun(config, inputs, max_length, max_new_tokens, mask, model.device)
+    ids = ids.repeat_interleave(num_return_sequences, dim=0)
+
+    free = ids == mask
+    number, n = free.cumsum(1) - 1, free.sum(1, keepdim=True)
+    turns, turn = free.long() - 1, 0
+    reading = {"turns": turns} if getattr(config, "form", "") == "turns" else {}
+    for step in range(steps):
+        masked = ids == mask
+        if sampler == "strided":
+            chosen = masked & (number % n.clamp(1, steps) == step)
+        elif sampler == "ancestral":
+            drawn = torch.rand(ids.shape, generator=generator, device=ids.device, dtype=torch.float32)
+            chosen = masked & (drawn < 1 / (steps - step))
+        else:
+            chosen = masked
+        if not bool(chosen.any()):
+            continue  # nothing would change, and nothing is evaluated
+        turns[masked] = turn
+        logits = model(input_ids=ids, **reading).logits[chosen]
+        logits[:, mask] = -torch.inf
+        exact = logits.cpu() if logits.device.type == "mps" else logits  # which has no float64
+        p = (exact.double() / (temperature or 1.0)).softmax(-1)
+        if temperature:
+            tokens = torch.multinomial(p, 1, generator=generator)[:, 0].to(ids.device)
+        else:
+            tokens = p.argmax(-1).to(ids.device)
+        filled = ids.masked_scatter(chosen, tokens)
+        if sampler == "confidence":
+            sure = torch.full(ids.shape, -1.0).to(ids.device).masked_scatter(chosen, p.amax(-1).float().to(ids.device))
+            now = -(-masked.sum(1, keepdim=True) // (steps - step))
+            chosen = masked & (sure.argsort(1, descending=True).argsort(1) < now)
+        ids, turn = torch.where(chosen, filled, ids), turn + 1
+    return ids
+
+
+def _begun(
+    config: Any, inputs: Tensor | None, length: int | None, more: int | None, mask: int, device: torch.device
+) -> Tensor:
+    """Return the inputs, with masks where text is to be written."""
+    bos, eos = getattr(config, "bos_token_id", None), getattr(config, "eos_token_id", None)
+    if inputs is None:
+        ends = [i for i in (bos, eos) if i is not None] if getattr(config, "framed", False) else []
+        inputs = torch.tensor([ends], dtype=torch.int64, device=device)
+        if length is None and more is None:
+            length = getattr(config, "length", None)
+    inputs = inputs.to(device)
+    if more is None:
+        more = 0 if length is None else max(0, length - inputs.shape[1])
+    ended = inputs.shape[1] > 0 and eos is not None and bool((inputs[:, -1] == eos).all())
+    at = inputs.shape[1] - ended
+    return torch.cat([inputs[:, :at], inputs.new_full((len(inputs), more), mask), inputs[:, at:]], dim=1)

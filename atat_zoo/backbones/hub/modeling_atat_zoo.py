@@ -1,0 +1,293 @@
+"""A language model that atat_zoo has trained, for the Hugging Face hub: it needs torch and transformers alone.
+
+B texts of L tokens, D width, H heads, V predicted tokens, T positions that the network reads. The token V is the mask,
+or of a causal model the start; it is read and never predicted: its logit is −∞. There is no dropout.
+"""
+
+import math
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import GenerationMixin, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutput, MaskedLMOutput
+
+from .configuration_atat_zoo import AtatZooConfig
+from .counts_atat_zoo import AtatZooCounts
+from .generation_atat_zoo import generate
+
+
+class AtatZooNorm(nn.Module):
+    """Layer normalisation with a learned gain, or with scale and shift from the time."""
+
+    def __init__(self, width: int, timed: bool) -> None:
+        super().__init__()
+        self.layer = nn.LayerNorm(width, elementwise_affine=not timed, bias=False)
+        self.modulation = nn.Linear(width, 2 * width) if timed else None
+
+    def forward(self, h: Tensor, c: Tensor | None) -> Tensor:
+        """Return h [B, T, D] normalised over D; c [B, D] is the time."""
+        if self.modulation is None or c is None:
+            return self.layer(h)
+        scale, shift = self.modulation(F.silu(c)).unsqueeze(1).chunk(2, dim=-1)
+        return self.layer(h) * (1 + scale) + shift
+
+
+class AtatZooLayer(nn.Module):
+    """Attention with rotary positions and normalised queries and keys, and a feed-forward network."""
+
+    def __init__(self, config: AtatZooConfig) -> None:
+        super().__init__()
+        width, self.heads, timed = config.hidden_size, config.num_attention_heads, bool(config.times)
+        self.norm_attention, self.norm_mlp = AtatZooNorm(width, timed), AtatZooNorm(width, timed)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.scale = nn.Parameter(torch.ones(2 * width // self.heads))
+        self.offset = nn.Parameter(torch.zeros(2 * width)) if config.local_heads else None
+        self.out = nn.Linear(width, width, bias=False)
+        self.up = nn.Linear(width, config.intermediate_size, bias=False)
+        self.down = nn.Linear(config.intermediate_size, width, bias=False)
+        self.gates = nn.Linear(width, 2 * width) if timed else None
+
+    def forward(
+        self, h: Tensor, c: Tensor | None, rotation: tuple[Tensor, Tensor], sees: Tensor | None, causal: bool
+    ) -> Tensor:
+        """Return h [B, T, D]; `sees` is None for all, or bool and broadcast to [B, 1, T, T]."""
+        B, T, D = h.shape
+        qkv = self.qkv(self.norm_attention(h, c)).view(B, T, 3, self.heads, D // self.heads)
+        qk = F.layer_norm(qkv[:, :, :2], (D // self.heads,)) * self.scale.view(2, 1, -1)
+        if self.offset is not None:
+            qk = qk + self.offset.view(2, self.heads, -1)
+        cos, sin = rotation
+        a, b = qk.chunk(2, dim=-1)
+        q, k = torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1).to(qkv.dtype).permute(2, 0, 3, 1, 4)
+        v = qkv[:, :, 2].transpose(1, 2)
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=sees, is_causal=causal)
+        attended = self.out(attended.transpose(1, 2).reshape(B, T, D))
+        if self.gates is None or c is None:
+            h = h + attended
+            return h + self.mlp(h, c)
+        gate_attention, gate_mlp = self.gates(F.silu(c)).unsqueeze(1).chunk(2, dim=-1)
+        h = h + gate_attention * attended
+        return h + gate_mlp * self.mlp(h, c)
+
+    def mlp(self, h: Tensor, c: Tensor | None) -> Tensor:
+        """Return what the feed-forward network makes of h [B, T, D]."""
+        return self.down(F.gelu(self.up(self.norm_mlp(h, c)), approximate="tanh"))
+
+
+class AtatZooTime(nn.Module):
+    """A diffusion time in [0, 1] to a vector: sinusoids of 1,000·t and two layers."""
+
+    def __init__(self, width: int, frequencies: int = 256) -> None:
+        super().__init__()
+        self.pairs = frequencies // 2
+        self.layers = nn.Sequential(nn.Linear(frequencies, width), nn.SiLU(), nn.Linear(width, width))
+
+    def forward(self, t: Tensor) -> Tensor:
+        """Return [B, D] for t [B]."""
+        rates = torch.exp(-math.log(10_000.0) * torch.arange(self.pairs, device=t.device).float() / self.pairs)
+        angles = 1000.0 * t.float()[:, None] * rates
+        return self.layers(torch.cat([angles.cos(), angles.sin()], dim=-1).to(self.layers[0].weight.dtype))
+
+
+class AtatZooHead(nn.Module):
+    """Hidden states to logits of the V tokens; without a weight of its own it takes the embedding's."""
+
+    def __init__(self, config: AtatZooConfig) -> None:
+        super().__init__()
+        V = config.vocab_size - 1
+        self.weight = None if config.tied_head else nn.Parameter(torch.zeros(V, config.hidden_size))
+        self.bias = nn.Parameter(torch.zeros(V)) if config.head_bias else None
+
+    def forward(self, hidden: Tensor, embedding: Tensor) -> Tensor:
+        """Return logits [..., V] in float32."""
+        return F.linear(hidden, embedding[:-1] if self.weight is None else self.weight, self.bias).float()
+
+
+class AtatZooPreTrainedModel(PreTrainedModel):
+    """The network, without a way of reading it."""
+
+    config_class = AtatZooConfig
+    _supports_sdpa = True
+    _no_split_modules = ["AtatZooLayer"]  # noqa: RUF012
+
+    def __init__(self, config: AtatZooConfig) -> None:
+        super().__init__(config)
+        width = config.hidden_size
+        self.embedding = nn.Embedding(config.vocab_size, width)
+        self.time = AtatZooTime(width) if config.times else None
+        self.blocks = nn.ModuleList(AtatZooLayer(config) for _ in range(config.num_hidden_layers))
+        self.norm = AtatZooNorm(width, bool(config.times))
+        self.head = AtatZooHead(config)
+        self.prior = AtatZooCounts(config) if config.neighbours else None
+        self.post_init()  # type: ignore[no-untyped-call]
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """Return the embedding of V + 1 tokens."""
+        return self.embedding
+
+    def read(
+        self,
+        ids: Tensor,
+        t: Tensor | None = None,
+        positions: Tensor | None = None,
+        sees: Tensor | None = None,
+        causal: bool = False,
+    ) -> Tensor:
+        """Return hidden states [B, T, D] of ids [B, T] at positions [T]; t [B], and who sees whom, as for a layer."""
+        positions = torch.arange(ids.shape[1], device=ids.device) if positions is None else positions
+        h = self.embedding(ids)
+        c = None if self.time is None or t is None else self.time(t)
+        width = self.config.hidden_size // self.config.num_attention_heads
+        rates = 10_000.0 ** -(torch.arange(0, width, 2, device=ids.device).float() / width)
+        angles = (positions.float()[:, None] * rates)[:, None, None]
+        rotation = angles.cos().to(h.dtype), angles.sin().to(h.dtype)
+        for layer in self.blocks:
+            h = layer(h, c, rotation, sees, causal)
+        return self.norm(h, c)
+
+    def refuse(self, length: int, most: int) -> None:
+        """Refuse a text that is too long."""
+        if length > most:
+            raise ValueError(f"{length} tokens are more than the {most} that this model reads; shorten the text")
+
+    def logits(self, hidden: Tensor, near: Tensor | None) -> Tensor:
+        """Return logits [B, L, V + 1], float32, from hidden states [B, L, D] and visible neighbours [B, L, 2R]."""
+        logits = self.head(hidden, self.embedding.weight)
+        if self.prior is not None and near is not None:
+            logits = self.prior(logits.flatten(0, 1), near.flatten(0, 1)).view_as(logits)
+        return F.pad(logits, (0, 1), value=-math.inf)
+
+
+class AtatZooForMaskedLM(AtatZooPreTrainedModel, GenerationMixin):
+    """p(token | the visible ones) at every position; it counts at masked ones, the others being known."""
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        timesteps: Tensor | None = None,
+        turns: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        **unused: Any,
+    ) -> MaskedLMOutput | tuple[Tensor, ...]:
+        """Return logits [B, L, V + 1].
+
+        Args:
+            input_ids: int64 [B, L], with masks.
+            attention_mask: 0 at padding, which no token sees, [B, L].
+            timesteps: the diffusion time [B], for a network that reads it; that of the share of masks when absent.
+            turns: for a network of the form `turns`, int64 [B, L]: −1 for tokens that were given, else the turn in
+                which each came, or is to come; a prediction reads the tokens of earlier turns alone. When absent, all
+                that is visible was given, and all that is masked comes next.
+            labels: true tokens, −100 where none is asked for; the loss is the mean cross-entropy, nats.
+            output_hidden_states: whether the last hidden states, [B, L, D], are returned, too.
+            return_dict: whether the result is no tuple.
+            unused: what other models take.
+        """
+        ids, config = input_ids, self.config
+        self.refuse(ids.shape[1], config.max_position_embeddings)
+        masked, real = ids == config.vocab_size - 1, None if attention_mask is None else attention_mask.bool()
+        if config.form == "turns":
+            turns = masked.long() - 1 if turns is None else turns
+            hidden = self.in_turns(ids, turns, real)
+        else:
+            if config.times and timesteps is None:
+                share = masked.sum(1) / (ids.shape[1] if real is None else real.sum(1))
+                timesteps = self.time_at(share)
+            hidden = self.read(ids, timesteps, sees=None if real is None else real[:, None, None])
+        near = None if self.prior is None else self.neighbours(ids, turns)
+        logits = self.logits(hidden, near)
+        loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        found = MaskedLMOutput(loss=loss, logits=logits, hidden_states=(hidden,) if output_hidden_states else None)
+        return found.to_tuple() if return_dict is False else found
+
+    def time_at(self, share: Tensor) -> Tensor:
+        """Return the time [B] at which a share [B] of the tokens is masked."""
+        times = torch.tensor(self.config.times, device=share.device)
+        place = share.float() * (len(times) - 1)
+        low = place.long().clamp(max=len(times) - 2)
+        return torch.lerp(times[low], times[low + 1], place - low)
+
+    def in_turns(self, ids: Tensor, turns: Tensor, real: Tensor | None) -> Tensor:
+        """Return hidden states [B, L, D], of which each has read the tokens of earlier turns.
+
+        Position i carries the token before it, or the mask if that comes no earlier than its own, and predicts its own.
+        A token whose carrier has another turn than the one from which it may be read is carried once more.
+        """
+        mask = self.config.vocab_size - 1
+        carried, ready = F.pad(ids, (1, 0), value=mask), F.pad(turns + 1, (1, 0))
+        own = F.pad(turns, (0, 1), value=-1)
+        turn = torch.where(own >= 0, own, ready)
+        content = ready == turn
+        again = (own >= 0) & ~content & (ready <= turns.amax(1, keepdim=True))
+        tokens, positions = torch.where(ready <= turn, carried, mask), torch.arange(ids.shape[1] + 1, device=ids.device)
+        there = torch.ones_like(content) if real is None else F.pad(real, (1, 0), value=True)
+        if bool(again.any()):
+            tokens, turn = torch.cat([tokens, carried], 1), torch.cat([turn, ready], 1)
+            content, there, positions = torch.cat([content, again], 1), there.repeat(1, 2), positions.repeat(2)
+        content = content & there
+        sees = content[:, None] & (turn[:, None] <= turn[:, :, None])
+        sees = sees | torch.eye(tokens.shape[1], dtype=torch.bool, device=ids.device)
+        return self.read(tokens, positions=positions, sees=sees[:, None])[:, : ids.shape[1]]
+
+    def neighbours(self, ids: Tensor, turns: Tensor | None) -> Tensor:
+        """Return the tokens at −1, 1, −2, 2 … that a prediction may read, int64 [B, L, 2R], V for none."""
+        reach, absent, L = len(self.config.neighbours), self.config.vocab_size - 1, ids.shape[1]
+        offsets = [by for distance in range(1, reach + 1) for by in (-distance, distance)]
+
+        def beside(x: Tensor, value: int) -> Tensor:
+            padded = F.pad(x, (reach, reach), value=value)
+            return torch.stack([padded[:, reach + by : reach + by + L] for by in offsets], dim=2)
+
+        near = beside(ids, absent)
+        return near if turns is None else near.masked_fill(beside(turns, -1) >= turns[..., None], absent)
+
+    def generate(self, inputs: Tensor | None = None, **options: Any) -> Tensor:  # type: ignore[override]
+        """Write texts by unmasking; see `generation_atat_zoo.generate`."""
+        return generate(model=self, inputs=inputs, **options)
+
+
+class AtatZooForCausalLM(AtatZooPreTrainedModel, GenerationMixin):
+    """p(token | those before it); a text begins with the start, the token V, which its tokenizer calls BOS."""
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_hidden_states: bool | None = None,
+        return_dict: bool | None = None,
+        **unused: Any,
+    ) -> CausalLMOutput | tuple[Tensor, ...]:
+        """Return logits [B, L, V + 1], at each position those of the next token; keys and values are not cached.
+
+        The arguments are those of any causal model of the library; `labels` are the tokens themselves.
+        """
+        L, sees = input_ids.shape[1], None
+        self.refuse(L, self.config.max_position_embeddings + 1)  # with the start
+        if attention_mask is not None and not bool(attention_mask.all()):
+            before = torch.ones(L, L, dtype=torch.bool, device=input_ids.device).tril()
+            itself = torch.eye(L, dtype=torch.bool, device=input_ids.device)
+            sees = before & attention_mask.bool()[:, None, None] | itself
+        hidden = self.read(input_ids, sees=sees, causal=sees is None)
+        near, absent = None, self.config.vocab_size - 1
+        if self.prior is not None:
+            # Of the next token: itself, and what is before it, to the left, and nothing to the right.
+            left = [F.pad(input_ids, (by, 0), value=absent)[:, :L] for by in range(self.prior.reach)]
+            none = torch.full_like(input_ids, absent)
+            near = torch.stack([each for tokens in left for each in (tokens, none)], dim=2)
+        logits, loss = self.logits(hidden, near), None
+        if labels is not None:
+            loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        found = CausalLMOutput(loss=loss, logits=logits, hidden_states=(hidden,) if output_hidden_states else None)
+        return found.to_tuple() if return_dict is False else found
+
+    def prepare_inputs_for_generation(  # type: ignore[override]
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, **unused: Any
+    ) -> dict[str, Any]:
+        """Return the whole text at every step."""
+        return {"input_ids": input_ids, "attention_mask": attention_mask}

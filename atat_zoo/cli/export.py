@@ -1,0 +1,52 @@
+"""`atat export`: a run as a model of the Hugging Face hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from atat_zoo.cli.arguments import options
+from atat_zoo.errors import UserError
+from atat_zoo.results.format import number
+
+
+@click.command()
+@options("run")
+@click.argument("folder", type=click.Path(path_type=Path))
+@options("step")
+@click.option(
+    "--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="Of the weights; as trained if absent."
+)
+@click.option("--max-shard-size", default="5GB", show_default=True, help="Most of a file of weights.")
+@click.option("--push", "repository", metavar="OWNER/NAME", help="Upload it as a model of the hub, for you alone.")
+@click.option("--public", is_flag=True, help="With --push: for everybody.")
+def export(
+    run: Path,
+    folder: Path,
+    step: int | None,
+    dtype: str | None,
+    max_shard_size: str,
+    repository: str | None,
+    public: bool,
+) -> None:
+    """Write the network of RUN to FOLDER, as `from_pretrained` of transformers reads it, with a model card.
+
+    What reads it needs no atat_zoo: the code of the network and of its sampler lies in FOLDER.
+    """
+    # Every mistake is reported before torch is imported.
+    from atat_zoo.export.pushing import check_push, push
+    from atat_zoo.export.writing import check_export, export_run
+
+    if public and not repository:
+        raise UserError("--public: belongs to --push; add that, or leave it out")
+    check_export(run, folder, max_shard_size=max_shard_size)
+    if repository:
+        check_push(repository)
+    model = export_run(run, folder, step=step, dtype=dtype, max_shard_size=max_shard_size, name=repository)
+    weights = sum(weight.numel() for weight in model.module.parameters())
+    click.echo(
+        f"{click.format_filename(folder)}: step {model.step:,}, {number(weights, 'parameter')}; its card is README.md"
+    )
+    if repository:
+        click.echo(push(folder, repository, public=public))

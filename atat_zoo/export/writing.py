@@ -1,0 +1,84 @@
+"""A run folder to a folder that `from_pretrained` reads."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atat_zoo.errors import UserError, clip
+from atat_zoo.experiment import Experiment, from_table
+from atat_zoo.machine import quiet_transformers
+from atat_zoo.run import RunFolder
+from atat_zoo.run.atomic import replacing_folder
+
+if TYPE_CHECKING:
+    from atat_zoo.model import Model
+
+_SIZE = re.compile(r"[0-9]{1,9}(?:[KMGT]i?B|B)", re.IGNORECASE)
+
+
+def check_export(run: Path, folder: Path, *, max_shard_size: str = "5GB") -> Experiment:
+    """Return the experiment of a run that can be exported to a folder; imports no torch.
+
+    Raises:
+        UserError: when there is no such run, its network has no such form, there is something in the folder, the size
+            is none, or a package is not there.
+    """
+    experiment = from_table(RunFolder(run).table(), where=str(run / "resolved.toml"))
+    backbone = experiment.parts["backbone"]
+    if find_spec("transformers") is None:
+        raise UserError("atat export needs the package transformers; install it with `pip install 'atat-zoo[hub]'`")
+    if not _SIZE.fullmatch(max_shard_size):
+        raise UserError(f"--max-shard-size {clip(max_shard_size)}: is no size; write one like 5GB or 200MB")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{clip(folder)} is not empty; name a new folder")
+    if not hasattr(backbone, "export"):
+        raise UserError(
+            f"{clip(run)}: backbone {backbone.name!r} does not write itself for the hub; it needs a method `export`, "
+            "which docs/your-model.md describes"
+        )
+    if why := backbone.no_export_because(experiment):
+        raise UserError(f"{clip(run)} cannot be exported: {why}; export a run of another objective")
+    return experiment
+
+
+def export_run(
+    run: str | Path,
+    out: str | Path,
+    *,
+    step: int | None = None,
+    dtype: str | None = None,
+    max_shard_size: str = "5GB",
+    name: str | None = None,
+) -> Model:
+    """Write the network of a run with its tokenizer, its code if the library has none for it, and a model card.
+
+    Args:
+        run: the run folder.
+        out: a folder, which is new or empty; it is there when all is written, or not at all.
+        step: the checkpoint whose weights to take; the final model if None.
+        dtype: of the weights, in torch's name; that of the run if None.
+        max_shard_size: of a file, as "5GB".
+        name: by which the card calls it; that of the folder if None.
+
+    Returns:
+        The model that was written.
+
+    Raises:
+        UserError: when it cannot be written; see `check_export`.
+    """
+    run, out = Path(run), Path(out)
+    experiment = check_export(run, out, max_shard_size=max_shard_size)
+    from atat_zoo.export.card import Card
+    from atat_zoo.model import Model
+
+    model = Model.from_run(run, step=step)
+    module: Any = model.module
+    with quiet_transformers(), replacing_folder(out) as beside:
+        how: dict[str, Any] = {"dtype": dtype, "max_shard_size": max_shard_size}
+        experiment.parts["backbone"].export(module.backbone, model.tokenizer, model.experiment, beside, **how)
+        (beside / "experiment.toml").write_text(model.experiment.to_toml(), encoding="utf-8")
+        (beside / "README.md").write_text(Card(model, run, beside, name or out.resolve().name).text(), encoding="utf-8")
+    return model

@@ -1,0 +1,62 @@
+"""What somebody without atat_zoo does with exports: `python -I outside.py FOLDER…` prints what came out, as JSON."""
+
+import importlib.abc
+import json
+import sys
+from pathlib import Path
+
+import torch
+
+
+class Blocked(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "atat_zoo":
+            raise ImportError(f"{name} is imported")
+
+
+sys.meta_path.insert(0, Blocked())
+
+import transformers  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
+
+transformers.utils.logging.disable_progress_bar()
+
+
+def answers(folder, wanted):
+    """Return how far the logits of a folder are from the wanted ones, and what it writes."""
+    causal = "CausalLM" in (folder / "config.json").read_text()
+    kind = transformers.AutoModelForCausalLM if causal else transformers.AutoModelForMaskedLM
+    model = kind.from_pretrained(folder, trust_remote_code=True)
+    assert not model.training
+    asked = {"turns": wanted["turns"]} if "turns" in wanted else {}
+    with torch.no_grad():
+        logits = model(wanted["ids"], **asked).logits
+        alone = model(wanted["ids"][:1], **{key: value[:1] for key, value in asked.items()}).logits
+    V = model.config.vocab_size - 1
+    found = logits[wanted["where"]]
+    torch.manual_seed(5)
+    more = {"max_new_tokens": 4, "do_sample": True} if causal else {"max_new_tokens": 4}
+    written = model.generate(wanted["prompt"], **more)
+    return model, {
+        "apart": float((found[:, :V] - wanted["logits"]).abs().max()),
+        "mask": float(found[:, V].exp().max()),
+        "alone": float((alone - logits[:1])[..., :V].abs().max()),
+        "written": written.tolist(),
+    }
+
+
+def main():
+    found = {}
+    for folder in map(Path, sys.argv[1:]):
+        wanted = load_file(folder.with_suffix(".safetensors"))
+        model, first = answers(folder, wanted)
+        again = folder.with_name(f"{folder.name}-again")
+        model.save_pretrained(again, max_shard_size="20KB")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+        text = tokenizer.decode(tokenizer("We häß you")["input_ids"], skip_special_tokens=True)
+        files = len(list(again.glob("*.safetensors")))
+        found[folder.name] = {"first": first, "again": answers(again, wanted)[1], "text": text, "files": files}
+    print(json.dumps(found))
+
+
+main()

@@ -1,0 +1,80 @@
+"""An export answers and writes where there is no atat_zoo as the run does here, and again after it is saved there."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from atat_zoo.export.writing import export_run
+from tests.export.making import FORMS, model_of, run_of
+
+V, L = 258, 24
+PROMPT = [256, 87, 101, 32]
+
+
+def wanted_of(model, form):
+    """Return ids, where predictions are asked for, and our logits there."""
+
+    def logits_at(where, head_inputs):
+        return model.module.logits(head_inputs.at(where))
+
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(0, V, (3, L), generator=generator)
+    with torch.no_grad():
+        if form == "causal":
+            read, where = torch.cat([torch.full((3, 1), V), ids[:, :-1]], 1), torch.ones_like(ids, dtype=torch.bool)
+            return {"ids": read, "where": where, "logits": logits_at(where, model.module.head_inputs(ids, None))}
+        if form == "turns":
+            turns = torch.arange(L).repeat(3, 1) % 5 - 1
+            turns[1] = -1 + torch.randint(0, 2, (L,), generator=generator)
+            where = turns >= 0
+            logits = logits_at(where, model.module.of_turns(ids, turns))
+            return {"ids": ids, "turns": turns, "where": where, "logits": logits}
+        where = torch.rand(3, L, generator=generator) < torch.tensor([0.2, 0.6, 1.0])[:, None]
+        ids[where] = V
+        return {"ids": ids, "where": where, "logits": logits_at(where, model.module.head_inputs(ids, None))}
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """What a process that cannot import atat_zoo found in the export of each form."""
+    root = tmp_path_factory.mktemp("outside")
+    for name in FORMS:
+        model = model_of(name)
+        export_run(run_of(model, root / f"run-{name}").path, root / name)
+        wanted = wanted_of(model, model.experiment.parts["objective"].hub_form)
+        start = [V] if name == "autoregressive" else []
+        wanted["prompt"] = torch.tensor([start + PROMPT])
+        save_file(wanted, root / f"{name}.safetensors")
+    script = Path(__file__).with_name("outside.py")
+    env = {"PATH": os.environ["PATH"], "HF_HOME": str(root / "hub"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-I", str(script), *(str(root / name) for name in FORMS)]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, cwd=root, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("when", ["first", "again"])
+@pytest.mark.parametrize("name", FORMS)
+def test_the_logits_are_the_same(name, when, found):
+    assert found[name][when]["apart"] < 1e-5
+    assert found[name][when]["mask"] == 0
+    assert found[name][when]["alone"] < 1e-5, "a row does not depend on its batch"
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_it_writes_and_keeps_what_is_given(name, found):
+    for when in ("first", "again"):
+        (written,) = found[name][when]["written"]
+        given = [V, *PROMPT] if name == "autoregressive" else PROMPT
+        assert written[: len(given)] == given
+        assert all(0 <= token < V for token in written[len(given) :])
+        assert name == "autoregressive" or len(written) == len(given) + 4
+    assert found[name]["first"] == found[name]["again"], "the sampler goes along"
+    assert found[name]["text"] == "We häß you"
+    assert found[name]["files"] > 1

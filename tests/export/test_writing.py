@@ -1,0 +1,138 @@
+"""What `atat export` writes, what it refuses before any work, and what it gives to the hub."""
+
+import json
+
+import huggingface_hub
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from atat_zoo import UserError
+from atat_zoo.backbones.dit import DiTBackbone
+from atat_zoo.export.pushing import push
+from atat_zoo.export.writing import export_run
+from tests.export.making import model_of, run_of
+
+
+@pytest.fixture
+def run(tmp_path):
+    return run_of(model_of("counted"), tmp_path / "runs" / "mine")
+
+
+def test_the_folder_is_whole(run, tmp_path, atat):
+    code, out, err = atat("export", str(run.path), str(tmp_path / "out"), "--max-shard-size", "20KB")
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{tmp_path / 'out'}: step 0, ")
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert names >= {"README.md", "config.json", "experiment.toml", "modeling_atat_zoo.py", "configuration_atat_zoo.py"}
+    assert names >= {
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "model.safetensors.index.json",
+    }
+    generate = tmp_path / "out" / "custom_generate" / "generate.py"
+    assert generate.read_text() == (tmp_path / "out" / "generation_atat_zoo.py").read_text()
+    assert len(list((tmp_path / "out").glob("*.safetensors"))) > 1
+    assert list(tmp_path.glob(".*")) == [], "nothing unfinished is left"
+
+
+def test_weights_are_in_the_type_that_is_asked_for_and_counts_stay_whole(run, tmp_path):
+    export_run(run.path, tmp_path / "out", dtype="bfloat16")
+    weights = load_file(tmp_path / "out" / "model.safetensors")
+    counts = {name for name in weights if name.startswith(("prior.apart", "prior.tokens"))}
+    assert {weights[name].dtype for name in counts} == {torch.int32, torch.int64}
+    assert {value.dtype for name, value in weights.items() if name not in counts} == {torch.bfloat16}
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "bfloat16"
+
+
+def test_nothing_is_left_of_an_export_that_fails(run, tmp_path, monkeypatch):
+    def full(backbone, module, tokenizer, experiment, folder, **how):
+        (folder / "config.json").write_text("{}")
+        raise UserError("the disk is full")
+
+    monkeypatch.setattr(DiTBackbone, "export", full)
+    with pytest.raises(UserError, match="the disk is full"):
+        export_run(run.path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"runs"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--max-shard-size", "big"], "--max-shard-size big: is no size; write one like 5GB or 200MB"),
+        (["--public"], "--public: belongs to --push; add that, or leave it out"),
+        (["--push", "mine"], "--push mine: is no name on the hub; write OWNER/NAME"),
+        (["--push", "me/mine"], "--push: there is no token for the hub; log in with `hf auth login`, or set HF_TOKEN"),
+    ],
+)
+def test_a_mistake_is_a_sentence_and_nothing_is_written(words, said, run, tmp_path, atat, monkeypatch):
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
+    code, out, err = atat("export", str(run.path), str(tmp_path / "out"), *words)
+    assert (code, out) == (2, "")
+    assert err.startswith(f"error: {said}")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_run_that_is_no_such_model_is_refused_before_it_is_loaded(run, tmp_path, atat, monkeypatch):
+    block = model_of(
+        "mdlm", objective={"use": "block", "size": 4}, sampler="semi_autoregressive", without=("masking", "estimator")
+    )
+    other = run_of(block, tmp_path / "block")
+    other.model.joinpath("model.safetensors").write_bytes(b"")
+    refused = [
+        ((str(other.path), "out"), "objective 'block' predicts the first block that has masks alone"),
+        ((str(run.path), str(run.path)), "is not empty; name a new folder"),
+        ((str(tmp_path / "none"), "out"), "is no run folder"),
+    ]
+    for words, said in refused:
+        code, _, err = atat("export", *words)
+        assert code == 2
+        assert said in err
+    monkeypatch.delattr(DiTBackbone, "export")
+    assert "backbone 'dit' does not write itself for the hub" in atat("export", str(run.path), "out")[2]
+
+
+class Hub:
+    """The hub, as far as it is asked."""
+
+    def __init__(self, monkeypatch, error=None):
+        self.asked, self.error = [], error
+        monkeypatch.setattr(huggingface_hub, "get_token", lambda: "hf_secret")
+        monkeypatch.setattr(huggingface_hub, "create_repo", self.create_repo)
+        monkeypatch.setattr(huggingface_hub, "upload_folder", self.upload_folder)
+
+    def create_repo(self, name, *, private, exist_ok):
+        self.asked.append(("create", name, private, exist_ok))
+        return f"https://huggingface.co/{name}"
+
+    def upload_folder(self, *, repo_id, folder_path, commit_message):
+        if self.error:
+            raise self.error
+        self.asked.append(("upload", repo_id, (folder_path / "README.md").read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("public", [False, True])
+def test_it_is_pushed_privately_unless_said(public, run, tmp_path, atat, monkeypatch):
+    hub = Hub(monkeypatch)
+    words = ["--push", "me/mine", *(["--public"] if public else [])]
+    code, out, err = atat("export", str(run.path), str(tmp_path / "out"), *words)
+    assert (code, err) == (0, "")
+    assert out.endswith("https://huggingface.co/me/mine\n")
+    assert "hf_secret" not in out
+    (created, uploaded) = hub.asked
+    assert created == ("create", "me/mine", not public, True)
+    assert uploaded[:2] == ("upload", "me/mine")
+    assert 'from_pretrained("me/mine", trust_remote_code=True)' in uploaded[2]
+
+
+def test_what_the_hub_refuses_is_a_sentence_and_the_export_is_kept(run, tmp_path, monkeypatch):
+    Hub(monkeypatch, error=OSError("403 Forbidden\nmore"))
+    export_run(run.path, tmp_path / "out")
+    with pytest.raises(
+        UserError, match=r"--push me/mine: 403 Forbidden; the export is in .*out: push it again"
+    ) as said:
+        push(tmp_path / "out", "me/mine")
+    assert "\n" not in str(said.value)
+    assert (tmp_path / "out" / "README.md").exists()
