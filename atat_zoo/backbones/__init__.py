@@ -69,6 +69,13 @@ class Backbone(Protocol):
     these may change in a training that continues from another run. It may have `flops(vocabulary_size, rows, length,
     positions)`, the FLOPs of the matrix products of a forward pass over [rows, length] with logits at so many
     positions, two for a multiplication and an addition; without it a run has no figures of them.
+
+    One for which `atat import` makes runs of models that others have published, `atat_zoo.model.published.Published`,
+    has three more methods. Two are of its class: `reads(config)`, whether it knows a model by the content of its
+    config.json, or by the settings in a checkpoint; and `import_table(published, said)`, the tables of the model's
+    experiment (backbone, tokenizer, objective, noise, data), where `said` has those that the user has given, which come
+    after it. `imported(module, published)` gives the `ObjectiveModule` of that experiment the model's weights, and
+    returns the backbone of the run. They raise `UserError` where something does not fit.
     """
 
     name: str

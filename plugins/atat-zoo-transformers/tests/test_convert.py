@@ -7,16 +7,18 @@ import pytest
 import torch
 import transformers
 from atat_zoo_transformers.__main__ import main
-from atat_zoo_transformers.convert import export_run, import_model
+from atat_zoo_transformers.convert import export_run
 from click.testing import CliRunner
 from models import ARCHITECTURES, CAUSAL, small
 
 from atat_zoo import Model, Zoo
+from atat_zoo.cli import atat
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.measure.likelihood import evaluate_run
 from atat_zoo.measure.policy import policy_of_run
 from atat_zoo.measure.text import text_of
+from atat_zoo.model.importing import import_model
 from atat_zoo.testing import check_judge
 from atat_zoo.training.gradients import linear_weights
 
@@ -182,9 +184,10 @@ def test_a_model_without_a_language_model_s_head_is_refused(tmp_path):
 def test_the_command_line_goes_both_ways(tmp_path):
     small("bert", tmp_path / "model")
     run, out = str(tmp_path / "run"), str(tmp_path / "out")
-    asked = [["import", str(tmp_path / "model"), run, "data.length=16"], ["export", run, out, "--dtype", "bfloat16"]]
-    for words in asked:
-        done = CliRunner().invoke(main, words)
+    asked = [(atat, ["import", str(tmp_path / "model"), run, "data.length=16"])]
+    asked += [(main, ["export", run, out, "--dtype", "bfloat16"])]
+    for command, words in asked:
+        done = CliRunner().invoke(command, words)
         assert done.exit_code == 0, done.output
     assert transformers.AutoModelForMaskedLM.from_pretrained(out).dtype == torch.bfloat16
 

@@ -1,0 +1,13 @@
+"""The field's published models in the zoo: backbones to which `atat import` gives their weights."""
+
+from atat_zoo.registry import hookimpl
+
+CONTRACT = 2
+
+
+@hookimpl
+def atat_zoo_backbone() -> list[type]:
+    """Return the backbones of this package."""
+    from atat_zoo_checkpoints.ddit import DDiTBackbone
+
+    return [DDiTBackbone]
