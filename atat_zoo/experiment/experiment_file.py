@@ -121,10 +121,16 @@ def _name(path: Path) -> str:
     return path.stem
 
 
-def from_overrides(table: Table, overrides: Iterable[str], where: str) -> Experiment:
-    """Validate a table, as `Experiment.to_table` writes it, after `key.path=value` overrides."""
-    origins: Origins = {}
+def from_overrides(table: Table, overrides: Iterable[str], where: str, *, drop_unused: bool = False) -> Experiment:
+    """Validate a table, as `Experiment.to_table` writes it, after `key.path=value` overrides.
+
+    With `drop_unused` an override that names another objective takes the tables away that this one does not use.
+    """
+    origins: Origins = dict.fromkeys(_paths(table), where) if drop_unused else {}
+    in_table = dict(origins)
     _override(table, origins, overrides)
+    if drop_unused:
+        _drop_unused(table, origins, in_table, where, Zoo.load())
     return from_table(table, origins, where)
 
 

@@ -48,7 +48,7 @@ def import_model(
     said = {kind: {"use": value} if isinstance(value, str) else value for kind, value in short.items()}
     published = Published(model, revision)
     table = {"name": out.resolve().name, **_reader(published, said).import_table(published, said)}
-    experiment = from_overrides(table, overrides, "import")
+    experiment = from_overrides(table, overrides, "import", drop_unused=True)
     tokenizer = experiment.parts["tokenizer"].train(lambda: iter(()))
     context = Context(
         vocabulary_size=tokenizer.vocabulary_size,

@@ -9,5 +9,7 @@ CONTRACT = 2
 def atat_zoo_backbone() -> list[type]:
     """Return the backbones of this package."""
     from atat_zoo_checkpoints.ddit import DDiTBackbone
+    from atat_zoo_checkpoints.llada2 import LLaDA2Backbone
+    from atat_zoo_checkpoints.llama import LlamaBackbone
 
-    return [DDiTBackbone]
+    return [DDiTBackbone, LlamaBackbone, LLaDA2Backbone]

@@ -59,7 +59,7 @@ def table_of(published: Published, said: dict[str, Any]) -> dict[str, Any]:
     form, config = form_of(published.config), published.config
     if form == "duo":
         raise UserError(f"{published.model} {_NO_MASK}")
-    read = {"mdlm": _of_hub, "bd3lm": _of_hub, "sedd": _of_sedd, _SETTINGS: _of_training}
+    read = {"mdlm": of_hub, "bd3lm": of_hub, "sedd": _of_sedd, _SETTINGS: _of_training}
     if form is None:
         raise UserError(f"{published.model} has no settings of a ddit; leave backbone.use out")
     try:
@@ -116,7 +116,7 @@ def _mask_of(shape: Shape, text: Text) -> dict[str, Any]:
     return {"mask_id": text.mask} if text.mask is not None else {}
 
 
-def _of_hub(config: dict[str, Any], model: str) -> Shape:
+def of_hub(config: dict[str, Any], model: str) -> Shape:
     """Read the config.json of MDLM and BD3LM on the hub."""
     blocks = config["model_type"] == "bd3lm"
     if config.get("causal") or not config.get("adaln", True):

@@ -27,7 +27,7 @@ class DDiTModule(Published):
     """Tokens [B, L] to hidden states [B, L, D]; `head` maps those to logits [..., V]."""
 
     def __init__(self, spec: DDiTBackbone, context: Context) -> None:
-        super().__init__(spec.name, spec.rows, spec.mask_id, spec.width, context)
+        super().__init__(spec, context)
         width, condition = spec.width, spec.condition
         self.reads_time, self.eps, self.max_length = spec.reads_time, spec.eps, spec.max_length
         self.takes_block_masks = width // spec.heads >= 16  # fewer are refused by FlexAttention's kernel

@@ -26,18 +26,19 @@ class Published(nn.Module):
     The zoo's mask V is read as the published one, which is never predicted, unless the mask only starts a text.
     """
 
-    def __init__(self, name: str, rows: int | None, mask_id: int | None, width: int, context: Context) -> None:
+    def __init__(self, spec: Any, context: Context, dtype: torch.dtype | None = None) -> None:
         super().__init__()
-        self.V, self.rows = context.vocabulary_size, context.vocabulary_size + 1 if rows is None else rows
-        self.mask_id = self.rows - 1 if mask_id is None else mask_id
+        self.V = context.vocabulary_size
+        self.rows = self.V + 1 if spec.rows is None else spec.rows
+        self.mask_id = self.rows - 1 if spec.mask_id is None else spec.mask_id
         if self.rows < self.V or self.rows <= self.mask_id:
             raise UserError(
-                f"backbone.rows: {name} has {self.rows} tokens, the tokenizer {self.V}, and the mask is "
+                f"backbone.rows: {spec.name} has {self.rows} tokens, the tokenizer {self.V}, and the mask is "
                 f"{self.mask_id}; take the model's own tokenizer"
             )
-        self.table = nn.Embedding(self.rows, width)
+        self.table = nn.Embedding(self.rows, spec.width, dtype=dtype)
         never = None if context.shifted or self.mask_id >= self.V else self.mask_id
-        self.head = Head(self.rows, self.V, width, never)
+        self.head = Head(self.table, self.V, never)
 
     @property
     def embedding(self) -> Embedding:
@@ -64,12 +65,12 @@ class Embedding(nn.Module):
 
 
 class Head(nn.Module):
-    """Hidden states [..., D] to logits [..., V]; a bias that has no row is none."""
+    """Hidden states [..., D] to logits [..., V], by a weight and a bias of R rows."""
 
-    def __init__(self, rows: int, V: int, width: int, never: int | None) -> None:
+    def __init__(self, table: nn.Embedding, V: int, never: int | None) -> None:
         super().__init__()
         self.V, self.never = V, never
-        self.weight = nn.Parameter(torch.zeros(rows, width))
+        self.weight = nn.Parameter(torch.zeros_like(table.weight))
         self.bias: nn.Parameter | None = None
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -99,7 +100,8 @@ def rotation(positions: Tensor, per_position: Tensor, dtype: torch.dtype) -> tup
 
 
 def rotate(x: Tensor, by: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn the two halves of each head of x [B, L, H, D/H] by its position's angles."""
+    """Turn the two halves of each head of x [B, L, H, D/H], or of its first part, by its position's angles."""
     cos, sin = by
-    a, b = x.chunk(2, dim=-1)
-    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+    half = cos.shape[-1]
+    a, b = x[..., :half], x[..., half : 2 * half]
+    return torch.cat([a * cos - b * sin, b * cos + a * sin, x[..., 2 * half :]], dim=-1)

@@ -30,13 +30,39 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "bd3lm": {"model_type": "bd3lm", **HUB, "block_size": 8, "cross_attn": True, "var_min": True},
     "sedd": {"tokens": V, "graph": {"type": "absorb"}, "noise": {"type": "loglinear"}, "model": HYDRA},
 }
+CONFIGS |= {
+    "llada": {
+        **{"model_type": "llada", "d_model": 32, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "mlp_hidden_size": 40},
+        **{"vocab_size": V + 3, "embedding_size": V + 3, "mask_token_id": V + 1, "rope": True, "rope_theta": 5e5},
+        **{"block_type": "llama", "layer_norm_type": "rms", "activation_type": "silu", "weight_tying": False},
+        **{"max_sequence_length": 32, "rms_norm_eps": 1e-5, "torch_dtype": "bfloat16"},
+    },
+    "dream": {
+        **{"model_type": "Dream", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
+        **{"num_key_value_heads": 2, "intermediate_size": 40, "vocab_size": V + 3, "mask_token_id": V + 1},
+        **{"max_position_embeddings": 32, "rope_theta": 1e6, "rms_norm_eps": 1e-6},
+    },
+    "llada2": {
+        **{"model_type": "llada2_moe", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
+        **{"num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 40, "vocab_size": V + 3},
+        **{"num_experts": 8, "num_experts_per_tok": 2, "n_group": 4, "topk_group": 2, "num_shared_experts": 1},
+        **{"moe_intermediate_size": 24, "first_k_dense_replace": 1, "use_bias": False, "partial_rotary_factor": 0.5},
+        **{"routed_scaling_factor": 2.5, "max_position_embeddings": 32, "rope_theta": 6e5, "rms_norm_eps": 1e-6},
+        **{"mask_token_id": V + 1},
+    },
+}
 # What the network of each is, in the zoo's words.
 NETWORKS: dict[str, dict[str, Any]] = {
     "mdlm": {"use": "ddit", "form": "mdlm"},
     "bd3lm": {"use": "ddit", "form": "bd3lm", "clipped": True},
     "sedd": {"use": "ddit", "form": "sedd", "time_conditioning": True},
+    "llada": {"use": "llama", "form": "llada"},
+    "dream": {"use": "llama", "form": "dream", "qkv_bias": True},
+    "llada2": {"use": "llada2", "experts": 8, "chosen": 2, "groups": 4, "chosen_groups": 2, "expert_inner": 24},
 }
-_SIZES = {"layers": 2, "heads": 2, "width": 32, "condition": 16}
+_DDIT = {"layers": 2, "heads": 2, "width": 32, "condition": 16}
+_LLAMA = {"layers": 2, "heads": 4, "kv_heads": 2, "width": 32, "inner": 40, "rows": V + 3}
+_SIZES = {"ddit": _DDIT, "llama": _LLAMA, "llada2": {**_LLAMA, "head_width": 16}}
 
 
 def tokenizer(folder: Path) -> None:
@@ -52,9 +78,11 @@ def tokenizer(folder: Path) -> None:
 
 def weights_of(form: str, **more: Any) -> dict[str, torch.Tensor]:
     """Return the weights of a small model by their published names, constants among them."""
-    spec = Zoo.load().spec("backbone", {**_SIZES, **NETWORKS[form], **more})
+    table = NETWORKS[form]
+    spec = Zoo.load().spec("backbone", {**_SIZES[table["use"]], **table, **more})
     own, constants = spec.published(spec.build(Context(vocabulary_size=V, length=32)))
-    return {name: fill(name, weight.shape).float() for name, weight in own.items()} | constants
+    dtype = torch.bfloat16 if CONFIGS[form].get("torch_dtype") else torch.float32
+    return {name: fill(name, weight.shape).to(dtype) for name, weight in own.items()} | constants
 
 
 def small(form: str, folder: Path, shards: int = 1) -> dict[str, torch.Tensor]:

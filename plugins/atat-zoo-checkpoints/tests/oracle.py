@@ -16,13 +16,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from filled import BLOCK, DDIT, LENGTH, SIGMA, filled, some, text
+from filled import BLOCK, DDIT, FULL, LENGTH, LLADA2, LLAMA, SIGMA, filled, listed, some, text
 
 WHERE = {
     "mdlm": "github.com/kuleshov-group/mdlm",
     "bd3lms": "github.com/kuleshov-group/bd3lms",
     "duo": "github.com/s-sahoo/duo",
     "sedd": "github.com/louaaron/Score-Entropy-Discrete-Diffusion",
+    # It has copies of the code that the authors of LLaDA, Dream and LLaDA 2 publish beside their weights.
+    "dllm": "github.com/ZHZisZZ/dllm",
 }
 
 
@@ -108,6 +110,83 @@ def recorded(root: Path) -> dict[str, list[float]]:
     return found
 
 
+def angles(config: Any, device: Any = None, **_: Any) -> Any:
+    """Return what transformers 4 calls the default of the rotary angles, which version 5 has no longer."""
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    turned = int(size * getattr(config, "partial_rotary_factor", 1.0))
+    return 1.0 / config.rope_theta ** (torch.arange(0, turned, 2).float() / turned), 1.0
+
+
+def classes(root: Path) -> dict[str, Any]:
+    """Return the classes of LLaDA, Dream and LLaDA 2."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    ROPE_INIT_FUNCTIONS["default"] = angles
+    of: dict[str, Any] = {}
+    for name, files in {
+        "llada": ("configuration_llada", "modeling_llada"),
+        "dream": ("configuration_dream", "generation_utils", "modeling_dream"),
+        "llada21": ("configuration_llada21_moe", "modeling_llada21_moe"),
+    }.items():
+        for file in files:
+            module = load(root / "dllm", f"dllm/pipelines/{name}/models/{file}.py", f"_{name}")
+            of |= {key: getattr(module, key) for key in vars(module) if key.startswith(("LLaDA", "Dream", "create"))}
+    return of
+
+
+def keys(of: dict[str, Any], mdlm: Any) -> dict[str, Any]:
+    """Return the weights of the published sizes: how many there are, and a hash of their names and shapes."""
+    config = {name: {key: value for key, value in each.items() if key != "model_type"} for name, each in FULL.items()}
+    small = FULL["mdlm"]
+    size = {"width": small["hidden_dim"], "condition": small["cond_dim"], "layers": 12, "heads": 12}
+    with torch.device("meta"):
+        dit = mdlm.DIT(settings(size, 1024), small["vocab_size"]).state_dict()
+        llada = of["create_model_config_from_pretrained_config"](
+            of["LLaDAConfig"](**config["llada"], init_device="meta")
+        )
+        found = {
+            "mdlm": {f"backbone.{name}": weight for name, weight in dit.items()},
+            "llada": {
+                f"model.{name}": w for name, w in of["LLaDAModel"](llada, init_params=False).state_dict().items()
+            },
+            "dream": of["DreamModel"](of["DreamConfig"](**config["dream"])).state_dict(),
+            "llada2": of["LLaDA2MoeModelLM"](of["LLaDA2MoeConfig"](**config["llada2"])).state_dict(),
+        }
+    return {name: listed(weights) for name, weights in found.items()}
+
+
+def recorded_llamas(of: dict[str, Any]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for shape, size in LLAMA.items():
+        rows, length, ids = size["rows"], LENGTH[shape], text(shape, size["rows"])
+        usual = {"num_hidden_layers": size["layers"], "hidden_size": size["width"], "vocab_size": rows}
+        usual |= {"num_attention_heads": size["heads"], "num_key_value_heads": size["kv_heads"]}
+        usual |= {"intermediate_size": size["inner"], "rope_theta": size["theta"], "pad_token_id": 0}
+        off = dict.fromkeys(("attention_dropout", "residual_dropout", "embedding_dropout", "output_dropout"), 0.0)
+        own = {"n_layers": size["layers"], "d_model": size["width"], "n_heads": size["heads"], "vocab_size": rows}
+        own |= {"n_kv_heads": size["kv_heads"], "mlp_hidden_size": size["inner"], "rope_theta": size["theta"]}
+        own |= {"embedding_size": rows, "block_type": "llama", "layer_norm_type": "rms", "activation_type": "silu"}
+        own |= {"rope": True, "weight_tying": False, "max_sequence_length": length, "init_device": "cpu"}
+        config = of["LLaDAConfig"](**own, **off)
+        llada = of["LLaDAModel"](of["create_model_config_from_pretrained_config"](config), init_params=False)
+        found[f"llada, {shape}"] = some(filled(llada, "model.")(ids).logits)
+        dream = filled(of["DreamModel"](of["DreamConfig"](**usual)))
+        logits = dream(ids).logits
+        # As its own sampler reads them.
+        found[f"dream, {shape}"] = some(torch.cat([logits[:, :1], logits[:, :-1]], 1))
+        experts = LLADA2[shape]
+        mixed = {"head_dim": experts["head_width"], "num_experts": experts["experts"], "use_bias": False}
+        mixed |= {"num_experts_per_tok": experts["chosen"], "n_group": experts["groups"], "num_shared_experts": 1}
+        mixed |= {"topk_group": experts["chosen_groups"], "moe_intermediate_size": experts["expert_inner"]}
+        mixed |= {"first_k_dense_replace": 1, "partial_rotary_factor": 0.5}
+        llada2 = filled(of["LLaDA2MoeModelLM"](of["LLaDA2MoeConfig"](**usual, **off, **mixed)))
+        block = torch.arange(length) // BLOCK
+        seen = (block[:, None] >= block)[None, None].expand(2, 1, length, length)
+        position = torch.arange(length).expand(2, length)
+        found[f"llada2, {shape}"] = some(llada2(ids, attention_mask=seen, position_ids=position).logits)
+    return found
+
+
 def main() -> None:
     root = Path(sys.argv[1])
     stub()
@@ -117,8 +196,10 @@ def main() -> None:
         commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
         commits[name] = f"{address}@{commit}"
     with torch.no_grad():
-        logits = recorded(root)
-    record = {"script": "tests/oracle.py", "torch": torch.__version__, "code": commits, "logits": logits}
+        of = classes(root)
+        logits = recorded(root) | recorded_llamas(of)
+        full = keys(of, load(root / "mdlm", "models/dit.py"))
+    record = {"script": "tests/oracle.py", "torch": torch.__version__, "code": commits, "keys": full, "logits": logits}
     lines = json.dumps(record, indent=1)
     for numbers in logits.values():  # each on a line
         lines = lines.replace(json.dumps(numbers, indent=1).replace("\n", "\n  "), json.dumps(numbers))

@@ -47,6 +47,37 @@ def test_a_model_is_measured_writes_and_is_given_back(form, tmp_path):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+def test_dream_s_logits_are_those_of_the_position_before(tmp_path):
+    small("dream", tmp_path / "model")
+    network = import_model(str(tmp_path / "model"), tmp_path / "run").module.backbone
+    tokens = torch.tensor([[5, V, 7, V]])
+    shifted, network.shift = network(tokens), False
+    plain = network(tokens)
+    assert torch.equal(shifted[:, 1:], plain[:, :-1])
+    assert torch.equal(shifted[:, 0], plain[:, 0])
+    asked = ["objective.use=block", "objective.size=8", "sampler.use=semi_autoregressive"]
+    with pytest.raises(UserError, match=r"backbone\.shift: objective 'block' does not denoise a text as a whole"):
+        import_model(str(tmp_path / "model"), tmp_path / "other", asked)
+
+
+@pytest.mark.parametrize(
+    ("form", "changes", "message"),
+    [
+        ("llada", {"block_type": "sequential"}, "block_type = 'sequential' in its config.json .* which has 'llama'"),
+        ("llada", {"scale_logits": True}, "scale_logits = True"),
+        ("dream", {"rope_scaling": {"type": "yarn"}}, "rope_scaling = "),
+        ("dream", {"tie_word_embeddings": True}, "tie_word_embeddings = True"),
+        ("llada2", {"n_group": 8}, "experts = 8 do not divide into groups = 8"),
+        ("llada2", {"num_attention_heads": "x"}, "settings of another form"),
+    ],
+)
+def test_a_network_that_is_another_function_is_refused(form, changes, message, tmp_path):
+    small(form, tmp_path / "model")
+    broken(tmp_path / "model", lambda weights, config: config.update(changes))
+    with pytest.raises(UserError, match=message):
+        import_model(str(tmp_path / "model"), tmp_path / "run")
+
+
 def test_sedd_s_own_bound_is_that_of_its_scores(tmp_path):
     small("sedd", tmp_path / "model")
     module = import_model(str(tmp_path / "model"), tmp_path / "run").module

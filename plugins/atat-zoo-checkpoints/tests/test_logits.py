@@ -8,14 +8,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 from atat_zoo_checkpoints.ddit import PREFIX
-from filled import BLOCK, DDIT, LENGTH, SIGMA, fill, some, text
+from atat_zoo_checkpoints.ddit_forms import of_hub
+from atat_zoo_checkpoints.ddit_module import DDiTModule
+from atat_zoo_checkpoints.llama_forms import READ
+from atat_zoo_checkpoints.llama_module import LlamaModule
+from filled import BLOCK, DDIT, FULL, LENGTH, LLADA2, LLAMA, SIGMA, fill, listed, some, text
 
 from atat_zoo import Zoo
 from atat_zoo.diffusion.attention import visible
 from atat_zoo.objectives.causal_module import two_streams
 from atat_zoo.registry import Context
 
-LOGITS = json.loads(Path(__file__).with_name("logits.json").read_text())["logits"]
+RECORD = json.loads(Path(__file__).with_name("logits.json").read_text())
+LOGITS = RECORD["logits"]
 
 
 def network(use, size, V, prefix="", **more):
@@ -35,6 +40,22 @@ def holds(found, name):
 def all_logits(module, hidden):
     """Return the logits of all rows of the published table."""
     return F.linear(hidden, module.head.weight, module.head.bias)
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_the_published_sizes_have_the_published_weights(name):
+    """On the meta device, where they take no memory."""
+    config, model = FULL[name], "a model"
+    if name == "mdlm":
+        shape = of_hub({**config, "model_length": 1024, "time_conditioning": False}, model)
+        table = {"use": "ddit", "condition": shape.condition, "rows": shape.rows, "form": "mdlm"}
+    else:
+        table, *_ = READ[config["model_type"]](config, model)
+    spec = Zoo.load().spec("backbone", table)
+    kind = DDiTModule if name == "mdlm" else LlamaModule
+    with torch.device("meta"):
+        own, constants = spec.published(kind(spec, Context(vocabulary_size=1000, length=16)))
+    assert listed(own | constants) == RECORD["keys"][name]
 
 
 @pytest.mark.parametrize("shape", DDIT)
@@ -59,3 +80,16 @@ def test_ddit(name, shape):
         found = found - torch.expm1(sigma).log()[:, None, None] - math.log(rows - 1)
         found = found.scatter(-1, ids[..., None], 0.0)
     holds(found, f"{name}, {shape}")
+
+
+@pytest.mark.parametrize("shape", LLAMA)
+@pytest.mark.parametrize("name", ["llada", "dream", "llada2"])
+@torch.no_grad()
+def test_llama(name, shape):
+    size, length = (LLADA2 if name == "llada2" else LLAMA)[shape], LENGTH[shape]
+    rows, block = size["rows"], torch.arange(length) // BLOCK
+    more = {"llada": {}, "dream": {"qkv_bias": True, "shift": True, "eps": 1e-6}, "llada2": {}}[name]
+    more |= {"form": name, "prefix": "model." if name == "llada" else ""}
+    module = network("llada2" if name == "llada2" else "llama", size, rows - 1, **more)
+    found = module(text(shape, rows), attention=block[:, None] >= block if name == "llada2" else None)
+    holds(all_logits(module, found), f"{name}, {shape}")
