@@ -296,6 +296,22 @@ def _evaluated(root):
 
 # What some need beside their file: a function that prepares the folder, variables, the bytes that a file may have. What
 # writes text has a model that was never trained, unless it is said here.
+def _published(root):
+    (root / "model").mkdir()
+    (root / "model" / "config.json").write_text('{"model_type": "unheard_of"}')
+
+
+class _Code:
+    def __reduce__(self):
+        return print, ("this runs",)
+
+
+def _code(root):
+    import torch
+
+    torch.save({"state_dict": {}, "hyper_parameters": _Code()}, root / "last.ckpt")
+
+
 PREPARE: dict[str, Callable[[Path], object]] = {
     "A plugin that is broken": _broken_plugin,
     "A file that is the base of too many others": _chain,
@@ -344,8 +360,14 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "A form that is not complete": lambda root: _rated(root, drop=5),
     "Ratings of another form": _rated,
     "Runs measured on different text in one table": _evaluated,
+    "A published model that no backbone reads": _published,
+    "A checkpoint with code": _code,
 }
-ENV = {"A plugin that is broken": {"PYTHONPATH": "plugins"}, "Ranks that do not divide the lanes": {"WORLD_SIZE": "3"}}
+ENV = {
+    "A published model that no backbone reads": {"ATAT_ZOO_PLUGINS": ""},
+    "A plugin that is broken": {"PYTHONPATH": "plugins"},
+    "Ranks that do not divide the lanes": {"WORLD_SIZE": "3"},
+}
 # How a full disk looks to a writer.
 FILE_LIMIT = {"A full disk during a save": 160000, "A full disk during a trace": 4000}
 

@@ -94,8 +94,8 @@ def _reader(published: Published, said: dict[str, Any]) -> Any:
         raise UserError(f"{what} is read by several backbones; choose one by backbone.use=, of {names}")
     names = ", ".join(cls.name for cls in able) or "none is installed"
     raise UserError(
-        f"no backbone reads {what} of itself (those that read models: {names}); install a package whose backbone does, "
-        "or choose one by backbone.use="
+        f"no backbone reads {what} of itself (those that read models: {names}); install a package that does, as "
+        "atat-zoo-checkpoints or atat-zoo-transformers, or name a backbone by backbone.use="
     )
 
 

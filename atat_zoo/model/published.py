@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 CHECKPOINTS = (".ckpt",)
+_NAME = "name a model of the hub, a folder with config.json and safetensors, or a checkpoint of Lightning, *.ckpt"
 
 
 class Published:
@@ -43,6 +44,8 @@ class Published:
         if self._path.is_dir():
             path = self._path / name
             return path if path.is_file() else None
+        if self._path.exists():
+            raise UserError(f"{self.model} is no folder; {_NAME}")
         return fetched(self.model, name, self.revision)
 
     @cached_property
@@ -57,10 +60,7 @@ class Published:
             return settings
         path = self.file(CONFIG)
         if path is None:
-            raise UserError(
-                f"{self.model} has no {CONFIG}; name a model of the hub, a folder with config.json and safetensors, "
-                "or a checkpoint of Lightning, *.ckpt"
-            )
+            raise UserError(f"{self.model} has no {CONFIG}; {_NAME}")
         return _json(path)
 
     @cached_property
