@@ -301,11 +301,6 @@ def _published(root):
     (root / "model" / "config.json").write_text('{"model_type": "unheard_of"}')
 
 
-class _Code:
-    def __reduce__(self):
-        return print, ("this runs",)
-
-
 def _code(root):
     import torch
 

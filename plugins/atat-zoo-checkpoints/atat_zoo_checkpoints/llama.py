@@ -84,7 +84,6 @@ class LlamaBackbone(Backbone):
     name = "llama"
     summary = "a Llama that attends both ways, for the published weights of LLaDA and Dream"
     refs = ("arXiv:2502.09992", "arXiv:2508.15487", "arXiv:2302.13971", "arXiv:2305.13245")
-    adjustable = ()
 
     layers: int = param(32, help="layers", ge=1, le=10_000)
     width: int = param(4096, help="D, the width", ge=2)
