@@ -115,6 +115,16 @@ class DDiTBackbone(Backbone):
         prefix = PREFIX[self.form]
         return published_weights(module, prefix), {f"{prefix}rotary_emb.inv_freq": module.rates}
 
+    def published_config(self, module: Any, experiment: Experiment) -> dict[str, Any]:
+        """Return the config.json with which `atat import` reads a network's published weights.
+
+        Raises:
+            UserError: when no config.json was ever published of such a network.
+        """
+        from atat_zoo_checkpoints.ddit_forms import config_of
+
+        return config_of(self, module.rows, experiment)
+
     @classmethod
     def reads(cls, config: dict[str, Any]) -> bool:
         """Return whether a config.json, or the settings of a checkpoint, is one of this network."""

@@ -14,9 +14,15 @@ from atat_zoo.errors import UserError, clip
 from atat_zoo_checkpoints.text import Text, text_of
 
 if TYPE_CHECKING:
+    from atat_zoo.experiment import Experiment
     from atat_zoo.model.published import Published
 
 _SETTINGS = "settings"
+# The keys of the hub's config.json, by the names in `Shape`.
+_HUB = {"layers": "n_blocks", "width": "hidden_dim", "heads": "n_heads", "condition": "cond_dim", "rows": "vocab_size"}
+_HUB |= {"length": "model_length"}
+# Those of a [model] table of Hydra.
+_HYDRA = {"layers": "n_blocks", "width": "hidden_size", "heads": "n_heads", "condition": "cond_dim", "length": "length"}
 _NO_MASK = "diffuses to random tokens and has no mask, so it is no masked diffusion model; name another"
 
 
@@ -46,7 +52,7 @@ def form_of(config: dict[str, Any]) -> str | None:
     """Return the form of published settings, or None if they are not of this network."""
     kind = str(config.get("model_type", "")).lower()
     if kind in ("mdlm", "bd3lm", "duo"):
-        return kind
+        return "setdlm" if "backbone_config" in config else kind
     inner = config.get("config", config)
     of_network = inner.get("model") if isinstance(inner, dict) else None
     if isinstance(of_network, dict) and of_network.get("type") == "ddit":
@@ -59,6 +65,11 @@ def table_of(published: Published, said: dict[str, Any]) -> dict[str, Any]:
     form, config = form_of(published.config), published.config
     if form == "duo":
         raise UserError(f"{published.model} {_NO_MASK}")
+    if form == "setdlm":
+        raise UserError(
+            f"{published.model} is of the code of SetDLM, whose network reads masks beside the tokens that are there, "
+            "along an order, and no objective of the zoo does so; name another model"
+        )
     read = {"mdlm": of_hub, "bd3lm": of_hub, "sedd": _of_sedd, _SETTINGS: _of_training}
     if form is None:
         raise UserError(f"{published.model} has no settings of a ddit; leave backbone.use out")
@@ -121,18 +132,12 @@ def of_hub(config: dict[str, Any], model: str) -> Shape:
     blocks = config["model_type"] == "bd3lm"
     if config.get("causal") or not config.get("adaln", True):
         raise UserError(f"{model}: a causal bd3lm is not read here, or one without adaln; name another model")
-    length = int(config["model_length"])
     size = int(config["block_size"]) if blocks and config.get("cross_attn", True) else 0
     return Shape(
         form=config["model_type"],
         objective="block" if size else "mdlm",
-        layers=int(config["n_blocks"]),
-        width=int(config["hidden_dim"]),
-        heads=int(config["n_heads"]),
-        condition=int(config["cond_dim"]),
-        rows=int(config["vocab_size"]),
-        length=length,
-        time_conditioning=bool(config["time_conditioning"]),
+        **dict[str, Any]((name, int(config[key])) for name, key in _HUB.items()),
+        time_conditioning=bool(config.get("time_conditioning")),
         tokenizer=_by_rows(int(config["vocab_size"])),
         block=size,
         clipped=blocks and bool(config.get("var_min", True)),
@@ -198,9 +203,31 @@ def _of_training(settings: dict[str, Any], model: str) -> Shape:
 
 def _of_network(network: dict[str, Any], **known: Any) -> Shape:
     """Return a shape with the sizes in a [model] table of Hydra."""
-    known = {"condition": int(network["cond_dim"]), "length": int(network["length"])} | known
-    sizes: dict[str, Any] = {"layers": "n_blocks", "width": "hidden_size", "heads": "n_heads"}
-    return Shape(**known | {key: int(network[name]) for key, name in sizes.items()})
+    return Shape(**{name: int(network[key]) for name, key in _HYDRA.items()} | known)
+
+
+def config_of(spec: Any, rows: int, experiment: Experiment) -> dict[str, Any]:
+    """Return the config.json of a network of so many rows, as it was published of the models of its form.
+
+    Raises:
+        UserError: when there was none.
+    """
+    objective = experiment.parts["objective"]
+    own = {"layers": spec.layers, "width": spec.width, "heads": spec.heads, "condition": spec.condition}
+    own |= {"rows": rows, "length": spec.max_length}
+    if not spec.condition or (spec.form == "sedd") != (objective.name == "sedd") or objective.name == "d3pm":
+        raise UserError(
+            f"backbone.form: no config.json was published of a {spec.form} for objective {objective.name!r}; what can "
+            "be had is the run's own model folder"
+        )
+    if spec.form == "sedd":
+        network = {key: own[name] for name, key in _HYDRA.items()}
+        network |= {"type": "ddit", "scale_by_sigma": True}
+        return {"tokens": rows - 1, "graph": {"type": "absorb"}, "noise": {"type": "loglinear"}, "model": network}
+    config = {"model_type": spec.form, **{key: own[name] for name, key in _HUB.items()}}
+    config["time_conditioning"] = spec.time_conditioning
+    blocks = {"cross_attn": objective.masks_attention, "block_size": getattr(objective, "size", spec.max_length)}
+    return config | ({**blocks, "var_min": spec.clipped, "adaln": True} if spec.form == "bd3lm" else {})
 
 
 def _by_rows(rows: int) -> str | None:

@@ -178,6 +178,12 @@ class LlamaBackbone(Backbone):
 
         return published_weights(module, FORMS[self.form]), {}
 
+    def published_config(self, module: Any, experiment: Experiment) -> dict[str, Any]:
+        """Return the config.json with which `atat import` reads a network's published weights."""
+        from atat_zoo_checkpoints.llama_forms import config_of
+
+        return config_of(self, module, next(kind for kind in self.kinds if kind.lower().startswith(self.form)))
+
     @classmethod
     def reads(cls, config: dict[str, Any]) -> bool:
         """Return whether a config.json is of a model that it knows."""

