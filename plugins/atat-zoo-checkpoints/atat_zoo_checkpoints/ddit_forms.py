@@ -193,12 +193,18 @@ def _of_training(settings: dict[str, Any], model: str) -> Shape:
         time_conditioning=timed and not causal,
         tokenizer=data.get("tokenizer_name_or_path"),
         by_document=data.get("wrap") is False,
-        block=int(config["block_size"]) if blocks else 0,
+        block=_block(config) if blocks else 0,
         steps=int(algorithm.get("T") or 0) if objective == "d3pm" else 0,
         clipped=bool(algorithm.get("var_min")),
         eps=float(noise.get("eps") or 1e-3),
         condition=0 if causal else int(config["model"]["cond_dim"]),
     )
+
+
+def _block(config: dict[str, Any]) -> int:
+    """Return the size of a block, which is by default a reference to the length."""
+    size = config["block_size"]
+    return int(config["model"]["length"] if str(size).startswith("${") else size)
 
 
 def _of_network(network: dict[str, Any], **known: Any) -> Shape:

@@ -24,6 +24,7 @@ def model(request, tmp_path_factory):
     return str(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", Zoo.load().names("objective"))
 def test_every_objective_has_a_loss_and_writes(objective, model, tmp_path):
     asked = [f"objective.use={objective}", "data.length=16", "backbone.dtype=float32", *OBJECTIVES.get(objective, [])]
@@ -40,6 +41,7 @@ def test_every_objective_has_a_loss_and_writes(objective, model, tmp_path):
     assert all(weight.grad.isfinite().all() for weight in module.backbone.blocks.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", [name for name in Zoo.load().names("sampler") if name != "combination"])
 def test_every_sampler_writes(sampler, model, tmp_path):
     run = import_model(model, tmp_path / "run", ["data.length=16", *NEEDS.get(sampler, [])])
