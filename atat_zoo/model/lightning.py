@@ -13,8 +13,21 @@ from atat_zoo.errors import UserError, clip
 
 # Settings are stored as objects of these; nothing of them is imported, and an `_Inert` takes the place of each.
 _PACKAGES = frozenset(
-    "collections copyreg dataloader lightning lightning_fabric numpy omegaconf pathlib pytorch_lightning tokenizers "
-    "torchmetrics transformers typing".split()
+    [
+        "collections",
+        "copyreg",
+        "dataloader",
+        "lightning",
+        "lightning_fabric",
+        "numpy",
+        "omegaconf",
+        "pathlib",
+        "pytorch_lightning",
+        "tokenizers",
+        "torchmetrics",
+        "transformers",
+        "typing",
+    ]
 )
 _TYPES = frozenset(f"builtins.{name}" for name in ("bool", "dict", "float", "int", "list", "object", "str", "tuple"))
 
