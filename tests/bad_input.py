@@ -308,6 +308,17 @@ def _evaluated(root):
 
 # What some need beside their file: a function that prepares the folder, variables, the bytes that a file may have. What
 # writes text has a model that was never trained, unless it is said here.
+def _published(root):
+    (root / "model").mkdir()
+    (root / "model" / "config.json").write_text('{"model_type": "unheard_of"}')
+
+
+def _code(root):
+    import torch
+
+    torch.save({"state_dict": {}, "hyper_parameters": _Code()}, root / "last.ckpt")
+
+
 PREPARE: dict[str, Callable[[Path], object]] = {
     "A plugin that is broken": _broken_plugin,
     "A file that is the base of too many others": _chain,
@@ -366,8 +377,11 @@ PREPARE: dict[str, Callable[[Path], object]] = {
     "A form that is not complete": lambda root: _rated(root, drop=5),
     "Ratings of another form": _rated,
     "Runs measured on different text in one table": _evaluated,
+    "A published model that no backbone reads": _published,
+    "A checkpoint with code": _code,
 }
 ENV = {
+    "A published model that no backbone reads": {"ATAT_ZOO_PLUGINS": ""},
     "A plugin that is broken": {"PYTHONPATH": "plugins"},
     "A push without a token": {"HF_TOKEN": "", "HF_HOME": "."},
     "Ranks that do not divide the lanes": {"WORLD_SIZE": "3"},

@@ -75,6 +75,13 @@ class Backbone(Protocol):
     Hugging Face hub read them: config.json, safetensors in files of at most that size, as "5GB", of torch's name of a
     dtype or its own if None, and the tokenizer. Then it has `no_export_because(experiment)`, too, which says in a
     clause why an experiment's network cannot be written so, or returns None, and imports no torch.
+
+    One for which `atat import` makes runs of models that others have published, `atat_zoo.model.published.Published`,
+    has three more methods. Two are of its class: `reads(config)`, whether it knows a model by the content of its
+    config.json, or by the settings in a checkpoint; and `import_table(published, said)`, the tables of the model's
+    experiment (backbone, tokenizer, objective, noise, data), where `said` has those that the user has given, which come
+    after it. `imported(module, published)` gives the `ObjectiveModule` of that experiment the model's weights, and
+    returns the backbone of the run. They raise `UserError` where something does not fit.
     """
 
     name: str

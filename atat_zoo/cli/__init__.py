@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "watch": ("report", "watch", "Show a run while it trains: a live page, or text."),
     "train": ("train", "train", "Train an experiment, or resume a run."),
     "study": ("study", "study", "Train arms with several seeds, and compare them."),
+    "import": ("importing", "import_", "Make a run of a published model."),
     "eval": ("evaluate", "evaluate", "Evaluate a run on held-out text."),
     "compare": ("compare", "compare", "Compare runs on the same text and masks."),
     "audit": ("audit", "audit", "Price models on one text, beside what is published."),

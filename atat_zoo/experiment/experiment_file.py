@@ -121,10 +121,16 @@ def _name(path: Path) -> str:
     return path.stem
 
 
-def from_overrides(table: Table, overrides: Iterable[str], where: str) -> Experiment:
-    """Validate a table, as `Experiment.to_table` writes it, after `key.path=value` overrides."""
-    origins: Origins = {}
+def from_overrides(table: Table, overrides: Iterable[str], where: str, *, drop_unused: bool = False) -> Experiment:
+    """Validate a table, as `Experiment.to_table` writes it, after `key.path=value` overrides.
+
+    With `drop_unused` an override that names another objective takes the tables away that this one does not use.
+    """
+    origins: Origins = dict.fromkeys(_paths(table), where) if drop_unused else {}
+    in_table = dict(origins)
     _override(table, origins, overrides)
+    if drop_unused:
+        _drop_unused(table, origins, in_table, where, Zoo.load())
     return from_table(table, origins, where)
 
 
@@ -315,8 +321,12 @@ def _merge(base: Table, over: Table, defaults: Mapping[str, str], drop: bool = T
         base[key] = merged
 
 
-def _override(table: Table, origins: Origins, overrides: Iterable[str], named: str = "on the command line") -> None:
+def overrides_as_table(
+    overrides: Iterable[str], origins: Origins | None = None, named: str = "on the command line"
+) -> Table:
+    """Return `key.path=value` strings as one table, and note in `origins` which of them sets what."""
     over: Table = {}
+    origins = {} if origins is None else origins
     for text in overrides:
         where = f"{clip(repr(text))} {named}"
         key, equals, raw = text.partition("=")
@@ -342,7 +352,11 @@ def _override(table: Table, origins: Origins, overrides: Iterable[str], named: s
         # Merge the overrides first, so that a `use` among them drops none of them, in any order.
         _merge(over, nested, {}, drop=False)
         origins |= dict.fromkeys(_paths(nested), where)
-    _merge(table, over, TABLES)
+    return over
+
+
+def _override(table: Table, origins: Origins, overrides: Iterable[str], named: str = "on the command line") -> None:
+    _merge(table, overrides_as_table(overrides, origins, named), TABLES)
 
 
 def _drop_unused(table: Table, origins: Origins, in_files: Origins, where: str, zoo: Zoo) -> None:

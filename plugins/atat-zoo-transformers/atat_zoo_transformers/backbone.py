@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Literal, cast
 
+import attrs
+
 from atat_zoo.errors import Problem
-from atat_zoo.registry import component, param
+from atat_zoo.registry import Zoo, component, param
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,8 +17,11 @@ if TYPE_CHECKING:
     from torch import nn
 
     from atat_zoo.experiment import Experiment
+    from atat_zoo.model.published import Published
     from atat_zoo.registry import Context
     from atat_zoo.tokenizers import TokenizerModel
+
+_LENGTH = 512  # of an imported run's sequences, or fewer, if the model reads no more
 
 
 @component
@@ -178,3 +183,34 @@ class TransformersBackbone:
         from atat_zoo_transformers.module import built
 
         return built(self, context)
+
+    @classmethod
+    def reads(cls, config: dict[str, Any]) -> bool:
+        """Return whether the library has code for a model; one with code of its own must be asked for by name."""
+        from atat_zoo_transformers.source import is_foreign
+
+        return "model_type" in config and not is_foreign(config)
+
+    @classmethod
+    def import_table(cls, published: Published, said: dict[str, Any]) -> dict[str, Any]:
+        """Return the tables of a model's experiment; see `Backbone`."""
+        from atat_zoo_transformers.source import config_of, longest_of
+
+        model, revision = published.model, published.revision
+        # RoBERTa's 514 positions are for 512 tokens.
+        longest = 1 << ((longest_of(config_of(model, revision)) or _LENGTH).bit_length() - 1)
+        of = {"use": cls.name, "model": model} | ({"revision": revision} if revision else {})
+        # The revision is of this model, and not of another whose tokenizer it takes.
+        own = said.get("tokenizer", {})
+        text = {"use": "transformers"} if "model" in own else of
+        table = {"backbone": of, "tokenizer": text, "data": {"length": min(longest, _LENGTH)}}
+        tokenizer = Zoo.load().spec("tokenizer", own if "use" in own else text | own).train(lambda: iter(()))
+        mask = Zoo.load().spec("backbone", of | said.get("backbone", {})).mask_id
+        ends = (tokenizer.bos, tokenizer.eos)
+        if None not in ends and mask not in ends:
+            table["data"]["special"] = "sequence"
+        return table
+
+    def imported(self, module: Any, published: Published) -> TransformersBackbone:
+        """Return the backbone of a run, whose weights, read when it was built, are its own from now on."""
+        return attrs.evolve(self, pretrained=False)

@@ -6,8 +6,6 @@ import shutil
 import pytest
 import torch
 import transformers
-from atat_zoo_transformers.__main__ import main
-from atat_zoo_transformers.convert import import_model
 from click.testing import CliRunner
 from models import ARCHITECTURES, CAUSAL, small
 
@@ -19,6 +17,7 @@ from atat_zoo.export.writing import export_run
 from atat_zoo.measure.likelihood import evaluate_run
 from atat_zoo.measure.policy import policy_of_run
 from atat_zoo.measure.text import text_of
+from atat_zoo.model.importing import import_model
 from atat_zoo.testing import check_judge
 from atat_zoo.training.gradients import linear_weights
 
@@ -184,10 +183,9 @@ def test_a_model_without_a_language_model_s_head_is_refused(tmp_path):
 def test_the_command_line_goes_both_ways(tmp_path):
     small("bert", tmp_path / "model")
     run, out = str(tmp_path / "run"), str(tmp_path / "out")
-    asked = [(main, ["import", str(tmp_path / "model"), run, "data.length=16"])]
-    asked.append((atat, ["export", run, out, "--dtype", "bfloat16"]))
-    for command, words in asked:
-        done = CliRunner().invoke(command, words)
+    asked = ["import", str(tmp_path / "model"), run, "data.length=16"]
+    for words in (asked, ["export", run, out, "--dtype", "bfloat16"]):
+        done = CliRunner().invoke(atat, words)
         assert done.exit_code == 0, done.output
     assert "AutoModelForMaskedLM.from_pretrained(" in (tmp_path / "out" / "README.md").read_text()
     assert transformers.AutoModelForMaskedLM.from_pretrained(out).dtype == torch.bfloat16

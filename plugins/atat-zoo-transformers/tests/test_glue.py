@@ -1,10 +1,10 @@
 """GLUE by the zoo's own task: an imported model is fine-tuned as a native network is, all nine tasks."""
 
 import pytest
-from atat_zoo_transformers.convert import import_model
 from models import small
 
 from atat_zoo import Model
+from atat_zoo.model.importing import import_model
 from atat_zoo.tasks.glue import MAJORITY, GlueTask
 from atat_zoo.tasks.glue_files import PROBLEMS
 from atat_zoo.testing.glue import write

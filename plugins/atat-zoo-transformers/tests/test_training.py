@@ -10,7 +10,6 @@ import pytest
 import torch
 import transformers
 from atat_zoo_transformers.backbone import TransformersBackbone
-from atat_zoo_transformers.convert import export_run, import_model
 from atat_zoo_transformers.source import TRUST
 from models import ARCHITECTURES, lines, small, word_pieces
 
@@ -18,6 +17,8 @@ from atat_zoo import Model
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.measure.likelihood import evaluate_run
+from atat_zoo.export.writing import export_run
+from atat_zoo.model.importing import import_model
 from atat_zoo.registry import Context
 from atat_zoo.run import RunFolder
 from atat_zoo.training import resume, train
@@ -178,7 +179,7 @@ def foreign(tmp_path, request, monkeypatch):
 def test_code_of_others_runs_only_if_both_agree(foreign, asked, environment, message, monkeypatch, tmp_path):
     monkeypatch.setenv(TRUST, environment)
     with pytest.raises(UserError, match=message):
-        import_model(str(foreign), tmp_path / "run", [*asked, "data.length=32"])
+        import_model(str(foreign), tmp_path / "run", ["backbone.use=transformers", *asked, "data.length=32"])
     assert not list(tmp_path.rglob("ran"))
 
 
@@ -197,7 +198,9 @@ def test_a_model_with_its_own_code_writes_text_once_it_is_trusted(foreign, monke
 
     monkeypatch.setattr(transformers.dynamic_module_utils, "get_cached_module_file", fetched)
     asked = ["backbone.trust_remote_code=true", "backbone.head=output.2", "data.length=32"]
-    import_model(str(foreign), tmp_path / "run", asked)
+    with pytest.raises(UserError, match=r"choose one by backbone\.use="):
+        import_model(str(foreign), tmp_path / "run", asked)
+    import_model(str(foreign), tmp_path / "run", ["backbone.use=transformers", *asked])
     assert list(tmp_path.rglob("ran"))
     made = Model.from_run(tmp_path / "run")
     assert set(revisions) == {made.experiment.parts["backbone"].revision}

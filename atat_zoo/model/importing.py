@@ -1,0 +1,132 @@
+"""From a published model to a run folder, without a training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import numpy as np
+import torch
+
+from atat_zoo.errors import UserError, clip
+from atat_zoo.experiment.experiment_file import from_overrides, overrides_as_table
+from atat_zoo.model.model import Model
+from atat_zoo.model.published import Published
+from atat_zoo.objectives.assembly import assemble
+from atat_zoo.registry import Context, Zoo
+from atat_zoo.run import RunFolder, write_json, write_text
+from atat_zoo.run.environment import describe
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+
+_NAMED = 3  # of the weights that do not fit, how many a sentence names
+
+
+def import_model(
+    model: str, out: Path, overrides: Sequence[str] = (), *, revision: str | None = None, overwrite: bool = False
+) -> Model:
+    """Make a run folder of a model: what samples, fills, evaluates and judges a run does so with it at once.
+
+    The run needs the model no longer, and a training continues from it by `init_from`.
+
+    Args:
+        model: name on the hub, folder, or checkpoint of Lightning.
+        out: the run folder.
+        overrides: `key.path=value` of its experiment, such as `data.length=256`.
+        revision: commit, tag or branch of the hub.
+        overwrite: whether to replace a run that is there.
+
+    Raises:
+        UserError: when no backbone reads the model, its files or weights do not fit, or there is a run already.
+    """
+    # A part's name is short for a table that only has `use`.
+    short = overrides_as_table(overrides)
+    said = {kind: {"use": value} if isinstance(value, str) else value for kind, value in short.items()}
+    published = Published(model, revision)
+    table = {"name": out.resolve().name, **_reader(published, said).import_table(published, said)}
+    experiment = from_overrides(table, overrides, "import", drop_unused=True)
+    tokenizer = experiment.parts["tokenizer"].train(lambda: iter(()))
+    context = Context(
+        vocabulary_size=tokenizer.vocabulary_size,
+        length=experiment.data.length,
+        counts=np.ones(tokenizer.vocabulary_size, np.int64),
+        seed=experiment.seed,
+        tokenizer=tokenizer,
+    )
+    folder = RunFolder(out)
+    with folder.lock():
+        if folder.exists and not overwrite:
+            raise UserError(f"{out} has a run already; replace it with --overwrite, or choose another folder")
+        module = assemble(experiment, context).eval()
+        # Its weights are those of the run from now on.
+        backbone = experiment.parts["backbone"].imported(module, published)
+        experiment = attrs.evolve(experiment, parts={**experiment.parts, "backbone": backbone})
+        made = Model(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=0)
+        folder.clear()
+        made.save(folder.model)
+        origin = {"model": model, "revision": revision}
+        described = {"seed": experiment.seed, "imported": origin, **describe(Zoo.load().plugins)}
+        write_json(folder.environment, described)
+        write_text(folder.resolved, experiment.to_toml())
+    return made
+
+
+def _reader(published: Published, said: dict[str, Any]) -> Any:
+    """Return the class of the backbone that reads a model: the one that `backbone.use` names, or the only one."""
+    zoo, named = Zoo.load(), said.get("backbone", {}).get("use")
+    known = [zoo.component("backbone", name) for name in ([str(named)] if named else zoo.names("backbone"))]
+    able: list[Any] = [cls for cls in known if hasattr(cls, "import_table")]
+    if named:
+        if not able:
+            raise UserError(f"backbone.use: {named!r} reads no published model; leave it out")
+        return able[0]
+    reading = [cls for cls in able if cls.reads(published.config)]
+    if len(reading) == 1:
+        return reading[0]
+    kind = published.config.get("model_type")
+    what = f"{published.model} (model_type {clip(repr(kind))})" if kind else published.model
+    if reading:
+        names = ", ".join(cls.name for cls in reading)
+        raise UserError(f"{what} is read by several backbones; choose one by backbone.use=, of {names}")
+    names = ", ".join(cls.name for cls in able) or "none is installed"
+    raise UserError(
+        f"no backbone reads {what} of itself (those that read models: {names}); install a package that does, as "
+        "atat-zoo-checkpoints or atat-zoo-transformers, or name a backbone by backbone.use="
+    )
+
+
+def fill(own: Mapping[str, Tensor], constants: Mapping[str, Tensor], published: Published) -> None:
+    """Give a network the weights of a published model.
+
+    Args:
+        own: the network's weights by the names that the model has for them, in its shapes; views are written into.
+        constants: what the model stores beside them and the network computes; they may be absent, and must be equal.
+        published: the model.
+
+    Raises:
+        UserError: when a weight is missing, is not known, or has another shape; the sentence names them.
+    """
+    weights = published.weights
+    wrong = [f"{name} is missing" for name in own if name not in weights]
+    wrong += [f"{name} is not known" for name in weights if name not in own and name not in constants]
+    with torch.no_grad():
+        for name, tensor in own.items() if not wrong else ():
+            found = weights[name]
+            if found.shape == tensor.shape:
+                tensor.copy_(found)
+            else:
+                wrong.append(f"{name} is {list(found.shape)} and not {list(tensor.shape)}")
+        for name in constants.keys() & weights.keys() if not wrong else ():
+            found = weights[name].float()
+            if found.shape != constants[name].shape or not torch.allclose(found, constants[name], rtol=1e-4, atol=1e-7):
+                wrong.append(f"{name} is not what it is computed to be")
+    if wrong:
+        more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
+        raise UserError(
+            f"{published.model} has other weights than its settings say: {'; '.join(wrong[:_NAMED])}{more}; get the "
+            "model again, or correct what does not fit by backbone.KEY=VALUE"
+        )

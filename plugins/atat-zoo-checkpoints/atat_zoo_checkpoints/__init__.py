@@ -1,0 +1,15 @@
+"""The field's published models in the zoo: backbones to which `atat import` gives their weights."""
+
+from atat_zoo.registry import hookimpl
+
+CONTRACT = 2
+
+
+@hookimpl
+def atat_zoo_backbone() -> list[type]:
+    """Return the backbones of this package."""
+    from atat_zoo_checkpoints.ddit import DDiTBackbone
+    from atat_zoo_checkpoints.llada2 import LLaDA2Backbone
+    from atat_zoo_checkpoints.llama import LlamaBackbone
+
+    return [DDiTBackbone, LlamaBackbone, LLaDA2Backbone]

@@ -1,0 +1,151 @@
+"""The transformer of SEDD, MDLM, BD3LM and Duo, as these published its weights."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from typing_extensions import override
+
+from atat_zoo.backbones import Backbone
+from atat_zoo.errors import Problem
+from atat_zoo.machine import require
+from atat_zoo.noise import LogLinearNoise
+from atat_zoo.registry import component, param
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor, nn
+
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.registry import Context
+
+# What stands before the names of the weights in the files of each form.
+PREFIX = {"sedd": "", "mdlm": "backbone.", "bd3lm": "backbone."}
+
+
+@component
+class DDiTBackbone(Backbone):
+    """The diffusion transformer of SEDD, as MDLM, D3PM, BD3LM and Duo have it, and an autoregressive model beside them.
+
+    Rotary positions, layer norms with a gain, a feed-forward network with biases, and adaLN: a condition of σ = −log α
+    scales, shifts and gates every branch, and is that of σ = 0 if the network does not read the time. `dit`, the zoo's
+    own, has normalised queries and keys and no biases, so that no weights of the one fit the other.
+
+    `atat import` reads safetensors of the hub's kuleshov-group/mdlm-…, kuleshov-group/bd3lm-… and louaaron/sedd-…, and
+    checkpoints, *.ckpt, that the code of MDLM, BD3LM and Duo has saved. There is no dropout.
+    """
+
+    name = "ddit"
+    summary = "the transformer of SEDD, MDLM, BD3LM and Duo, for their published weights"
+    refs = ("arXiv:2310.16834", "arXiv:2406.07524", "arXiv:2503.09573", "arXiv:2212.09748")
+
+    layers: int = param(12, help="layers", ge=1, le=10_000)
+    width: int = param(768, help="D, the width", ge=2)
+    heads: int = param(12, help="heads", ge=1)
+    condition: int = param(
+        128, help="width of the condition of adaLN; 0 for none, as in an autoregressive network", ge=0
+    )
+    rows: int | None = param(None, help="rows of the table of tokens, the mask among them; V + 1 when absent", ge=1)
+    mask_id: int | None = param(
+        None,
+        help="the published id of the mask, or of the BOS where the mask only starts a text; the last when absent",
+        ge=0,
+    )
+    time_conditioning: bool = param(False, help="whether the network reads the time, as σ = −log(1 − (1 − ε)t)")
+    eps: float = param(1e-3, help="ε of σ, and of the noise `log_linear` that it was trained with", gt=0, lt=1)
+    max_length: int = param(1024, help="longest sequence", ge=1)
+    clipped: bool = param(
+        False, help="whether the model keeps the mask rates between which it was trained, as BD3LM does"
+    )
+    form: Literal["sedd", "mdlm", "bd3lm"] = param("mdlm", help="whose published names the weights have")
+
+    def __attrs_post_init__(self) -> None:
+        if self.width % (2 * self.heads):
+            raise ValueError(
+                f"width = {self.width} does not divide into {self.heads} heads of even width; change heads"
+            )
+        if self.time_conditioning and not self.condition:
+            raise ValueError("time_conditioning needs a condition; set condition above 0")
+
+    @property
+    @override
+    def reads_time(self) -> bool:
+        return self.time_conditioning
+
+    @property
+    def matrices(self) -> int:
+        """Weights of all layers that multiply every token."""
+        return self.layers * 12 * self.width**2
+
+    def flops(self, vocabulary_size: int, rows: int, length: int, positions: float) -> float:
+        """Return the FLOPs of a pass without what is done once a row, for σ; attention counts in full under a mask."""
+        of_layers = rows * length * (self.matrices + 2 * self.layers * length * self.width)
+        return 2 * of_layers + 2 * positions * vocabulary_size * self.width
+
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
+        """Yield the problems: a sequence that is too long, and a noise under which t is another σ than in training."""
+        if experiment.data.length > self.max_length:
+            yield Problem(
+                "data.length",
+                f"{experiment.data.length} is longer than backbone.max_length = {self.max_length}; shorten it",
+            )
+        noise = experiment.parts["noise"]
+        if self.time_conditioning and not (isinstance(noise, LogLinearNoise) and noise.eps == self.eps):
+            yield Problem(
+                "noise",
+                f'{noise.name!r}, as it is set, has another σ at t than the model has learned; set use = "log_linear" '
+                f"and eps = {self.eps:g}",
+            )
+
+    @override
+    def build(self, context: Context) -> nn.Module:
+        from atat_zoo_checkpoints.ddit_module import DDiTModule
+
+        weights = self.matrices + 2 * self.width * (self.rows or context.vocabulary_size)
+        require(
+            4 * weights, f"a backbone of {self.layers} layers and width {self.width}", "its weights", "make it smaller"
+        )
+        return DDiTModule(self, context)
+
+    def published(self, module: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return a network's weights by their published names, as views, and the constants that stand beside them."""
+        from atat_zoo_checkpoints.ddit_module import published_weights
+
+        prefix = PREFIX[self.form]
+        return published_weights(module, prefix), {f"{prefix}rotary_emb.inv_freq": module.rates}
+
+    def published_config(self, module: Any, experiment: Experiment) -> dict[str, Any]:
+        """Return the config.json with which `atat import` reads a network's published weights.
+
+        Raises:
+            UserError: when no config.json was ever published of such a network.
+        """
+        from atat_zoo_checkpoints.ddit_forms import config_of
+
+        return config_of(self, module.rows, experiment)
+
+    @classmethod
+    def reads(cls, config: dict[str, Any]) -> bool:
+        """Return whether a config.json, or the settings of a checkpoint, is one of this network."""
+        from atat_zoo_checkpoints.ddit_forms import form_of
+
+        return form_of(config) is not None
+
+    @classmethod
+    def import_table(cls, published: Any, said: dict[str, Any]) -> dict[str, Any]:
+        """Return the tables of a model's experiment; see `Backbone`."""
+        from atat_zoo_checkpoints.ddit_forms import table_of
+
+        return table_of(published, said)
+
+    def imported(self, module: Any, published: Any) -> DDiTBackbone:
+        """Give a module the model's weights; D3PM's has a layer of its own for the mask, which is a row here."""
+        from atat_zoo.model.importing import fill
+
+        network = module.backbone
+        fill(*self.published(network), published)
+        if (of_mask := getattr(module, "mask_head", None)) is not None:
+            of_mask.weight.data.copy_(network.head.weight[network.mask_id])
+            of_mask.bias.data.copy_(network.head.bias[network.mask_id])
+        return self

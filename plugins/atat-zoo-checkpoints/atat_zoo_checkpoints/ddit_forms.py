@@ -1,0 +1,241 @@
+"""What published settings say of a `ddit`: of the hub's config.json, and of the checkpoints of four repositories.
+
+The forms are those of louaaron/Score-Entropy-Discrete-Diffusion, kuleshov-group/mdlm, kuleshov-group/bd3lms and
+s-sahoo/duo. MDLM and Duo frame a text by BOS and EOS and end documents with EOS, SEDD does the latter alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from atat_zoo.errors import UserError, clip
+from atat_zoo_checkpoints.text import Text, text_of
+
+if TYPE_CHECKING:
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.model.published import Published
+
+_SETTINGS = "settings"
+# The keys of the hub's config.json, by the names in `Shape`.
+_HUB = {"layers": "n_blocks", "width": "hidden_dim", "heads": "n_heads", "condition": "cond_dim", "rows": "vocab_size"}
+_HUB |= {"length": "model_length"}
+# Those of a [model] table of Hydra.
+_HYDRA = {"layers": "n_blocks", "width": "hidden_size", "heads": "n_heads", "condition": "cond_dim", "length": "length"}
+_NO_MASK = "diffuses to random tokens and has no mask, so it is no masked diffusion model; name another"
+
+
+@attrs.frozen
+class Shape:
+    """What settings say. The names of an objective are those of the zoo."""
+
+    form: str
+    objective: str
+    layers: int
+    width: int
+    heads: int
+    condition: int
+    rows: int | None
+    length: int
+    time_conditioning: bool
+    tokenizer: str | None = None
+    special: str = "both"
+    by_document: bool = False  # a row of each document, as in LM1B
+    block: int = 0
+    steps: int = 0  # T of D3PM
+    clipped: bool = False
+    eps: float = 1e-3
+
+
+def form_of(config: dict[str, Any]) -> str | None:
+    """Return the form of published settings, or None if they are not of this network."""
+    kind = str(config.get("model_type", "")).lower()
+    if kind in ("mdlm", "bd3lm", "duo"):
+        return "setdlm" if "backbone_config" in config else kind
+    inner = config.get("config", config)
+    of_network = inner.get("model") if isinstance(inner, dict) else None
+    if isinstance(of_network, dict) and of_network.get("type") == "ddit":
+        return _SETTINGS if "config" in config else "sedd" if "graph" in config else None
+    return None
+
+
+def table_of(published: Published, said: dict[str, Any]) -> dict[str, Any]:
+    """Return the tables of a model's experiment."""
+    form, config = form_of(published.config), published.config
+    if form == "duo":
+        raise UserError(f"{published.model} {_NO_MASK}")
+    if form == "setdlm":
+        raise UserError(
+            f"{published.model} is of the code of SetDLM, whose network reads masks beside the tokens that are there, "
+            "along an order, and no objective of the zoo does so; name another model"
+        )
+    read = {"mdlm": of_hub, "bd3lm": of_hub, "sedd": _of_sedd, _SETTINGS: _of_training}
+    if form is None:
+        raise UserError(f"{published.model} has no settings of a ddit; leave backbone.use out")
+    try:
+        shape = read[form](config, published.model)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{published.model} has settings of another form ({type(error).__name__}: {clip(error)}); get it again"
+        ) from None
+    text = text_of(published, said, shape.tokenizer)
+    backbone = {
+        "use": "ddit",
+        "form": shape.form,
+        "layers": shape.layers,
+        "width": shape.width,
+        "heads": shape.heads,
+        "condition": shape.condition,
+        "time_conditioning": shape.time_conditioning,
+        "max_length": shape.length,
+        "clipped": shape.clipped,
+        "eps": shape.eps,
+    }
+    # A checkpoint does not say: a tokenizer with a mask of its own has no row behind its tokens.
+    rows = shape.rows or (text.size if text.mask is not None else None)
+    backbone |= {"rows": rows} if rows else {}
+    backbone |= _mask_of(shape, text)
+    starts = shape.objective == "autoregressive"  # its start token is the BOS of every row
+    table = {
+        "backbone": backbone,
+        "tokenizer": text.table,
+        "objective": {"use": shape.objective},
+        "data": {
+            "length": shape.length,
+            "special": shape.special if text.framed and not starts else "none",
+            "rows": "document" if shape.by_document else "packed",
+        },
+    }
+    if starts:
+        return table | {"sampler": {"use": "left_to_right"}}
+    table["noise"] = {"use": "log_linear", "eps": shape.eps}
+    if shape.block:
+        table["objective"]["size"] = shape.block
+        return table | {"sampler": {"use": "semi_autoregressive"}}
+    if shape.steps:
+        table["objective"]["steps"] = shape.steps
+    return table
+
+
+def _mask_of(shape: Shape, text: Text) -> dict[str, Any]:
+    """Return the mask's id: the tokenizer's own, or the row behind its tokens; with a start, the BOS."""
+    if shape.objective == "autoregressive":
+        if text.bos is None:
+            raise UserError("the tokenizer has no BOS, which starts a text here; name it by tokenizer.bos=")
+        return {"mask_id": text.bos}
+    return {"mask_id": text.mask} if text.mask is not None else {}
+
+
+def of_hub(config: dict[str, Any], model: str) -> Shape:
+    """Read the config.json of MDLM and BD3LM on the hub."""
+    blocks = config["model_type"] == "bd3lm"
+    if config.get("causal") or not config.get("adaln", True):
+        raise UserError(f"{model}: a causal bd3lm is not read here, or one without adaln; name another model")
+    size = int(config["block_size"]) if blocks and config.get("cross_attn", True) else 0
+    return Shape(
+        form=config["model_type"],
+        objective="block" if size else "mdlm",
+        **dict[str, Any]((name, int(config[key])) for name, key in _HUB.items()),
+        time_conditioning=bool(config.get("time_conditioning")),
+        tokenizer=_by_rows(int(config["vocab_size"])),
+        block=size,
+        clipped=blocks and bool(config.get("var_min", True)),
+    )
+
+
+def _of_sedd(config: dict[str, Any], model: str) -> Shape:
+    """Read the config.json of SEDD on the hub."""
+    if config["graph"]["type"] != "absorb":
+        raise UserError(f"{model} {_NO_MASK}")
+    if not config["model"].get("scale_by_sigma"):
+        raise UserError(f"{model}: without scale_by_sigma the scores are of another form; name another model")
+    rows = int(config["tokens"]) + 1
+    return _of_network(
+        config["model"], form="sedd", objective="sedd", rows=rows, time_conditioning=True,
+        tokenizer=_by_rows(rows), special="document",
+    )  # fmt: skip
+
+
+def _of_training(settings: dict[str, Any], model: str) -> Shape:
+    """Read the settings in a checkpoint of MDLM's, BD3LM's or Duo's code."""
+    config = settings["config"]
+    algorithm = config.get("algo") or config  # MDLM has no table of it
+    name, of = algorithm.get("name"), str(algorithm["parameterization"])
+    if str(name).startswith(("duo", "distillation", "ot-finetune")):
+        raise UserError(f"{model} {_NO_MASK}")
+    if algorithm["backbone"] not in ("dit", "ar"):
+        raise UserError(f"{model} has the network {clip(repr(algorithm['backbone']))}, which is no ddit; name another")
+    objectives = {
+        "subs": "mdlm",
+        "sedd": "sedd",
+        "score": "sedd",
+        "d3pm": "d3pm",
+        "mean": "d3pm",
+        "ar": "autoregressive",
+    }
+    objective = objectives.get(of)
+    if objective is None:
+        raise UserError(f"{model} has the parameterization {clip(repr(of))}, which the zoo has not; name another model")
+    timed, noise = bool(algorithm.get("time_conditioning")), config.get("noise") or {}
+    if timed and (config["training"].get("change_of_variables") or not str(noise.get("type")).startswith("log")):
+        raise UserError(f"{model} reads the time of a noise that is not log-linear; name another model")
+    blocks = bool(algorithm.get("cross_attn"))
+    data, rows = config.get("data") or {}, None
+    causal = objective == "autoregressive"
+    if causal and (config["model"].get("adaln")):
+        raise UserError(f"{model}: a causal network with adaln is not read here; name another model")
+    return _of_network(
+        config["model"],
+        form="bd3lm" if blocks else "mdlm",
+        objective="block" if blocks else objective if not algorithm.get("subs_masking") else "mdlm",
+        rows=rows,
+        time_conditioning=timed and not causal,
+        tokenizer=data.get("tokenizer_name_or_path"),
+        by_document=data.get("wrap") is False,
+        block=_block(config) if blocks else 0,
+        steps=int(algorithm.get("T") or 0) if objective == "d3pm" else 0,
+        clipped=bool(algorithm.get("var_min")),
+        eps=float(noise.get("eps") or 1e-3),
+        condition=0 if causal else int(config["model"]["cond_dim"]),
+    )
+
+
+def _block(config: dict[str, Any]) -> int:
+    """Return the size of a block, which is by default a reference to the length."""
+    size = config["block_size"]
+    return int(config["model"]["length"] if str(size).startswith("${") else size)
+
+
+def _of_network(network: dict[str, Any], **known: Any) -> Shape:
+    """Return a shape with the sizes in a [model] table of Hydra."""
+    return Shape(**{name: int(network[key]) for name, key in _HYDRA.items()} | known)
+
+
+def config_of(spec: Any, rows: int, experiment: Experiment) -> dict[str, Any]:
+    """Return the config.json of a network of so many rows, as it was published of the models of its form.
+
+    Raises:
+        UserError: when there was none.
+    """
+    objective = experiment.parts["objective"]
+    own = {"layers": spec.layers, "width": spec.width, "heads": spec.heads, "condition": spec.condition}
+    own |= {"rows": rows, "length": spec.max_length}
+    if not spec.condition or (spec.form == "sedd") != (objective.name == "sedd") or objective.name == "d3pm":
+        raise UserError(
+            f"backbone.form: no config.json was published of a {spec.form} for objective {objective.name!r}; what can "
+            "be had is the run's own model folder"
+        )
+    if spec.form == "sedd":
+        network = {key: own[name] for name, key in _HYDRA.items()}
+        network |= {"type": "ddit", "scale_by_sigma": True}
+        return {"tokens": rows - 1, "graph": {"type": "absorb"}, "noise": {"type": "loglinear"}, "model": network}
+    config = {"model_type": spec.form, **{key: own[name] for name, key in _HUB.items()}}
+    config["time_conditioning"] = spec.time_conditioning
+    blocks = {"cross_attn": objective.masks_attention, "block_size": getattr(objective, "size", spec.max_length)}
+    return config | ({**blocks, "var_min": spec.clipped, "adaln": True} if spec.form == "bd3lm" else {})
+
+
+def _by_rows(rows: int) -> str | None:
+    """Return the tokenizer with which a hub's model of so many rows was published."""
+    return {50258: "gpt2", 30522: "bert-base-uncased"}.get(rows)

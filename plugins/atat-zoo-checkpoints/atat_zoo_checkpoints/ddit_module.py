@@ -1,0 +1,174 @@
+"""The network of `ddit`. B sequences, L tokens, D width, C width of the condition, H heads."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from atat_zoo.diffusion.attention import attend
+from atat_zoo_checkpoints.vocabulary import Published, positions_of, rates, rotate, rotation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from atat_zoo.backbones.cache import Cache
+    from atat_zoo.registry import Context
+    from atat_zoo_checkpoints.ddit import DDiTBackbone
+
+FREQUENCIES = 256  # of σ
+
+
+class DDiTModule(Published):
+    """Tokens [B, L] to hidden states [B, L, D]; `head` maps those to logits [..., V]."""
+
+    def __init__(self, spec: DDiTBackbone, context: Context) -> None:
+        super().__init__(spec, context)
+        width, condition = spec.width, spec.condition
+        self.reads_time, self.eps, self.max_length = spec.reads_time, spec.eps, spec.max_length
+        self.takes_block_masks = width // spec.heads >= 16  # fewer are refused by FlexAttention's kernel
+        self.sigma = (
+            nn.Sequential(nn.Linear(FREQUENCIES, condition), nn.SiLU(), nn.Linear(condition, condition))
+            if condition
+            else None
+        )
+        self.blocks = nn.ModuleList(Layer(width, spec.heads, condition) for _ in range(spec.layers))
+        self.norm, self.modulation = nn.LayerNorm(width, bias=False), modulation(width, condition, 2)
+        self.head.bias = nn.Parameter(torch.zeros(self.rows))
+        self.register_buffer("rates", rates(width // spec.heads), persistent=False)
+        self.rates: Tensor
+        nn.init.normal_(self.table.weight, std=1.0 / math.sqrt(width))
+        # The rates between which a block diffusion trained; the model keeps them, and nothing here reads them.
+        self.clip = nn.Buffer(torch.tensor([1e-3, 1.0])) if spec.clipped else None
+
+    def forward(
+        self,
+        tokens: Tensor,
+        t: Tensor | None = None,
+        *,
+        positions: Tensor | None = None,
+        attention: Any = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """See `BackboneModule`."""
+        position = positions_of(tokens, positions, attention, cache)
+        if positions is None and tokens.shape[1] > self.max_length:
+            raise ValueError(f"{tokens.shape[1]} tokens are more than this backbone's {self.max_length}")
+        h = self.embed(tokens)
+        c = self.condition(t, h)
+        by = rotation(position, self.rates, h.dtype)
+        for number, layer in enumerate(self.blocks):
+            h = layer(h, c, by, attention, None if cache is None else partial(cache.join, number))
+        return modulated(self.norm(h), *(pair(self.modulation, c)))
+
+    def condition(self, t: Tensor | None, h: Tensor) -> Tensor | None:
+        """Return what modulates the layers, [B, C], or [1, C] if it does not read t: of σ = −log α(t), or of 0."""
+        if self.sigma is None:
+            return None
+        if not self.reads_time:
+            sigma = torch.zeros(1, device=h.device)
+        elif t is None:
+            raise ValueError("a time-conditioned backbone needs t")
+        else:
+            sigma = -torch.log1p((self.eps - 1) * t.float())
+        half = FREQUENCIES // 2
+        angles = torch.arange(half, device=h.device, dtype=torch.float32) * (-math.log(10_000.0) / half)
+        angles = sigma[:, None] * angles.exp()
+        return F.silu(self.sigma(torch.cat([angles.cos(), angles.sin()], dim=-1).to(h.dtype)))
+
+
+class Layer(nn.Module):
+    """Attention and a feed-forward network, each added to the residual stream."""
+
+    def __init__(self, width: int, heads: int, condition: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm_attention, self.norm_mlp = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
+        self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.modulation = modulation(width, condition, 6)
+
+    def forward(
+        self,
+        h: Tensor,
+        c: Tensor | None,
+        by: tuple[Tensor, Tensor],
+        attention: Any,
+        join: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None,
+    ) -> Tensor:
+        """Return h [B, L, D]; `join` puts earlier keys and values first."""
+        B, L, D = h.shape
+        changes: Any = (None,) * 6
+        if self.modulation is not None and c is not None:
+            changes = self.modulation(c).unsqueeze(1).chunk(6, dim=-1)
+        shift, scale, gate, shift_mlp, scale_mlp, gate_mlp = changes
+        q, k, v = self.qkv(modulated(self.norm_attention(h), shift, scale)).view(B, L, 3, self.heads, -1).unbind(2)
+        q, k, v = rotate(q, by).transpose(1, 2), rotate(k, by).transpose(1, 2), v.transpose(1, 2)
+        if join is not None:
+            k, v = join(k, v)
+        causal = isinstance(attention, str)
+        a = attend(q, k, v, None if causal else attention, causal=causal)
+        h = h + gated(self.out(a.transpose(1, 2).reshape(B, L, D)), gate)
+        inner = self.up(modulated(self.norm_mlp(h), shift_mlp, scale_mlp))
+        return h + gated(self.down(F.gelu(inner, approximate="tanh")), gate_mlp)
+
+
+def modulation(width: int, condition: int, parts: int) -> nn.Linear | None:
+    """Return the layer from a condition to shifts, scales and gates, zero as adaLN-zero begins; None without one."""
+    if not condition:
+        return None
+    layer = nn.Linear(condition, parts * width)
+    nn.init.zeros_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def pair(layer: nn.Linear | None, c: Tensor | None) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """Return shift and scale, [B, 1, D] each."""
+    if layer is None or c is None:
+        return None, None
+    shift, scale = layer(c).unsqueeze(1).chunk(2, dim=-1)
+    return shift, scale
+
+
+def modulated(x: Tensor, shift: Tensor | None, scale: Tensor | None) -> Tensor:
+    """Return x (1 + scale) + shift."""
+    return x if shift is None or scale is None else x * (1 + scale) + shift
+
+
+def gated(x: Tensor, gate: Tensor | None) -> Tensor:
+    """Return gate · x."""
+    return x if gate is None else gate * x
+
+
+def published_weights(module: DDiTModule, prefix: str) -> dict[str, Tensor]:
+    """Return the weights by the names that they have in published files, as views."""
+    names = {f"{prefix}vocab_embed.embedding": module.table.weight}
+    if module.sigma is not None:
+        names |= _of(f"{prefix}sigma_map.mlp.0", module.sigma[0]) | _of(f"{prefix}sigma_map.mlp.2", module.sigma[2])
+    for number, layer in enumerate(module.blocks):
+        own = {
+            "norm1": layer.norm_attention,
+            "attn_qkv": layer.qkv,
+            "attn_out": layer.out,
+            "norm2": layer.norm_mlp,
+            "mlp.0": layer.up,
+            "mlp.2": layer.down,
+            "adaLN_modulation": layer.modulation,
+        }
+        for name, part in own.items():
+            names |= _of(f"{prefix}blocks.{number}.{name}", part)
+    last = {"norm_final": module.norm, "linear": module.head, "adaLN_modulation": module.modulation}
+    for name, part in last.items():
+        names |= _of(f"{prefix}output_layer.{name}", part)
+    if module.clip is not None:
+        names |= {"sampling_eps_min": module.clip[0], "sampling_eps_max": module.clip[1]}
+    return names
+
+
+def _of(name: str, part: Any) -> dict[str, Tensor]:
+    return {} if part is None else {f"{name}.{key}": weight for key, weight in part.named_parameters()}

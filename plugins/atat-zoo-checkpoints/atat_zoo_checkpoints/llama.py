@@ -1,0 +1,204 @@
+"""A Llama-like network that attends both ways: LLaDA 8B and Dream 7B, as their weights are published."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from typing_extensions import override
+
+from atat_zoo.backbones import Backbone
+from atat_zoo.errors import Problem
+from atat_zoo.machine import require
+from atat_zoo.registry import component, param
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import torch
+    from torch import Tensor, nn
+
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.registry import Context
+
+# The names of the weights in published files, by those of the network.
+FORMS: dict[str, dict[str, str]] = {
+    "llada": {
+        "table": "model.transformer.wte",
+        "layer": "model.transformer.blocks",
+        "norm": "model.transformer.ln_f",
+        "head": "model.transformer.ff_out",
+        "norm_attention": "attn_norm",
+        "norm_mlp": "ff_norm",
+        "q": "q_proj",
+        "k": "k_proj",
+        "v": "v_proj",
+        "out": "attn_out",
+        "mlp.gate": "ff_proj",
+        "mlp.up": "up_proj",
+        "mlp.down": "ff_out",
+    },
+    "dream": {
+        "table": "model.embed_tokens",
+        "layer": "model.layers",
+        "norm": "model.norm",
+        "head": "lm_head",
+        "norm_attention": "input_layernorm",
+        "norm_mlp": "post_attention_layernorm",
+        "q": "self_attn.q_proj",
+        "k": "self_attn.k_proj",
+        "v": "self_attn.v_proj",
+        "out": "self_attn.o_proj",
+        "mlp.gate": "mlp.gate_proj",
+        "mlp.up": "mlp.up_proj",
+        "mlp.down": "mlp.down_proj",
+    },
+    "llada2": {
+        "table": "model.word_embeddings",
+        "layer": "model.layers",
+        "norm": "model.norm",
+        "head": "lm_head",
+        "norm_attention": "input_layernorm",
+        "norm_mlp": "post_attention_layernorm",
+        "qkv": "attention.query_key_value",
+        "norm_q": "attention.query_layernorm",
+        "norm_k": "attention.key_layernorm",
+        "out": "attention.dense",
+        "mlp.gate": "mlp.gate_proj",
+        "mlp.up": "mlp.up_proj",
+        "mlp.down": "mlp.down_proj",
+        "mlp.router": "mlp.gate",
+    },
+}
+
+
+@component
+class LlamaBackbone(Backbone):
+    """A transformer of RMS norms, rotary positions, grouped keys and a gated feed-forward network, without a time.
+
+    It is the network of Llama, and with `qkv_bias` that of Qwen2, attending to all positions, unless the objective says
+    otherwise. With `shift` the logits at a position are read from the one before it, as in Dream, which began as a
+    causal model. `atat import` reads LLaDA 8B and Dream 7B, base, instruct and what was made of them in the same form.
+    There is no dropout.
+    """
+
+    name = "llama"
+    summary = "a Llama that attends both ways, for the published weights of LLaDA and Dream"
+    refs = ("arXiv:2502.09992", "arXiv:2508.15487", "arXiv:2302.13971", "arXiv:2305.13245")
+
+    layers: int = param(32, help="layers", ge=1, le=10_000)
+    width: int = param(4096, help="D, the width", ge=2)
+    heads: int = param(32, help="heads of the queries", ge=1)
+    kv_heads: int | None = param(
+        None, help="heads of keys and values, each for several of the queries; as many when absent", ge=1
+    )
+    inner: int = param(12288, help="width of the feed-forward layer", ge=1)
+    qkv_bias: bool = param(False, help="whether queries, keys and values have a bias")
+    theta: float = param(500_000.0, help="base of the rotary angles", gt=1)
+    eps: float = param(1e-5, help="ε of the norms", gt=0, lt=1)
+    rows: int | None = param(None, help="rows of the table of tokens, the mask among them; V + 1 when absent", ge=1)
+    mask_id: int | None = param(
+        None,
+        help="the published id of the mask, or of the BOS where the mask only starts a text; the last when absent",
+        ge=0,
+    )
+    shift: bool = param(False, help="whether the logits at a position are read from the one before it")
+    max_length: int = param(4096, help="longest sequence", ge=1)
+    dtype: Literal["float32", "bfloat16", "float16"] = param("float32", help="of the weights")
+    form: Literal["llada", "dream"] = param("llada", help="whose published names the weights have")
+
+    kinds: ClassVar[tuple[str, ...]] = ("llada", "Dream")  # model_type of the config.json that it reads
+    # What a Llama has not.
+    rotated: ClassVar[float] = 1.0
+    qk_norm: ClassVar[bool] = False
+    out_bias: ClassVar[bool] = False
+    reads_time: ClassVar[bool] = False
+
+    def __attrs_post_init__(self) -> None:
+        if self.width % self.heads or self.heads % (self.kv_heads or 1) or int(self.head_size * self.rotated) % 2:
+            raise ValueError(
+                f"width = {self.width} does not divide into heads = {self.heads} of even width for kv_heads = "
+                f"{self.kv_heads}; change them"
+            )
+
+    @property
+    def head_size(self) -> int:
+        """Width of a head."""
+        return self.width // self.heads
+
+    @property
+    def matrices(self) -> int:
+        """Weights of all layers that multiply every token."""
+        attention = 2 * self.width * self.head_size * (self.heads + (self.kv_heads or self.heads))
+        return self.layers * (attention + 3 * self.width * self.inner)
+
+    @property
+    def stored(self) -> int:
+        """Weights of all layers."""
+        return self.matrices
+
+    def feed_forward(self, number: int, dtype: torch.dtype) -> nn.Module:
+        """Return the feed-forward network of a layer."""
+        from atat_zoo_checkpoints.llama_module import SwiGLU
+
+        return SwiGLU(self.width, self.inner, dtype)
+
+    def flops(self, vocabulary_size: int, rows: int, length: int, positions: float) -> float:
+        """Return the FLOPs of a pass; attention counts in full under a mask."""
+        of_attention = 2 * self.layers * length * self.heads * self.head_size
+        return 2 * rows * length * (self.matrices + of_attention) + 2 * positions * vocabulary_size * self.width
+
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
+        """Yield the problems: a sequence that is too long, or a shift of a part of a text."""
+        objective = experiment.parts["objective"]
+        if self.shift and objective.masks_attention:
+            yield Problem(
+                "backbone.shift",
+                f"objective {objective.name!r} does not denoise a text as a whole, so the position before another is "
+                "not the one that was read before it; set it to false",
+            )
+        if experiment.data.length > self.max_length:
+            yield Problem(
+                "data.length",
+                f"{experiment.data.length} is longer than backbone.max_length = {self.max_length}; shorten it",
+            )
+
+    @override
+    def build(self, context: Context) -> nn.Module:
+        from atat_zoo_checkpoints.llama_module import LlamaModule
+
+        weights = self.stored + 2 * self.width * (self.rows or context.vocabulary_size)
+        size = weights * (4 if self.dtype == "float32" else 2)
+        asked = f"a backbone of {self.layers} layers and width {self.width} in {self.dtype}"
+        require(size, asked, "its weights", 'set backbone.dtype to "bfloat16", or make it smaller')
+        return LlamaModule(self, context)
+
+    def published(self, module: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return a network's weights by their published names, as views; there is nothing beside them."""
+        from atat_zoo_checkpoints.llama_module import published_weights
+
+        return published_weights(module, FORMS[self.form]), {}
+
+    def published_config(self, module: Any, experiment: Experiment) -> dict[str, Any]:
+        """Return the config.json with which `atat import` reads a network's published weights."""
+        from atat_zoo_checkpoints.llama_forms import config_of
+
+        return config_of(self, module, next(kind for kind in self.kinds if kind.lower().startswith(self.form)))
+
+    @classmethod
+    def reads(cls, config: dict[str, Any]) -> bool:
+        """Return whether a config.json is of a model that it knows."""
+        return config.get("model_type") in cls.kinds
+
+    @classmethod
+    def import_table(cls, published: Any, said: dict[str, Any]) -> dict[str, Any]:
+        """Return the tables of a model's experiment; see `Backbone`."""
+        from atat_zoo_checkpoints.llama_forms import table_of
+
+        return table_of(published, said, cls.kinds)
+
+    def imported(self, module: Any, published: Any) -> LlamaBackbone:
+        """Give a module the model's weights."""
+        from atat_zoo.model.importing import fill
+
+        fill(*self.published(module.backbone), published)
+        return self

@@ -1,0 +1,141 @@
+"""The networks of `llama` and `llada2`. B sequences, L tokens, D width, H heads of which K for keys, E experts."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from atat_zoo.diffusion.attention import attend
+from atat_zoo.errors import UserError
+from atat_zoo_checkpoints.vocabulary import Published, positions_of, rates, rotate, rotation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from atat_zoo.backbones.cache import Cache
+    from atat_zoo.registry import Context
+    from atat_zoo_checkpoints.llama import LlamaBackbone
+
+
+class LlamaModule(Published):
+    """Tokens [B, L] to hidden states [B, L, D]; `head` maps those to logits [..., V]."""
+
+    reads_time = False
+
+    def __init__(self, spec: LlamaBackbone, context: Context) -> None:
+        dtype = getattr(torch, spec.dtype)
+        super().__init__(spec, context, dtype)
+        self.shift, self.max_length = spec.shift, spec.max_length
+        self.takes_block_masks = spec.head_size >= 16  # fewer are refused by FlexAttention's kernel
+        self.blocks = nn.ModuleList(Layer(spec, number, dtype) for number in range(spec.layers))
+        self.norm = nn.RMSNorm(spec.width, eps=spec.eps, dtype=dtype)
+        # Float32 also where the weights are not, whatever `to` says.
+        self.angles = rates(int(spec.head_size * spec.rotated), spec.theta)
+        nn.init.normal_(self.table.weight, std=0.02)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        t: Tensor | None = None,
+        *,
+        positions: Tensor | None = None,
+        attention: Any = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """See `BackboneModule`."""
+        position = positions_of(tokens, positions, attention, cache)
+        if positions is None and tokens.shape[1] > self.max_length:
+            raise ValueError(f"{tokens.shape[1]} tokens are more than this backbone's {self.max_length}")
+        if self.shift and (attention is not None or cache is not None):
+            raise UserError(
+                "backbone.shift: a part of a text is asked for, and not the position before it; set it to false"
+            )
+        h = self.embed(tokens)
+        by = rotation(position, self.angles.to(h.device), h.dtype)
+        for number, layer in enumerate(self.blocks):
+            h = layer(h, by, attention, None if cache is None else partial(cache.join, number))
+        h = self.norm(h)
+        return torch.cat([h[:, :1], h[:, :-1]], dim=1) if self.shift else h
+
+
+class Layer(nn.Module):
+    """Attention and a feed-forward network, each added to the residual stream."""
+
+    def __init__(self, spec: LlamaBackbone, number: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        size = spec.head_size
+        of: Any = {"dtype": dtype}
+        self.heads, self.kv_heads = spec.heads, spec.kv_heads or spec.heads
+        self.norm_attention = nn.RMSNorm(spec.width, eps=spec.eps, **of)
+        self.norm_mlp = nn.RMSNorm(spec.width, eps=spec.eps, **of)
+        self.qkv = nn.Linear(spec.width, (self.heads + 2 * self.kv_heads) * size, bias=spec.qkv_bias, **of)
+        self.norm_q = nn.RMSNorm(size, eps=spec.eps, **of) if spec.qk_norm else None
+        self.norm_k = nn.RMSNorm(size, eps=spec.eps, **of) if spec.qk_norm else None
+        self.out = nn.Linear(self.heads * size, spec.width, bias=spec.out_bias, **of)
+        self.mlp = spec.feed_forward(number, dtype)
+
+    def forward(
+        self,
+        h: Tensor,
+        by: tuple[Tensor, Tensor],
+        attention: Any,
+        join: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None,
+    ) -> Tensor:
+        """Return h [B, L, D]; `join` puts earlier keys and values, of K heads, first."""
+        B, L, _ = h.shape
+        qkv = self.qkv(self.norm_attention(h)).view(B, L, self.heads + 2 * self.kv_heads, -1)
+        q, k, v = qkv.split([self.heads, self.kv_heads, self.kv_heads], dim=2)
+        if self.norm_q is not None and self.norm_k is not None:
+            q, k = self.norm_q(q), self.norm_k(k)
+        q, k, v = rotate(q, by).transpose(1, 2), rotate(k, by).transpose(1, 2), v.transpose(1, 2)
+        if join is not None:
+            k, v = join(k, v)
+        if (shared := self.heads // self.kv_heads) > 1:
+            k, v = k.repeat_interleave(shared, dim=1), v.repeat_interleave(shared, dim=1)
+        causal = isinstance(attention, str)
+        a = attend(q, k, v, None if causal else attention, causal=causal)
+        h = h + self.out(a.transpose(1, 2).reshape(B, L, -1))
+        return h + self.mlp(self.norm_mlp(h))
+
+
+class SwiGLU(nn.Module):
+    """A feed-forward network with a gate (Shazeer, arXiv:2002.05202)."""
+
+    def __init__(self, width: int, inner: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.gate = nn.Linear(width, inner, bias=False, dtype=dtype)
+        self.up = nn.Linear(width, inner, bias=False, dtype=dtype)
+        self.down = nn.Linear(inner, width, bias=False, dtype=dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [..., D] for x [..., D]."""
+        return self.down(F.silu(self.gate(x)) * self.up(x))
+
+
+def published_weights(module: LlamaModule, names: dict[str, str]) -> dict[str, Tensor]:
+    """Return the weights by the names that they have in published files, as views; `names` is one of `FORMS`."""
+    found = {f"{names['table']}.weight": module.table.weight}
+    for number, layer in enumerate(module.blocks):
+        at = f"{names['layer']}.{number}."
+        for name, part in (*layer.named_parameters(), *layer.named_buffers()):
+            owner, _, kind = name.rpartition(".")
+            if owner == "qkv" and "qkv" not in names:
+                size = part.shape[0] // (layer.heads + 2 * layer.kv_heads)
+                split = [layer.heads * size, layer.kv_heads * size, layer.kv_heads * size]
+                for each, rows in zip("qkv", part.split(split), strict=True):
+                    found[f"{at}{names[each]}.{kind}"] = rows
+            else:
+                found[f"{at}{_name(owner, names)}.{kind}"] = part
+    return found | {f"{names['norm']}.weight": module.norm.weight, f"{names['head']}.weight": module.head.weight}
+
+
+def _name(owner: str, names: dict[str, str]) -> str:
+    """Return the published name of a part of a layer; an expert's parts are called as those of a layer without."""
+    if owner in names:
+        return names[owner]
+    outer, _, last = owner.rpartition(".")
+    return f"{outer}.{names[f'mlp.{last}'].rpartition('.')[2]}"

@@ -1,0 +1,64 @@
+"""A mixture of experts. N tokens, D width, E experts in G groups, of which a token has k."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from atat_zoo_checkpoints.llama_module import SwiGLU
+
+if TYPE_CHECKING:
+    from atat_zoo_checkpoints.llada2 import LLaDA2Backbone
+
+
+class Mixture(nn.Module):
+    """Experts that a router chooses for each token, beside one that all tokens have (DeepSeek-V3, arXiv:2412.19437)."""
+
+    def __init__(self, spec: LLaDA2Backbone, dtype: torch.dtype) -> None:
+        super().__init__()
+        width, inner = spec.width, spec.expert_inner
+        self.router = Router(spec, dtype)
+        self.experts = nn.ModuleList(SwiGLU(width, inner, dtype) for _ in range(spec.experts))
+        shared = spec.shared_experts
+        self.shared_experts = SwiGLU(width, inner * shared, dtype) if shared else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return [..., D] for x [..., D]."""
+        tokens = x.reshape(-1, x.shape[-1])
+        chosen, weight = self.router(tokens)
+        found = torch.zeros_like(tokens)
+        for number, expert in enumerate(self.experts):
+            token, place = (chosen == number).nonzero(as_tuple=True)
+            if len(token):
+                found = found.index_add(0, token, expert(tokens[token]) * weight[token, place, None].to(x.dtype))
+        return found.view(x.shape) + (0 if self.shared_experts is None else self.shared_experts(x))
+
+
+class Router(nn.Module):
+    """Which experts a token has, and what each counts: the best ones of the groups whose best two are best."""
+
+    def __init__(self, spec: LLaDA2Backbone, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.groups, self.chosen_groups = spec.groups, spec.chosen_groups
+        self.chosen, self.scaling = spec.chosen, spec.scaling
+        self.weight = nn.Parameter(torch.empty(spec.experts, spec.width, dtype=dtype))
+        nn.init.normal_(self.weight, std=1.0 / math.sqrt(spec.width))
+        # It balances the experts: it has a part in which are chosen, and none in what they count.
+        self.expert_bias = nn.Buffer(torch.zeros(spec.experts))
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the experts of tokens [N, D], int64 [N, k], and what each counts, float32 [N, k]."""
+        scores = F.linear(tokens.float(), self.weight.float()).sigmoid()
+        biased = (scores + self.expert_bias).view(len(tokens), self.groups, -1)
+        best = biased.topk(2, dim=-1).values.sum(-1).topk(self.chosen_groups, dim=-1).indices
+        open_ = torch.zeros(len(tokens), self.groups, dtype=torch.bool, device=tokens.device).scatter(1, best, True)
+        biased = biased.masked_fill(~open_[..., None], -torch.inf).flatten(1)
+        chosen = biased.topk(self.chosen, dim=-1).indices
+        weight = scores.gather(1, chosen)
+        if self.chosen > 1:
+            weight = weight / (weight.sum(-1, keepdim=True) + 1e-20)
+        return chosen, weight * self.scaling

@@ -1,0 +1,107 @@
+"""What the networks share: published ids beside the zoo's, the last layer, positions, and rotary angles.
+
+B sequences, L tokens, C cached ones, D width, V predictable tokens, R rows of the published table of tokens.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from atat_zoo.errors import UserError
+
+if TYPE_CHECKING:
+    from atat_zoo.registry import Context
+
+# What is never predicted: no probability beside it is as small in any precision, and its product with one is finite.
+_NEVER = -1e4
+
+
+class Published(nn.Module):
+    """A network whose table of tokens has R rows, of which the zoo's V + 1 are some; its head is R rows, too.
+
+    The zoo's mask V is read as the published one, which is never predicted, unless the mask only starts a text.
+    """
+
+    def __init__(self, spec: Any, context: Context, dtype: torch.dtype | None = None) -> None:
+        super().__init__()
+        self.V = context.vocabulary_size
+        self.rows = self.V + 1 if spec.rows is None else spec.rows
+        self.mask_id = self.rows - 1 if spec.mask_id is None else spec.mask_id
+        if self.rows < self.V or self.rows <= self.mask_id:
+            raise UserError(
+                f"backbone.rows: {spec.name} has {self.rows} tokens, the tokenizer {self.V}, and the mask is "
+                f"{self.mask_id}; take the model's own tokenizer"
+            )
+        self.table = nn.Embedding(self.rows, spec.width, dtype=dtype)
+        never = None if context.shifted or self.mask_id >= self.V else self.mask_id
+        self.head = Head(self.table, self.V, never)
+
+    @property
+    def embedding(self) -> Embedding:
+        """See `BackboneModule`; the mask is read as the published one."""
+        return Embedding(self)
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return [B, L, D] for the zoo's tokens [B, L]."""
+        return self.table(torch.where(tokens == self.V, self.mask_id, tokens))
+
+
+class Embedding(nn.Module):
+    """The table of tokens with the zoo's ids, 0 … V; its weights are the network's, and are not saved twice."""
+
+    def __init__(self, network: Published) -> None:
+        super().__init__()
+        self.of = [network]  # in a list, so that it is no part of it
+        self.num_embeddings, self.embedding_dim = network.V + 1, network.table.embedding_dim
+        self.weight = network.table.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return [B, L, D] for tokens [B, L]."""
+        return self.of[0].embed(tokens)
+
+
+class Head(nn.Module):
+    """Hidden states [..., D] to logits [..., V], by a weight and a bias of R rows."""
+
+    def __init__(self, table: nn.Embedding, V: int, never: int | None) -> None:
+        super().__init__()
+        self.V, self.never = V, never
+        self.weight = nn.Parameter(torch.zeros_like(table.weight))
+        self.bias: nn.Parameter | None = None
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return the logits."""
+        logits = F.linear(hidden, self.weight[: self.V], None if self.bias is None else self.bias[: self.V])
+        if self.never is not None:
+            logits[..., self.never] = _NEVER  # in place: they are large, and nobody else's
+        return logits
+
+
+def positions_of(tokens: Tensor, positions: Tensor | None, attention: Any, cache: Any) -> Tensor:
+    """Return the position of each token, [L] or [B, L]; see `BackboneModule`."""
+    if cache is not None and (positions is None or isinstance(attention, str)):
+        raise ValueError("with a cache the positions must be given, and the attention as a mask")
+    return torch.arange(tokens.shape[1], device=tokens.device) if positions is None else positions
+
+
+def rates(width: int, theta: float = 10_000.0) -> Tensor:
+    """Return the angle per position of each pair of a head's dimensions, float32 [width/2] (Su et al., 2021)."""
+    return 1.0 / theta ** (torch.arange(0, width, 2, dtype=torch.float32) / width)
+
+
+def rotation(positions: Tensor, per_position: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines of the angles, [L, 1, D/2H] or [B, L, 1, D/2H]."""
+    angles = (positions.float()[..., None] * per_position)[..., None, :]
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotate(x: Tensor, by: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn the two halves of each head of x [B, L, H, D/H], or of its first part, by its position's angles."""
+    cos, sin = by
+    half = cos.shape[-1]
+    a, b = x[..., :half], x[..., half : 2 * half]
+    return torch.cat([a * cos - b * sin, b * cos + a * sin, x[..., 2 * half :]], dim=-1)

@@ -1,0 +1,293 @@
+"""From a published form to a run that is measured and writes, and back; and what does not fit is said."""
+
+import json
+
+import pytest
+import torch
+from models import CONFIGS, END, V, checkpoint, small, tokenizer
+from safetensors.torch import load_file, save_file
+
+from atat_zoo import Model, Zoo
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.measure.likelihood import evaluate_run
+from atat_zoo.measure.text import text_of
+from atat_zoo.model.importing import import_model
+
+CORPUS = {"use": "sotu", "first_year": 2019}
+
+
+def given_back(model, folder):
+    """Write a model as it was published, with the tokenizer; returns its weights."""
+    spec, network = model.experiment.parts["backbone"], model.module.backbone
+    tokenizer(folder)
+    (folder / "config.json").write_text(json.dumps(spec.published_config(network, model.experiment)))
+    weights = {name: weight.clone() for name, weight in published(model).items()}
+    save_file(weights, folder / "model.safetensors")
+    return weights
+
+
+def published(model):
+    own, constants = model.experiment.parts["backbone"].published(model.module.backbone)
+    return {name: weight.detach() for name, weight in {**own, **constants}.items()}
+
+
+def measured_and_writes(run):
+    """Return the bounds of a run, by name; it must write and fill as well."""
+    model, wanted = Model.from_run(run), EvaluationSpec(sequences=2, draws=2)
+    text = text_of(model, run, wanted, corpus=Zoo.load().spec("corpus", CORPUS), corpus_name="sotu")
+    evaluation = evaluate_run(model, run, wanted, seed=1, text=text)
+    assert 100 < evaluation.nelbo.value < 1e5  # of 257 tokens, by random weights
+    assert model.sample(1, seed=1).texts
+    return evaluation
+
+
+@pytest.mark.parametrize("form", CONFIGS)
+def test_a_model_is_measured_writes_and_is_given_back(form, tmp_path):
+    weights = small(form, tmp_path / "model", shards=3)
+    import_model(str(tmp_path / "model"), tmp_path / "run")
+    measured_and_writes(tmp_path / "run")
+    model = Model.from_run(tmp_path / "run")
+    back = given_back(model, tmp_path / "back")
+    assert back.keys() == weights.keys()
+    assert all(torch.equal(back[name], weights[name]) for name in weights)
+    again = import_model(str(tmp_path / "back"), tmp_path / "again")
+    for kind in ("backbone", "objective", "noise", "sampler"):
+        assert again.experiment.parts[kind] == model.experiment.parts[kind]
+    tokens = torch.arange(2 * 16).view(2, 16)
+    one, other = (each.module.backbone(tokens, torch.tensor([0.2, 0.7])) for each in (model, again))
+    assert torch.equal(one, other)
+
+
+def test_a_network_of_which_no_config_was_published_is_not_given_back(tmp_path):
+    checkpoint(tmp_path, TRAINED["autoregressive"])
+    made = import_model(str(tmp_path / "last.ckpt"), tmp_path / "run", [f"tokenizer.path={tmp_path}/tokenizer.json"])
+    with pytest.raises(UserError, match=r"backbone\.form: no config\.json was published of a mdlm for objective"):
+        given_back(made, tmp_path / "back")
+
+
+def test_dream_s_logits_are_those_of_the_position_before(tmp_path):
+    small("dream", tmp_path / "model")
+    network = import_model(str(tmp_path / "model"), tmp_path / "run").module.backbone
+    tokens = torch.tensor([[5, V, 7, V]])
+    shifted, network.shift = network(tokens), False
+    plain = network(tokens)
+    assert torch.equal(shifted[:, 1:], plain[:, :-1])
+    assert torch.equal(shifted[:, 0], plain[:, 0])
+    asked = ["objective.use=block", "objective.size=8", "sampler.use=semi_autoregressive"]
+    with pytest.raises(UserError, match=r"backbone\.shift: objective 'block' does not denoise a text as a whole"):
+        import_model(str(tmp_path / "model"), tmp_path / "other", asked)
+
+
+@pytest.mark.parametrize(
+    ("form", "changes", "message"),
+    [
+        ("llada", {"block_type": "sequential"}, "block_type = 'sequential' in its config.json .* which has 'llama'"),
+        ("llada", {"scale_logits": True}, "scale_logits = True"),
+        ("dream", {"rope_scaling": {"type": "yarn"}}, "rope_scaling = "),
+        ("dream", {"tie_word_embeddings": True}, "tie_word_embeddings = True"),
+        ("llada2", {"n_group": 8}, "experts = 8 do not divide into groups = 8"),
+        ("llada2", {"num_attention_heads": "x"}, "settings of another form"),
+    ],
+)
+def test_a_network_that_is_another_function_is_refused(form, changes, message, tmp_path):
+    small(form, tmp_path / "model")
+    broken(tmp_path / "model", lambda weights, config: config.update(changes))
+    with pytest.raises(UserError, match=message):
+        import_model(str(tmp_path / "model"), tmp_path / "run")
+
+
+def test_sedd_s_own_bound_is_that_of_its_scores(tmp_path):
+    small("sedd", tmp_path / "model")
+    module = import_model(str(tmp_path / "model"), tmp_path / "run").module
+    assert float(module.offset) == pytest.approx(torch.tensor(V).log().item())  # log(V' - 1) of the V' rows there
+
+
+TRAINED = {
+    "mdlm": {"parameterization": "subs"},
+    "sedd": {"parameterization": "sedd", "time_conditioning": True},
+    "d3pm": {"parameterization": "d3pm", "time_conditioning": True, "T": 50},
+    "autoregressive": {"parameterization": "ar", "backbone": "ar"},
+    "block": {
+        "algo": {"name": "bd3lm", "backbone": "dit", "parameterization": "subs", "cross_attn": True, "var_min": True}
+    },
+}
+
+
+@pytest.mark.parametrize("objective", TRAINED)
+def test_a_checkpoint_s_moving_average_is_measured_and_writes(objective, tmp_path):
+    average = checkpoint(tmp_path, TRAINED[objective])
+    made = import_model(str(tmp_path / "last.ckpt"), tmp_path / "run", [f"tokenizer.path={tmp_path}/tokenizer.json"])
+    assert made.experiment.parts["objective"].name == objective
+    measured_and_writes(tmp_path / "run")
+    back = published(Model.from_run(tmp_path / "run"))
+    assert all(torch.equal(back[name], weight) for name, weight in average.items())
+
+
+@torch.no_grad()
+def test_d3pm_s_mask_is_an_outcome_as_it_was(tmp_path):
+    checkpoint(tmp_path, TRAINED["d3pm"])
+    made = import_model(str(tmp_path / "last.ckpt"), tmp_path / "run", [f"tokenizer.path={tmp_path}/tokenizer.json"])
+    network, tokens = made.module.backbone, torch.tensor([[V, 5, V, 6]])
+    hidden = network(tokens, torch.tensor([0.5]))[0]
+    outcomes = made.module.outcomes(network.head(hidden), tokens[0].clamp(max=V - 1), hidden)
+    wanted = torch.nn.functional.linear(hidden, network.head.weight, network.head.bias).log_softmax(-1)
+    assert torch.allclose(outcomes["mask"], wanted[:, V], atol=1e-5)
+
+
+@torch.no_grad()
+def test_an_autoregressive_model_starts_at_its_bos(tmp_path):
+    checkpoint(tmp_path, TRAINED["autoregressive"])
+    made = import_model(str(tmp_path / "last.ckpt"), tmp_path / "run", [f"tokenizer.path={tmp_path}/tokenizer.json"])
+    network, x = made.module.backbone, torch.tensor([made.tokenizer.encode("the people")])
+    found = made.module.cross_entropy(x, None, torch.ones_like(x, dtype=torch.bool), x)
+    read = torch.cat([torch.full((1, 1), made.tokenizer.bos), x[:, :-1]], 1)
+    logits = network.head(network(read, attention="causal"))
+    assert torch.allclose(found, torch.nn.functional.cross_entropy(logits[0], x[0], reduction="none"), atol=1e-5)
+
+
+def test_a_mask_within_the_vocabulary_is_read_and_never_predicted(tmp_path):
+    """As BERT's tokenizer has it, with which models of LM1B were published."""
+    small("mdlm", tmp_path / "model")
+    path = tmp_path / "model" / "tokenizer.json"
+    path.write_text(path.read_text().replace(END, "[MASK]"))
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    for name in (
+        "backbone.vocab_embed.embedding",
+        "backbone.output_layer.linear.weight",
+        "backbone.output_layer.linear.bias",
+    ):
+        weights[name] = weights[name][:V].clone()
+    save_file(weights, tmp_path / "model" / "model.safetensors")
+    config = tmp_path / "model" / "config.json"
+    config.write_text(config.read_text().replace(str(V + 1), str(V)))
+    made = import_model(str(tmp_path / "model"), tmp_path / "run")
+    network = made.module.backbone
+    assert (network.mask_id, network.rows, made.context.mask_id) == (V - 1, V, V)
+    assert torch.equal(network(torch.tensor([[V, 3]])), network(torch.tensor([[V - 1, 3]])))
+    assert torch.all(network.head(network(torch.tensor([[V, 3]]))).softmax(-1)[..., V - 1] == 0)
+
+
+def broken(folder, what):
+    """Damage a model in a way."""
+    path = folder / "model.safetensors"
+    weights, config = load_file(path), json.loads((folder / "config.json").read_text())
+    what(weights, config)
+    save_file(weights, path)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+BIAS = "backbone.output_layer.linear.bias"
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        (lambda w, c: w.pop(BIAS), "output_layer.linear.bias is missing; get the model again"),
+        (lambda w, c: w.update(other=torch.zeros(1)), "other is not known; get the model again"),
+        (lambda w, c: w.update({BIAS: torch.zeros(3)}), r"linear.bias is \[3\] and not \[258\]"),
+        (lambda w, c: w["backbone.rotary_emb.inv_freq"].mul_(2), "inv_freq is not what it is computed to be"),
+        (lambda w, c: c.update(n_blocks=3), r"blocks\.2\.norm1\.weight is missing; .* and 7 more; get"),
+        (lambda w, c: c.pop("n_blocks"), "settings of another form .*n_blocks"),
+        (lambda w, c: c.update(n_heads=3), "width = 32 does not divide into 3 heads"),
+        (lambda w, c: c.update(vocab_size=100), "has 100 tokens, the tokenizer 257"),
+        (lambda w, c: c.update(model_type="duo"), "diffuses to random tokens and has no mask"),
+        (lambda w, c: c.update(backbone_config={}), "is of the code of SetDLM"),
+        (lambda w, c: c.update(model_type="gpt9"), r"no backbone reads .*model_type 'gpt9'"),
+        (lambda w, c: w[BIAS].fill_(float("nan")), "are not finite"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_a_sentence(what, message, tmp_path):
+    small("mdlm", tmp_path / "model")
+    broken(tmp_path / "model", what)
+    with pytest.raises(UserError, match=message) as caught:
+        import_model(str(tmp_path / "model"), tmp_path / "run")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run" / "model" / "model.json").exists()
+
+
+def test_a_damaged_file_and_an_absent_one_are_said_in_a_sentence(tmp_path):
+    folder = tmp_path / "model"
+    small("mdlm", folder)
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(UserError, match=r"model\.safetensors is no safetensors file"):
+        import_model(str(folder), tmp_path / "run")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"has neither model\.safetensors nor"):
+        import_model(str(folder), tmp_path / "run")
+    for name, message in (("gone.safetensors", "lacks gone.safetensors"), ("../other", "outside its folder")):
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
+        with pytest.raises(UserError, match=message):
+            import_model(str(folder), tmp_path / "run")
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(UserError, match=r"has no tokenizer\.json; name that of its tokenizer by tokenizer\.path="):
+        import_model(str(folder), tmp_path / "run")
+    with pytest.raises(UserError, match=r"has no config\.json"):
+        import_model(str(tmp_path), tmp_path / "run")
+
+
+class Harmful:
+    def __reduce__(self):
+        return eval, ("open('ran', 'w')",)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"state_dict": {}, "hyper_parameters": Harmful()}, "holds code, builtins.eval, which is not run"),
+        ({"weights": torch.zeros(2)}, "has no state_dict"),
+        ([1, 2], "has no state_dict"),
+    ],
+)
+def test_a_checkpoint_with_code_does_not_run_it(content, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.save(content, tmp_path / "last.ckpt")
+    with pytest.raises(UserError, match=message):
+        import_model(str(tmp_path / "last.ckpt"), tmp_path / "run")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_checkpoint_that_is_cut_or_has_another_average_is_said_in_a_sentence(tmp_path):
+    checkpoint(tmp_path, TRAINED["mdlm"], shadow=3)
+    named = ["tokenizer.path=" + str(tmp_path / "tokenizer.json")]
+    with pytest.raises(UserError, match="moving average has 3 weights"):
+        import_model(str(tmp_path / "last.ckpt"), tmp_path / "run", named)
+    whole = (tmp_path / "last.ckpt").read_bytes()
+    (tmp_path / "last.ckpt").write_bytes(whole[: len(whole) // 2])
+    for path in ("last.ckpt", "gone.ckpt"):
+        with pytest.raises(UserError, match="cannot be read"):
+            import_model(str(tmp_path / path), tmp_path / "run", named)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"algo": {"name": "duo_base", "backbone": "dit", "parameterization": "mean"}}, "has no mask"),
+        ({"parameterization": "subs", "backbone": "dimamba"}, "the network 'dimamba'"),
+        ({"parameterization": "v"}, "the parameterization 'v'"),
+        ({"parameterization": "sedd", "time_conditioning": True, "noise": {"type": "cosine"}}, "not log-linear"),
+    ],
+)
+def test_a_training_of_another_kind_is_refused(settings, message, tmp_path):
+    checkpoint(tmp_path, settings)
+    with pytest.raises(UserError, match=message):
+        import_model(str(tmp_path / "last.ckpt"), tmp_path / "run")
+
+
+def test_a_block_that_refers_to_the_length_is_the_whole_text(tmp_path):
+    checkpoint(tmp_path, {**TRAINED["block"], "block_size": "${model.length}"})
+    made = import_model(str(tmp_path / "last.ckpt"), tmp_path / "run", [f"tokenizer.path={tmp_path}/tokenizer.json"])
+    assert made.experiment.parts["objective"].size == made.context.length == 32
+
+
+def test_a_noise_with_another_sigma_than_the_network_learned_is_refused(tmp_path):
+    small("sedd", tmp_path / "model")
+    with pytest.raises(UserError, match=r"noise: 'linear', as it is set, has another σ at t .* eps = 0\.001"):
+        import_model(str(tmp_path / "model"), tmp_path / "run", ["noise.use=linear"])
+
+
+def test_a_part_that_reads_no_model_is_refused(tmp_path):
+    tokenizer(tmp_path)
+    with pytest.raises(UserError, match=r"backbone\.use: 'dit' reads no published model"):
+        import_model(str(tmp_path), tmp_path / "run", ["backbone.use=dit"])

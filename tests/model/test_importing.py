@@ -1,0 +1,203 @@
+"""A published model becomes a run by the backbone that reads it; the plugin here reads the weights of `dit`."""
+
+import json
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import save_file
+
+from atat_zoo import Model
+from atat_zoo.backbones.dit import DiTBackbone
+from atat_zoo.cli import atat
+from atat_zoo.errors import UserError
+from atat_zoo.model.importing import fill, import_model
+from atat_zoo.model.lightning import read_checkpoint
+from atat_zoo.model.published import Published, fetched
+from atat_zoo.registry import Context
+from tests.installing import alone, install
+
+__all__ = ["alone", "install"]
+
+READER = '''
+    from atat_zoo.backbones.dit import DiTBackbone
+    from atat_zoo.registry import component, hookimpl
+
+    CONTRACT = 2
+
+
+    @component
+    class {name}(DiTBackbone):
+        """A dit that reads models."""
+
+        name = "{name}"
+        summary = "reads models"
+        refs = ()
+
+        @classmethod
+        def reads(cls, config):
+            return config.get("model_type") == "small"
+
+        @classmethod
+        def import_table(cls, published, said):
+            own = {{"use": cls.name, "layers": published.config["layers"], "width": 16, "heads": 2}}
+            table = {{"backbone": own, "tokenizer": "bytes", "objective": "mdlm", "noise": "cosine"}}
+            return table | {{"data": {{"length": 16}}}}
+
+        def imported(self, module, published):
+            from atat_zoo.model.importing import fill
+
+            fill(dict(module.backbone.named_parameters()), {{}}, published)
+            return self
+
+
+    @hookimpl
+    def atat_zoo_backbone():
+        return [{name}]
+'''
+
+
+@pytest.fixture
+def model(install, tmp_path):
+    """A model in a folder, and a plugin that reads it."""
+    install("reader", READER.format(name="reader"))
+    network = DiTBackbone(layers=1, width=16, heads=2).build(Context(vocabulary_size=258, length=16))
+    folder = tmp_path / "model"
+    folder.mkdir()
+    weights = {name: torch.linspace(-1, 1, w.numel()).view(w.shape) for name, w in network.named_parameters()}
+    save_file(weights, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"model_type": "small", "layers": 1}))
+    return folder
+
+
+def test_the_backbone_that_reads_a_model_makes_its_run(model, tmp_path):
+    done = CliRunner().invoke(atat, ["import", str(model), str(tmp_path / "run"), "data.length=8"])
+    assert done.exit_code == 0, done.output
+    assert "8 tokens, objective mdlm" in done.output
+    made, weights = Model.from_run(tmp_path / "run"), Published(str(model)).weights
+    assert made.step == 0
+    assert made.experiment.parts["backbone"].name == "reader"
+    assert all(torch.equal(weight, weights[name]) for name, weight in made.module.backbone.named_parameters())
+    environment = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert environment["imported"] == {"model": str(model), "revision": None}
+    with pytest.raises(UserError, match="has a run already; replace it with --overwrite"):
+        import_model(str(model), tmp_path / "run")
+    again = import_model(str(model), tmp_path / "run", overwrite=True)
+    assert again.context.length == 16
+
+
+def test_an_objective_of_the_user_takes_what_it_does_not_use_away(model, tmp_path):
+    asked = ["objective=autoregressive", "sampler.use=left_to_right"]
+    assert import_model(str(model), tmp_path / "run", asked).experiment.parts["objective"].name == "autoregressive"
+    with pytest.raises(UserError, match="noise: objective 'autoregressive' uses no noise"):
+        import_model(str(model), tmp_path / "other", [*asked, "noise.use=linear"])
+
+
+def test_two_backbones_that_read_a_model_are_told_apart_by_the_user(model, install, tmp_path):
+    install("another", READER.format(name="another"))
+    with pytest.raises(UserError, match=r"\(model_type 'small'\) is read by several .* of another, reader"):
+        import_model(str(model), tmp_path / "run")
+    made = import_model(str(model), tmp_path / "run", ["backbone.use=another"])
+    assert made.experiment.parts["backbone"].name == "another"
+    with pytest.raises(UserError, match=r"backbone\.use: 'dit' reads no published model"):
+        import_model(str(model), tmp_path / "other", ["backbone=dit"])
+    (model / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"no backbone reads .*\(those that read models: another, reader\)"):
+        import_model(str(model), tmp_path / "other")
+
+
+def test_a_run_is_as_it_was_when_weights_do_not_fit(model, tmp_path):
+    import_model(str(model), tmp_path / "run")
+    (model / "config.json").write_text(json.dumps({"model_type": "small", "layers": 2}))
+    with pytest.raises(UserError, match=r"blocks\.1\.scale is missing; .* and \d more; get the model again"):
+        import_model(str(model), tmp_path / "run", overwrite=True)
+    assert Model.from_run(tmp_path / "run").module.backbone.blocks[0].heads == 2
+
+
+class Given:
+    """A model of some weights."""
+
+    model = "a model"
+
+    def __init__(self, **weights):
+        self.weights = weights
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({}, "says: one is missing; two is missing; get"),
+        ({"one": torch.ones(2), "two": torch.ones(2, 1), "three": torch.ones(1)}, "says: three is not known; get"),
+        ({"one": torch.ones(3), "two": torch.ones(2, 1)}, r"one is \[3\] and not \[2\]; get"),
+        ({"one": torch.ones(2), "two": torch.ones(2, 1), "angles": torch.ones(2)}, "angles is not what it is computed"),
+        ({"one": torch.ones(2), "two": torch.ones(2, 1), "angles": torch.ones(1)}, "angles is not what it is computed"),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(weights, message):
+    own = {"one": torch.zeros(2), "two": torch.zeros(2, 1)}
+    with pytest.raises(UserError, match=message.replace("says:", "say:")):
+        fill(own, {"angles": torch.tensor([1.0, 0.5])}, Given(**weights))
+
+
+def test_views_are_filled_and_constants_may_be_absent_or_equal():
+    whole = torch.zeros(3, 2)
+    own, constants = {"a": whole[:1], "b": whole[1:]}, {"angles": torch.tensor([1.0, 0.5])}
+    given = {"a": torch.ones(1, 2).half(), "b": torch.full((2, 2), 2.0)}
+    fill(own, constants, Given(**given, angles=torch.tensor([1.0, 0.5]).double()))
+    assert whole.tolist() == [[1, 1], [2, 2], [2, 2]]
+    fill(own, constants, Given(**given))
+
+
+class Code:
+    def __reduce__(self):
+        return print, ("ran",)
+
+
+def test_a_checkpoint_is_read_without_its_code(tmp_path, capsys):
+    path = tmp_path / "last.ckpt"
+    torch.save({"state_dict": {}, "x": Code()}, path)
+    with pytest.raises(UserError, match=r"holds code, builtins\.print, which is not run"):
+        read_checkpoint(path)
+    assert capsys.readouterr().out == ""
+    state = {"backbone.a": torch.zeros(2), "backbone.rotary.inv_freq": torch.ones(1), "other": torch.ones(3)}
+    torch.save({"state_dict": state, "hyper_parameters": {"a": [1, {"b": None}], "c": torch.ones(1)}}, path)
+    settings, weights = read_checkpoint(path)
+    assert settings == {"a": [1, {"b": None}], "c": None}
+    assert weights.keys() == state.keys()
+    torch.save({"state_dict": state, "ema": {"shadow_params": [torch.full((2,), 7.0), torch.ones(1)]}}, path)
+    assert read_checkpoint(path)[1]["backbone.a"].tolist() == [7, 7]
+    for average in ([torch.ones(3)], [torch.ones(2).view(1, 2)]):
+        torch.save({"state_dict": state, "ema": {"shadow_params": average}}, path)
+        with pytest.raises(UserError, match="its moving average has 1 weights"):
+            read_checkpoint(path)
+
+
+def test_a_model_of_the_hub_is_fetched_or_said_to_be_absent(tmp_path, monkeypatch):
+    import huggingface_hub
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    asked = []
+
+    def download(model, name, revision=None):
+        asked.append((model, name, revision))
+        if name in raised:
+            raise raised[name]
+        (tmp_path / name).write_text('{"model_type": "of the hub"}')
+        return str(tmp_path / name)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    raised = {"model.safetensors": EntryNotFoundError("none"), "model.safetensors.index.json": EntryNotFoundError("no")}
+    model = Published("author/model", "v1")
+    assert model.config == {"model_type": "of the hub"}
+    assert asked == [("author/model", "config.json", "v1")]
+    with pytest.raises(UserError, match=r"author/model has neither model\.safetensors nor"):
+        _ = model.weights
+    raised["x"] = LocalEntryNotFoundError("offline")
+    with pytest.raises(UserError, match="x is not here, and the hub cannot be reached"):
+        fetched("author/model", "x")
+    raised["x"] = ValueError("bad name\nand more")
+    with pytest.raises(UserError, match=r"'author/model' cannot be had \(bad name\); name a model"):
+        fetched("author/model", "x")
+    (tmp_path / "config.json").write_text("[1")
+    with pytest.raises(UserError, match=r"config\.json cannot be read as a table of JSON"):
+        _ = Published(str(tmp_path)).config
