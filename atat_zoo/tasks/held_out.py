@@ -76,11 +76,13 @@ class HeldOutTask(OnText):
         import math
 
         from atat_zoo.measure.likelihood import measure
-        from atat_zoo.measure.text import byte_counts, digest, special_ids
+        from atat_zoo.measure.text import byte_counts, counted, digest, special_ids
 
         text = self.text(model, run)
         x, maskable = text.tokens, text.maskable
-        of, n, sizes = digest(x, maskable), maskable.sum(1), byte_counts(model.tokenizer, x, maskable)
+        form = model.experiment.data
+        n = counted(form.form, model.tokenizer, x, maskable).sum(1)
+        of, sizes = digest(x, maskable), byte_counts(model.tokenizer, x, maskable)
         special = sum((x == i) & maskable for i in special_ids(model.tokenizer)) * maskable
         scores: dict[str, Score | str] = {}
         specs = list(self._specs(model.experiment))
@@ -90,7 +92,7 @@ class HeldOutTask(OnText):
                 if progress:
                     progress(before * rows + done, len(specs) * rows)
 
-            found = measure(model.module, x, maskable, spec, seed=seed, progress=told)
+            found = measure(model.module, x, maskable, spec, seed=seed, form=form.form, progress=told)
             quantity, nats = next(iter(found.contribution.items()))
             if number:
                 scores[f"by {spec.bound.name}"] = _price(title(quantity), nats.sum(1), n, of)
@@ -104,9 +106,8 @@ class HeldOutTask(OnText):
                 scores[name.replace("_", " ")] = Score(
                     quantity="error", value=metric.value, stderr=metric.stderr, items=len(x), of=""
                 )
-        form = model.experiment.data
-        counted = f"{int(n.sum()):,} tokens in {len(x):,} rows of {x.shape[1]}, {int(sizes.sum()):,} bytes"
-        scores["text"] = f'{counted}; {int(special.sum()):,} are BOS or EOS (data.special = "{form.special}")'
+        size = f"{int(n.sum()):,} tokens in {len(x):,} rows of {x.shape[1]}, {int(sizes.sum()):,} bytes"
+        scores["text"] = f'{size}; {int(special.sum()):,} are BOS or EOS (data.special = "{form.special}")'
         return scores
 
     def _specs(self, experiment: Experiment) -> Iterator[EvaluationSpec]:

@@ -97,6 +97,8 @@ class ProtocolTask(OnText):
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """See `registry.component`."""
+        if experiment.data.form != "text":
+            yield Problem("evaluation.tasks", "protocols are of running text, and this model has learned dialogues")
         evolved: Any = attrs.evolve(experiment, evaluation=self._as_published(experiment))
         yield from conflicts(evolved)
 
