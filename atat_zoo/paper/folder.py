@@ -27,11 +27,13 @@ from atat_zoo.paper.manifest import (
     Paper,
     ParametersTable,
     SamplersTable,
+    ScoresTable,
     TasksTable,
     WantedTable,
 )
 from atat_zoo.paper.runs import evaluations_table, parameters_table, tasks_table
 from atat_zoo.paper.samplers import samplers_table
+from atat_zoo.paper.scores import scores_table
 from atat_zoo.paper.studies import CannotShow, KnownStudy, Studies, studies_of
 from atat_zoo.registry.spec import parts_in
 from atat_zoo.report import FIGURES, require
@@ -124,6 +126,8 @@ def _fill(wanted: WantedTable, studies: Studies) -> FilledTable:
             return gaps_table(wanted, studies)
         case SamplersTable():
             return samplers_table(wanted, studies)
+        case ScoresTable():
+            return scores_table(wanted, studies)
         case EvaluationsTable():
             return evaluations_table(wanted)
         case TasksTable():

@@ -61,6 +61,14 @@ class SamplerRow:
 
 
 @component
+class ScoreRow:
+    """A row of a table of scores."""
+
+    arm: str = param(help="of the study")
+    name: str | None = param(None, help="in the table; that of the arm when absent")
+
+
+@component
 class RunRow:
     """A row of a table of runs."""
 
@@ -108,6 +116,23 @@ class SamplersTable(TableSpec):
     intervals: Intervals = param("seeds", help=_OVER)
 
 
+@component_base
+class Directed(TableSpec):
+    """A table whose columns do not say by themselves what is better."""
+
+    lower: tuple[str, ...] = param((), help="columns in which less is better")
+    higher: tuple[str, ...] = param((), help="columns in which more is better")
+
+
+@component
+class ScoresTable(Directed):
+    """Scores of arms of a study by one of its tasks; a column is a score."""
+
+    study: str = param(help="one with evaluation.tasks")
+    task: str = param(help="its name among them")
+    intervals: Intervals = param("seeds", help=_OVER)
+
+
 @component
 class EvaluationsTable(TableSpec):
     """Runs as `atat eval` has measured them on the text of their experiments."""
@@ -117,12 +142,10 @@ class EvaluationsTable(TableSpec):
 
 
 @component
-class TasksTable(TableSpec):
+class TasksTable(Directed):
     """Scores of runs by a task, as `atat eval --task` has measured them; a column is a score."""
 
     task: Any = part("task", attrs.NOTHING, help="the held-out problems")
-    lower: tuple[str, ...] = param((), help="columns in which less is better")
-    higher: tuple[str, ...] = param((), help="columns in which more is better")
 
 
 @component
@@ -169,6 +192,7 @@ DATA: dict[str, tuple[type, type]] = {
     "study": (ArmsTable, ArmRow),
     "gaps": (GapsTable, GapRow),
     "samplers": (SamplersTable, SamplerRow),
+    "scores": (ScoresTable, ScoreRow),
     "evaluations": (EvaluationsTable, RunRow),
     "tasks": (TasksTable, RunRow),
     "parameters": (ParametersTable, RunRow),

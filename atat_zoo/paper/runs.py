@@ -13,9 +13,8 @@ import attrs
 from atat_zoo import experiment as experiments
 from atat_zoo.errors import UserError, clip, nearest
 from atat_zoo.experiment import Experiment
-from atat_zoo.paper.arms import half_width
+from atat_zoo.paper import scores
 from atat_zoo.paper.cells import (
-    HIGHER,
     LOWER,
     Cell,
     Column,
@@ -24,7 +23,6 @@ from atat_zoo.paper.cells import (
     missing,
     nothing,
     trained_alike,
-    within,
     words,
 )
 from atat_zoo.paper.manifest import EvaluationsTable, ParametersTable, RunRow, TasksTable, WantedTable
@@ -33,7 +31,7 @@ from atat_zoo.registry.spec import unstructure
 from atat_zoo.report.recorded import figure
 from atat_zoo.results import store
 from atat_zoo.results.history import History, history
-from atat_zoo.results.intervals import LEVEL, Interval
+from atat_zoo.results.intervals import LEVEL
 from atat_zoo.results.naming import title
 from atat_zoo.results.naming import words as metric_words
 from atat_zoo.results.tasks import Score, TaskResult, task_results
@@ -100,19 +98,9 @@ class KnownRun:
 def _bound(key: str, error: str, better: int = LOWER) -> tuple[str, int, Callable[[Table], Cell]]:
     def of(table: Table) -> Cell:
         bound = next(iter(table["bounds"].values()))
-        return _normal(figure(bound[key]), figure(bound.get(error)))
+        return scores.normal(figure(bound[key]), figure(bound.get(error)))
 
     return key.replace("_", " "), better, of
-
-
-def _normal(value: float | None, error: float | None) -> Cell:
-    """Return a value with the interval of its standard error over items."""
-    if value is None:
-        return nothing("not finite")
-    if error is None:
-        return count(value, ".4g")
-    half = half_width() * error
-    return within(Interval(value=value, low=value - half, high=value + half))
 
 
 def _plain(key: str) -> tuple[str, int, Callable[[Table], Cell]]:
@@ -204,7 +192,7 @@ def _evaluated(key: str, table: Table | None, past: History | None, command: str
     metric = (table.get("metrics") or {}).get(key)
     if metric is None:
         return missing(command)
-    return _normal(figure(metric["value"]), figure(metric.get("stderr")))
+    return scores.normal(figure(metric["value"]), figure(metric.get("stderr")))
 
 
 _LEGEND = (
@@ -217,18 +205,10 @@ def tasks_table(wanted: WantedTable) -> FilledTable:
     """Return a table of scores, with what is published of the same; scores of other items raise `CannotShow`."""
     spec: TasksTable = wanted.spec
     runs = [KnownRun.of(row) for row in wanted.rows]
-    for column in (*spec.lower, *spec.higher):
-        if column not in spec.columns:
-            raise CannotShow("columns", f"{column!r} is no column{nearest(column, list(spec.columns))}")
+    columns = list(scores.directed(spec))
     found = [_result(run, spec.task) for run in runs]
-    for scores in (each.scores for each in found if each):
-        for column in spec.columns:
-            if column not in scores:
-                known = list(scores)
-                hint, there = nearest(column, known), ", ".join(known)
-                raise CannotShow(
-                    "columns", f"the task {spec.task.name!r} has no score {column!r}{hint} (there are: {there})"
-                )
+    for each in found:
+        scores.require(spec.columns, spec.task.name, list(each.scores) if each else None)
     for column in spec.columns:
         _same_items(column, [(run, result.scores[column]) for run, result in zip(runs, found, strict=True) if result])
     rows = []
@@ -236,10 +216,6 @@ def tasks_table(wanted: WantedTable) -> FilledTable:
         command = run.command(f"--task {shlex.quote(_inline(wanted.given['task']))}")
         cells = [_score(result.scores[column]) if result else missing(command) for column in spec.columns]
         rows.append((run.name, cells))
-    columns = [
-        Column(key=key, heading=key, better=LOWER if key in spec.lower else HIGHER if key in spec.higher else 0)
-        for key in spec.columns
-    ]
     notes = [_LEGEND, *dict.fromkeys(note for result in found if result for note in result.notes)]
     return FilledTable(
         label=spec.label,
@@ -275,7 +251,7 @@ def _same_items(column: str, scores: list[tuple[KnownRun, Score]]) -> None:
 
 
 def _score(score: Score) -> Cell:
-    return _normal(figure(score.value), figure(score.stderr))
+    return scores.normal(figure(score.value), figure(score.stderr))
 
 
 def _published(spec: TasksTable, found: list[TaskResult]) -> Iterable[tuple[str, str, list[Cell]]]:

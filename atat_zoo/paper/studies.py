@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from atat_zoo.errors import UserError, clip, nearest
-from atat_zoo.paper.manifest import ArmRow, ArmsTable, GapsTable, Paper, SamplersTable
+from atat_zoo.paper.manifest import ArmRow, ArmsTable, GapsTable, Paper, SamplersTable, ScoresTable
 from atat_zoo.parsing import from_json, read
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.intervals import LEVEL
@@ -119,18 +119,18 @@ def compared(report: Table, arm: str, other: str) -> Table | None:
     return next((each for each in report["comparisons"] if (each["arm"], each["against"]) == (arm, other)), None)
 
 
-def legend(intervals: str) -> str:
+def legend(intervals: str, held_out: str = "sequences") -> str:
     """Return what the intervals and the bold cells of a table of a study are."""
     percent = f"{100 * LEVEL:g} %"
     over_seeds = f"Intervals are {percent} t-intervals over seeds"
-    over_sequences = f"Intervals are {percent} over held-out sequences: how far another seed's would lie is not in them"
-    said = over_seeds if intervals == "seeds" else over_sequences
+    over_items = f"Intervals are {percent} over held-out {held_out}: how far another seed's would lie is not in them"
+    said = over_seeds if intervals == "seeds" else over_items
     return f"{said}; bold: the interval lies apart from all others of its column."
 
 
 def studies_of(paper: Paper) -> Iterator[str]:
     """Yield the names of the studies that a paper's tables and figures name."""
     for table in paper.tables:
-        if isinstance(table.spec, ArmsTable | GapsTable | SamplersTable):
+        if isinstance(table.spec, ArmsTable | GapsTable | SamplersTable | ScoresTable):
             yield from filter(None, [table.spec.study, *(getattr(row, "study", None) for row in table.rows)])
     yield from (figure.study for figure in paper.figures.values())

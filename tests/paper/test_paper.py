@@ -622,7 +622,7 @@ def test_a_figure_needs_matplotlib(place, monkeypatch):
         ({"label": "A b"}, "table[0].label: expected small letters, digits and hyphens"),
         (
             {"data": "studies"},
-            "table[0].data: expected study | gaps | samplers | evaluations | tasks | parameters, got 'studies'; did",
+            "table[0].data: expected study | gaps | samplers | scores | evaluations | tasks | parameters, got",
         ),
     ],
 )
