@@ -96,14 +96,16 @@ def table_of(published: Published, said: dict[str, Any]) -> dict[str, Any]:
     rows = shape.rows or (text.size if text.mask is not None else None)
     backbone |= {"rows": rows} if rows else {}
     backbone |= _mask_of(shape, text)
-    starts = shape.objective == "autoregressive"  # its start token is the BOS of every row
+    # An autoregressive model's start token is the BOS of its row.
+    starts = shape.objective == "autoregressive"
+    special = "document" if starts else shape.special
     table = {
         "backbone": backbone,
         "tokenizer": text.table,
         "objective": {"use": shape.objective},
         "data": {
             "length": shape.length,
-            "special": shape.special if text.framed and not starts else "none",
+            "special": special if text.framed else "none",
             "rows": "document" if shape.by_document else "packed",
         },
     }
@@ -129,12 +131,13 @@ def _mask_of(shape: Shape, text: Text) -> dict[str, Any]:
 
 def of_hub(config: dict[str, Any], model: str) -> Shape:
     """Read the config.json of MDLM and BD3LM on the hub."""
-    blocks = config["model_type"] == "bd3lm"
+    form = str(config["model_type"]).lower()
+    blocks = form == "bd3lm"
     if config.get("causal") or not config.get("adaln", True):
         raise UserError(f"{model}: a causal bd3lm is not read here, or one without adaln; name another model")
     size = int(config["block_size"]) if blocks and config.get("cross_attn", True) else 0
     return Shape(
-        form=config["model_type"],
+        form=form,
         objective="block" if size else "mdlm",
         **dict[str, Any]((name, int(config[key])) for name, key in _HUB.items()),
         time_conditioning=bool(config.get("time_conditioning")),

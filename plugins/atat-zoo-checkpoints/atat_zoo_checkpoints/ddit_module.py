@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from atat_zoo.diffusion.attention import attend
-from atat_zoo_checkpoints.vocabulary import Published, positions_of, rates, rotate, rotation
+from atat_zoo_checkpoints.vocabulary import PublishedNetwork, positions_of, rates, rotate, rotation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FREQUENCIES = 256  # of σ
 
 
-class DDiTModule(Published):
+class DDiTModule(PublishedNetwork):
     """Tokens [B, L] to hidden states [B, L, D]; `head` maps those to logits [..., V]."""
 
     def __init__(self, spec: DDiTBackbone, context: Context) -> None:

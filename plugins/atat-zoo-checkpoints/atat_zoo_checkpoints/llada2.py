@@ -23,7 +23,7 @@ class LLaDA2Backbone(LlamaBackbone):
     name = "llada2"
     kinds: ClassVar[tuple[str, ...]] = ("llada2_moe", "llada21_moe")
     summary = "the mixture of experts of LLaDA 2.0 and 2.1, for their published weights"
-    refs = ("arXiv:2512.15745", "arXiv:2412.19437")
+    refs = ("arXiv:2512.15745", "arXiv:2602.08676", "arXiv:2412.19437")
 
     head_width: int = param(128, help="width of a head", ge=2)
     rotated: float = param(0.5, help="share of a head that is turned by its position", gt=0, le=1)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from atat_zoo.diffusion.attention import attend
 from atat_zoo.errors import UserError
-from atat_zoo_checkpoints.vocabulary import Published, positions_of, rates, rotate, rotation
+from atat_zoo_checkpoints.vocabulary import PublishedNetwork, positions_of, rates, rotate, rotation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from atat_zoo_checkpoints.llama import LlamaBackbone
 
 
-class LlamaModule(Published):
+class LlamaModule(PublishedNetwork):
     """Tokens [B, L] to hidden states [B, L, D]; `head` maps those to logits [..., V]."""
 
     reads_time = False

@@ -46,7 +46,13 @@ def text_of(published: Published, said: dict[str, Any], named: str | None, ends:
     else:
         path = None if published.is_checkpoint else published.file(FILE)
         if path is None and named:
-            path = fetched(_ON_THE_HUB.get(named, named), FILE)
+            try:
+                path = fetched(_ON_THE_HUB.get(named, named), FILE)
+            except UserError as error:
+                raise UserError(
+                    f"{published.model} has the tokenizer of {named!r}: {error}; or name its tokenizer.json by "
+                    "tokenizer.path="
+                ) from None
     if path is None:
         raise UserError(f"{published.model} has no {FILE}; name that of its tokenizer by tokenizer.path=")
     library = _library(path)

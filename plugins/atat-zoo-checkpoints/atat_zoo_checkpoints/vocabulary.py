@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _NEVER = -1e4
 
 
-class Published(nn.Module):
+class PublishedNetwork(nn.Module):
     """A network whose table of tokens has R rows, of which the zoo's V + 1 are some; its head is R rows, too.
 
     The zoo's mask V is read as the published one, which is never predicted, unless the mask only starts a text.
@@ -53,7 +53,7 @@ class Published(nn.Module):
 class Embedding(nn.Module):
     """The table of tokens with the zoo's ids, 0 … V; its weights are the network's, and are not saved twice."""
 
-    def __init__(self, network: Published) -> None:
+    def __init__(self, network: PublishedNetwork) -> None:
         super().__init__()
         self.of = [network]  # in a list, so that it is no part of it
         self.num_embeddings, self.embedding_dim = network.V + 1, network.table.embedding_dim

@@ -139,6 +139,7 @@ def test_d3pm_s_mask_is_an_outcome_as_it_was(tmp_path):
 def test_an_autoregressive_model_starts_at_its_bos(tmp_path):
     checkpoint(tmp_path, TRAINED["autoregressive"])
     made = import_model(str(tmp_path / "last.ckpt"), tmp_path / "run", [f"tokenizer.path={tmp_path}/tokenizer.json"])
+    assert made.experiment.data.special == "document"
     network, x = made.module.backbone, torch.tensor([made.tokenizer.encode("the people")])
     found = made.module.cross_entropy(x, None, torch.ones_like(x, dtype=torch.bool), x)
     read = torch.cat([torch.full((1, 1), made.tokenizer.bos), x[:, :-1]], 1)
@@ -225,6 +226,31 @@ def test_a_damaged_file_and_an_absent_one_are_said_in_a_sentence(tmp_path):
         import_model(str(folder), tmp_path / "run")
     with pytest.raises(UserError, match=r"has no config\.json"):
         import_model(str(tmp_path), tmp_path / "run")
+
+
+def test_a_tokenizer_is_that_of_the_hub_which_the_settings_name(tmp_path, monkeypatch):
+    import huggingface_hub
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    checkpoint(tmp_path / "given", TRAINED["mdlm"])
+    asked = []
+
+    def download(model, name, revision=None):
+        asked.append((model, name))
+        if len(asked) == 1:
+            raise LocalEntryNotFoundError("offline")
+        return str(tmp_path / "given" / "tokenizer.json")
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    path = str(tmp_path / "given" / "last.ckpt")
+    with pytest.raises(
+        UserError, match=r"has the tokenizer of 'gpt2': .*; or name its tokenizer\.json by tokenizer\.path="
+    ):
+        import_model(path, tmp_path / "run")
+    made = import_model(path, tmp_path / "run")
+    assert asked == [("openai-community/gpt2", "tokenizer.json")] * 2
+    assert made.tokenizer.decode(made.tokenizer.encode("a b")) == "a b"
+    assert made.experiment.data.special == "both"
 
 
 class Harmful:
