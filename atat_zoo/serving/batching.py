@@ -11,6 +11,7 @@ import itertools
 import json
 import threading
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 import attrs
@@ -30,10 +31,10 @@ class WantedText:
     layout: Layout
     lengths: tuple[int, ...]  # tokens of each gap
 
-    @property
-    def length(self) -> int:
-        """Tokens of the text, L."""
-        return sum(map(len, self.layout.pieces)) + sum(self.lengths)
+    @cached_property
+    def form(self) -> tuple[int, tuple[int, ...]]:
+        """Tokens of the text, L, and the positions whose token must begin with a space."""
+        return sum(map(len, self.layout.pieces)) + sum(self.lengths), self.layout.opening(self.lengths)
 
 
 @attrs.frozen
@@ -175,8 +176,8 @@ class Worker:
         """Return the next batch, and leave the rest waiting."""
         with self._changed:
             waiting = [(job, text) for job in self._jobs for text in job.texts or ()]
-            first = _alike(*waiting[0]) if waiting else None
-            batch = [each for each in waiting if _alike(*each) == first][: self.batch_size]
+            alike = [(text.form, job.how) for job, text in waiting]
+            batch = [each for each, how in zip(waiting, alike, strict=True) if how == alike[0]][: self.batch_size]
             for job, text in batch:
                 assert job.texts is not None
                 job.texts.remove(text)
@@ -224,7 +225,7 @@ class Worker:
             self.writing = len(batch) - len(gone)
             return list(gone)
 
-        writer = require_leading_space(self.writer, texts[0].layout.opening(texts[0].lengths), self.words)
+        writer = require_leading_space(self.writer, texts[0].form[1], self.words)
         sample = writer.fill(
             sampler,
             torch.tensor([text.layout.row(text.lengths, mask_id) for text in texts], device=writer.device),
@@ -240,8 +241,3 @@ class Worker:
     def _fail(self, job: Job, error: Exception) -> None:
         self.cancel(job)
         job.tell(Failed(error))
-
-
-def _alike(job: Job, text: WantedText) -> tuple[Any, ...]:
-    """Return what the texts of a batch have in common."""
-    return text.length, text.layout.opening(text.lengths), job.how

@@ -79,12 +79,14 @@ class Planner:
         sampler = self.sampler(asked)
         layouts = lay(sampler)
         for layout in layouts:
-            lengths = layout.choices[-1]
-            length, masked = sum(map(len, layout.pieces)) + sum(lengths), sum(lengths)
+            masked = max(map(sum, layout.choices))
+            length = masked + sum(map(len, layout.pieces))
             if length > self.limits.longest:
                 most = f"this server writes texts of at most {self.limits.longest}"
                 raise TooLargeError(f"a text of {length} tokens is asked for, and {most}; ask for a shorter one")
-            if (steps := _most_steps(sampler, masked)) > _STEPS + _EACH * masked:
+            # That of the command line may take as many as it likes.
+            steps = _most_steps(sampler, masked) if asked.sampler is not None else 0
+            if steps > _STEPS + _EACH * masked:
                 raise TooLargeError(f"the sampler would take {steps:,} steps to fill {masked:,} tokens; take fewer")
         seed = secrets.randbelow(2**31) if asked.seed is None else asked.seed
         return Plan(layouts=layouts, number=number, sampler=sampler, seed=seed)
@@ -94,12 +96,9 @@ class Planner:
         sampler: Any = self.experiment.parts["sampler"]
         if asked.sampler is not None:
             sampler = Zoo.load().spec("sampler", asked.sampler)
-        if asked.top_p is not None:
-            sampler = _drawing(
-                sampler, p=asked.top_p, temperature=1.0 if asked.temperature is None else asked.temperature
-            )
-        elif asked.temperature is not None:
-            sampler = _drawing(sampler, temperature=asked.temperature)
+        if asked.temperature is not None or asked.top_p is not None:
+            temperature = 1.0 if asked.temperature is None else asked.temperature
+            sampler = _drawing(sampler, temperature, asked.top_p)
         if problems := conflicts_with(self.experiment, {"sampler": sampler}):
             raise UserError(str(problems[0]))
         return sampler
@@ -156,10 +155,10 @@ def _most_steps(sampler: Sampler, masked: int) -> int:
     return max(own or 0, parts.pace.most(masked) if parts else 0)
 
 
-def _drawing(sampler: Any, *, temperature: float, p: float | None = None) -> Any:
-    """Return a sampler with another draw."""
+def _drawing(sampler: Any, temperature: float, p: float | None) -> Any:
+    """Return a sampler with another draw: from a nucleus, if there is a p."""
     if isinstance(sampler, SemiAutoregressiveSampler):
-        within = _drawing(sampler.within, temperature=temperature, p=p)
+        within = _drawing(sampler.within, temperature, p)
         return attrs.evolve(sampler, within=within)  # type: ignore[misc]
     draw = CategoricalDraw(temperature=temperature) if p is None else NucleusDraw(p=p, temperature=temperature)
     if not isinstance(sampler, CompositeSampler):

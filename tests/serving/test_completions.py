@@ -150,5 +150,7 @@ def test_a_stream_appends_what_is_final_and_shows_the_whole(client, sampler, sto
             assert "".join(text for segment in shown[-1] for text in segment.values()) == f"a b{added[index]}z"
 
 
-def test_health(client):
+def test_health_and_what_may_be_asked_for(client):
+    schema = client.get("/openapi.json").json()
+    assert schema["components"]["schemas"]["CompletionRequest"]["properties"].keys() >= {"prompt", "suffix", "sampler"}
     assert client.get("/health").json() == {"status": "ok", "waiting": 0, "writing": 0}

@@ -63,6 +63,8 @@ def test_too_long_too_many_and_too_large(model):
         assert asked(max_tokens=10**12, sampler=blocks)[0] == 413
         assert asked(prompt=["a", "b"], n=2, max_tokens=2)[2].startswith("4 texts are asked for")
         assert asked(sampler={"use": "ancestral", "steps": 10**6}, max_tokens=2)[:2] == (413, "too_large")
+        # Also if it says so in another place; that of the command line may take as many as it likes.
+        assert asked(sampler=blocks | {"steps": 2**31 - 1}, max_tokens=2)[:2] == (413, "too_large")
         assert asked(prompt="a" * 2000) == (
             413,
             "too_large",
