@@ -43,7 +43,7 @@ class Card:
         self.parts = [(kind, self.experiment.parts[kind]) for kind in _SAID if kind in self.experiment.kinds]
         written = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.causal = not str((written.get("architectures") or ["MaskedLM"])[0]).endswith("MaskedLM")
-        self.has_code = "auto_map" in written
+        self.has_code, self.in_library = "auto_map" in written, "architectures" in written
         self.environment, self.tables = recorded.environment(self.run), list(store.tables(self.run, warn=False))
         found = recorded.evaluated(table for table in self.tables if table["step"] == model.step)
         self.evaluated: Mapping[str, Any] = recorded.of_one_kind(found, self.run.table())[-1] if found else {}
@@ -99,6 +99,9 @@ class Card:
 
     def use(self) -> Iterator[str]:
         """Say how it is loaded."""
+        if not self.in_library:  # it is in the form of others, whose code is not here
+            yield f"The weights are in the form in which they were published: `atat import {self.name} RUN` reads them."
+            return
         kind = f"AutoModelFor{'CausalLM' if self.causal else 'MaskedLM'}"
         where = f'"{self.name}"' + ", trust_remote_code=True" * self.has_code
         lines = [f"from transformers import {kind}, AutoTokenizer", ""]

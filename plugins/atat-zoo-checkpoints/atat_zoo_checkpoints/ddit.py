@@ -125,6 +125,18 @@ class DDiTBackbone(Backbone):
 
         return config_of(self, module.rows, experiment)
 
+    def no_export_because(self, experiment: Experiment) -> str | None:
+        """Return a clause where no such network was published; see `Backbone`."""
+        from atat_zoo_checkpoints.ddit_forms import unpublished
+
+        return unpublished(self, experiment)
+
+    def export(self, *of: Any, **how: Any) -> None:
+        """Write a network as it was published; see `Backbone`."""
+        from atat_zoo_checkpoints.exporting import write
+
+        write(self, *of, **how)
+
     @classmethod
     def reads(cls, config: dict[str, Any]) -> bool:
         """Return whether a config.json, or the settings of a checkpoint, is one of this network."""

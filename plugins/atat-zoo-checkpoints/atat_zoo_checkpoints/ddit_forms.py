@@ -215,6 +215,14 @@ def _of_network(network: dict[str, Any], **known: Any) -> Shape:
     return Shape(**{name: int(network[key]) for name, key in _HYDRA.items()} | known)
 
 
+def unpublished(spec: Any, experiment: Experiment) -> str | None:
+    """Return a clause where no config.json was published of such a network."""
+    objective = experiment.parts["objective"]
+    if spec.condition and (spec.form == "sedd") == (objective.name == "sedd") and objective.name != "d3pm":
+        return None
+    return f"no config.json was published of a {spec.form} for objective {objective.name!r}"
+
+
 def config_of(spec: Any, rows: int, experiment: Experiment) -> dict[str, Any]:
     """Return the config.json of a network of so many rows, as it was published of the models of its form.
 
@@ -222,13 +230,10 @@ def config_of(spec: Any, rows: int, experiment: Experiment) -> dict[str, Any]:
         UserError: when there was none.
     """
     objective = experiment.parts["objective"]
+    if why := unpublished(spec, experiment):
+        raise UserError(f"backbone.form: {why}; what can be had is the run's own model folder")
     own = {"layers": spec.layers, "width": spec.width, "heads": spec.heads, "condition": spec.condition}
     own |= {"rows": rows, "length": spec.max_length}
-    if not spec.condition or (spec.form == "sedd") != (objective.name == "sedd") or objective.name == "d3pm":
-        raise UserError(
-            f"backbone.form: no config.json was published of a {spec.form} for objective {objective.name!r}; what can "
-            "be had is the run's own model folder"
-        )
     if spec.form == "sedd":
         network = {key: own[name] for name, key in _HYDRA.items()}
         network |= {"type": "ddit", "scale_by_sigma": True}

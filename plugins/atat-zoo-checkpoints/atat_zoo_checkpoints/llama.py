@@ -184,6 +184,16 @@ class LlamaBackbone(Backbone):
 
         return config_of(self, module, next(kind for kind in self.kinds if kind.lower().startswith(self.form)))
 
+    def no_export_because(self, experiment: Experiment) -> str | None:
+        """Return None: any can be; see `Backbone`."""
+        return None
+
+    def export(self, *of: Any, **how: Any) -> None:
+        """Write a network as it was published; see `Backbone`."""
+        from atat_zoo_checkpoints.exporting import write
+
+        write(self, *of, **how)
+
     @classmethod
     def reads(cls, config: dict[str, Any]) -> bool:
         """Return whether a config.json is of a model that it knows."""
