@@ -73,7 +73,8 @@ def carry_out(page, folder):
                 load(path)
         if block.language == "python" and not block.file:
             code = f"import runpy; runpy.run_path({path.name!r}, run_name='__main__')"
-            done = forked.run([], folder, code=code, env={"PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}"})
+            env = {"PYTHONPATH": f"{folder}:{os.environ.get('PYTHONPATH', '')}", "HF_HOME": f"{folder}/hub"}
+            done = forked.run([], folder, code=code, env=env)
             assert done.returncode == 0, f"{page.name}: {block.text}\n{done.stdout}{done.stderr}"
             if block.printed is not None:
                 assert done.stdout.strip() == block.printed.strip(), f"{page.name}: {block.text}\n{done.stdout}"

@@ -122,6 +122,6 @@ def test_only_results_open_the_evaluations_of_a_run():
 
 
 def test_only_measuring_asks_a_model_for_its_bound():
-    """Besides the suite that objectives are held to."""
+    """Besides `Model.score`, of texts in hand, and the suite that objectives are held to."""
     asking = rooms_that(lambda node: isinstance(node, ast.Call) and is_attribute(node.func, "bound"))
-    assert asking == {"measure", "testing"}
+    assert asking == {"measure", "model", "testing"}

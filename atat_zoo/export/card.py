@@ -201,7 +201,7 @@ class Card:
             if each["step"] == self.model.step
         ]
         for table in self.tables:
-            with suppress(KeyError, TypeError, AttributeError):
+            with suppress(KeyError, TypeError, ValueError, AttributeError):  # of another shape, or damaged
                 if table["step"] == self.model.step and not table["corpus"]:
                     rows.append(_price(table["sampler"]["use"], table["sampler"], table["nfe"], table))
         if rows:
@@ -237,8 +237,9 @@ class Card:
         """Say how it is made again."""
         yield "```console\n$ atat train experiment.toml\n```"
         if command := reproduce.command(self.environment):
-            git = self.environment.get("git") or {}
-            at = f", at commit `{git['commit']}`{' with changes' * bool(git.get('changed'))}" if git else ""
+            at, git = "", self.environment.get("git")
+            if isinstance(git, dict) and git.get("commit"):
+                at = f", at commit `{git['commit']}`{' with changes' * bool(git.get('changed'))}"
             yield f"The run was begun by `{command}`{at}."
         packages = self.environment.get("packages")
         if isinstance(packages, dict):

@@ -1,7 +1,10 @@
 """The model card: what was recorded with its error, what was not with its command, and nothing empty."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 from huggingface_hub import ModelCard
@@ -74,6 +77,18 @@ def test_a_bound_is_said_by_its_name_with_its_error_and_prices_at_their_evaluati
     assert "with Python 3.11, torch 2.7.0." in said["To make it again"]
 
 
+def test_a_damaged_record_is_one_that_is_not_there(tmp_path):
+    run = run_of(model_of("mdlm"), tmp_path / "run")
+    for name, content in {"a": [1], "b": POLICY | {"nfe": "many"}, "c": EVALUATION | {"bounds": 3}}.items():
+        write_json(run.evaluations / f"{name}.json", content)
+    write_json(run.environment, {"command": 5, "git": "main", "packages": [], "computes": 7})
+    run.metrics.write_text("{")
+    _, said = card_of(run, tmp_path / "out")
+    assert "Not measured on held-out text" in said["How good it is"]
+    assert "Not measured: `atat bench samplers" in said["What its samplers cost"]
+    assert "How long it took is not recorded" in said["How it was trained"]
+
+
 def test_an_exact_likelihood_is_called_so(tmp_path):
     run = run_of(model_of("autoregressive"), tmp_path / "run")
     exact = EVALUATION | {"method": "likelihood", "draws": 0, "bounds": {"nelbo": {"value": 40.0, "stderr": 0.5}}}
@@ -83,14 +98,16 @@ def test_an_exact_likelihood_is_called_so(tmp_path):
     assert "masks by" not in said["How good it is"]
 
 
-def test_the_code_of_the_card_runs(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+def test_the_code_of_the_card_runs(tmp_path):
+    lines = ""
     for form in ("mdlm", "autoregressive"):
         _, said = card_of(run_of(model_of(form), tmp_path / f"run-{form}"), tmp_path / form)
-        (code,) = re.findall(r"```python\n(.*?)```", said["Use"], re.DOTALL)
-        exec(code, {})
-    assert capsys.readouterr().out.count("torch.Size([1, ") == 2
+        lines += "".join(re.findall(r"```python\n(.*?)```", said["Use"], re.DOTALL))
+    env = os.environ | {"HF_HOME": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-c", lines]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("torch.Size([1, ") == 2
 
 
 def test_the_licence_of_a_recipe_is_its_own(tmp_path):

@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from atat_zoo import UserError
 from atat_zoo.backbones.dit import DiTBackbone
+from atat_zoo.backbones.hub.modeling_atat_zoo import AtatZooForMaskedLM
 from atat_zoo.export.pushing import push
 from atat_zoo.export.writing import export_run
 from tests.export.making import model_of, run_of
@@ -136,3 +137,42 @@ def test_what_the_hub_refuses_is_a_sentence_and_the_export_is_kept(run, tmp_path
         push(tmp_path / "out", "me/mine")
     assert "\n" not in str(said.value)
     assert (tmp_path / "out" / "README.md").exists()
+
+
+@pytest.fixture(params=["mdlm", "linear", "sets"])
+def loaded(request, tmp_path):
+    """A model, and its export in full and in bf16, by the classes that are here: no code of a folder runs."""
+    model = model_of(request.param)
+    run = run_of(model, tmp_path / f"run_{request.param}").path
+    found = {}
+    for name, dtype in (("full", None), ("half", "bfloat16")):
+        export_run(run, tmp_path / f"{request.param}_{name}", dtype=dtype)
+        found[name] = AtatZooForMaskedLM.from_pretrained(tmp_path / f"{request.param}_{name}")
+    return model, found["full"], found["half"]
+
+
+def test_without_chance_it_writes_what_the_run_writes(loaded):
+    model, full, _ = loaded
+    own = {"use": "strided", "stride": 5, "draw": {"use": "categorical", "temperature": 0.0}}
+    for prompt in ("", "We the "):
+        ours = model.sample(1, sampler=own, prompt=prompt).sample.tokens
+        start = torch.tensor([[256, *prompt.encode(), 257]])
+        assert torch.equal(full.generate(start, max_length=24, sampler="strided", steps=5, temperature=0), ours)
+
+
+def test_losses_half_precision_and_padding(loaded):
+    model, full, half = loaded
+    ids = torch.randint(0, 256, (2, 24), generator=torch.Generator().manual_seed(0))
+    where = torch.arange(24).expand(2, 24) % 3 == 0
+    z, labels = ids.masked_fill(where, 258), ids.masked_fill(~where, -100)
+    with torch.no_grad():
+        found = full(z, labels=labels)
+        expected = model.module.cross_entropy(z, None, where, ids)
+        rough = half(z, labels=labels)
+        real = torch.arange(27).lt(24).long().expand(2, 27)
+        padded = full(torch.nn.functional.pad(z, (0, 3)), attention_mask=real).logits[:, :24]
+    assert float(found.loss) == pytest.approx(float(expected.mean()), rel=1e-5)
+    assert rough.logits.dtype is torch.float32
+    assert float(rough.loss) == pytest.approx(float(found.loss), rel=0.05)
+    near = 24 - len(full.config.neighbours)  # the last ones have a padding among their neighbours
+    torch.testing.assert_close(padded[:, :near, :-1], found.logits[:, :near, :-1], rtol=1e-4, atol=1e-4)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from atat_zoo.data import is_framed
 
+_TIMES = 4096  # at least, for texts of other lengths, whose shares lie between
+
 if TYPE_CHECKING:
     from atat_zoo.backbones.dit import DiTBackbone
     from atat_zoo.experiment import Experiment
@@ -71,9 +73,13 @@ def write(
 
 
 def _times(noise: Any, length: int) -> list[float]:
-    """Return the times at which 0, 1, … all tokens of a text are masked; its two ends where it is the share itself."""
+    """Return the times at which equally spaced shares are masked, those of a text of the training among them.
+
+    Where the time is the share itself, its two ends are enough.
+    """
     import torch
 
-    shares = torch.arange(length + 1, dtype=torch.float32) / length
+    number = length * -(-_TIMES // length)
+    shares = torch.arange(number + 1, dtype=torch.float32) / number
     times: list[float] = noise.time_at(shares).tolist()
     return [0.0, 1.0] if times == shares.tolist() else times

@@ -209,6 +209,9 @@ class AtatZooForMaskedLM(AtatZooPreTrainedModel, GenerationMixin):
         """Return the time [B] at which a share [B] of the tokens is masked."""
         times = torch.tensor(self.config.times, device=share.device)
         place = share.float() * (len(times) - 1)
+        # A product that should be whole is not quite: t is multiplied by 1,000, so that its last digits are read.
+        if len(times) > 2:
+            place = torch.where((place - place.round()).abs() < 1e-3, place.round(), place)
         low = place.long().clamp(max=len(times) - 2)
         return torch.lerp(times[low], times[low + 1], place - low)
 
