@@ -13,7 +13,7 @@ from atat_zoo.data.manifest import load as load_manifest
 from atat_zoo.experiment import from_table, load
 from atat_zoo.registry import Context
 from atat_zoo.training import train
-from tests import fixtures
+from tests import fixtures, talk
 
 ROOT = Path(__file__).parents[1] / "experiments"
 APART = {"base", "corpora", "papers", "studies"}
@@ -144,6 +144,11 @@ def test_the_finetunings_and_the_guidance_train(shards, tmp_path):
     for name in ("importance", "uniform"):
         given = [*few, "data.sequences=64", f'init_from="{tmp_path / "source"}"']
         assert train(load(f"finetuning/{name}", given), tmp_path / name).finished
+    talk.write(tmp_path / "talk.jsonl")
+    given = [*few, f'corpus.train=["{tmp_path / "talk.jsonl"}"]', f'init_from="{tmp_path / "source"}"']
+    tuned = train(load("finetuning/chat", given), tmp_path / "chat")
+    assert list(tuned.evaluation.bounds) == ["answers"]
+    assert [found.task for found in tuned.tasks] == ["answers"]
     assert train(load("guidance/war_and_peace", few), tmp_path / "guidance").finished
 
 
