@@ -151,6 +151,8 @@ async def _chunks(answer: Answer, first: Drawn | Done, events: asyncio.Queue[Eve
         while True:
             if chunk := answer.read(event):
                 yield _event(chunk)
+                # Where much is to be said, others have a turn, and that the client has gone away is heard.
+                await asyncio.sleep(0)
             if answer.finished:
                 break
             async with asyncio.timeout_at(late):

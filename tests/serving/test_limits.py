@@ -168,7 +168,7 @@ def test_a_client_that_is_killed_frees_its_place_at_the_next_step(model, stream)
         assert [choice.text for choice in answer.choices] == model.sample(1, seed=1, precision="fp32").texts
 
 
-def test_64_clients_at_once_lose_no_request_and_no_memory(model):
+def test_64_clients_at_once_lose_no_request_and_no_memory(model, caplog):
     """Waves of requests of every kind, some of whose clients go away; each answer is that of its seed."""
     process, model = psutil.Process(), evolve(model, module=copy.deepcopy(model.module).double())
     with (
@@ -196,3 +196,4 @@ def test_64_clients_at_once_lose_no_request_and_no_memory(model):
                 assert {f"a b{text}" == expected[seed] for seed, text in answers if text is not None} == {True}
                 memory.append(process.memory_info().rss >> 20)
     assert memory[-1] - memory[1] < 16, memory  # MiB
+    assert [record.getMessage() for record in caplog.records if record.name in ("asyncio", "uvicorn.error")] == []
