@@ -23,12 +23,12 @@ from atat_zoo.objectives.adaptive import AdaptiveObjective
 from atat_zoo.objectives.chunks import wide
 from atat_zoo.objectives.denoising import (
     DenoisingModule,
-    Predictor,
     dense,
     importance_loss,
     metrics,
     normalised,
 )
+from atat_zoo.objectives.predicting import Predictor
 from atat_zoo.objectives.stateful import StatefulParts
 from atat_zoo.registry import Context
 

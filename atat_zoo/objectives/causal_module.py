@@ -25,7 +25,8 @@ from atat_zoo.errors import UserError
 from atat_zoo.noise import LinearNoise
 from atat_zoo.objectives import Batch, Objective
 from atat_zoo.objectives.causal import BlockObjective
-from atat_zoo.objectives.denoising import DenoisingModule, HeadInputs, Predictor, golden_stride, metrics
+from atat_zoo.objectives.denoising import DenoisingModule, HeadInputs, golden_stride, metrics
+from atat_zoo.objectives.predicting import Predictor
 from atat_zoo.objectives.stateful import StatefulParts
 from atat_zoo.registry import Context
 

@@ -27,6 +27,7 @@ from atat_zoo.diffusion.randomness import row_keys, stratified, uniform
 from atat_zoo.objectives import Batch, ObjectiveModule, Observer
 from atat_zoo.objectives.chunks import in_chunks, rows_for, weighted_sum, wide
 from atat_zoo.objectives.placement import OnDevice, exact
+from atat_zoo.objectives.predicting import Predictor
 from atat_zoo.objectives.stateful import StatefulParts
 from atat_zoo.rates import NoiseRates
 from atat_zoo.registry import Context
@@ -376,47 +377,3 @@ def golden_stride(strata: int) -> int:
     """Return the smallest stride from N/φ upwards that visits all N strata."""
     golden = round(strata * 0.618034)
     return next(s for s in range(max(1, golden), 2 * strata + 1) if math.gcd(s, strata) == 1)
-
-
-class Predictor(Denoiser):
-    """p_θ(x_i | z) of a module, which scores visible tokens and has the importance of the module's estimator."""
-
-    scores_visible_tokens = True
-
-    def __init__(self, module: DenoisingModule) -> None:
-        self.module = module
-        self.mask_id, self.window = module.context.mask_id, module.context.length
-        self.reads_time = module.backbone.reads_time
-        self.estimates_importance = module.estimator is not None
-        if module.estimator is not None:
-            self.importance_reads = module.estimator.reads
-
-    @override
-    def time_at(self, rate: Tensor) -> Tensor:
-        return self.module.noise.time_at(rate)
-
-    @override
-    def importance(self, tokens: Tensor, masked: Tensor) -> Tensor | None:
-        if not self.estimates_importance:
-            return None
-        t = self.time_at(masked.float().mean(1)) if self.module.estimator.reads_time else None
-        return self.module.importance(tokens, torch.ones_like(masked), t)  # all tokens count as maskable
-
-    def head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
-        """Return what the head reads at every position, [B, L]."""
-        return self.module.head_inputs(tokens, t)
-
-    def log_probs(self, head_inputs: HeadInputs, device: torch.device) -> Tensor:
-        """Return log-probabilities of N positions, [N, V], on the device of the text."""
-        return moved(self.module.logits(head_inputs).log_softmax(-1), device)
-
-    @override
-    def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        return self.log_probs(self.head_inputs(tokens, t).at(where), tokens.device)
-
-    @override
-    def everywhere(self, tokens: Tensor, t: Tensor | None, where: Where, visible: Where) -> tuple[Tensor, Tensor]:
-        head_inputs = self.head_inputs(tokens, t)
-        logits = self.module.logits(head_inputs.at(visible))
-        loss = F.cross_entropy(logits, moved(tokens[visible], logits.device), reduction="none")
-        return self.log_probs(head_inputs.at(where), tokens.device), -moved(loss, tokens.device)

@@ -23,7 +23,8 @@ from atat_zoo.diffusion.positions import pairs, to_host
 from atat_zoo.diffusion.randomness import fold, part_of, row_keys, uniform
 from atat_zoo.noise import LinearNoise
 from atat_zoo.objectives.causal_module import AutoregressiveModule
-from atat_zoo.objectives.denoising import DenoisingModule, HeadInputs, Predictor, dense, importance_loss, metrics
+from atat_zoo.objectives.denoising import DenoisingModule, HeadInputs, dense, importance_loss, metrics
+from atat_zoo.objectives.predicting import Predictor
 from atat_zoo.objectives.stateful import StatefulParts
 from atat_zoo.position_sets import StridedPositionSets
 
