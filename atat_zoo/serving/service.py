@@ -48,6 +48,8 @@ class Service:
         parts: dict[str, Any] = dict(experiment.parts)
         weigher = model.writer(precision, compile)
         writer = parts["guidance"].guide(weigher)
+        for number in (1, 2) if compile else ():  # so that no request waits for it: once for its size, once for any
+            writer.write(parts["sampler"], number=number)
         worker = Worker(writer, batch_size=limits.batch_size, waiting=limits.waiting)
         planner = Planner(experiment=experiment, writer=writer, weigher=weigher, limits=limits, words=worker.words)
         about = {
