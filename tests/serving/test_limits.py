@@ -168,6 +168,7 @@ def test_a_client_that_is_killed_frees_its_place_at_the_next_step(model, stream)
         assert [choice.text for choice in answer.choices] == model.sample(1, seed=1, precision="fp32").texts
 
 
+@pytest.mark.slow
 def test_64_clients_at_once_lose_no_request_and_no_memory(model, caplog):
     """Waves of requests of every kind, some of whose clients go away; each answer is that of its seed."""
     process, model = psutil.Process(), evolve(model, module=copy.deepcopy(model.module).double())

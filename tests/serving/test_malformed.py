@@ -90,6 +90,7 @@ def body(draw):
     return text
 
 
+@pytest.mark.slow
 def test_a_thousand_malformed_requests():
     draw = random.Random(17)
     headers = [{"content-type": "application/json"}] * 20 + [
