@@ -17,7 +17,7 @@ from atat_zoo.model import Model
 _WORD = re.compile(r"\w+")
 
 
-class Question(NamedTuple):
+class HeldOutQuestion(NamedTuple):
     """A dialogue up to its last answer, in tokens."""
 
     row: int  # the number of its row in the held-out text
@@ -25,7 +25,7 @@ class Question(NamedTuple):
     answer: list[int]  # with its end, and with what fills the row of a dialogue that has its own
 
 
-def questions_of(text: Text) -> list[Question]:
+def questions_of(text: Text) -> list[HeldOutQuestion]:
     """Return the last answer of each dialogue of a text, with all that stands before it."""
     of_row = torch.zeros_like(text.tokens) if text.documents is None else text.documents
     found = []
@@ -34,15 +34,17 @@ def questions_of(text: Text) -> list[Question]:
             own, learned = ids[documents == document].tolist(), answers[documents == document].tolist()
             end = len(learned) - learned[::-1].index(True)
             first = next(i for i in range(end, 0, -1) if not learned[i - 1])
-            found.append(Question(number, own[:first], own[first:end]))
+            found.append(HeldOutQuestion(number, own[:first], own[first:end]))
     return found
 
 
-def answers_to(model: Model, questions: Sequence[Question], *, seed: int, batch_size: int, **parts: Any) -> list[str]:
+def answers_to(
+    model: Model, questions: Sequence[HeldOutQuestion], *, seed: int, batch_size: int, **parts: Any
+) -> list[str]:
     """Return what a model answers, by its own sampler and guidance or other `parts`, in float32.
 
     It is given as many masks as the true answer has tokens: in rows of one dialogue, which are filled, all the rest of
-    the row, so that it ends where it wants. Question n draws by (seed, n).
+    the row, so that it ends where it wants. HeldOutQuestion n draws by (seed, n).
     """
     chosen = {**model.experiment.parts, **parts}
     writer, mask_id = chosen["guidance"].guide(model.writer("fp32")), model.context.mask_id

@@ -6,8 +6,7 @@ B rows of a micro-batch, N of the global batch, L tokens; N positions where only
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -18,16 +17,16 @@ from typing_extensions import override
 from atat_zoo.backbones.ngram import neighbours_of
 from atat_zoo.bounds import Bound
 from atat_zoo.devices import moved
-from atat_zoo.diffusion.attention import visible, within
 from atat_zoo.diffusion.bounds import Estimate, WeightedMask, average
 from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch, NoiseLevels
 from atat_zoo.diffusion.dropout import set_keys
-from atat_zoo.diffusion.positions import Where, pairs, within_documents
+from atat_zoo.diffusion.positions import Where, pairs
 from atat_zoo.diffusion.randomness import row_keys, stratified, uniform
 from atat_zoo.objectives import Batch, ObjectiveModule, Observer
 from atat_zoo.objectives.chunks import in_chunks, rows_for, weighted_sum, wide
 from atat_zoo.objectives.placement import OnDevice, exact
 from atat_zoo.objectives.predicting import Predictor
+from atat_zoo.objectives.separation import ReadsApart
 from atat_zoo.objectives.stateful import StatefulParts
 from atat_zoo.rates import NoiseRates
 from atat_zoo.registry import Context
@@ -50,7 +49,7 @@ class HeadInputs(NamedTuple):
         return HeadInputs(hidden, None if self.neighbours is None else self.neighbours[where])
 
 
-class DenoisingModule(OnDevice, ObjectiveModule):
+class DenoisingModule(OnDevice, ReadsApart, ObjectiveModule):
     """An `ObjectiveModule` without its loss: the steps of a loss in their order, then the bound of the denoiser.
 
     Networks are on the device of the weights, and give what they compute of tokens to the device of these. Times, masks
@@ -66,17 +65,10 @@ class DenoisingModule(OnDevice, ObjectiveModule):
         self.estimator: Any = None
         #: What makes a function of a chunk's hidden states faster; `train.compile` sets it.
         self.compile_losses: Callable[[Losses], Losses] = lambda losses: losses
-        #: Whether the backbone is compiled and takes a `BlockMask`; `train.compile` sets it.
-        self.takes_block_masks = False
         #: Whether all rows are read in one pass, as ranks that share weights must; `train.sharding` sets it.
         self.reads_at_once = False
         self.stride = golden_stride(batch_size)
         self.stateful = StatefulParts()
-        self._documents: Tensor | None = None  # of the rows that are read: see `apart`
-
-    def attends_in_blocks(self, tokens: Tensor) -> bool:
-        """Return whether a pass over tokens has a `BlockMask`: a training is compiled, and a GPU is faster with it."""
-        return self.takes_block_masks and self.training and tokens.is_cuda
 
     def begin(self, batch: Batch) -> Batch:
         """Give the dropout layers their keys for a training step; returns the batch on a device with float64."""
@@ -128,24 +120,6 @@ class DenoisingModule(OnDevice, ObjectiveModule):
         """Return what the head reads at the masked positions of a batch, [N]."""
         with self.apart(noised.documents):
             return self.head_inputs_of(noised.z, noised.t, noised.masked, noised.x).at(noised.where)
-
-    @contextmanager
-    def apart(self, documents: Tensor | None) -> Iterator[None]:
-        """Read rows whose tokens see those of their own document alone, by its number, int64 [B, L]; all if None."""
-        self._documents = documents
-        try:
-            yield
-        finally:
-            self._documents = None
-
-    def seen(self, causal: bool = False) -> dict[str, Any]:
-        """Return positions and attention of the rows that are read; nothing where all of a row is seen."""
-        if self._documents is None:
-            return {"attention": "causal"} if causal else {}
-        of, shape = self._documents, self._documents.shape
-        rule, blocks = within(of, causal=causal), self.attends_in_blocks(of)
-        seen = visible(rule, shape[0], shape[1], of.device, in_blocks=blocks)
-        return {"positions": within_documents(of), "attention": seen}
 
     def head_inputs_of(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> HeadInputs:
         """Return what the head reads at every position, [B, L], to predict the masked ones; as for `cross_entropy`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import attrs
 
@@ -25,6 +25,7 @@ class Task(Protocol):
     """A component of the kind task, which inherits from this class; `measure` alone has no default."""
 
     name: str
+    reads_dialogues: ClassVar[bool] = False  # whether it is of runs that have learned answers, data.form = "chat"
 
     def absent(self) -> Iterable[str]:
         """Yield a sentence for each file or package that is not there: which one, and where it is had.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from typing_extensions import override
 
@@ -32,6 +32,7 @@ class AnswersTask(Task):
     name = "answers"
     summary = "answers to held-out questions: exact matches, and the words that they share with the true ones"
     refs = ("arXiv:1606.05250",)
+    reads_dialogues: ClassVar[bool] = True
 
     questions: int = param(256, help="maximum number of rows of dialogues, spread evenly; 0 for all", ge=0)
     sampler: Any = part("sampler", None, help="what writes the answers; the run's own when absent")

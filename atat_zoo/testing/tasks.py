@@ -29,13 +29,13 @@ def check_task(task: Any, run: Path | None = None) -> None:
     """
     assert Task in task.__class__.__mro__, "a task inherits from atat_zoo.tasks.Task"
     with tempfile.TemporaryDirectory() as folder:
-        _check(task, run or small_run(Path(folder)))
+        _check(task, run or small_run(Path(folder), dialogues=task.reads_dialogues))
 
 
-def small_run(folder: Path) -> Path:
+def small_run(folder: Path, *, dialogues: bool = False) -> Path:
     """Write a run folder as a training leaves it, with random weights: texts of 32 bytes, and return its path."""
     shards = {"lanes": 2, "sequences_per_member": 8, "sequences_per_shard": 64}
-    table = {
+    table: dict[str, Any] = {
         "name": "small",
         "corpus": {"use": "files", "train": [written(folder / "text.txt")], "document": "line"},
         "tokenizer": "bytes",
@@ -44,6 +44,11 @@ def small_run(folder: Path) -> Path:
         "data": {"root": str(folder / "shards"), "length": 32, **shards},
         "evaluation": {"batch_size": 4},
     }
+    if dialogues:
+        lines = (json.dumps({"prompt": f"{i}?", "response": f"{i}!"}) for i in range(100))
+        (folder / "talk.jsonl").write_text("\n".join(lines), encoding="utf-8")
+        table["corpus"] = {"use": "files", "train": [str(folder / "talk.jsonl")]}
+        table["data"] |= {"form": "chat", "rows": "document"}
     experiment = from_table(table)
     tokenizer = experiment.parts["tokenizer"].load(build(experiment))
     context = Context(vocabulary_size=tokenizer.vocabulary_size, length=32)
