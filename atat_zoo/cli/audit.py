@@ -54,8 +54,8 @@ def audit(
 
     Printed are the bound by two estimators, over bytes too; calibration; a bound by many orders and how far below it
     the truth may lie; what samplers pay, in how many evaluations, and what they write; and with --protocol the number
-    that published code would print, with what of it is due to its framing and its draws. Models that others have
-    published become runs by `atat import`. What was measured once is read again, so an audit that was interrupted goes on.
+    that published code would print, with what of it is due to its framing and its draws. Published models
+    become runs by `atat import`. What was measured once is read again, so an audit that was interrupted goes on.
     """
     judge = judge_of(by, runs[0]) if by else None
     tasks = list(_tasks(other_text(text).get("corpus"), split, judge, **given))
