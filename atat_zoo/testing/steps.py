@@ -316,7 +316,8 @@ def check_adaptive(spec: Any, outcome: Callable[[Any, Rows], Tensor], examples: 
         total = part.statistics(step, loss)
         by_rows = []
         for some in (slice(0, 3), slice(3, None)):
-            micro_batch = {name: value[some] for name, value in attrs.asdict(step).items()}
+            tensors = {name: value for name, value in attrs.asdict(step).items() if value is not None}
+            micro_batch = {name: value[some] for name, value in tensors.items()}
             by_rows.append(part.statistics(NoisedBatch(**micro_batch), loss[some]))
         close(torch.stack(by_rows).sum(0), total, 1e-3, "statistics of micro-batches add up to those of the batch")
         for name, value in part.state_dict().items():
