@@ -29,7 +29,7 @@ Name = Literal["mdlm", "sedd", "bd3lms", "llada"]
 
 
 @attrs.frozen(kw_only=True)
-class Published:
+class PublishedProtocol:
     """An evaluation, as code that was published with a paper does it."""
 
     source: str  # repository and commit
@@ -42,22 +42,22 @@ class Published:
 
 # Rows of a batch: what the scripts name, or the reports of who ran them. Their size decides the strata.
 _BATCH = 16
-PROTOCOLS: Mapping[Name, Published] = {
-    "mdlm": Published(
+PROTOCOLS: Mapping[Name, PublishedProtocol] = {
+    "mdlm": PublishedProtocol(
         source="kuleshov-group/mdlm, c112c52, mode=ppl_eval",
         special="both",
         bound=ClippedTBound(batch=_BATCH),
         said="an EOS after each text, BOS and EOS at the ends of each row, all of them counted; one time a row, in the "
         "stratum of its place in a batch of 16, from 0.001; rows shuffled; a last row that is not full is dropped",
     ),
-    "sedd": Published(
+    "sedd": PublishedProtocol(
         source="louaaron/Score-Entropy-Discrete-Diffusion, 0605786",
         special="document",
         bound=ClippedTBound(),
         said="an EOS after each text, which is counted, and no BOS; one time a row, independent, from 0.001; a last "
         "row that is not full is dropped",
     ),
-    "bd3lms": Published(
+    "bd3lms": PublishedProtocol(
         source="kuleshov-group/bd3lms, 1c3e8f4, scripts/zs_ppl",
         special="sequence",
         bound=ClippedTBound(batch=_BATCH, most=1.0),
@@ -65,7 +65,7 @@ PROTOCOLS: Mapping[Name, Published] = {
         said="no EOS between texts, BOS and EOS at the ends of each row, of which the BOS is given and not counted; "
         "one time a row, in the stratum of its place in a batch of 16, from 0.001; rows shuffled",
     ),
-    "llada": Published(
+    "llada": PublishedProtocol(
         source="ML-GSAI/LLaDA, b7e6c35, get_log_likelihood.py",
         special="none",
         bound=ExactKBound(),
@@ -156,7 +156,7 @@ class ProtocolTask(OnText):
         theirs = PROTOCOLS[self.of]
         return EvaluationSpec(draws=theirs.draws, bound=theirs.bound, batch_size=_BATCH)
 
-    def _rows(self, model: Model, theirs: Published) -> tuple[Tensor, Tensor]:
+    def _rows(self, model: Model, theirs: PublishedProtocol) -> tuple[Tensor, Tensor]:
         """Return the text in full rows, framed as published: tokens int64 and maskable bool, [n, L] each."""
         from atat_zoo.data.sequences import sequences
 
