@@ -122,7 +122,7 @@ class ClippedTBound(Bound):
     """
 
     name = "clipped_t"
-    summary = "t over [ε, 1], as published code draws it: another number than the perplexity, to compare with it"
+    summary = "t over [ε, 1], as published code draws it: another number than that of exact_k"
     refs = ("arXiv:2406.07524", "arXiv:2503.09573")
     # Of its own: a process that is another one has no meaning here, too.
     follows_noise: ClassVar[bool] = True

@@ -264,7 +264,7 @@ def _settings(part: Any) -> str:
 
 def _of_what(bound: RecordedBound, exact: bool) -> str:
     if bound.quantity != PERPLEXITY:
-        return "e to the nats per token of the objective's own process, which is no perplexity"
+        return f"e to the nats per token of the objective's own process, which is no {PERPLEXITY}"
     if exact:
         return "e to the nats per token, of the exact likelihood"
     return "e to an upper bound on the nats per token, under uniform masking: the mean over all orders"
