@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from benchmarks import roofline
-from benchmarks.roofline import Device, Step, handed, kernels
+from benchmarks.kernels import Work, handed, kernels
+from benchmarks.roofline import Device, Step
 
 N, D = 4096, 512  # float32: X bytes a tensor [N, D]
 X = 4 * N * D
@@ -37,8 +37,8 @@ def test_a_sum_over_rows_reads_all_of_it_again_unless_orders_are_mixed():
 
 def test_a_kernel_takes_as_long_as_what_it_has_most_of():
     device = Device(bandwidth=100.0, products=10.0, peak=20.0)
-    assert device.seconds(roofline.Work("", "", bytes=200, flops=5)) == 2
-    assert device.seconds(roofline.Work("", "", bytes=200, flops=50)) == 5
+    assert device.seconds(Work("", "", bytes=200, flops=5)) == 2
+    assert device.seconds(Work("", "", bytes=200, flops=50)) == 5
 
 
 def test_what_is_handed_to_the_backward_graph_is_counted_once_and_with_all_of_its_memory():

@@ -32,7 +32,8 @@ def export(
 ) -> None:
     """Write the network of RUN to FOLDER, as `from_pretrained` of transformers reads it, with a model card.
 
-    What reads it needs no atat_zoo: the code of the network and of its sampler lies in FOLDER.
+    What reads it needs no atat_zoo: the code of the network and of its sampler lies in FOLDER. The run of a published
+    model is written in the form in which that was published.
     """
     # Every mistake is reported before torch is imported.
     from atat_zoo.export.pushing import check_push, push

@@ -44,7 +44,7 @@ def answers_to(
     """Return what a model answers, by its own sampler and guidance or other `parts`, in float32.
 
     It is given as many masks as the true answer has tokens: in rows of one dialogue, which are filled, all the rest of
-    the row, so that it ends where it wants. HeldOutQuestion n draws by (seed, n).
+    the row, so that it ends where it wants. Question n draws by (seed, n).
     """
     chosen = {**model.experiment.parts, **parts}
     writer, mask_id = chosen["guidance"].guide(model.writer("fp32")), model.context.mask_id

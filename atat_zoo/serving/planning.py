@@ -157,14 +157,14 @@ def _most_steps(sampler: Sampler, masked: int) -> int:
 
 def _drawing(sampler: Any, temperature: float, p: float | None) -> Any:
     """Return a sampler with another draw: from a nucleus, if there is a p."""
+    spec: Any = sampler  # its class is one of attrs, of which a protocol says nothing
     if isinstance(sampler, SemiAutoregressiveSampler):
-        within = _drawing(sampler.within, temperature, p)
-        return attrs.evolve(sampler, within=within)  # type: ignore[misc]
+        return attrs.evolve(spec, within=_drawing(sampler.within, temperature, p))
     draw = CategoricalDraw(temperature=temperature) if p is None else NucleusDraw(p=p, temperature=temperature)
     if not isinstance(sampler, CompositeSampler):
         raise UserError(f"the sampler {sampler.name!r} has a draw of its own; leave temperature and top_p out")
     if "draw" in {field.name for field in fields_of(type(sampler))}:
-        return attrs.evolve(sampler, draw=draw)  # type: ignore[misc]
+        return attrs.evolve(spec, draw=draw)
     parts = sampler.parts()
     return CombinationSampler(order=parts.order, pace=parts.pace, remask=parts.remask, stop=parts.stop, draw=draw)
 

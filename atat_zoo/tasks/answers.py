@@ -10,9 +10,9 @@ from typing_extensions import override
 
 from atat_zoo.errors import Problem
 from atat_zoo.registry import component, param, part
-from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.tasks import Score
 from atat_zoo.tasks import Task, conflicts_of
+from atat_zoo.tasks.written import sampling_inputs
 
 if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
@@ -46,9 +46,7 @@ class AnswersTask(Task):
 
     @override
     def inputs(self, experiment: Experiment) -> Any:
-        parts = experiment.parts
-        settings = [unstructure(self.sampler or parts["sampler"]), unstructure(parts["guidance"])]
-        return [*settings, parts["corpus"].fingerprint()]
+        return sampling_inputs(self.sampler, experiment)
 
     @override
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score]:

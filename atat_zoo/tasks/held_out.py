@@ -12,7 +12,7 @@ from typing_extensions import override
 from atat_zoo.errors import Problem
 from atat_zoo.experiment import EvaluationSpec, conflicts
 from atat_zoo.registry import component, param, part, parts
-from atat_zoo.registry.spec import unstructure
+from atat_zoo.registry.spec import component_base, unstructure
 from atat_zoo.results.format import told_apart
 from atat_zoo.results.naming import BRACKET, POLICY_BOUND, POLICY_LIKELIHOOD, title
 from atat_zoo.results.tasks import Score
@@ -22,37 +22,50 @@ from atat_zoo.tasks.written import judge_absent, judge_inputs, require_another, 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from atat_zoo.data import Split
     from atat_zoo.experiment import Experiment
     from atat_zoo.measure import Progress
     from atat_zoo.measure.text import Text
     from atat_zoo.model import Model
 
-Part = Literal["validation", "test", "all"]
 # One token after the other, in an order that is drawn: the model without what a sampler saves.
 ONE_AT_A_TIME = {"use": "combination", "order": "random", "pace": "one_at_a_time"}
-SPLIT = "of the text; all of it where nothing is held out"
 
 
+@component_base
 class OnText(Task):
-    """A task on a text: that of a `corpus`, or the run's own held-out text."""
+    """A task on a text: that of a corpus, or the run's own held-out text."""
 
-    corpus: Any
-    split: Part
-    sequences: int
+    corpus: Any = part("corpus", None, help="the text; the run's own held-out text when absent")
+    split: Literal["validation", "test", "all"] = param(
+        "validation", help="of the text; all of it where nothing is held out"
+    )
+    sequences: int = param(1024, help="maximum number of sequences, spread evenly over the text; 0 for all", ge=0)
+
+    def __attrs_post_init__(self) -> None:
+        if self.corpus is None and self.split == "all":
+            raise ValueError("split = all: a run has learned most of its own text; name a corpus, or a split")
 
     @override
     def inputs(self, experiment: Experiment) -> Any:
         return (self.corpus or experiment.parts["corpus"]).fingerprint()
 
+    def split_of(self, corpus: Any) -> Split:
+        """Return the split that is read: of another text all, `train`, where nothing is held out or all is wanted."""
+        if self.split == "all" or (self.corpus is not None and corpus.undivided):
+            return "train"
+        split: Split = self.split if self.corpus is None else corpus.held_out_split(self.split)
+        return split
+
     def text(self, model: Model, run: Path) -> Text:
         """Return the sequences, framed as those that the model was trained on."""
         from atat_zoo.measure.text import held_out_text, text_of
 
-        spec = EvaluationSpec(sequences=self.sequences, split="test" if self.split == "test" else "validation")
         if self.corpus is None:
-            return held_out_text(model, run, spec.split, self.sequences)
-        whole = self.corpus.undivided or self.split == "all"
-        return text_of(model, run, spec, corpus=self.corpus, corpus_name=self.corpus.name, all_of_corpus=whole)
+            return held_out_text(model, run, self.split_of(model.experiment.parts["corpus"]), self.sequences)
+        split, corpus = self.split_of(self.corpus), self.corpus
+        spec = EvaluationSpec(sequences=self.sequences, split="validation" if split == "train" else split)
+        return text_of(model, run, spec, corpus=corpus, corpus_name=corpus.name, all_of_corpus=split == "train")
 
 
 @component
@@ -66,14 +79,13 @@ class HeldOutTask(OnText):
     summary = "the bound on a text by two estimators, per token and byte, and how well the predictions are calibrated"
     refs = ("arXiv:2406.07524", "arXiv:1706.04599")
 
-    corpus: Any = part("corpus", None, help="the text; the run's own held-out text when absent")
-    split: Part = param("validation", help=SPLIT)
-    sequences: int = param(1024, help="maximum number of sequences, spread evenly over the text; 0 for all", ge=0)
     draws: int = param(4, help="masks drawn for every sequence, by each estimator", ge=1)
 
     @override
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score | str]:
         import math
+
+        import torch
 
         from atat_zoo.measure.likelihood import measure
         from atat_zoo.measure.text import byte_counts, counted, digest, special_ids
@@ -83,7 +95,7 @@ class HeldOutTask(OnText):
         form = model.experiment.data
         n = counted(form.form, model.tokenizer, x, maskable).sum(1)
         of, sizes = digest(x, maskable), byte_counts(model.tokenizer, x, maskable)
-        special = sum((x == i) & maskable for i in special_ids(model.tokenizer)) * maskable
+        special = maskable & torch.isin(x, torch.tensor(special_ids(model.tokenizer), dtype=x.dtype))
         scores: dict[str, Score | str] = {}
         specs = list(self._specs(model.experiment))
         for number, spec in enumerate(specs):
@@ -99,13 +111,12 @@ class HeldOutTask(OnText):
                 continue
             scores["bound"] = _price(title(quantity), nats.sum(1), n, of)
             if special.any():
-                words = n - special.sum(1)
-                scores["without BOS and EOS"] = _price(title(quantity), (nats * (special == 0)).sum(1), words, of)
+                of_text = torch.where(special, 0.0, nats).sum(1)
+                scores["without BOS and EOS"] = _price(title(quantity), of_text, (maskable & ~special).sum(1), of)
             scores["per byte"] = Score.over("bits per byte", nats.sum(1) / math.log(2), sizes, of=of)
-            for name, metric in found.metrics.items():
-                scores[name.replace("_", " ")] = Score(
-                    quantity="error", value=metric.value, stderr=metric.stderr, items=len(x), of=""
-                )
+            (error,) = found.metrics.values()
+            calibrated = Score(quantity="error", value=error.value, stderr=error.stderr, items=len(x))
+            scores["calibration error"] = calibrated
         size = f"{int(n.sum()):,} tokens in {len(x):,} rows of {x.shape[1]}, {int(sizes.sum()):,} bytes"
         scores["text"] = f'{size}; {int(special.sum()):,} are BOS or EOS (data.special = "{form.special}")'
         return scores
@@ -133,20 +144,21 @@ class BracketTask(OnText):
     summary = "a bound by many orders, and how far below it the truth may lie"
     refs = ("arXiv:1509.00519", "arXiv:2605.24292")
 
-    corpus: Any = part("corpus", None, help="the text; the run's own held-out text when absent")
-    split: Part = param("validation", help=SPLIT)
     sequences: int = param(16, help="maximum number of sequences; 0 for all", ge=0)
     orders: int = param(16, help="K, orders of each, an even number", ge=2)
     sampler: Any = part("sampler", ONE_AT_A_TIME, help="whose orders they are")
 
     def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
         if self.orders % 2:
             raise ValueError(f"orders = {self.orders}: half of them are held against the others; name an even number")
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """See `registry.component`."""
         yield from conflicts_of(experiment, sampler=self.sampler)
-        yield from _unpriced(self.sampler)
+        if why := self.sampler.no_policy_bound_because:
+            of = f"sampler {self.sampler.name!r} has no {POLICY_BOUND}"
+            yield Problem("evaluation.tasks", f"{of}: {why}; choose another")
 
     @override
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score | str]:
@@ -185,13 +197,12 @@ class PricesTask(OnText):
     refs = ("arXiv:2503.04482",)
 
     samplers: Any = parts("sampler", ("ancestral",), help="whose steps")
-    corpus: Any = part("corpus", None, help="the text; the run's own held-out text when absent")
-    split: Part = param("validation", help=SPLIT)
     sequences: int = param(64, help="maximum number of sequences; 0 for all", ge=0)
     texts: int = param(16, help="texts that each sampler writes; 0 for none", ge=0)
     judge: Any = part("judge", None, help="another model, by which what is written is improbable or not")
 
     def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
         if not self.samplers:
             raise ValueError("samplers names none; leave it out for ancestral sampling")
 
@@ -245,11 +256,6 @@ class PricesTask(OnText):
 
 def _price(quantity: str, nats: Tensor, n: Tensor, of: str) -> Score:
     return Score.over(quantity, nats, n, of=of, exponential=True)
-
-
-def _unpriced(sampler: Any) -> Iterator[Problem]:
-    if why := sampler.no_policy_bound_because:
-        yield Problem("evaluation.tasks", f"sampler {sampler.name!r} has no {POLICY_BOUND}: {why}; choose another")
 
 
 def _names(samplers: Sequence[Any]) -> list[str]:

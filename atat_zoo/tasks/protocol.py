@@ -12,10 +12,10 @@ from typing_extensions import override
 from atat_zoo.bounds import ClippedTBound, ExactKBound
 from atat_zoo.errors import Problem
 from atat_zoo.experiment import EvaluationSpec, conflicts
-from atat_zoo.registry import component, param, part
+from atat_zoo.registry import component, param
 from atat_zoo.results.naming import title
 from atat_zoo.results.tasks import Score
-from atat_zoo.tasks.held_out import SPLIT, OnText, Part
+from atat_zoo.tasks.held_out import OnText
 from atat_zoo.tasks.zero_shot import PUBLISHED, published_of
 
 if TYPE_CHECKING:
@@ -90,9 +90,6 @@ class ProtocolTask(OnText):
     refs = ("arXiv:2406.07524", "arXiv:2310.16834", "arXiv:2503.09573", "arXiv:2502.09992")
 
     of: Name = param("mdlm", help="whose protocol")
-    corpus: Any = part("corpus", None, help="the text; that of the run when absent")
-    split: Part = param("validation", help=SPLIT)
-    sequences: int = param(1024, help="maximum number of sequences, spread evenly over the text; 0 for all", ge=0)
     draws: int = param(4, help="masks drawn for every sequence by exact_k", ge=1)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
@@ -104,6 +101,8 @@ class ProtocolTask(OnText):
 
     @override
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score | str]:
+        import math
+
         import torch
 
         from atat_zoo.measure.likelihood import measure
@@ -111,16 +110,14 @@ class ProtocolTask(OnText):
 
         theirs = PROTOCOLS[self.of]
         x, maskable = self._rows(model, theirs)
+        of, n, in_order = digest(x, maskable), maskable.sum(1), torch.arange(len(x))
         shuffled = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
-        ours = EvaluationSpec(draws=self.draws, batch_size=_BATCH)
         as_published = self._as_published(model.experiment)
         wanted = {"as published": (as_published, shuffled)}
         if not model.experiment.parts["objective"].exact:
             if getattr(theirs.bound, "batch", 1) > 1:
-                wanted["in file order"] = (as_published, torch.arange(len(x)))
-            wanted["framed so, by exact_k"] = (ours, torch.arange(len(x)))
-        of, n = digest(x, maskable), maskable.sum(1)
-        special = maskable & torch.isin(x, torch.tensor(special_ids(model.tokenizer), dtype=x.dtype))
+                wanted["in file order"] = (as_published, in_order)
+            wanted["framed so, by exact_k"] = (EvaluationSpec(draws=self.draws, batch_size=_BATCH), in_order)
         scores: dict[str, Score | str] = {}
         for number, (name, (spec, order)) in enumerate(wanted.items()):
 
@@ -135,15 +132,13 @@ class ProtocolTask(OnText):
             nats = found.contribution[quantity][order.argsort()]
             figures = published_of(self.corpus) if (self.of, name) == ("mdlm", "as published") else None
             scores[name] = _score(title(quantity), nats, n, of, dict(zip(PUBLISHED, figures or (), strict=False)))
-            if name == list(wanted)[-1]:
-                if special.any():
-                    counted = (maskable & ~special).sum(1)
-                    kept = torch.where(special, 0.0, nats)
-                    scores["framed so, without BOS and EOS"] = _score(title(quantity), kept, counted, of)
-                sizes = byte_counts(model.tokenizer, x, maskable)
-                scores["framed so, per byte"] = Score.over(
-                    "bits per byte", nats.sum(1) / torch.log(torch.tensor(2.0)), sizes, of=of
-                )
+        # Of the last of them, by our own estimator or the likelihood.
+        special = maskable & torch.isin(x, torch.tensor(special_ids(model.tokenizer), dtype=x.dtype))
+        if special.any():
+            kept, counted = torch.where(special, 0.0, nats), (maskable & ~special).sum(1)
+            scores["framed so, without BOS and EOS"] = _score(title(quantity), kept, counted, of)
+        sizes = byte_counts(model.tokenizer, x, maskable)
+        scores["framed so, per byte"] = Score.over("bits per byte", nats.sum(1) / math.log(2), sizes, of=of)
         rows = f"{len(x):,} rows of {x.shape[1]}, {int(n.sum()):,} tokens, {int(special.sum()):,} of them BOS or EOS"
         scores["text"] = f"{self.of}: {rows}"
         scores["protocol"] = f"{self.of}: {theirs.said} ({theirs.source})"
@@ -161,9 +156,8 @@ class ProtocolTask(OnText):
         from atat_zoo.data.sequences import sequences
 
         corpus = self.corpus or model.experiment.parts["corpus"]
-        split = "train" if corpus.undivided or self.split == "all" else self.split
         how: Any = {"length": model.context.length, "special": theirs.special, "limit": self.sequences}
-        x, maskable = sequences(corpus, model.tokenizer, split, **how)
+        x, maskable = sequences(corpus, model.tokenizer, self.split_of(corpus), **how)
         full = maskable.all(1)
         x, maskable = (x[full], maskable[full]) if full.any() else (x, maskable)
         if theirs.first_given:

@@ -29,21 +29,26 @@ def measure_tasks(
 
     `progress` is called with the title of a task, and the completed and the total number of its items.
     """
-    return [_measured(task, model, Path(run), seed, progress) for task in tasks]
+    tasks, folder = list(tasks), RunFolder(Path(run))
+    if not tasks:
+        return []
+    weights = sha256_of(folder.model_at(model.step) / WEIGHTS)
+    return [_measured(task, model, folder, weights, seed, progress) for task in tasks]
 
 
-def _measured(task: Task, model: Model, run: Path, seed: int, progress: StageProgress) -> TaskResult:
-    folder = RunFolder(run)
+def _measured(
+    task: Task, model: Model, folder: RunFolder, weights: str, seed: int, progress: StageProgress
+) -> TaskResult:
     settings = {
         "task": unstructure(task),
         "inputs": task.inputs(model.experiment),
         "seed": seed,
-        "weights": sha256_of(folder.model_at(model.step) / WEIGHTS),
+        "weights": weights,
     }
 
     def measure() -> dict[str, Any]:
         told = progress and partial(progress, title(task))
-        found = task.measure(model, run, seed=seed, progress=told)
+        found = task.measure(model, folder.path, seed=seed, progress=told)
         about = {"task": title(task), "step": model.step, "ema": model.experiment.train.ema > 0}
         scores = {name: finite(attrs.asdict(score)) for name, score in found.items() if isinstance(score, Score)}
         said = [sentence for sentence in found.values() if isinstance(sentence, str)]

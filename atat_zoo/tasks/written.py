@@ -8,14 +8,23 @@ from typing import TYPE_CHECKING, Any
 
 from atat_zoo.errors import UserError
 from atat_zoo.machine import lacking
+from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.naming import GENERATIVE_PERPLEXITY
 from atat_zoo.results.tasks import Score
 from atat_zoo.run import RunFolder, sha256_of
 from atat_zoo.run.model_files import WEIGHTS
 
 if TYPE_CHECKING:
+    from atat_zoo.experiment import Experiment
     from atat_zoo.generation import Generation
     from atat_zoo.model import Model
+
+
+def sampling_inputs(sampler: Any, experiment: Experiment) -> list[Any]:
+    """Return what the scores of sampled texts depend on: the sampler, or the run's own if None, guidance and text."""
+    parts = experiment.parts
+    settings = [unstructure(sampler or parts["sampler"]), unstructure(parts["guidance"])]
+    return [*settings, parts["corpus"].fingerprint()]
 
 
 def judge_absent(judge: Any) -> Iterator[str]:

@@ -36,9 +36,14 @@ class TokenizerModel(Protocol):
     bos: int | None  # id that begins a sequence
     eos: int | None  # id that ends one
     template: str | None = None  # its own template of dialogues, for Jinja; None for the plain one
-    #: The same tokenizer as the `tokenizers` library has it, for those who have no atat_zoo; None, the default, for one
-    #: that the library cannot express.
-    library: Tokenizers | None = None
+
+    @property
+    def library(self) -> Tokenizers | None:
+        """The same tokenizer as the `tokenizers` library has it, for those who have no atat_zoo.
+
+        None, the default, for one that the library cannot express.
+        """
+        return None
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, without BOS and EOS."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from atat_zoo.tokenizers import TokenizerModel
 
 ROLES = ("system", "user", "assistant", "tool")
-ANSWERS = "assistant"  # whose messages are answers
+ASSISTANT = "assistant"  # whose messages are answers
 KEYS = ("messages", "prompt", "response", "completion")  # of an object that is a dialogue
 _FORM = 'write {"messages": [{"role": "user", "content": "…"}, …]}, or {"prompt": "…", "response": "…"}'
 
@@ -51,14 +51,14 @@ def messages_of(value: Any) -> list[Message]:
             raise ValueError(f"has no list of messages: {clip(repr(every), 60)}; {_FORM}")
         messages = [message_of(each, number) for number, each in enumerate(every, 1)]
     elif len(there) == 2 and there[0] == "prompt":
-        pair = [{"role": role, "content": value[key]} for role, key in zip(("user", ANSWERS), there, strict=True)]
+        pair = [{"role": role, "content": value[key]} for role, key in zip(("user", ASSISTANT), there, strict=True)]
         messages = [message_of(each, number) for number, each in enumerate(pair, 1)]
     else:
         raise ValueError(f"has {' and '.join(map(repr, there)) or 'no messages'}; {_FORM}")
-    while messages and messages[-1].role != ANSWERS:
+    while messages and messages[-1].role != ASSISTANT:
         messages.pop()
     if not messages:
-        raise ValueError(f"has no answer: no message has the role {ANSWERS!r}; leave the line out, or answer it")
+        raise ValueError(f"has no answer: no message has the role {ASSISTANT!r}; leave the line out, or answer it")
     return messages
 
 
@@ -72,7 +72,7 @@ def message_of(value: Any, number: int = 1) -> Message:
         raise ValueError(f"message {number} has the role {clip(repr(role), 60)}{known}")
     if not isinstance(content, str):
         raise ValueError(f"message {number} has no text as its content: {clip(repr(content), 60)}; write it as one")
-    if role == ANSWERS and not content.strip():
+    if role == ASSISTANT and not content.strip():
         raise ValueError(f"message {number} is an answer without a word; leave it out, or write one")
     # JSON can contain half of a surrogate pair, but UTF-8 cannot.
     return Message(role, content.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
@@ -95,10 +95,10 @@ def plain(tokenizer: TokenizerModel, messages: Sequence[Message], answering: boo
             "dialogues need a tokenizer with BOS and EOS, between which each message stands; set tokenizer.special = "
             "true (characters), or tokenizer.bos and tokenizer.eos (pretrained)"
         )
-    asked = [Message(ANSWERS, "")] if answering else []
+    asked = [Message(ASSISTANT, "")] if answering else []
     encoded = iter(tokenizer.encode_batch([text for each in (*messages, *asked) for text in (f"{each[0]}\n", each[1])]))
     parts = []
     for role, _ in messages:
         head, content = [tokenizer.bos, *next(encoded)], [*next(encoded), tokenizer.eos]
-        parts += [Part(head, False), Part(content, role == ANSWERS)]
+        parts += [Part(head, False), Part(content, role == ASSISTANT)]
     return parts + [Part([tokenizer.bos, *next(encoded)], False) for _ in asked]

@@ -109,7 +109,7 @@ class LibraryModel(TableModel):
     def __init__(self, tokenizer: Tokenizer, *, bos: str | None, eos: str | None) -> None:
         # Text that happens to contain the name of a special token is text.
         tokenizer.encode_special_tokens = True
-        self.library: Tokenizer = tokenizer
+        self._library = tokenizer
         vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
         for key, name in (("bos", bos), ("eos", eos)):
             if name is not None and name not in vocabulary:
@@ -124,6 +124,11 @@ class LibraryModel(TableModel):
             if i not in silent:
                 table[i] = token.encode() if i in added else _bytes_of(token, self.byte_level)
         super().__init__(table, bos=ids[0], eos=ids[1])
+
+    @property
+    @override
+    def library(self) -> Tokenizer:
+        return self._library
 
     @classmethod
     def load(cls, folder: Path, *, bos: str | None, eos: str | None) -> LibraryModel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import string
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -79,9 +80,9 @@ class BytesModel(SmallModel):
     def encode(self, text: str) -> list[int]:
         return list(text.encode())
 
-    @property
-    def library(self) -> Tokenizer:  # type: ignore[override]  # made when it is asked for
-        """See `TokenizerModel`."""
+    @cached_property
+    @override
+    def library(self) -> Tokenizer:
         from atat_zoo.tokenizers.library import of_bytes
 
         return of_bytes([BOS, EOS])
@@ -112,9 +113,9 @@ class CharactersModel(SmallModel):
                 'set tokenizer.unknown = "space", or take the tokenizer "bytes" or "bpe"'
             ) from None
 
-    @property
-    def library(self) -> Tokenizer:  # type: ignore[override]  # made when it is asked for
-        """See `TokenizerModel`."""
+    @cached_property
+    @override
+    def library(self) -> Tokenizer:
         from atat_zoo.tokenizers.library import of_characters
 
         return of_characters(

@@ -16,8 +16,8 @@ class Blocked(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Blocked())
 
-import transformers  # noqa: E402
-from safetensors.torch import load_file  # noqa: E402
+import transformers  # noqa: E402, behind the hook, which must see what it imports
+from safetensors.torch import load_file  # noqa: E402, likewise
 
 transformers.utils.logging.disable_progress_bar()
 

@@ -5,19 +5,7 @@ from __future__ import annotations
 import openai
 import pytest
 
-from tests.model.making import tiny_model
-from tests.serving.making import chunks, in_process, listening, served, texts
-
-
-@pytest.fixture(scope="module")
-def model():
-    return tiny_model()
-
-
-@pytest.fixture(scope="module")
-def client(model):
-    with in_process(served(model)) as made:
-        yield made
+from tests.serving.making import chunks, listening, served, texts
 
 
 @pytest.fixture(scope="module")

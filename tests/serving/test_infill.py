@@ -10,17 +10,6 @@ from tests.serving.making import chunks, in_process, served, texts
 TEXTS = ["a [MASK:2-4] b [MASK] c", "[MASK:3]abc", "no[MASK:1-2]"]
 
 
-@pytest.fixture(scope="module")
-def model():
-    return tiny_model()
-
-
-@pytest.fixture(scope="module")
-def client(model):
-    with in_process(served(model)) as made:
-        yield made
-
-
 def test_gaps_are_filled_as_the_model_fills_them(client, model):
     answer = client.post("/v1/infill", json={"text": TEXTS, "n": 2, "seed": 7})
     own = model.infill(TEXTS, 2, seed=7, precision="fp32")

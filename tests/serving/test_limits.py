@@ -16,7 +16,6 @@ import pytest
 from attrs import evolve
 
 from atat_zoo.generation.guided import Guided
-from tests.model.making import tiny_model
 from tests.serving.making import in_process, listening, served, texts, wait_for
 
 
@@ -33,11 +32,6 @@ def slow(service, seconds=0.0, gate=None):
     worker = service.worker
     worker.writer = evolve(worker.writer, denoiser=Guided(worker.writer.denoiser, change))
     return calls
-
-
-@pytest.fixture(scope="module")
-def model():
-    return tiny_model()
 
 
 def refusal(answer):

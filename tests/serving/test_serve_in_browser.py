@@ -6,7 +6,6 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.model.making import tiny_model
 from tests.report.browser import chromium
 from tests.serving.making import listening, served
 
@@ -25,11 +24,6 @@ REFUSED = {
 def browser():
     with chromium() as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def model():
-    return tiny_model()
 
 
 @pytest.fixture

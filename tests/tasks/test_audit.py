@@ -180,6 +180,31 @@ def test_models_stand_side_by_side_and_what_cannot_be_measured_is_said(root, ata
     assert "kuleshov-group/mdlm" in out
 
 
+def test_another_text_and_a_judge(root, atat, monkeypatch):
+    """All of a text of which nothing is held out; a part of one that is divided; and a judge of what is written."""
+    monkeypatch.chdir(root)
+    few = ["--bracket", "0", "--sequences", "6", "--prices", "4", "--number", "2", "--json"]
+
+    def of(*words):
+        code, out, err = atat("audit", "mdlm", *words, *few)
+        assert code == 0, err
+        return {task["task"].split()[0]: task for task in json.loads(out)["runs"][0]["tasks"]}
+
+    found = of("--corpus", "texts/test.txt", "--protocol", "sedd", "--by", "autoregressive")
+    assert found["prices"]["scores"]["ancestral, generative perplexity"]["value"] > 1
+    assert found["protocol"]["settings"]["task"]["split"] == "validation"
+    own = of("--split", "test", "--sampler", "{use = 'ancestral', steps = 3}")
+    assert own["held_out"]["settings"]["task"]["split"] == "test"
+    digests = [each["held_out"]["scores"]["bound"]["of"] for each in (found, own)]
+    assert digests[0] != digests[1]
+    assert own["prices"]["scores"]["ancestral, evaluations"]["value"] <= 3
+
+
+def test_a_run_s_own_text_is_not_read_as_a_whole():
+    with pytest.raises(ValueError, match="a run has learned most of its own text"):
+        HeldOutTask(split="all")
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -40,7 +40,7 @@ def write(
         if module.prior is None
         else [len(module.prior.get_buffer(f"apart_{d + 1}")) for d in range(module.prior.reach)]
     )
-    config = configuration_atat_zoo.AtatZooConfig(
+    config: Any = configuration_atat_zoo.AtatZooConfig(
         vocab_size=mask + 1,
         hidden_size=width,
         num_hidden_layers=layers,
@@ -60,7 +60,7 @@ def write(
         eos_token_id=tokenizer.eos,
         **({} if causal else {"mask_token_id": mask}),
     )
-    config.register_for_auto_class()  # type: ignore[no-untyped-call]
+    config.register_for_auto_class()
     made: Any = modeling_atat_zoo.AtatZooForCausalLM if causal else modeling_atat_zoo.AtatZooForMaskedLM
     made.register_for_auto_class("AutoModelForCausalLM" if causal else "AutoModelForMaskedLM")
     network = made(config).eval()

@@ -110,7 +110,7 @@ class AtatZooPreTrainedModel(PreTrainedModel):
 
     config_class = AtatZooConfig
     _supports_sdpa = True
-    _no_split_modules = ["AtatZooLayer"]  # noqa: RUF012
+    _no_split_modules = ["AtatZooLayer"]  # noqa: RUF012, which the library reads as a list of the class
 
     def __init__(self, config: AtatZooConfig) -> None:
         super().__init__(config)
@@ -121,7 +121,7 @@ class AtatZooPreTrainedModel(PreTrainedModel):
         self.norm = AtatZooNorm(width, bool(config.times))
         self.head = AtatZooHead(config)
         self.prior = AtatZooCounts(config) if config.neighbours else None
-        self.post_init()  # type: ignore[no-untyped-call]
+        self.post_init()  # type: ignore[no-untyped-call]  # the library says no types of it
 
     def get_input_embeddings(self) -> nn.Embedding:
         """Return the embedding of V + 1 tokens."""
@@ -249,6 +249,7 @@ class AtatZooForMaskedLM(AtatZooPreTrainedModel, GenerationMixin):
         near = beside(ids, absent)
         return near if turns is None else near.masked_fill(beside(turns, -1) >= turns[..., None], absent)
 
+    # The library's own takes what writing from left to right needs, which unmasking has no use for.
     def generate(self, inputs: Tensor | None = None, **options: Any) -> Tensor:  # type: ignore[override]
         """Write texts by unmasking; see `generation_atat_zoo.generate`."""
         return generate(model=self, inputs=inputs, **options)
@@ -289,6 +290,7 @@ class AtatZooForCausalLM(AtatZooPreTrainedModel, GenerationMixin):
         found = CausalLMOutput(loss=loss, logits=logits, hidden_states=(hidden,) if output_hidden_states else None)
         return found.to_tuple() if return_dict is False else found
 
+    # The library names more arguments, which it gives by name.
     def prepare_inputs_for_generation(  # type: ignore[override]
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **unused: Any
     ) -> dict[str, Any]:

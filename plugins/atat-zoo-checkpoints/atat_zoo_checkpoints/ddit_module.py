@@ -55,9 +55,7 @@ class DDiTModule(PublishedNetwork):
         cache: Cache | None = None,
     ) -> Tensor:
         """See `BackboneModule`."""
-        position = positions_of(tokens, positions, attention, cache)
-        if positions is None and tokens.shape[1] > self.max_length:
-            raise ValueError(f"{tokens.shape[1]} tokens are more than this backbone's {self.max_length}")
+        position = positions_of(tokens, positions, attention, cache, longest=self.max_length)
         h = self.embed(tokens)
         c = self.condition(t, h)
         by = rotation(position, self.rates, h.dtype)

@@ -47,9 +47,7 @@ class LlamaModule(PublishedNetwork):
         cache: Cache | None = None,
     ) -> Tensor:
         """See `BackboneModule`."""
-        position = positions_of(tokens, positions, attention, cache)
-        if positions is None and tokens.shape[1] > self.max_length:
-            raise ValueError(f"{tokens.shape[1]} tokens are more than this backbone's {self.max_length}")
+        position = positions_of(tokens, positions, attention, cache, longest=self.max_length)
         if self.shift and (attention is not None or cache is not None):
             raise UserError(
                 "backbone.shift: a part of a text is asked for, and not the position before it; set it to false"

@@ -81,11 +81,15 @@ class Head(nn.Module):
         return logits
 
 
-def positions_of(tokens: Tensor, positions: Tensor | None, attention: Any, cache: Any) -> Tensor:
-    """Return the position of each token, [L] or [B, L]; see `BackboneModule`."""
+def positions_of(tokens: Tensor, positions: Tensor | None, attention: Any, cache: Any, *, longest: int) -> Tensor:
+    """Return the position of each token, [L] or [B, L]; see `BackboneModule`. More than `longest` are refused."""
     if cache is not None and (positions is None or isinstance(attention, str)):
         raise ValueError("with a cache the positions must be given, and the attention as a mask")
-    return torch.arange(tokens.shape[1], device=tokens.device) if positions is None else positions
+    if positions is not None:
+        return positions
+    if tokens.shape[1] > longest:
+        raise ValueError(f"{tokens.shape[1]} tokens are more than this backbone's {longest}")
+    return torch.arange(tokens.shape[1], device=tokens.device)
 
 
 def rates(width: int, theta: float = 10_000.0) -> Tensor:

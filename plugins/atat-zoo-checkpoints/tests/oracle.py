@@ -63,9 +63,7 @@ def load(folder: Path, path: str, package: str = "") -> Any:
     if package and package not in sys.modules:
         sys.modules[package] = types.ModuleType(package)
         sys.modules[package].__path__ = [str(file.parent)]
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
+    spec: Any = importlib.util.spec_from_file_location(name, file)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)

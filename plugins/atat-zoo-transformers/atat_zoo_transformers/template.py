@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from typing_extensions import override
 
 from atat_zoo.errors import UserError, clip
-from atat_zoo.tokenizers.dialogues import ANSWERS, Message, Part
+from atat_zoo.tokenizers.dialogues import ASSISTANT, Message, Part
 from atat_zoo.tokenizers.library import LibraryModel
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class ChatModel(LibraryModel):
 
     def span(self, messages: Sequence[Message], i: int, whole: str) -> tuple[int, int]:
         """Return where message i begins and ends in the text of all if it is an answer, else nothing."""
-        if messages[i].role != ANSWERS:
+        if messages[i].role != ASSISTANT:
             return 0, 0
         before, after = self.rendered(messages[:i], True), self.rendered(messages[: i + 1], False)
         if not (after.startswith(before) and whole.startswith(after)):
