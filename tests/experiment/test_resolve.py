@@ -47,6 +47,10 @@ def experiments(draw):
     chosen = draw(st.sets(st.sampled_from(sorted(TABLES)), max_size=4))
     table = {kind: draw(parts(kind)) for kind in chosen}
     table |= {section: draw(tables(cls)) for section, cls in SECTIONS.items()}
+    # Rules between keys that most of what is drawn would break; tests/test_bad_input.py has each.
+    data, longest = table["data"], table.get("backbone", {}).get("max_length", 64)
+    data |= {"form": "text", "length": min(data.get("length", longest), longest)}
+    data |= {"sequences": max(data["sequences"], data.get("lanes", 8))} if data.get("sequences") else {}
     return table | {"name": "drawn", "seed": draw(st.integers(0, 2**63 - 1))}
 
 
