@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,6 @@ from atat_zoo.cli.tasks import show_side_by_side
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
 from atat_zoo.registry import Zoo, problems_of
-from atat_zoo.registry.spec import unstructure
-from atat_zoo.results.tasks import TaskResult
 from atat_zoo.run import RunFolder
 from atat_zoo.tasks.protocol import PROTOCOLS
 
@@ -60,19 +59,20 @@ def audit(
     judge = judge_of(by, runs[0]) if by else None
     tasks = list(_tasks(other_text(text).get("corpus"), split, judge, **given))
     experiments = {run: from_table(RunFolder(run).table(), where=str(RunFolder(run).resolved)) for run in runs}
-    left_out = {run: dict(_left_out(tasks, experiment)) for run, experiment in experiments.items()}
+    unsuitable = {run: dict(_unsuitable(tasks, experiment)) for run, experiment in experiments.items()}
     if missing := next((why for task in tasks for why in task.absent()), None):
         raise UserError(missing)
     from atat_zoo.model import Model
-    from atat_zoo.tasks.running import measure_tasks
+    from atat_zoo.tasks.running import left_out, measure_tasks
 
     seed, results = experiments[runs[0]].seed if seed is None else seed, {}
     with Bars(silent=as_json or as_markdown) as bars:
         for run in runs:  # one model in memory at a time
             model = Model.from_run(run, device)
-            kept = [task for task in tasks if task not in left_out[run]]
-            found = iter(measure_tasks(kept, model, run, seed=seed, progress=bars.working))
-            results[run] = [left_out[run].get(task) or next(found) for task in tasks]
+            kept = [task for task in tasks if task not in unsuitable[run]]
+            found = iter(measure_tasks(kept, model, run, seed=seed, leave_out=True, progress=bars.working))
+            why = unsuitable[run]
+            results[run] = [left_out(task, why[task], seed=seed) if task in why else next(found) for task in tasks]
     show_side_by_side(results, runs[0], as_markdown=as_markdown, as_json=as_json)
 
 
@@ -107,9 +107,8 @@ def _tasks(
         yield task("prices", samplers=each, sequences=prices, texts=number, judge=judge)
 
 
-def _left_out(tasks: list[Task], experiment: Experiment) -> Any:
-    """Yield the tasks that the models of an experiment cannot be measured by, with a result that says why."""
+def _unsuitable(tasks: list[Task], experiment: Experiment) -> Iterator[tuple[Task, str]]:
+    """Yield the tasks that the models of an experiment cannot be measured by, as it says itself, and why."""
     for task in tasks:
         if problems := [problem.text for problem in problems_of(task, experiment)]:
-            about: Any = {"step": 0, "ema": False, "settings": {"task": unstructure(task), "seed": experiment.seed}}
-            yield task, TaskResult(task=task.name, **about, scores={}, notes=(f"no {task.name}: {problems[0]}",))
+            yield task, problems[0]

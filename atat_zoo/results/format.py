@@ -45,10 +45,14 @@ def interval(value: float | None, low: float | None, high: float | None, *, unit
 def settings(table: Mapping[str, Any]) -> str:
     """Return a part's parameters as `steps = 16, temperature = 1.0`, with the names of its own parts."""
     return ", ".join(
-        f"{key} = {value.get('use') if isinstance(value, dict) else value}"
+        f"{key} = {[*map(_short, value)] if isinstance(value, list) else _short(value)}"
         for key, value in table.items()
         if key not in ("use", "name")
     )
+
+
+def _short(value: Any) -> Any:
+    return value.get("use") if isinstance(value, dict) else value
 
 
 def told_apart(tables: Sequence[Mapping[str, Any]]) -> list[str]:

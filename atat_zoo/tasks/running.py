@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from atat_zoo.errors import UserError
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.store import finite, once
 from atat_zoo.results.tasks import Score, TaskResult
@@ -23,17 +24,41 @@ if TYPE_CHECKING:
 
 
 def measure_tasks(
-    tasks: Iterable[Task], model: Model, run: str | Path, *, seed: int, progress: StageProgress = None
+    tasks: Iterable[Task],
+    model: Model,
+    run: str | Path,
+    *,
+    seed: int,
+    leave_out: bool = False,
+    progress: StageProgress = None,
 ) -> list[TaskResult]:
     """Measure `Model.from_run(run)` by tasks, and keep the results in the run folder; what is there is read.
 
     `progress` is called with the title of a task, and the completed and the total number of its items.
+
+    Raises:
+        UserError: when a task cannot measure the model; with `leave_out` that is a note in the place of its scores.
     """
     tasks, folder = list(tasks), RunFolder(Path(run))
     if not tasks:
         return []
     weights = sha256_of(folder.model_at(model.step) / WEIGHTS)
-    return [_measured(task, model, folder, weights, seed, progress) for task in tasks]
+    results = []
+    for task in tasks:
+        try:
+            results.append(_measured(task, model, folder, weights, seed, progress))
+        except UserError as error:
+            if not leave_out:
+                raise
+            results.append(left_out(task, str(error), seed=seed))
+    return results
+
+
+def left_out(task: Task, why: str, *, seed: int) -> TaskResult:
+    """Return what stands in the place of a result where a task cannot measure a model."""
+    settings = {"task": unstructure(task), "seed": seed}
+    about = {"task": title(task), "step": 0, "ema": False, "settings": settings}
+    return TaskResult(**about, scores={}, notes=(f"no {title(task)}: {why}",))
 
 
 def _measured(

@@ -85,7 +85,9 @@ def test_an_experiment_resolves_to_itself(table, tmp_path_factory):
 def test_a_wrong_type_is_refused_wherever_it_stands(table, data):
     keys = [(section, field) for section, cls in SECTIONS.items() for field in fields_of(cls)]
     section, field = data.draw(st.sampled_from(keys))
-    wrong = 1 if {bool, str} & {field.type, *get_args(field.type)} else True  # True is an int in Python, and must not be one here
+    wrong = (
+        1 if {bool, str} & {field.type, *get_args(field.type)} else True
+    )  # True is an int in Python, and must not be one here
     table[section][field.name] = wrong
     with pytest.raises(UserError) as caught:
         from_table(table)

@@ -96,6 +96,7 @@ def test_samplers_are_priced_by_their_own_steps(root, model):
     assert scores["ancestral (temperature = 1.0, steps = 8), entropy"].items == 2
 
 
+@torch.no_grad()
 def test_a_protocol_is_its_formula_term_by_term(root, model):
     """MDLM's: one time a row, in the stratum of its place in a batch of 16; the loss of what is masked, over t."""
     scores = ProtocolTask(of="mdlm", sequences=40, draws=3).measure(model, root / "mdlm", seed=5)
@@ -170,7 +171,7 @@ def test_models_stand_side_by_side_and_what_cannot_be_measured_is_said(root, ata
     assert list(mine) == ["held_out", "protocol", "bracket", "prices"]
     assert "truth" in " ".join(mine["bracket"]["scores"]) or mine["bracket"]["notes"]
     assert not theirs["bracket"]["scores"]
-    assert "no bracket: " in theirs["bracket"]["notes"][0]
+    assert "no bracket (sequences = 4, orders = 2): " in theirs["bracket"]["notes"][0]
     # What is kept is read: nothing is measured again.
     monkeypatch.setattr("atat_zoo.measure.likelihood.measure", None)
     monkeypatch.setattr("atat_zoo.measure.policy.measure_policy", None)
@@ -178,6 +179,22 @@ def test_models_stand_side_by_side_and_what_cannot_be_measured_is_said(root, ata
     assert code == 0, err
     assert "| task |" in out
     assert "kuleshov-group/mdlm" in out
+
+
+def test_what_only_the_model_tells_is_said_and_the_rest_is_measured(root, atat, monkeypatch):
+    make_run(root, "plain", "mdlm", tokenizer={"use": "characters", "unknown": "space"})
+    monkeypatch.chdir(root)
+    words = ["--sequences", "6", "--bracket", "0", "--prices", "0", "--protocol", "mdlm", "--protocol", "llada"]
+    code, out, err = atat("audit", "plain", *words, "--json")
+    assert code == 0, err
+    bound, mdlm, llada = json.loads(out)["runs"][0]["tasks"]
+    assert bound["scores"]
+    assert llada["scores"]
+    assert not mdlm["scores"]
+    assert 'no protocol (sequences = 6): data.special = "both" needs a tokenizer with BOS and EOS' in mdlm["notes"][0]
+    # Asked for by itself, it is refused.
+    code, _, err = atat("eval", "plain", "--task", "protocol")
+    assert (code, "needs a tokenizer with BOS and EOS" in err) == (2, True)
 
 
 def test_another_text_and_a_judge(root, atat, monkeypatch):

@@ -19,6 +19,7 @@ from atat_zoo.results.store import tables
 from atat_zoo.results.tasks import Score, difference, task_results
 from atat_zoo.run import RunFolder
 from atat_zoo.tasks import require, title
+from atat_zoo.tasks.held_out import PricesTask
 from atat_zoo.tasks.infilling import InfillingTask
 from atat_zoo.tasks.running import measure_tasks
 from atat_zoo.tasks.zero_shot import ZeroShotTask
@@ -66,6 +67,7 @@ def test_a_title_names_what_differs_from_the_defaults():
     assert title(InfillingTask()) == "infilling"
     assert title(InfillingTask(gap=3, sampler="ancestral")) == "infilling (gap = 3, sampler = ancestral)"
     assert title(ZeroShotTask(corpora=("ptb",))) == "zero_shot (corpora = ['ptb'])"
+    assert title(PricesTask(samplers=["klass", "margin"])) == "prices (samplers = ['klass', 'margin'])"
 
 
 def test_what_is_measured_once_is_read(root, monkeypatch):
