@@ -23,6 +23,19 @@ def judges_itself(judge: Any, run: str | Path) -> bool:
     return folder is not None and os.path.realpath(folder) == os.path.realpath(run)
 
 
+def only_bounds(run: str) -> str | None:
+    """Return why a run cannot judge, in a sentence; None where its likelihood is exact. Imports no torch."""
+    from atat_zoo.experiment import from_table
+    from atat_zoo.run import RunFolder
+
+    folder = RunFolder(Path(run))
+    objective = from_table(folder.table(), where=str(folder.resolved)).parts["objective"]
+    if objective.exact:
+        return None
+    problem = f"the run {run} has the objective {objective.name!r}, which only bounds a text's likelihood"
+    return f"{problem}; name a run whose likelihood is exact, such as an autoregressive one"
+
+
 class JudgeModel(Protocol):
     """A judge that is ready to use."""
 
@@ -86,16 +99,9 @@ class RunJudge:
 
     def build(self, device: str) -> JudgeModel:
         """Return the judge; see `Judge`."""
-        from atat_zoo.experiment import from_table
-        from atat_zoo.run import RunFolder
-
-        folder = RunFolder(Path(self.path))
-        objective = from_table(folder.table(), where=str(folder.resolved)).parts["objective"]
-        # Checked before torch is imported.
-        if not objective.exact:
-            problem = f"the run {self.path} has the objective {objective.name!r}, which only bounds a text's likelihood"
-            remedy = "name a run whose likelihood is exact, such as an autoregressive one"
-            raise UserError(f"judge.path: {problem}; {remedy}")
+        # Before torch is imported.
+        if problem := only_bounds(self.path):
+            raise UserError(f"judge.path: {problem}")
         from atat_zoo.measure.scorers import RunScorer
         from atat_zoo.model import Model
 

@@ -57,8 +57,9 @@ def measure_tasks(
 def left_out(task: Task, why: str, *, seed: int) -> TaskResult:
     """Return what stands in the place of a result where a task cannot measure a model."""
     settings = {"task": unstructure(task), "seed": seed}
-    about = {"task": title(task), "step": 0, "ema": False, "settings": settings}
-    return TaskResult(**about, scores={}, notes=(f"no {title(task)}: {why}",))
+    return TaskResult(
+        task=title(task), step=0, ema=False, settings=settings, scores={}, notes=(f"no {title(task)}: {why}",)
+    )
 
 
 def _measured(

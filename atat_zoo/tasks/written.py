@@ -28,11 +28,17 @@ def sampling_inputs(sampler: Any, experiment: Experiment) -> list[Any]:
 
 
 def judge_absent(judge: Any) -> Iterator[str]:
-    """Yield a sentence if the package or the run of a judge, which may be None, is not there."""
+    """Yield a sentence if the package or the run of a judge, which may be None, is not there, or cannot judge."""
+    from atat_zoo.measure.judges import only_bounds
+
     yield from lacking([judge] if judge else [])
     folder = judge.folder if judge else None
-    if folder is not None and not (RunFolder(Path(folder)).model / WEIGHTS).is_file():
+    if folder is None:
+        return
+    if not (RunFolder(Path(folder)).model / WEIGHTS).is_file():
         yield f"the judge: there is no finished run {folder}; name another, or leave judge out"
+    elif problem := only_bounds(folder):
+        yield f"judge.path: {problem}"
 
 
 def judge_inputs(judge: Any) -> str | None:

@@ -227,6 +227,7 @@ def test_a_run_s_own_text_is_not_read_as_a_whole():
     [
         (["--orders", "3"], "--orders 3: a bracket holds half of its orders against the others; name an even number"),
         (["--protocol", "theirs"], "'theirs' is not one of"),
+        (["--by", "sedd"], "the run sedd has the objective 'sedd', which only bounds a text's likelihood; name a run"),
         (["--corpus", "nowhere.txt"], "there is no such file and no corpus of that name"),
     ],
 )
