@@ -27,6 +27,8 @@ from tests import fixtures, forked
 ROOT = Path(__file__).parents[1]
 # Begun by `make`, which sets up a machine, or takes hours.
 SETUP = ("git clone", "make ", "pip install")
+# How much is measured or written, and how much of it a test has.
+AMOUNTS = re.compile(r"(--(?:sequences|prices|bracket|orders|number) |-n |\btexts = )\d+")
 # What `make quickstart` leaves behind, by a training of a few steps.
 SMALL = ["train.steps=4", "train.batch_size=8", "evaluation.sequences=8", "evaluation.draws=1"]
 
@@ -85,8 +87,8 @@ def carry_out(page, folder):
 
 
 def _fitted(command):
-    """Return a command with the few steps of a test."""
-    words = shlex.split(command.replace("--step 400", "--step 4").replace("-n 8", "-n 2"), comments=True)
+    """Return a command with the few steps and items of a test."""
+    words = shlex.split(AMOUNTS.sub(r"\g<1>2", command.replace("--step 400", "--step 4")), comments=True)
     if "owt-small/atat" in words and words[1] != "check":
         return words + fixtures.FEW
     if "--resume" in words:
