@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +13,12 @@ from atat_zoo.cli.judge import judge_of
 from atat_zoo.cli.tasks import show_side_by_side
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
-from atat_zoo.registry import Zoo, problems_of
+from atat_zoo.registry import Zoo
 from atat_zoo.run import RunFolder
 from atat_zoo.tasks.protocol import PROTOCOLS
+from atat_zoo.tasks.written import judge_problems
 
 if TYPE_CHECKING:
-    from atat_zoo.experiment import Experiment
     from atat_zoo.tasks import Task
 
 _PROTOCOL = "Measure as published code does, too. Repeatable."
@@ -59,20 +58,18 @@ def audit(
     judge = judge_of(by, runs[0]) if by else None
     tasks = list(_tasks(other_text(text).get("corpus"), split, judge, **given))
     experiments = {run: from_table(RunFolder(run).table(), where=str(RunFolder(run).resolved)) for run in runs}
-    unsuitable = {run: dict(_unsuitable(tasks, experiment)) for run, experiment in experiments.items()}
+    for problem in judge_problems(judge, experiments[runs[0]]):
+        raise UserError(str(problem))
     if missing := next((why for task in tasks for why in task.absent()), None):
         raise UserError(missing)
     from atat_zoo.model import Model
-    from atat_zoo.tasks.running import left_out, measure_tasks
+    from atat_zoo.tasks.running import measure_tasks
 
     seed, results = experiments[runs[0]].seed if seed is None else seed, {}
     with Bars(silent=as_json or as_markdown) as bars:
         for run in runs:  # one model in memory at a time
             model = Model.from_run(run, device)
-            kept = [task for task in tasks if task not in unsuitable[run]]
-            found = iter(measure_tasks(kept, model, run, seed=seed, leave_out=True, progress=bars.working))
-            why = unsuitable[run]
-            results[run] = [left_out(task, why[task], seed=seed) if task in why else next(found) for task in tasks]
+            results[run] = measure_tasks(tasks, model, run, seed=seed, leave_out=True, progress=bars.working)
     show_side_by_side(results, runs[0], as_markdown=as_markdown, as_json=as_json)
 
 
@@ -105,10 +102,3 @@ def _tasks(
     if prices:
         each = [named("sampler", sampler) for sampler in samplers or ("ancestral",)]
         yield task("prices", samplers=each, sequences=prices, texts=number, judge=judge)
-
-
-def _unsuitable(tasks: list[Task], experiment: Experiment) -> Iterator[tuple[Task, str]]:
-    """Yield the tasks that the models of an experiment cannot be measured by, as it says itself, and why."""
-    for task in tasks:
-        if problems := [problem.text for problem in problems_of(task, experiment)]:
-            yield task, problems[0]

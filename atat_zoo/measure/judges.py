@@ -6,34 +6,23 @@ An experiment has no table for a judge; `atat judge` names one for a finished ru
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from atat_zoo.errors import UserError
+from atat_zoo.errors import Problem, UserError
 from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from atat_zoo.experiment import Experiment
 
 
 def judges_itself(judge: Any, run: str | Path) -> bool:
     """Return whether the judge, which may be None, is the run whose texts it is to judge."""
     folder = judge.folder if judge else None
     return folder is not None and os.path.realpath(folder) == os.path.realpath(run)
-
-
-def only_bounds(run: str) -> str | None:
-    """Return why a run cannot judge, in a sentence; None where its likelihood is exact. Imports no torch."""
-    from atat_zoo.experiment import from_table
-    from atat_zoo.run import RunFolder
-
-    folder = RunFolder(Path(run))
-    objective = from_table(folder.table(), where=str(folder.resolved)).parts["objective"]
-    if objective.exact:
-        return None
-    problem = f"the run {run} has the objective {objective.name!r}, which only bounds a text's likelihood"
-    return f"{problem}; name a run whose likelihood is exact, such as an autoregressive one"
 
 
 class JudgeModel(Protocol):
@@ -97,11 +86,24 @@ class RunJudge:
         """Return the run folder."""
         return self.path
 
+    def check(self, experiment: Experiment | None = None) -> Iterator[Problem]:
+        """See `registry.component`; of a run that is not there nothing is said."""
+        from atat_zoo.experiment import from_table
+        from atat_zoo.run import RunFolder
+
+        folder = RunFolder(Path(self.path))
+        if not folder.resolved.is_file():
+            return
+        objective = from_table(folder.table(), where=str(folder.resolved)).parts["objective"]
+        if not objective.exact:
+            problem = f"the run {self.path} has the objective {objective.name!r}, which only bounds a text's likelihood"
+            remedy = "name a run whose likelihood is exact, such as an autoregressive one"
+            yield Problem("judge.path", f"{problem}; {remedy}")
+
     def build(self, device: str) -> JudgeModel:
         """Return the judge; see `Judge`."""
-        # Before torch is imported.
-        if problem := only_bounds(self.path):
-            raise UserError(f"judge.path: {problem}")
+        for problem in self.check():  # before torch is imported
+            raise UserError(str(problem))
         from atat_zoo.measure.scorers import RunScorer
         from atat_zoo.model import Model
 

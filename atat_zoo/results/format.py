@@ -52,7 +52,7 @@ def settings(table: Mapping[str, Any]) -> str:
 
 
 def _short(value: Any) -> Any:
-    return value.get("use") if isinstance(value, dict) else value
+    return value.get("use", value) if isinstance(value, dict) else value
 
 
 def told_apart(tables: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -14,7 +14,7 @@ from atat_zoo.registry import component, param, part
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.tasks import Score
 from atat_zoo.tasks import Task, conflicts_of
-from atat_zoo.tasks.written import judge_absent, judge_inputs, require_another, scores_of
+from atat_zoo.tasks.written import judge_absent, judge_inputs, judge_problems, require_another, scores_of
 
 if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
@@ -43,6 +43,7 @@ class ControlledTask(Task):
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """See `registry.component`."""
         yield from conflicts_of(experiment, guidance=self.guidance)
+        yield from judge_problems(self.judge, experiment)
 
     @override
     def absent(self) -> Iterator[str]:

@@ -17,7 +17,7 @@ from atat_zoo.results.format import told_apart
 from atat_zoo.results.naming import BRACKET, POLICY_BOUND, POLICY_LIKELIHOOD, title
 from atat_zoo.results.tasks import Score
 from atat_zoo.tasks import Task, conflicts_of
-from atat_zoo.tasks.written import judge_absent, judge_inputs, require_another, scores_of
+from atat_zoo.tasks.written import judge_absent, judge_inputs, judge_problems, require_another, scores_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -210,6 +210,7 @@ class PricesTask(OnText):
         """See `registry.component`."""
         for sampler in self.samplers:
             yield from conflicts_of(experiment, sampler=sampler)
+        yield from judge_problems(self.judge, experiment)
 
     @override
     def absent(self) -> Iterable[str]:

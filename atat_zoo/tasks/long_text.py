@@ -13,7 +13,7 @@ from atat_zoo.registry import component, param, part
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.tasks import Score
 from atat_zoo.tasks import Task, conflicts_of
-from atat_zoo.tasks.written import judge_absent, judge_inputs, require_another, scores_of
+from atat_zoo.tasks.written import judge_absent, judge_inputs, judge_problems, require_another, scores_of
 
 if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
@@ -51,6 +51,7 @@ class LongTextTask(Task):
             problem = f"{self.sampler.name!r} writes at most the {learned} tokens that the model has learned"
             yield Problem("evaluation.tasks", f'{problem}; lower length, or take the sampler "semi_autoregressive"')
         yield from conflicts_of(experiment, sampler=self.sampler)
+        yield from judge_problems(self.judge, experiment)
 
     @override
     def absent(self) -> Iterator[str]:

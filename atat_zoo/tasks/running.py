@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from atat_zoo.errors import UserError
+from atat_zoo.registry import problems_of
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.store import finite, once
 from atat_zoo.results.tasks import Score, TaskResult
@@ -37,7 +38,8 @@ def measure_tasks(
     `progress` is called with the title of a task, and the completed and the total number of its items.
 
     Raises:
-        UserError: when a task cannot measure the model; with `leave_out` that is a note in the place of its scores.
+        UserError: when a task cannot measure the model; with `leave_out` that is a note in the place of its scores, as
+            is what the task finds in the experiment.
     """
     tasks, folder = list(tasks), RunFolder(Path(run))
     if not tasks:
@@ -45,21 +47,18 @@ def measure_tasks(
     weights = sha256_of(folder.model_at(model.step) / WEIGHTS)
     results = []
     for task in tasks:
+        why = next((each.text for each in problems_of(task, model.experiment)), "") if leave_out else ""
         try:
+            if why:
+                raise UserError(why)
             results.append(_measured(task, model, folder, weights, seed, progress))
         except UserError as error:
             if not leave_out:
                 raise
-            results.append(left_out(task, str(error), seed=seed))
+            about: Any = {"task": title(task), "step": model.step, "ema": model.experiment.train.ema > 0}
+            settings, notes = {"task": unstructure(task), "seed": seed}, (f"no {title(task)}: {error}",)
+            results.append(TaskResult(**about, settings=settings, scores={}, notes=notes))
     return results
-
-
-def left_out(task: Task, why: str, *, seed: int) -> TaskResult:
-    """Return what stands in the place of a result where a task cannot measure a model."""
-    settings = {"task": unstructure(task), "seed": seed}
-    return TaskResult(
-        task=title(task), step=0, ema=False, settings=settings, scores={}, notes=(f"no {title(task)}: {why}",)
-    )
 
 
 def _measured(

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atat_zoo.errors import UserError
+from atat_zoo.errors import Problem, UserError
 from atat_zoo.machine import lacking
+from atat_zoo.registry import problems_of
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.naming import GENERATIVE_PERPLEXITY
 from atat_zoo.results.tasks import Score
@@ -27,18 +28,17 @@ def sampling_inputs(sampler: Any, experiment: Experiment) -> list[Any]:
     return [*settings, parts["corpus"].fingerprint()]
 
 
-def judge_absent(judge: Any) -> Iterator[str]:
-    """Yield a sentence if the package or the run of a judge, which may be None, is not there, or cannot judge."""
-    from atat_zoo.measure.judges import only_bounds
+def judge_problems(judge: Any, experiment: Experiment) -> Iterator[Problem]:
+    """Yield why a judge, which may be None, cannot judge."""
+    yield from problems_of(judge, experiment) if judge else ()
 
+
+def judge_absent(judge: Any) -> Iterator[str]:
+    """Yield a sentence if the package or the run of a judge, which may be None, is not there."""
     yield from lacking([judge] if judge else [])
     folder = judge.folder if judge else None
-    if folder is None:
-        return
-    if not (RunFolder(Path(folder)).model / WEIGHTS).is_file():
+    if folder is not None and not (RunFolder(Path(folder)).model / WEIGHTS).is_file():
         yield f"the judge: there is no finished run {folder}; name another, or leave judge out"
-    elif problem := only_bounds(folder):
-        yield f"judge.path: {problem}"
 
 
 def judge_inputs(judge: Any) -> str | None:

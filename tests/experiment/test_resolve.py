@@ -48,9 +48,12 @@ def experiments(draw):
     chosen = draw(st.sets(st.sampled_from(sorted(TABLES)), max_size=4))
     table = {kind: draw(parts(kind)) for kind in chosen}
     table |= {section: draw(tables(cls)) for section, cls in SECTIONS.items()}
-    # Rules between keys that most of what is drawn would break; tests/test_bad_input.py has each.
+    # Rules between keys that most of what is drawn would break.
     data, longest = table["data"], table.get("backbone", {}).get("max_length", 64)
-    data |= {"form": "text", "length": min(data.get("length", longest), longest)}
+    data |= {"length": min(data.get("length", longest), longest)}
+    if data.get("form") == "chat":
+        data |= {"special": "none", "stages": []}
+        table["corpus"] = {"use": "files", "train": ["dialogues.jsonl"]}
     data |= {"sequences": max(data["sequences"], data.get("lanes", 8))} if data.get("sequences") else {}
     return table | {"name": "drawn", "seed": draw(st.integers(0, 2**63 - 1))}
 
@@ -85,9 +88,8 @@ def test_an_experiment_resolves_to_itself(table, tmp_path_factory):
 def test_a_wrong_type_is_refused_wherever_it_stands(table, data):
     keys = [(section, field) for section, cls in SECTIONS.items() for field in fields_of(cls)]
     section, field = data.draw(st.sampled_from(keys))
-    wrong = (
-        1 if {bool, str} & {field.type, *get_args(field.type)} else True
-    )  # True is an int in Python, and must not be one here
+    # True is an int in Python, and must not be one here.
+    wrong = 1 if {bool, str} & {field.type, *get_args(field.type)} else True
     table[section][field.name] = wrong
     with pytest.raises(UserError) as caught:
         from_table(table)

@@ -16,14 +16,11 @@ class Blocked(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Blocked())
 
-import transformers  # noqa: E402, behind the hook, which must see what it imports
-from safetensors.torch import load_file  # noqa: E402, likewise
-
-transformers.utils.logging.disable_progress_bar()
-
 
 def answers(folder, wanted):
     """Return how far the logits of a folder are from the wanted ones, and what it writes."""
+    import transformers
+
     causal = "CausalLM" in (folder / "config.json").read_text()
     kind = transformers.AutoModelForCausalLM if causal else transformers.AutoModelForMaskedLM
     model = kind.from_pretrained(folder, trust_remote_code=True)
@@ -46,6 +43,11 @@ def answers(folder, wanted):
 
 
 def main():
+    # Behind the hook, which must see what they import.
+    import transformers
+    from safetensors.torch import load_file
+
+    transformers.utils.logging.disable_progress_bar()
     found = {}
     for folder in map(Path, sys.argv[1:]):
         wanted = load_file(folder.with_suffix(".safetensors"))

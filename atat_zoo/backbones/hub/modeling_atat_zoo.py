@@ -110,7 +110,6 @@ class AtatZooPreTrainedModel(PreTrainedModel):
 
     config_class = AtatZooConfig
     _supports_sdpa = True
-    _no_split_modules = ["AtatZooLayer"]  # noqa: RUF012, which the library reads as a list of the class
 
     def __init__(self, config: AtatZooConfig) -> None:
         super().__init__(config)
@@ -121,7 +120,8 @@ class AtatZooPreTrainedModel(PreTrainedModel):
         self.norm = AtatZooNorm(width, bool(config.times))
         self.head = AtatZooHead(config)
         self.prior = AtatZooCounts(config) if config.neighbours else None
-        self.post_init()  # type: ignore[no-untyped-call]  # the library says no types of it
+        self._no_split_modules = ["AtatZooLayer"]
+        PreTrainedModel.post_init(self)
 
     def get_input_embeddings(self) -> nn.Embedding:
         """Return the embedding of V + 1 tokens."""
