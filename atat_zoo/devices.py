@@ -19,6 +19,7 @@ from atat_zoo.errors import UserError
 
 # Kinds of devices without float64: torch can be asked only by starting the device, and a study starts none of its own.
 WITHOUT_FLOAT64 = frozenset({"mps"})
+SPREAD = "spread"  # no device: a model, as it is loaded, is to lie on all that there are
 
 _Moved = TypeVar("_Moved")
 

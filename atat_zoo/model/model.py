@@ -14,12 +14,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from typing_extensions import override
 
-from atat_zoo.devices import exact_device, torch_device
+from atat_zoo.devices import SPREAD, exact_device, torch_device
 from atat_zoo.diffusion.precision import Precision, computes_in_bf16
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import Experiment, conflicts_with, from_table
 from atat_zoo.model.reading import Named, TextReader
 from atat_zoo.model.shown import Unmasking, table
+from atat_zoo.model.spreading import spread
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, sha256_of, write_json
@@ -52,16 +53,21 @@ class Model(TextReader):
     def from_run(cls, run: str | Path, device: str = "cpu", step: int | None = None) -> Model:
         """Load a model of a run folder: of a checkpoint, also if the run is not finished, or the final one.
 
-        The device is `auto`, `cpu`, `gpu`, or torch's name of one, such as `mps`.
+        The device is `auto`, `cpu`, `gpu`, or torch's name of one, such as `mps`; `spread` is for a model that is
+        larger than a device, see `atat_zoo.model.spreading`.
 
         Raises:
             UserError: when the folder has no readable model of this step, or there is no such device.
         """
-        return cls.load(RunFolder(Path(run)).model_at(step), torch_device(device))
+        on = device if device == SPREAD else torch_device(device)
+        return cls.load(RunFolder(Path(run)).model_at(step), on)
 
     @classmethod
     def load(cls, folder: Path, device: str | torch.device = "cpu") -> Model:
         """Load a model folder; see `from_run`."""
+        spreads = device == SPREAD
+        if spreads:
+            device = torch_device("auto")
         description = described(folder)
         try:
             if (version := description["format"]) != FORMAT:
@@ -70,7 +76,7 @@ class Model(TextReader):
             context = Context(**description["context"], device=str(exact_device(device)))
         except (ValueError, KeyError, TypeError, OverflowError) as error:  # JSON of another shape
             raise unreadable(folder / DESCRIPTION, error) from error
-        weights = weights_of(folder, description, context.device)
+        weights = weights_of(folder, description, "cpu" if spreads else context.device)
         experiment = from_table(table, where=str(folder / DESCRIPTION))
         tokenizer = experiment.parts["tokenizer"].load(folder)
         if context.vocabulary_size != tokenizer.vocabulary_size:
@@ -78,9 +84,13 @@ class Model(TextReader):
             has = f"{TOKENIZER} has {tokenizer.vocabulary_size}"
             raise UserError(f"{folder}: {said}, {has}; copy both again or train again")
         context = attrs.evolve(context, tokenizer=tokenizer)
-        module = assemble(experiment, context).to(device)
+        module: nn.Module
         try:
-            module.load_state_dict(weights)
+            if spreads:
+                module = spread(lambda: assemble(experiment, context), weights, str(device))
+            else:
+                module = assemble(experiment, context).to(device)
+                module.load_state_dict(weights)
         except RuntimeError as error:
             first = str(error).splitlines()[1:2] or [str(error)]
             problem = f"{WEIGHTS} is of another model than {DESCRIPTION}: {first[0].strip()}"
@@ -91,7 +101,7 @@ class Model(TextReader):
     @property
     def device(self) -> torch.device:
         """The device of the weights; what is computed around the network is on that of the context."""
-        return next(self.module.parameters()).device
+        return self.module.backbone.embedding.weight.device
 
     def __repr__(self) -> str:
         said = ", ".join(f"{value} {name}" if name != "objective" else value for name, value in self._facts().items())

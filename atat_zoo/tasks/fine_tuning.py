@@ -16,10 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from atat_zoo.devices import moved
+from atat_zoo.devices import SPREAD, moved
 from atat_zoo.diffusion.dropout import set_keys
 from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.errors import UserError
 from atat_zoo.model import Model
+from atat_zoo.model.spreading import is_spread
 from atat_zoo.objectives.assembly import assemble
 
 Rows = Sequence[Sequence[int]]  # the tokens of texts
@@ -96,6 +98,8 @@ def fine_tuned(
         progress: is called with the steps that are done, and with all.
     """
     module: Any = model.module
+    if is_spread(module):
+        raise UserError(f"a task that trains needs the whole model on its device; leave --device {SPREAD} out")
     if not trained:
         module = assemble(model.experiment, attrs.evolve(model.context, seed=seed))
     attends &= not getattr(model.experiment.parts["backbone"], "both_ways_only", False)
