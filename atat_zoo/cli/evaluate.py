@@ -45,7 +45,7 @@ def evaluate(
 
     --task measures a held-out problem in place of the bound: zero_shot is the seven corpora of the field's table.
 
-    --bound policy adds the bound of RUN's sampler, or of another: --sampler, sampler.steps=32, guidance.use=….
+    --bound policy adds the bound of RUN's sampler, or of another: --sampler, sampler.KEY=VALUE, guidance.use=….
     --bound bracket does so by 16 orders, or another even number of --orders, and says how far below the truth may lie.
     """
     # Mistakes in these are reported before torch is imported.

@@ -60,7 +60,7 @@ def sample(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Generate text with the final model of RUN; `sampler.steps=32` and `guidance.use=…` change how.
+    """Generate text with the final model of RUN; `sampler.KEY=VALUE` and `guidance.use=…` change how.
 
     The first line of --trace has the initial tokens of every text. Each further line is a step: the rows and positions
     that were filled, with their tokens, or those that were masked again.
@@ -195,7 +195,7 @@ def infill(
     """Fill the gaps of TEXT with the final model of RUN, as in "The [MASK:3] of the [MASK]".
 
     A gap is [MASK] for one token, [MASK:3] for three, [MASK:2-5] for two to five: the model then chooses the length
-    that best fits the text after the gap. All text outside the gaps stays unchanged. `sampler.steps=32` and
+    that best fits the text after the gap. All text outside the gaps stays unchanged. `sampler.KEY=VALUE` and
     `guidance.use=…` change how gaps are filled.
     """
     # Every mistake is reported before torch is imported.

@@ -50,7 +50,7 @@ def serve(
 ) -> None:
     """Serve the final model of RUN over HTTP, as OpenAI's completions do, until Ctrl-C.
 
-    `/` is a page on which texts unmask. `sampler.steps=32` and `guidance.use=…` change how texts are written.
+    `/` is a page on which texts unmask. `sampler.KEY=VALUE` and `guidance.use=…` change how texts are written.
     """
     if key is not None and not re.fullmatch(r"[!-~]+", key):
         raise UserError("--key: is empty, or has what a header cannot have; use ASCII letters, digits and signs")
