@@ -19,7 +19,7 @@ from atat_zoo.errors import UserError
 
 # Kinds of devices without float64: torch can be asked only by starting the device, and a study starts none of its own.
 WITHOUT_FLOAT64 = frozenset({"mps"})
-SPREAD = "spread"  # no device: a model, as it is loaded, is to lie on all that there are
+SPREAD = "spread"  # of a model that is loaded: it is to lie on all devices, and what is beside it as for auto
 
 _Moved = TypeVar("_Moved")
 
@@ -27,12 +27,13 @@ _Moved = TypeVar("_Moved")
 def torch_device(name: str) -> str:
     """Return torch's name of a device, or raise `UserError` when there is none.
 
-    `gpu` is torch's accelerator, whatever its kind, and `auto` likewise if it has float64, else the CPU.
+    `gpu` is torch's accelerator, whatever its kind, and `auto` likewise if it has float64, else the CPU; that of
+    `spread` is where such a model begins.
     """
     wanted = name
-    if name in ("auto", "gpu"):
+    if name in ("auto", "gpu", SPREAD):
         there = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        if name == "auto" and (there is None or not has_float64(there)):
+        if name != "gpu" and (there is None or not has_float64(there)):
             return "cpu"
         wanted = "cuda" if there is None else there.type
     try:
@@ -55,6 +56,22 @@ def device_name(device: str | torch.device) -> str:
     """Return what a time belongs to: the name that the driver gives a device, or torch's name of its kind."""
     name = getattr(_module(device), "get_device_name", None)
     return torch.device(device).type if name is None else str(name(device))
+
+
+def alike(device: str) -> list[str]:
+    """Return a device and then the others of its kind."""
+    own = torch.device(device)
+    others = [f"{own.type}:{i}" for i in range(_module(device).device_count()) if i != (own.index or 0)]
+    return [device, *others]
+
+
+def free_memory(device: str) -> int:
+    """Return the bytes that are free on a device, without what torch keeps there; 0 where nobody counts them."""
+    of_type = _module(device)
+    if (asked := getattr(of_type, "mem_get_info", None)) is None:
+        return 0
+    of_type.empty_cache()
+    return int(asked(device)[0])
 
 
 def synchronize(device: torch.device) -> None:

@@ -5,6 +5,7 @@ import os
 import resource
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from atat_zoo.errors import UserError
 _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 # What is in the messages of torch, whose errors have no class of their own on a CPU, and of the C++ below it.
 _REFUSED = ("can't allocate memory", "out of memory", "bad_alloc", "Storage size calculation overflowed")
+
+_NEEDS_NONE: ContextVar[bool] = ContextVar("_NEEDS_NONE", default=False)
 
 
 def memory() -> int:
@@ -47,10 +50,20 @@ def lacking(parts: Iterable[Any]) -> list[str]:
     ]
 
 
+@contextmanager
+def needing_no_memory() -> Iterator[None]:
+    """Let `require` pass: what is built takes no memory yet."""
+    token = _NEEDS_NONE.set(True)
+    try:
+        yield
+    finally:
+        _NEEDS_NONE.reset(token)
+
+
 def require(size: float, asked: str, purpose: str, remedy: str) -> None:
     """Raise a `UserError` if this process cannot have the `size` bytes that `asked` needs for a purpose."""
     there = memory()
-    if size > there:
+    if size > there and not _NEEDS_NONE.get():
         needed = f"{asked} needs about {size / 1e9:,.1f} GB for {purpose} alone"
         raise UserError(f"{needed}, and this machine has {there / 1e9:,.1f} GB; {remedy}")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from atat_zoo import UserError, devices
-from atat_zoo.devices import device_name, exact_device, moved, torch_device
+from atat_zoo.devices import alike, device_name, exact_device, free_memory, moved, torch_device
 from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.model import Model
 from atat_zoo.training.memory import device_of, peak_memory
@@ -35,7 +35,13 @@ def test_a_gpu_must_be_there(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda *_: torch.device("cuda"))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert (torch_device("gpu"), torch_device("cuda:1")) == ("cuda", "cuda:1")
+    assert (torch_device("gpu"), torch_device("cuda:1"), torch_device("spread")) == ("cuda", "cuda:1", "cuda")
+    assert (alike("cuda"), alike("cuda:1")) == (["cuda", "cuda:1"], ["cuda:1", "cuda:0"])
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", {"cuda": (5, 9)}.get)
+    assert (free_memory("cuda"), free_memory("mps")) == (5, 0)
+    with pytest.raises(UserError, match="a training needs the whole model on its device"):
+        device_of("spread")
     with pytest.raises(UserError, match="device 'cuda:2': torch sees 2 of them, counted from 0; use another, or gpu"):
         torch_device("cuda:2")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -62,6 +62,8 @@ class Backbone(Protocol):
     One that says `returns_first = True`, and whose module does, takes `first`, too: of how many tokens, from the start,
     hidden states are asked for, which spares the last layer the others; so does its `flops`.
 
+    One whose network computes with its weights while it is built says `built_with_weights = True`.
+
     A module that says `takes_block_masks = True` hands its mask to `diffusion.attention.attend`, and is given a
     `BlockMask` where it is compiled on a GPU.
 

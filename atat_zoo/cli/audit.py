@@ -70,6 +70,7 @@ def audit(
         for run in runs:  # one model in memory at a time
             model = Model.from_run(run, device)
             results[run] = measure_tasks(tasks, model, run, seed=seed, leave_out=True, progress=bars.working)
+            del model  # before the next is loaded
     show_side_by_side(results, runs[0], as_markdown=as_markdown, as_json=as_json)
 
 

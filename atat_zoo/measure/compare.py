@@ -153,6 +153,7 @@ def measure_runs(
                 **numbers_of(model, data, text.tokens, text.maskable, spec, documents=text.documents, **options),
             )
         )
+        del model  # before the next is loaded
     return compared
 
 

@@ -11,7 +11,7 @@ from typing_extensions import override
 
 from atat_zoo.bounds import ExactKBound
 from atat_zoo.data import is_framed
-from atat_zoo.devices import SPREAD, exact_device, moved, torch_device
+from atat_zoo.devices import exact_device, moved, torch_device
 from atat_zoo.errors import UserError
 from atat_zoo.machine import quiet_transformers
 from atat_zoo.measure.judges import HuggingFaceJudge
@@ -158,7 +158,7 @@ class HuggingFaceScorer(ChunkJudge):
         name, length = spec.model, spec.length
         self.title = name if spec.revision is None else f"{name} at {spec.revision}"
         self.pooling, self.batch_size, self.skipped = spec.pooling, spec.batch_size, 1
-        self.device = torch_device("auto" if device == SPREAD else device)
+        self.device = torch_device(device)
         self.tokenizer, model = _load(name, spec.revision)
         self.model = model.to(self.device).float().eval()
         longest = next((v for k in _LENGTHS if isinstance(v := getattr(model.config, k, None), int)), None)

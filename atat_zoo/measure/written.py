@@ -125,4 +125,4 @@ def measure_texts(
         sequence=rows,
         overlap=None if sizes is None else overlap([cut], build(model.experiment), sizes=sizes)[0],
     )
-    return values_of(metrics, texts, judges or Judges(str(model.device)), model.context.device)
+    return values_of(metrics, texts, judges or Judges(model.placement), model.context.device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.experiment import Experiment, conflicts_with, from_table
 from atat_zoo.model.reading import Named, TextReader
 from atat_zoo.model.shown import Unmasking, table
-from atat_zoo.model.spreading import spread
+from atat_zoo.model.spreading import is_spread, spread, without_weights
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, sha256_of, write_json
@@ -59,15 +60,15 @@ class Model(TextReader):
         Raises:
             UserError: when the folder has no readable model of this step, or there is no such device.
         """
-        on = device if device == SPREAD else torch_device(device)
-        return cls.load(RunFolder(Path(run)).model_at(step), on)
+        there = torch_device(device)
+        return cls.load(RunFolder(Path(run)).model_at(step), SPREAD if device == SPREAD else there)
 
     @classmethod
     def load(cls, folder: Path, device: str | torch.device = "cpu") -> Model:
         """Load a model folder; see `from_run`."""
         spreads = device == SPREAD
         if spreads:
-            device = torch_device("auto")
+            device = torch_device(SPREAD)
         description = described(folder)
         try:
             if (version := description["format"]) != FORMAT:
@@ -84,17 +85,19 @@ class Model(TextReader):
             has = f"{TOKENIZER} has {tokenizer.vocabulary_size}"
             raise UserError(f"{folder}: {said}, {has}; copy both again or train again")
         context = attrs.evolve(context, tokenizer=tokenizer)
-        module: nn.Module
+        bare = spreads and not getattr(experiment.parts["backbone"], "built_with_weights", False)
+        with without_weights() if bare else nullcontext():
+            module = assemble(experiment, context)
+        if not spreads:
+            module.to(device)
         try:
-            if spreads:
-                module = spread(lambda: assemble(experiment, context), weights, str(device))
-            else:
-                module = assemble(experiment, context).to(device)
-                module.load_state_dict(weights)
+            module.load_state_dict(weights, assign=bare)
         except RuntimeError as error:
             first = str(error).splitlines()[1:2] or [str(error)]
             problem = f"{WEIGHTS} is of another model than {DESCRIPTION}: {first[0].strip()}"
             raise UserError(f"{folder}: {problem}; copy both again or train again") from error
+        if spreads:
+            spread(module, str(device))
         module.eval()
         return cls(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=step)
 
@@ -102,6 +105,11 @@ class Model(TextReader):
     def device(self) -> torch.device:
         """The device of the weights; what is computed around the network is on that of the context."""
         return self.module.backbone.embedding.weight.device
+
+    @property
+    def placement(self) -> str:
+        """What says of another model that it is to be where this one is: a device, or `spread`."""
+        return SPREAD if is_spread(self.module) else str(self.device)
 
     def __repr__(self) -> str:
         said = ", ".join(f"{value} {name}" if name != "objective" else value for name, value in self._facts().items())

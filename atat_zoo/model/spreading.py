@@ -1,78 +1,146 @@
-"""A model that is larger than a device: its layers lie where there is room, by accelerate (`--device spread`)."""
+"""A model larger than a device (`--device spread`): layers lie where there is room, or come when they are needed."""
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from atat_zoo.devices import SPREAD
-from atat_zoo.errors import UserError
+from atat_zoo.devices import alike, free_memory, moved
+from atat_zoo.machine import needing_no_memory
+from atat_zoo.objectives.chunks import ON_ACCELERATOR
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
-_FOR_LAYERS = 0.8  # of what is free on a device; activations and logits want the rest
+# What is left free on a device: a share of it, and where the logits are, three times the most of them, in float32.
+_SHARE, _LOGITS = 0.2, 3 * 4 * ON_ACCELERATOR
 
 
-def spread(
-    build: Callable[[], nn.Module],
-    weights: Mapping[str, Tensor],
-    device: str,
-    room: Mapping[int | str, int] | None = None,
-) -> nn.Module:
-    """Return what `build` makes, with these weights: there is never a second copy of them.
+@contextmanager
+def without_weights() -> Iterator[None]:
+    """Let modules be built whose parameters take no memory until `load_state_dict(…, assign=True)` gives them some."""
+    owner: Any = nn.Module
+    register = owner.register_parameter
 
-    Layers, the members of the backbone's outermost `nn.ModuleList`s, fill the accelerators in their order. Those that
-    find no room stay where the weights are, in the mapped file, and are brought to the device each time that their turn
-    comes. All else is on the device. On a CPU everything stays in the file, of which the system keeps in memory what
-    there is room for.
+    def register_bare(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        if parameter is not None and not parameter.is_meta:  # one that is tied to another is so already
+            parameter = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
+        register(module, name, parameter)
+
+    owner.register_parameter = register_bare
+    try:
+        with needing_no_memory():
+            yield
+    finally:
+        owner.register_parameter = register
+
+
+def spread(module: nn.Module, device: str, room: Mapping[str, int] | None = None) -> None:
+    """Lay a module, an objective with its parts that is on the CPU, over all devices of a kind.
+
+    Layers, the members of the backbone's outermost `nn.ModuleList`s, fill the devices in their order, with `device`
+    first, where all else is. Those that find no room stay where they are, mapped from the file of the weights, and are
+    brought to `device` each time that their turn comes. Such a module is for reading and writing, not for training.
 
     Args:
-        build: makes an objective with its parts.
-        weights: its tensors by name, on the CPU.
-        device: where what is computed with a model begins and ends.
-        room: free bytes by number of the accelerator, and under "cpu"; asked for when absent.
-
-    Raises:
-        UserError: when accelerate is not installed.
-        RuntimeError: when the weights are of another module.
+        module: changed in place. On a CPU it stays as it is: the system has in memory what there is room for.
+        device: where what is computed with the module begins and ends.
+        room: bytes for layers by device, in the order in which they are filled; what is free when absent.
     """
-    try:
-        from accelerate import infer_auto_device_map, init_empty_weights
-        from accelerate.hooks import AlignDevicesHook, add_hook_to_module
-        from accelerate.utils import get_max_memory, set_module_tensor_to_device
-    except ImportError:
-        raise UserError(f"device {SPREAD!r} needs accelerate; pip install 'atat-zoo[large]'") from None
-    with init_empty_weights(include_buffers=False):
-        module = build()
-    module.load_state_dict(weights, assign=True)
     if torch.device(device).type == "cpu":
-        return module
-    layers = nn.ModuleList(_layers(module.get_submodule("backbone")))
-    apart = {id(tensor) for tensor in (*layers.parameters(), *layers.buffers())}
-    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
-        if id(tensor) not in apart:
-            set_module_tensor_to_device(module, name, device)
-    there = get_max_memory() if room is None else room
-    share: Any = {place: int(_FOR_LAYERS * free) for place, free in there.items()}
-    whole = list({type(layer).__name__ for layer in layers})
-    places = infer_auto_device_map(layers, share, no_split_module_classes=whole, clean_result=False)
-    for number, layer in enumerate(layers):
-        place = places[str(number)]
-        stays = place in ("cpu", "disk")
-        hook = AlignDevicesHook(execution_device=device if stays else place, offload=stays, io_same_device=True)
-        hook.place_submodules = True
-        add_hook_to_module(layer, hook)
-    return module
+        return
+    layers = list(dict.fromkeys(_layers(module.get_submodule("backbone"))))
+    apart = {id(tensor) for layer in layers for *_, tensor in _tensors(layer)}
+    _move(module, device, leave=apart)
+    if room is None:
+        free = {name: free_memory(name) for name in alike(device)}
+        room = {name: int(bytes - _SHARE * bytes) for name, bytes in free.items()}
+        room[device] = min(room[device], free[device] - _LOGITS)
+    sizes = [sum(tensor.nbytes for *_, tensor in _tensors(layer)) for layer in layers]
+    places = _places(sizes, room)
+    if None in places:  # each of the others needs room when it comes
+        places = _places(sizes, {**room, device: room[device] - max(sizes)})
+    if set(places) != {device}:
+        changed: Any = module
+        changed.layers_elsewhere = True
+        # Autocast keeps its copy of a weight that has a gradient for as long as a text is written.
+        module.requires_grad_(False)
+    for layer, place in zip(layers, places, strict=True):
+        if place is None:
+            _bring(layer, device)
+        else:
+            _move(layer, place)
+            if place != device:
+                _visit(layer, place, device)
 
 
 def is_spread(module: nn.Module) -> bool:
     """Return whether layers of a module are elsewhere than the rest of it."""
-    return any(hasattr(part, "_hf_hook") for part in module.modules())
+    return bool(getattr(module, "layers_elsewhere", False))
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
     for child in module.children():
         yield from child if isinstance(child, nn.ModuleList) else _layers(child)
+
+
+def _places(sizes: list[int], room: Mapping[str, int]) -> list[str | None]:
+    """Return the device of each layer, or None for one that finds no room."""
+    left, places = [*room.items()], list[str | None]()
+    for size in sizes:
+        while left and left[0][1] < size:
+            left.pop(0)
+        places.append(left[0][0] if left else None)
+        if left:
+            left[0] = (left[0][0], left[0][1] - size)
+    return places
+
+
+def _tensors(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Tensor]]:
+    """Yield the parameters and buffers of a module with the tables and the names under which it has them."""
+    for part in module.modules():
+        for own in (part._parameters, part._buffers):
+            yield from ((own, name, tensor) for name, tensor in own.items() if tensor is not None)
+
+
+def _move(module: nn.Module, device: str, leave: frozenset[int] | set[int] = frozenset()) -> None:
+    """Move all tensors of a module but those to `leave`, by identity; what is tied stays so."""
+    there = dict[int, Tensor]()
+    for own, name, tensor in list(_tensors(module)):
+        if id(tensor) not in leave:
+            if id(tensor) not in there:
+                made = tensor.detach().to(device)
+                there[id(tensor)] = nn.Parameter(made, False) if isinstance(tensor, nn.Parameter) else made
+            own[name] = there[id(tensor)]
+
+
+def _bring(layer: nn.Module, device: str) -> None:
+    """Let the weights of a layer be on a device while it computes."""
+    kept = list[tuple[dict[str, Any], str, Tensor]]()
+
+    def before(layer: nn.Module, _: Any) -> None:
+        kept[:] = _tensors(layer)
+        _move(layer, device)
+
+    def after(*_: Any) -> None:
+        for own, name, tensor in kept:
+            own[name] = tensor
+
+    layer.register_forward_pre_hook(before)
+    layer.register_forward_hook(after, always_call=True)
+
+
+def _visit(layer: nn.Module, place: str, device: str) -> None:
+    """Let a layer that is elsewhere take what is on the device, and give what it makes back."""
+
+    def before(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return moved(given, place), {key: moved(value, place) for key, value in named.items()}
+
+    def after(_: nn.Module, __: Any, made: Any) -> Any:
+        return moved(made, device)
+
+    layer.register_forward_pre_hook(before, with_kwargs=True)
+    layer.register_forward_hook(after)

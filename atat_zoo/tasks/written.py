@@ -70,6 +70,6 @@ def scores_of(written: Generation, of: str, *, judge: Any, model: Model, n: int 
         found = [distinct(text, n) for text in cut]
         scores[f"distinct-{n}"] = Score.over("share of n-grams", *zip(*found, strict=True), of=of)
     if judge is not None:
-        nats, counted = judge.build(str(model.device)).nats(written.texts)
+        nats, counted = judge.build(model.placement).nats(written.texts)
         scores[GENERATIVE_PERPLEXITY] = Score.over(GENERATIVE_PERPLEXITY, nats, counted, of=of, exponential=True)
     return scores

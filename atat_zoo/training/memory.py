@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from atat_zoo import devices
 from atat_zoo.data.stream import refuse_sizes
-from atat_zoo.devices import torch_device
+from atat_zoo.devices import SPREAD, torch_device
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import Experiment
 from atat_zoo.machine import lacking, require
@@ -32,6 +32,8 @@ def device_of(wanted: str) -> str:
     """Return torch's name of the device of this process, from `train.device`."""
     if wanted == "gpu" and not torch.accelerator.is_available():
         raise UserError('train.device = "gpu", but torch sees no GPU; use "auto" or "cpu"')
+    if wanted == SPREAD:
+        raise UserError(f'train.device = "{SPREAD}": a training needs the whole model on its device; use "auto"')
     try:
         device = torch.device(torch_device(wanted))
     except UserError as error:

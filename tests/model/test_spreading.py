@@ -1,20 +1,20 @@
-"""A model larger than a device: its layers where there is room, and the same numbers."""
-
-import sys
+"""A model larger than a device: layers where there is room, or brought when it is their turn, and the same numbers."""
 
 import attrs
 import pytest
 import torch
 
 from atat_zoo import UserError
+from atat_zoo.machine import require
 from atat_zoo.model import Model
-from atat_zoo.model.spreading import is_spread, spread
+from atat_zoo.model.spreading import is_spread, spread, without_weights
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.tasks.fine_tuning import Recipe, fine_tuned
 from tests.model.making import TABLE, L, tiny_model
 from tests.virtual_gpu.device import VirtualGPU, on_cpu, to_gpu
 
 LAYERS = {"backbone": TABLE["backbone"] | {"layers": 4, "output_bias": "none"}}
+GPU = "cuda:0"
 
 
 @pytest.fixture(scope="module")
@@ -22,11 +22,19 @@ def model():
     return tiny_model(**LAYERS)
 
 
+def bare(model, context):
+    """A module whose weights are those of a model, and no copies."""
+    with without_weights():
+        module = assemble(model.experiment, context)
+    module.load_state_dict(model.module.state_dict(), assign=True)
+    return module.eval()
+
+
 def test_on_a_cpu_it_is_the_same_model(model, tmp_path, monkeypatch):
     model.save(tmp_path)
-    monkeypatch.setattr("atat_zoo.model.model.torch_device", lambda name: {"auto": "cpu"}[name])
+    monkeypatch.setattr("atat_zoo.model.model.torch_device", lambda name: {"spread": "cpu"}[name])
     loaded = Model.load(tmp_path, "spread")
-    assert loaded.device == torch.device("cpu")
+    assert loaded.placement == "cpu"
     assert loaded.sample(2, seed=1).texts == model.sample(2, seed=1).texts
     own, there = model.module.state_dict(), loaded.module.state_dict()
     assert list(own) == list(there)
@@ -36,36 +44,67 @@ def test_on_a_cpu_it_is_the_same_model(model, tmp_path, monkeypatch):
         Model.load(tmp_path, "spread")
 
 
-@pytest.mark.parametrize("fitting", [0, 1, 2, 4])
-def test_layers_that_find_no_room_come_when_their_turn_does(model, fitting, monkeypatch):
-    """On a virtual GPU, which counts what is sent to it."""
-    weights = {name: tensor.clone() for name, tensor in model.module.state_dict().items()}
-    size = sum(p.numel() * p.element_size() for p in model.module.backbone.blocks[0].parameters())
-    # As much room as the layers want, and that of the largest, which is kept free for those that come and go.
-    room = {0: int(size * (fitting + (1 if 0 < fitting < 4 else 0) + 0.5) / 0.8), "cpu": 2**30}
+def test_what_is_built_without_weights_has_no_memory_and_is_given_it_without_a_copy(model):
+    weights = model.module.state_dict()
+    with without_weights():
+        require(1e30, "nothing", "weights", "")
+        module = assemble(model.experiment, model.context)
+    assert all(parameter.is_meta for parameter in module.parameters())
+    assert not any(buffer.is_meta for name, buffer in module.named_buffers() if name not in weights)
+    module.load_state_dict(weights, assign=True)
+    assert all(tensor.data_ptr() == weights[name].data_ptr() for name, tensor in module.state_dict().items())
+    with pytest.raises(UserError, match="nothing needs about"):
+        require(1e30, "nothing", "weights", "")
+    with without_weights():
+        first, second = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+        second.weight = first.weight
+    assert first.weight is second.weight
+    assert not torch.nn.Linear(2, 2).weight.is_meta
+
+
+@pytest.mark.parametrize(
+    ("gpu", "other", "places"),
+    [
+        (4, 0, [GPU] * 4),
+        (2, 0, [GPU, None, None, None]),  # one more finds no room: the others need that of one when they come
+        (1, 0, [None] * 4),
+        (0, 4, ["cpu"] * 4),
+        (2, 2, [GPU, GPU, "cpu", "cpu"]),
+        (2, 1, [GPU, "cpu", None, None]),
+    ],
+)
+def test_layers_that_find_no_room_come_when_it_is_their_turn(model, gpu, other, places):
+    """On a virtual GPU, beside which the CPU is a second one; what is on both cannot be multiplied."""
+    size = sum(p.nbytes for p in model.module.backbone.blocks[0].parameters())
     tokens, t = torch.arange(2 * L).view(2, L) % 256, torch.tensor([0.2, 0.7])
-    context = attrs.evolve(model.context, device="cuda:0")
-    with VirtualGPU() as gpu, torch.no_grad():
-        module = spread(lambda: assemble(model.experiment, context), weights, "cuda:0", room).eval()
-        assert is_spread(module)
-        assert {p.device.type for p in module.parameters()} == {"cuda"}
+    with VirtualGPU() as virtual, torch.no_grad():
+        module = bare(model, attrs.evolve(model.context, device=GPU))
+        spread(module, GPU, {GPU: gpu * size, "cpu": other * size})
+        assert is_spread(module) == (places != [GPU] * 4)
+        own = [str(next(layer.parameters()).device) for layer in module.backbone.blocks]
+        assert own == [place or "cpu" for place in places]
+        assert {str(p.device) for p in (*module.estimator.parameters(), *module.backbone.head.parameters())} == {GPU}
+        before = {name: id(tensor) for name, tensor in module.named_parameters()}
         for _ in range(2):  # they go, and come again
-            gpu.forget()
+            virtual.forget()
             hidden = module.backbone(to_gpu(tokens), to_gpu(t))
-            assert str(hidden.device) == "cuda:0"
-            sent = sum(times for place, times in gpu.uploads.items() if place.startswith("accelerate/"))
-            assert sent == sum(1 for layer in module.backbone.blocks[fitting:] for _ in layer.parameters())
+            assert str(hidden.device) == GPU
+            brought = sum(n for place, n in virtual.uploads.items() if place == "model/spreading.py _move")
+            assert brought == places.count(None) * len(list(module.backbone.blocks[0].parameters()))
             logits = on_cpu(module.backbone.head(hidden))
-    recipe = Recipe(epochs=1, batch_size=1, learning_rate=0.1)
-    with pytest.raises(UserError, match="needs the whole model on its device; leave --device spread out"):
-        fine_tuned(attrs.evolve(model, module=module), [[1]], torch.tensor([0]), recipe, outputs=2, seed=0)
+        assert {name: id(tensor) for name, tensor in module.named_parameters()} == before
     with torch.no_grad():
         expected = model.module.backbone.head(model.module.backbone(tokens, t))
     torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_without_accelerate(model, tmp_path, monkeypatch):
-    model.save(tmp_path)
-    monkeypatch.setitem(sys.modules, "accelerate", None)
-    with pytest.raises(UserError, match=r"device 'spread' needs accelerate; pip install 'atat-zoo\[large\]'"):
-        Model.load(tmp_path, "spread")
+def test_a_layer_that_fails_leaves_its_weights_where_they_were(model):
+    with VirtualGPU(), torch.no_grad():
+        module = bare(model, attrs.evolve(model.context, device=GPU))
+        spread(module, GPU, {GPU: 0})
+        with pytest.raises(TypeError, match="missing"):
+            module.backbone.blocks[0](to_gpu(torch.zeros(1, 2, 16)))
+        assert {str(p.device) for p in module.backbone.blocks[0].parameters()} == {"cpu"}
+        recipe = Recipe(epochs=1, batch_size=1, learning_rate=0.1)
+        with pytest.raises(UserError, match="needs the whole model on its device; leave --device spread out"):
+            fine_tuned(attrs.evolve(model, module=module), [[1]], torch.tensor([0]), recipe, outputs=2, seed=0)

@@ -65,14 +65,10 @@ class VirtualTensor(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
-    def __new__(cls, held, requires_grad=False):
-        if isinstance(held, cls):  # accelerate makes parameters by their own class
-            return held.requires_grad_(requires_grad)
+    def __new__(cls, held):
         with no_dispatch():
             shell = torch.empty_strided(held.size(), held.stride(), dtype=held.dtype, device="meta")
-        made = torch.Tensor._make_subclass(
-            cls, shell, requires_grad, dispatch_device=True, device_for_backend_keys=CUDA
-        )
+        made = torch.Tensor._make_subclass(cls, shell, False, dispatch_device=True, device_for_backend_keys=CUDA)
         made.held = held
         return made
 

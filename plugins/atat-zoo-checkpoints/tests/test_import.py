@@ -55,6 +55,9 @@ def test_a_model_is_measured_writes_and_is_given_back(form, tmp_path):
     tokens = torch.arange(2 * 16).view(2, 16)
     one, other = (each.module.backbone(tokens, torch.tensor([0.2, 0.7])) for each in (model, again))
     assert torch.equal(one, other)
+    over = Model.from_run(tmp_path / "run", "spread")
+    read = over.module.backbone(tokens.to(over.device), torch.tensor([0.2, 0.7], device=over.device))
+    torch.testing.assert_close(read.cpu(), one)
 
 
 def test_a_network_of_which_no_config_was_published_is_not_given_back(tmp_path):

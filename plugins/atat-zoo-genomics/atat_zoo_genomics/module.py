@@ -85,7 +85,7 @@ class Read:
                 own = positions[:, None, :, None].expand(len(h), 1, -1, 1)
                 keys, values = self.cache.join(number, h[:, None], own)
                 h, positions = keys[:, 0], values[:, 0, :, 0]
-            return h, lambda offset: self.at(offset, positions).to(h.dtype)
+            return h, lambda offset: self.at(offset, positions).to(h)
 
         return read
 

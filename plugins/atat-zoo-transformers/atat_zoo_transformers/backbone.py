@@ -50,6 +50,7 @@ class TransformersBackbone:
     summary = "a masked or causal language model of the Hugging Face hub, or of a folder"
     refs = ("https://huggingface.co/docs/transformers", "arXiv:1810.04805", "arXiv:2410.17891", "arXiv:2106.09685")
     adjustable = ("model", "revision", "pretrained", "checkpoint_activations")
+    built_with_weights = True  # what the network makes of tokens is looked at
 
     model: str = param(help="name on the hub, or folder")
     revision: str | None = param(

@@ -67,10 +67,12 @@ def test_fine_tuning_lowers_the_bound_of_a_bert_and_gives_a_bert(root):
     export_run(root / "tuned", root / "again")
     again = transformers.AutoModelForMaskedLM.from_pretrained(root / "again").eval()
     ids = torch.randint(5, 80, (1, 20), generator=torch.Generator().manual_seed(0))
-    backbone = Model.from_run(root / "tuned").module.backbone
-    with torch.no_grad():
-        difference = again(ids).logits - backbone.head(backbone(ids))
-    assert difference[..., [i for i in range(backbone.V) if i != backbone.mask_id]].abs().max() < 1e-5
+    for how in ("cpu", "spread"):
+        tuned = Model.from_run(root / "tuned", how)
+        backbone = tuned.module.backbone
+        with torch.no_grad():
+            difference = again(ids).logits - backbone.head(backbone(ids.to(tuned.device))).cpu()
+        assert difference[..., [i for i in range(backbone.V) if i != backbone.mask_id]].abs().max() < 1e-5
 
 
 @pytest.mark.slow
