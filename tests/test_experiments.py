@@ -175,10 +175,13 @@ def test_importance_that_nothing_reads_changes_no_weight_of_the_denoiser(shards,
     assert differing["coupled"] != []
 
 
+TRAINED = set()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
 def test_the_arms_of_a_study_train(path, shards, tmp_path, monkeypatch):
-    """All validate, and one of those with the same classes of parts is trained."""
+    """All validate, and of those with the same classes of parts, in any study, one is trained."""
     # The second corpus, small.
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpora/wikitext-2").mkdir(parents=True)
@@ -186,11 +189,11 @@ def test_the_arms_of_a_study_train(path, shards, tmp_path, monkeypatch):
         text = "\n".join(f" = {split} {i} = \n The {i * i} men @-@ at @-@ arms of {split} . " for i in range(200))
         with gzip.open(tmp_path / f"corpora/wikitext-2/wiki.{split}.tokens.gz", "wt") as file:
             file.write(text)
-    made, trained = study.load(path), set[tuple[type, ...]]()
+    made = study.load(path)
     for arm in made.arms:
         run = made.run(arm, made.seeds[arm][0])
         experiment = load(run.file, [*run.overrides, *SMALL, f'data.root="{shards}"'])
         classes = tuple(type(experiment.parts[kind]) for kind in sorted(experiment.parts))
-        if classes not in trained:
-            trained.add(classes)
+        if classes not in TRAINED:
+            TRAINED.add(classes)
             assert train(experiment, tmp_path / "runs" / arm).finished
