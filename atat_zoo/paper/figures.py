@@ -11,6 +11,7 @@ from atat_zoo.paper.arms import nats, over
 from atat_zoo.paper.cells import Cell, change, exponential
 from atat_zoo.paper.latex import escape
 from atat_zoo.paper.manifest import FigureSpec
+from atat_zoo.paper.samplers import along, axis_of
 from atat_zoo.paper.studies import CannotShow, KnownStudy, compared, seeds_enough
 from atat_zoo.report import PALETTE
 from atat_zoo.report.style import STYLE, WIDTH
@@ -85,6 +86,10 @@ def _grids(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str
                 panel.append((", ".join(labels({"values": values})), cell, name == grid.arm))
         keys = " × ".join(grid.keys)
         found[keys if len(arms) == 1 else f"{spec.names.get(grid.arm, grid.arm)}: {keys}"] = panel
+    if known.study.samplers and (axis := axis_of(known.study)):
+        for name in (name for name in known.study.samplers.arms if name in arms):
+            title = axis[0] if len(arms) == 1 else f"{spec.names.get(name, name)}: {axis[0]}"
+            found[title] = along(spec, known, name)
     return found
 
 
@@ -151,14 +156,27 @@ def _draw_curve(spec: FigureSpec, known: KnownStudy, lines: dict[str, list[tuple
     return figure
 
 
+def _paid(known: KnownStudy) -> str:
+    """Return what texts cost along the samplers of a study, if it is one quantity."""
+    found = {row["quantity"] for arm in known.report["samplers"] for row in arm["samplers"]} if known.report else set()
+    return str(found.pop()) if len(found) == 1 else f"e to the {NATS_PER_TOKEN}"
+
+
 def _draw_sensitivity(spec: FigureSpec, known: KnownStudy, panels: dict[str, Any]) -> Figure:
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     figure = _empty(0.4 + 1.5 * rows)
-    every: Any = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    every: Any = figure.subplots(rows, columns, squeeze=False)
     for axes in every.flat[len(panels) :]:
         axes.set_visible(False)
-    for axes, (title, found), color in zip(every.flat, panels.items(), PALETTE * len(panels), strict=False):
+    axis = axis_of(known.study) if known.study.grids else None
+    for number, (title, found) in enumerate(panels.items()):
+        axes, color = every.flat[number], PALETTE[number % len(PALETTE)]
+        if axis and title.endswith(axis[0]):  # along samplers another quantity is paid
+            axes.set_ylabel(_paid(known))
+        elif number:
+            axes.sharey(every.flat[0])
+            axes.tick_params(labelleft=number % columns == 0)
         if known.study.grids:
             names, cells, own = (list(each) for each in zip(*found, strict=True))
             value, error = _errors(cells)

@@ -158,7 +158,8 @@ class FigureSpec:
     """A figure of a study."""
 
     kind: Literal["curve", "sensitivity", "arms"] = param(
-        help="bounds over budgets of steps, over points of grids or of the sweep, or differences from the baseline"
+        help="bounds over budgets of steps, over points of grids, samplers among them, or of the sweep, or differences "
+        "from the baseline"
     )
     label: str = param(help="names its files, and is its label in LaTeX")
     caption: str = param(help="one sentence or two")

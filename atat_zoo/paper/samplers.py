@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from atat_zoo.errors import nearest
 from atat_zoo.paper.cells import (
@@ -18,9 +20,13 @@ from atat_zoo.paper.cells import (
     of_seeds,
     words,
 )
-from atat_zoo.paper.manifest import SamplersTable, WantedTable
+from atat_zoo.paper.manifest import FigureSpec, SamplersTable, WantedTable
 from atat_zoo.paper.studies import CannotShow, KnownStudy, Studies, Table, legend, seeds_enough
+from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.intervals import of_mean
+
+if TYPE_CHECKING:
+    from atat_zoo.study.schema import Study
 
 COLUMNS = {
     "value": Column(key="value", heading="e^(nats/token)", better=LOWER),
@@ -65,7 +71,49 @@ def samplers_table(wanted: WantedTable, studies: Studies) -> FilledTable:
     )
 
 
-def _cell(key: str, spec: SamplersTable, known: KnownStudy, arm: Table | None, number: int) -> Cell:
+def axis_of(study: Study) -> tuple[str, list[float]] | None:
+    """Return the one number in which a study's samplers differ, by name, and its value in each; None if it is no one.
+
+    What stands in several places, as the threshold of a pace and that of a stop, is one if it is everywhere the same.
+    """
+    tables = [dict(_leaves(unstructure(each))) for each in (study.samplers.each if study.samplers else ())]
+    keys = [key for key in tables[0] if len({repr(table.get(key)) for table in tables}) > 1] if tables else []
+    values = [{repr(table.get(key)): table.get(key) for key in keys} for table in tables]
+    numbers: list[Any] = [next(iter(each.values())) for each in values if len(each) == 1]
+    names = {key.rpartition(".")[2] for key in keys}
+    alike = all(table.keys() == tables[0].keys() for table in tables)
+    if (
+        not alike
+        or len(names) != 1
+        or len(numbers) < len(tables)
+        or not all(isinstance(n, int | float) for n in numbers)
+    ):
+        return None
+    return f"sampler.{names.pop()}", numbers
+
+
+def _leaves(table: Any, at: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        yield from _leaves(value, f"{at}{key}.") if isinstance(value, dict) else [(f"{at}{key}", value)]
+
+
+def along(spec: FigureSpec, known: KnownStudy, arm: str) -> list[tuple[str, Cell, bool]] | None:
+    """Return what texts cost an arm for each value in which its samplers differ: label, cell, whether it is the first.
+
+    None for an arm without results; over seeds alone, as one seed has an interval only of its differences.
+    """
+    axis = axis_of(known.study)
+    found = next((each for each in (known.report or {}).get("samplers") or () if each["arm"] == arm), None)
+    if axis is None or found is None:
+        return None
+    cells = [_cell("value", spec, known, found, number) for number in range(len(axis[1]))]
+    points = [
+        (f"{value:g}", cell, number == 0) for number, (value, cell) in enumerate(zip(axis[1], cells, strict=True))
+    ]
+    return [point for _, point in sorted(zip(axis[1], points, strict=True)) if point[1].sure]
+
+
+def _cell(key: str, spec: SamplersTable | FigureSpec, known: KnownStudy, arm: Table | None, number: int) -> Cell:
     if arm is None:
         return missing(known.command)
     row: Table = arm["samplers"][number]

@@ -25,7 +25,9 @@ from atat_zoo.paper import latex
 from atat_zoo.paper.cells import HIGHER, LOWER, Cell, Column, FilledTable, missing
 from atat_zoo.paper.folder import fill, write
 from atat_zoo.paper.manifest import load
+from atat_zoo.paper.samplers import axis_of
 from atat_zoo.registry.spec import unstructure
+from atat_zoo.study import study_file
 from atat_zoo.study.sensitivity import sensitivity
 from tests.paper.making import ARMS, Place, evaluation, scored
 
@@ -542,11 +544,14 @@ def test_a_sweep_is_drawn_point_by_point(place):
 
 def test_grids_are_drawn_axis_by_axis(place):
     study = 'seeds = [18, 19, 20]\nbaseline = "a"\n[arms.a]\nexperiment = "mdlm"\n[grid]\narm = "a"\n'
-    study += "[grid.axes]\ntrain.steps = [8, 9]\nschedule.warmup_steps = [3]\n"
+    study += "[grid.axes]\ntrain.steps = [8, 9]\nschedule.warmup_steps = [3]\n[samplers]\narms = ['a']\n"
+    study += "each = [{ use = 'ancestral', steps = 8 }, { use = 'ancestral', steps = 4 }]\n"
     (place.root / "varied.toml").write_text(study)
     figure = FIGURE | {"kind": "sensitivity", "study": str(place.root / "varied.toml"), "intervals": "seeds"}
     arm = json.loads((Path(__file__).parents[2] / "docs/studies/sets.json").read_text())["arms"]["mdlm"]
     report = {"arms": dict.fromkeys(("a", "a-train.steps=8"), arm), "comparisons": [], "tokens": 1}
+    rows = [{"quantity": "policy bound", "values": values} for values in ([50.0, 51.0, 52.0], [60.0, 60.0, 63.0])]
+    report["samplers"] = [{"arm": "a", "samplers": rows}]
     (place.results / "varied.json").write_text(json.dumps(report))
     filled = place.made(figures=[figure])
     (missing,) = filled.missing().values()
@@ -556,8 +561,26 @@ def test_grids_are_drawn_axis_by_axis(place):
     grid = sensitivity(filled.figures[0].known.study, report)[0]  # as the page of the study has it
     for (_, bound, _), point in zip(steps, grid["points"], strict=True):
         assert (bound.low, bound.high) == pytest.approx((point["low"], point["high"]))
+    by_steps = filled.figures[0].points["sampler.steps"]
+    assert [(label, own) for label, _, own in by_steps] == [("4", False), ("8", True)]
+    assert [bound.value for _, bound, _ in by_steps] == pytest.approx([60.98, 50.99], abs=0.01)  # geometric means
     svg = (place.out / "figures" / "steps.svg").read_text(encoding="utf-8")
-    assert all(f">{word}</text>" in svg for word in ("steps", "warmup_steps", "8", "450", "perplexity"))
+    assert all(f">{word}</text>" in svg for word in ("steps", "warmup_steps", "8", "450", "perplexity", "policy bound"))
+
+
+@pytest.mark.parametrize(
+    ("other", "axis"),
+    [
+        ("{ use = 'ancestral', steps = 4 }", ("sampler.steps", [8, 4])),
+        ("{ use = 'ancestral', steps = 4, temperature = 0.5 }", None),
+        ("{ use = 'ancestral', steps = 8 }", None),
+        ("{ use = 'strided' }", None),
+    ],
+)
+def test_samplers_that_differ_in_one_number_have_an_axis(place, other, axis):
+    study = "seeds = [18]\nbaseline = 'a'\n[arms.a]\nexperiment = 'mdlm'\n[samplers]\narms = ['a']\n"
+    (place.root / "few.toml").write_text(f"{study}each = [{{ use = 'ancestral', steps = 8 }}, {other}]\n")
+    assert axis_of(study_file.load(place.root / "few.toml")) == axis
 
 
 # The command
