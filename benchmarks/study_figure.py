@@ -1,15 +1,16 @@
-"""Draw how far each arm of the committed studies is from its baseline, as docs/studies/arms.svg."""
+"""Draw committed studies, in docs/studies: how far arms are from their baseline, and what ATAT's numbers are worth."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parents[1] / "docs"
-FIGURE = DOCS / "studies" / "arms.svg"
+FIGURE, SENSITIVITY = DOCS / "studies" / "arms.svg", DOCS / "studies" / "sensitivity.svg"
 # The rows of a table of docs/study-of-masks.md: words, arm.
 ROW = re.compile(r"^\| ([^|]+?) \| `(\w+)` \|", re.MULTILINE)
 # What it is, its colour, and its place in a row: one seed and its bootstrap over sequences, pale; several and their
@@ -38,6 +39,11 @@ def digest() -> str:
     return hashlib.sha256(json.dumps([labels(), reports()], sort_keys=True).encode()).hexdigest()
 
 
+def of_sensitivity() -> str:
+    """Return the SHA-256 of the results that the panels are drawn from."""
+    return hashlib.sha256(SENSITIVITY.with_suffix(".json").read_bytes()).hexdigest()
+
+
 def points(report: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
     """Return the percent and the interval of each arm whose uniform bound is compared with the baseline's."""
     found = {}
@@ -51,7 +57,7 @@ def points(report: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
 
 
 def main() -> None:
-    """Write the figure. It needs matplotlib: pip install 'atat-zoo[figures]'."""
+    """Write the figures. They need matplotlib: pip install 'atat-zoo[figures]'."""
     import matplotlib as mpl
     from matplotlib import pyplot
 
@@ -77,3 +83,22 @@ def main() -> None:
         axes.spines[side].set_visible(False)
     figure.savefig(FIGURE, metadata={"Date": None, "Description": digest()}, transparent=False)
     print(FIGURE)
+    panels()
+
+
+def panels() -> None:
+    """Write what the numbers of the ATAT report are worth, a panel for each, as `atat paper` draws it."""
+    from atat_zoo.paper import figures
+    from atat_zoo.paper.manifest import FigureSpec
+    from atat_zoo.paper.studies import KnownStudy
+    from atat_zoo.study import study_file
+
+    name = SENSITIVITY.stem
+    report = json.loads(SENSITIVITY.with_suffix(".json").read_text(encoding="utf-8"))
+    known = KnownStudy(study=study_file.load(Path(name)), report=report, command="")
+    spec = FigureSpec(kind="sensitivity", label=name, caption="", study=name)
+    with tempfile.TemporaryDirectory() as folder:
+        figures.draw(spec, known, figures.points(spec, known), Path(folder))
+        drawn = (Path(folder) / SENSITIVITY.name).read_text(encoding="utf-8")
+    SENSITIVITY.write_text(f"{drawn.rstrip()}\n<!-- {of_sensitivity()} -->\n", encoding="utf-8")
+    print(SENSITIVITY)

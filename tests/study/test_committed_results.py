@@ -141,6 +141,7 @@ def test_every_other_figure_is_in_the_results(path):
 
 def test_the_figure_is_drawn_from_the_results():
     assert study_figure.digest() in study_figure.FIGURE.read_text(encoding="utf-8")
+    assert study_figure.of_sensitivity() in study_figure.SENSITIVITY.read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
