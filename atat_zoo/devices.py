@@ -19,7 +19,7 @@ from atat_zoo.errors import UserError
 
 # Kinds of devices without float64: torch can be asked only by starting the device, and a study starts none of its own.
 WITHOUT_FLOAT64 = frozenset({"mps"})
-SPREAD = "spread"  # of a model that is loaded: it is to lie on all devices, and what is beside it as for auto
+SPREAD = "spread"  # in place of a device: a model is to lie on all that there are; for all else it is `auto`
 
 _Moved = TypeVar("_Moved")
 

@@ -63,7 +63,7 @@ _OPTIONS = {
         "--device",
         default="auto",
         show_default=True,
-        help="cpu, gpu, or torch's name of one, such as mps; auto: a GPU; spread: a model over all there are.",
+        help="cpu, gpu, or torch's name of one, such as mps; auto: a GPU; spread: all of them, for a large model.",
     ),
     "precision": _choice(
         "--precision", ["auto", "fp32", "bf16"], "Precision of the network; draws are float64.", "auto"

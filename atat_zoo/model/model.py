@@ -60,15 +60,11 @@ class Model(TextReader):
         Raises:
             UserError: when the folder has no readable model of this step, or there is no such device.
         """
-        there = torch_device(device)
-        return cls.load(RunFolder(Path(run)).model_at(step), SPREAD if device == SPREAD else there)
+        return cls.load(RunFolder(Path(run)).model_at(step), torch_device(device), spreads=device == SPREAD)
 
     @classmethod
-    def load(cls, folder: Path, device: str | torch.device = "cpu") -> Model:
-        """Load a model folder; see `from_run`."""
-        spreads = device == SPREAD
-        if spreads:
-            device = torch_device(SPREAD)
+    def load(cls, folder: Path, device: str | torch.device = "cpu", *, spreads: bool = False) -> Model:
+        """Load a model folder; see `from_run`. One that `spreads` is on others of the device's kind as well."""
         description = described(folder)
         try:
             if (version := description["format"]) != FORMAT:
@@ -108,7 +104,7 @@ class Model(TextReader):
 
     @property
     def placement(self) -> str:
-        """What says of another model that it is to be where this one is: a device, or `spread`."""
+        """The `device` with which another model is loaded to where this one is: its device, or `spread`."""
         return SPREAD if is_spread(self.module) else str(self.device)
 
     def __repr__(self) -> str:

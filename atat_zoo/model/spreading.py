@@ -43,7 +43,7 @@ def spread(module: nn.Module, device: str, room: Mapping[str, int] | None = None
 
     Layers, the members of the backbone's outermost `nn.ModuleList`s, fill the devices in their order, with `device`
     first, where all else is. Those that find no room stay where they are, mapped from the file of the weights, and are
-    brought to `device` each time that their turn comes. Such a module is for reading and writing, not for training.
+    brought to `device` each time that they compute. Such a module is for reading and writing, not for training.
 
     Args:
         module: changed in place. On a CPU it stays as it is: the system has in memory what there is room for.
@@ -57,13 +57,13 @@ def spread(module: nn.Module, device: str, room: Mapping[str, int] | None = None
     _move(module, device, leave=apart)
     if room is None:
         free = {name: free_memory(name) for name in alike(device)}
-        room = {name: int(bytes - _SHARE * bytes) for name, bytes in free.items()}
+        room = {name: int((1 - _SHARE) * there) for name, there in free.items()}
         room[device] = min(room[device], free[device] - _LOGITS)
     sizes = [sum(tensor.nbytes for *_, tensor in _tensors(layer)) for layer in layers]
     places = _places(sizes, room)
     if None in places:  # each of the others needs room when it comes
         places = _places(sizes, {**room, device: room[device] - max(sizes)})
-    if set(places) != {device}:
+    if any(place != device for place in places):
         changed: Any = module
         changed.layers_elsewhere = True
         # Autocast keeps its copy of a weight that has a gradient for as long as a text is written.

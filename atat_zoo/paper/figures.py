@@ -134,8 +134,12 @@ def _errors(cells: Sequence[Cell]) -> tuple[list[float], list[list[float]]]:
 
 def _quantity(known: KnownStudy, arms: Sequence[str]) -> str:
     """Return the bound of the arms, if they have one in common."""
-    bounds = {arm["runs"][0]["bound"] for name in arms if (arm := known.arm(name))}
-    return str(bounds.pop()) if len(bounds) == 1 else f"e to the {NATS_PER_TOKEN}"
+    return _common({arm["runs"][0]["bound"] for name in arms if (arm := known.arm(name))})
+
+
+def _common(quantities: set[str]) -> str:
+    """Return the only one of some quantities, or what they all are."""
+    return next(iter(quantities)) if len(quantities) == 1 else f"e to the {NATS_PER_TOKEN}"
 
 
 def _draw_curve(spec: FigureSpec, known: KnownStudy, lines: dict[str, list[tuple[int, Cell]]]) -> Figure:
@@ -156,12 +160,6 @@ def _draw_curve(spec: FigureSpec, known: KnownStudy, lines: dict[str, list[tuple
     return figure
 
 
-def _paid(known: KnownStudy) -> str:
-    """Return what texts cost along the samplers of a study, if it is one quantity."""
-    found = {row["quantity"] for arm in known.report["samplers"] for row in arm["samplers"]} if known.report else set()
-    return str(found.pop()) if len(found) == 1 else f"e to the {NATS_PER_TOKEN}"
-
-
 def _draw_sensitivity(spec: FigureSpec, known: KnownStudy, panels: dict[str, Any]) -> Figure:
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
@@ -173,7 +171,8 @@ def _draw_sensitivity(spec: FigureSpec, known: KnownStudy, panels: dict[str, Any
     for number, (title, found) in enumerate(panels.items()):
         axes, color = every.flat[number], PALETTE[number % len(PALETTE)]
         if axis and title.endswith(axis[0]):  # along samplers another quantity is paid
-            axes.set_ylabel(_paid(known))
+            report: Any = known.report  # without which there is no panel
+            axes.set_ylabel(_common({row["quantity"] for arm in report["samplers"] for row in arm["samplers"]}))
         elif number:
             axes.sharey(every.flat[0])
             axes.tick_params(labelleft=number % columns == 0)

@@ -89,7 +89,7 @@ def axis_of(study: Study) -> tuple[str, list[float]] | None:
         or not all(isinstance(n, int | float) for n in numbers)
     ):
         return None
-    return f"sampler.{names.pop()}", numbers
+    return f"samplers.{names.pop()}", numbers
 
 
 def _leaves(table: Any, at: str = "") -> Iterator[tuple[str, Any]]:

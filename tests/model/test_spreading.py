@@ -30,10 +30,9 @@ def bare(model, context):
     return module.eval()
 
 
-def test_on_a_cpu_it_is_the_same_model(model, tmp_path, monkeypatch):
+def test_on_a_cpu_it_is_the_same_model(model, tmp_path):
     model.save(tmp_path)
-    monkeypatch.setattr("atat_zoo.model.model.torch_device", lambda name: {"spread": "cpu"}[name])
-    loaded = Model.load(tmp_path, "spread")
+    loaded = Model.load(tmp_path, spreads=True)
     assert loaded.placement == "cpu"
     assert loaded.sample(2, seed=1).texts == model.sample(2, seed=1).texts
     own, there = model.module.state_dict(), loaded.module.state_dict()
@@ -41,7 +40,7 @@ def test_on_a_cpu_it_is_the_same_model(model, tmp_path, monkeypatch):
     assert all(torch.equal(own[name], there[name]) for name in own)
     (tmp_path / "model.json").write_text((tmp_path / "model.json").read_text().replace('"layers": 4', '"layers": 3'))
     with pytest.raises(UserError, match=r"model\.safetensors is of another model than model\.json"):
-        Model.load(tmp_path, "spread")
+        Model.load(tmp_path, spreads=True)
 
 
 def test_what_is_built_without_weights_has_no_memory_and_is_given_it_without_a_copy(model):
@@ -96,6 +95,15 @@ def test_layers_that_find_no_room_come_when_it_is_their_turn(model, gpu, other, 
     with torch.no_grad():
         expected = model.module.backbone.head(model.module.backbone(tokens, t))
     torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_backbone_without_a_list_of_layers_is_on_the_device(model):
+    with VirtualGPU():
+        module = torch.nn.Module()
+        module.backbone = torch.nn.Linear(2, 2)
+        spread(module, GPU, {GPU: 0})
+        assert {str(p.device) for p in module.parameters()} == {GPU}
+        assert not is_spread(module)
 
 
 def test_a_layer_that_fails_leaves_its_weights_where_they_were(model):

@@ -572,7 +572,7 @@ def test_grids_are_drawn_axis_by_axis(place):
     grid = sensitivity(filled.figures[0].known.study, report)[0]  # as the page of the study has it
     for (_, bound, _), point in zip(steps, grid["points"], strict=True):
         assert (bound.low, bound.high) == pytest.approx((point["low"], point["high"]))
-    by_steps = filled.figures[0].points["sampler.steps"]
+    by_steps = filled.figures[0].points["samplers.steps"]
     assert [(label, own) for label, _, own in by_steps] == [("4", False), ("8", True)]
     assert [bound.value for _, bound, _ in by_steps] == pytest.approx([60.98, 50.99], abs=0.01)  # geometric means
     svg = (place.out / "figures" / "steps.svg").read_text(encoding="utf-8")
@@ -582,7 +582,7 @@ def test_grids_are_drawn_axis_by_axis(place):
 @pytest.mark.parametrize(
     ("other", "axis"),
     [
-        ("{ use = 'ancestral', steps = 4 }", ("sampler.steps", [8, 4])),
+        ("{ use = 'ancestral', steps = 4 }", ("samplers.steps", [8, 4])),
         ("{ use = 'ancestral', steps = 4, temperature = 0.5 }", None),
         ("{ use = 'ancestral', steps = 8 }", None),
         ("{ use = 'strided' }", None),

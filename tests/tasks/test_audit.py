@@ -207,7 +207,7 @@ def test_another_text_and_a_judge(root, atat, monkeypatch):
         assert code == 0, err
         return {task["task"].split()[0]: task for task in json.loads(out)["runs"][0]["tasks"]}
 
-    found = of("--corpus", "texts/test.txt", "--protocol", "sedd", "--by", "autoregressive")
+    found = of("--corpus", "texts/test.txt", "--protocol", "sedd", "--by", "autoregressive", "--device", "spread")
     assert found["prices"]["scores"]["ancestral, generative perplexity"]["value"] > 1
     assert found["protocol"]["settings"]["task"]["split"] == "validation"
     own = of("--split", "test", "--sampler", "{use = 'ancestral', steps = 3}")
