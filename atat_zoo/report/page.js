@@ -128,7 +128,7 @@ const sections = [
   { id: "curves", title: "Training", of: () => [data.tables.curves, data.tables.bounds], draw: curves },
   { id: "metrics", title: "Metrics of predictions and texts", of: () => [data.metrics.rows, data.tables.metrics, data.tables.reliability], draw: metrics },
   { id: "text", title: "Importance and loss, token by token", of: () => runs().map((run) => run.text), draw: texts },
-  { id: "importance", title: "Importance against loss, by frequency", of: () => [data.tables.bands, data.tables.bins, runs().map((run) => run.figures)], draw: importance },
+  { id: "importance", title: "Importance against loss, by frequency", of: () => [data.tables.bands, data.tables.bins, ...runs().map((run) => run.figures)], draw: importance },
   { id: "curriculum", title: "Curriculum and mask rates", of: () => ["stages", "strengths", "rates", "spread"].map((name) => data.tables[name]), draw: curriculum },
   { id: "uncertainty", title: "Uncertainty over a sampling", of: () => [data.tables.uncertainty], draw: uncertainty },
   { id: "replay", title: "Texts unmasking", of: () => runs().map((run) => run.replay), draw: replay },
@@ -471,7 +471,7 @@ function arms() {
     ...[...panels].flatMap(([panel, axis]) => [el("h3", { dir: "auto" }, `Sensitivity of ${axis}`),
       chart("sensitivity", "Dot and line: mean over seeds and its 95 % interval, of one seed the interval over sequences. Dashes: the arm.", panel)])];
 }
-const blocks = () => tabled(data.blocks);
+function blocks() { return tabled(data.blocks); }
 function tabled(blocks) {
   return blocks.flatMap((block) => [block.title ? el("h3", {}, block.title) : null, ...(block.said || []).map((sentence) => el("p", { class: "note", dir: "auto" }, ...words(sentence))), table(block.columns, block.rows, { label: block.title || "Table" })]);
 }

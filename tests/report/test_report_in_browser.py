@@ -341,8 +341,10 @@ def test_a_page_shows_what_an_objective_has_and_says_why_not(atat, browser, root
         assert drawn.pop("calibration", 0) > 0 if weighs else "calibration" not in drawn
         assert set(drawn) == {"loss", "bound", "rates", "spread", "uncertainty", "frontier"}
         assert all(drawn.values()), drawn
+        asked = ["No metric is recorded. atat eval RUN --metric calibration_error records it."]
         lacking = ["Without an importance estimator there is nothing to hold against the loss."]
-        assert page.locator(".missing").all_text_contents() == ([] if weighs else lacking)
+        asked += [*([] if weighs else lacking), "No task is recorded. atat eval RUN --task infilling records it."]
+        assert page.locator(".missing").all_text_contents() == asked
         assert page.locator("#text .tokens").count() == 1 + weighs
         assert page.locator("#replay .sampler").count() == 1 + page.evaluate("data.runs[0].replay.samplers.length > 1")
         assert page.locator("#samples pre").text_content().strip()

@@ -57,6 +57,14 @@ def test_a_page_may_fetch_nothing_and_a_live_one_only_from_its_host(data):
     assert not re.search(r"""(?:src|href|action)\s*=\s*["']?https?:""", page(data).partition("<script")[0])
 
 
+def test_what_draws_a_part_is_there_when_the_table_of_parts_is_made(data):
+    """A function that is declared is; one in a `const` further down is not, and the page stays empty."""
+    script = html.unescape(page(data))
+    drawing = set(re.findall(r"\bdraw: (\w+)", script))
+    assert len(drawing) > 10
+    assert [name for name in drawing if not re.search(rf"^function {name}\(", script, re.MULTILINE)] == []
+
+
 def test_the_verdict_is_words_of_the_page_itself(data):
     """Without JavaScript, too."""
     head = page(data).partition("<main")[0].partition("<header")[2]
