@@ -6,7 +6,7 @@ import torch
 
 from atat_zoo import UserError
 from atat_zoo.machine import require
-from atat_zoo.model import Model
+from atat_zoo.model import Model, spreading
 from atat_zoo.model.spreading import is_spread, spread, without_weights
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.tasks.fine_tuning import Recipe, fine_tuned
@@ -116,3 +116,22 @@ def test_a_layer_that_fails_leaves_its_weights_where_they_were(model):
         recipe = Recipe(epochs=1, batch_size=1, learning_rate=0.1)
         with pytest.raises(UserError, match="needs the whole model on its device; leave --device spread out"):
             fine_tuned(attrs.evolve(model, module=module), [[1]], torch.tensor([0]), recipe, outputs=2, seed=0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_on_a_gpu(model, tmp_path, monkeypatch):
+    """From the mapped file, with room for three of four layers, of which one is left free for those that come."""
+    model.save(tmp_path)
+    size = sum(p.nbytes for p in model.module.backbone.blocks[0].parameters())
+    monkeypatch.setattr(spreading, "free_memory", lambda _: spreading._LOGITS + 3 * size)
+    loaded = Model.load(tmp_path, GPU, spreads=True)
+    layers = loaded.module.backbone.blocks
+    tokens, t = torch.arange(2 * L).view(2, L) % 256, torch.tensor([0.2, 0.7])
+    with torch.no_grad():
+        for _ in range(2):
+            assert [str(next(layer.parameters()).device) for layer in layers] == [GPU, GPU, "cpu", "cpu"]
+            found = loaded.module.backbone.head(loaded.module.backbone(tokens.cuda(), t.cuda())).cpu()
+            expected = model.module.backbone.head(model.module.backbone(tokens, t))
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert len(loaded.sample(2, seed=1).texts) == 2
