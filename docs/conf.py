@@ -27,7 +27,6 @@ project = "atat_zoo"
 author = "the authors of atat_zoo"
 version = release = atat_zoo.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
-exclude_patterns = ["gpu.md"]  # which `make gpu` writes, about one machine
 nitpicky = True
 suppress_warnings = ["misc.highlighting_failure"]  # what a command prints is no shell
 nitpick_ignore = [("py:exc", "SkipTest")]

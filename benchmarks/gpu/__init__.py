@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 # In the order of their worth.
 PARTS = (
     Part("correct", "The GPU computes what the CPU does", 70, correct.measure),
-    Part("steps", "A step, and what it consists of", 110, steps.measure),
-    Part("trainings", "Trainings: a bare loop, utilisation, ATAT's cost", 130, trainings.measure),
-    Part("memory", "Memory", 30, steps.memory),
+    Part("resumed", "A training that is killed goes on the same", 80, correct.resumed),
+    Part("steps", "A step, and what it consists of", 140, steps.measure),
+    Part("trainings", "Trainings: a bare loop, utilisation, ATAT's cost", 180, trainings.measure),
+    Part("memory", "Memory", 40, steps.memory),
     Part("sampling", "Sampling", 60, sampling.measure),
-    Part("objectives", "Objectives with an attention mask", 90, steps.objectives),
+    Part("blocks", "FlexAttention computes what dense masks do", 80, correct.blocks),
+    Part("objectives", "Objectives with an attention mask", 120, steps.objectives),
     Part("tests", "Tests that wait for a GPU", 30, trainings.waiting_tests),
     Part("long", "A training for the rest of the time", 40, trainings.long),
 )

@@ -14,6 +14,7 @@ from unittest import mock
 
 import torch
 from composer import Callback
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import flex_attention
 
 from atat_zoo.diffusion.dropout import Dropout, set_keys
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from composer import Logger, State
 
     from atat_zoo.experiment import Experiment
+    from atat_zoo.run import RunFolder
     from benchmarks.gpu.measured import Found
     from benchmarks.gpu.setting import Setting
 
@@ -46,18 +48,9 @@ RECIPES = (
 MASKED = ("sets", "baselines/block", "baselines/strided")
 VOCABULARY, ROWS = 2048, 8
 STEPS, SAVED, KILLED = 6, 2, 5
+AFTER = f"losses of {STEPS} steps, killed after {KILLED} and resumed after {KILLED // SAVED * SAVED}"
 #: Largest difference of losses, relative, by precision; and of the norm of the gradient in float32.
 LOSSES, GRADIENT = {"float32": 1e-5, "bf16": 1e-3}, 1e-4
-
-
-def measure(setting: Setting, found: Found) -> None:
-    """Hold the GPU against the CPU."""
-    with exactly():
-        losses(setting, found)
-        blocks(setting, found)
-        draws(setting, found)
-        texts(setting, found)
-    resumed(setting, found)
 
 
 @contextlib.contextmanager
@@ -67,6 +60,14 @@ def exactly() -> Iterator[None]:
     torch.set_float32_matmul_precision("highest")
     yield
     torch.set_float32_matmul_precision(before)
+
+
+def measure(setting: Setting, found: Found) -> None:
+    """Hold the GPU against the CPU."""
+    with exactly():
+        losses(setting, found)
+        draws(setting, found)
+        texts(setting, found)
 
 
 def recipe(setting: Setting, name: str, *more: str) -> Experiment:
@@ -103,6 +104,7 @@ def losses(setting: Setting, found: Found) -> None:
     found.row("masks that are drawn", "equal", f"differ in {', '.join(wrong)}" if wrong else "equal", not wrong)
 
 
+@exactly()
 def blocks(setting: Setting, found: Found) -> None:
     """Compare losses and gradients by FlexAttention, compiled on the GPU, with those by dense masks on the CPU."""
     batch, kind = drawn(setting.size.text_length), torch.device(setting.device).type
@@ -205,10 +207,22 @@ class Kill(Callback):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+@contextlib.contextmanager
+def in_order(gpu: bool) -> Iterator[None]:
+    """Let a GPU sum in a certain order, attention's gradient too; what has no such order at all only warns."""
+    torch.use_deterministic_algorithms(gpu, warn_only=True)
+    try:
+        # Where torch may only warn, the fast kernels of attention sum as it comes: that of plain products does not.
+        with sdpa_kernel(SDPBackend.MATH) if gpu else contextlib.nullcontext():
+            yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def killed(path: str, folder: Path, gpu: bool) -> None:
     """Train until it is killed; the whole of a process."""
-    torch.use_deterministic_algorithms(gpu, warn_only=True)
-    train(load(path), folder, callbacks=[Kill()])
+    with in_order(gpu):
+        train(load(path), folder, callbacks=[Kill()])
 
 
 def resumed(setting: Setting, found: Found) -> None:
@@ -218,25 +232,21 @@ def resumed(setting: Setting, found: Found) -> None:
     experiment = setting.experiment("atat", *more)
     path = setting.folder / "killed.toml"
     path.write_text(experiment.to_toml(), encoding="utf-8")
-    # Without it attention's gradient is a sum in no certain order; what has no certain order at all only warns.
-    torch.use_deterministic_algorithms(setting.gpu, warn_only=True)
-    try:
-        whole = setting.trained(load(str(path)), "whole").folder
+    with in_order(setting.gpu):
+        whole, again = (setting.trained(load(str(path)), name).folder for name in ("whole", "again"))
         with contextlib.suppress(BrokenProcessPool):
             alone(killed, str(path), setting.folder / "killed", setting.gpu)
         result = resume(setting.folder / "killed")
-        if not result.finished:
-            raise KeyboardInterrupt
-    finally:
-        torch.use_deterministic_algorithms(False)
-    curves = [{line["step"]: line["loss"] for line in run.read_metrics()} for run in (whole, result.folder)]
-    steps = sorted(curves[0])
-    differences = [abs(curves[1].get(step, float("nan")) - curves[0][step]) for step in steps]
-    same = steps == list(range(1, STEPS + 1)) and differences == [0.0] * STEPS
-    seen = "equal" if same else f"differ: {', '.join(f'{difference:.1e}' for difference in differences)}"
-    found.row(
-        f"losses of {STEPS} steps, killed after {KILLED} and resumed after {KILLED // SAVED * SAVED}",
-        "equal",
-        seen,
-        same,
-    )
+    if not result.finished:
+        raise KeyboardInterrupt
+    expected = losses_of(whole)
+    for what, run in ((f"losses of {STEPS} steps, again", again), (AFTER, result.folder)):
+        differences = [abs(losses_of(run).get(step, float("nan")) - expected[step]) for step in sorted(expected)]
+        same = sorted(expected) == list(range(1, STEPS + 1)) and differences == [0.0] * STEPS
+        seen = "equal" if same else f"differ: {', '.join(f'{difference:.1e}' for difference in differences)}"
+        found.row(what, "equal", seen, same)
+
+
+def losses_of(run: RunFolder) -> dict[int, float]:
+    """Return the loss of each step of a training."""
+    return {line["step"]: line["loss"] for line in run.read_metrics()}

@@ -7,6 +7,7 @@ import json
 import signal
 import time
 import traceback
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -31,10 +32,17 @@ class Found:
     rows: list[tuple[str, str, str, bool | None]] = attrs.field(factory=list)
     lines: list[str] = attrs.field(factory=list)
     figures: dict[str, float] = attrs.field(factory=dict)
+    keep: Callable[[], None] = lambda: None  # called after each row, so that what ends the process loses none
 
     def row(self, what: str, bar: str, seen: str, met: bool | None = None) -> None:
-        """Add a row."""
+        """Add a row, and say it."""
         self.rows.append((what, bar, seen, met))
+        print(f"  {what}: {seen} {bar and f'(bar: {bar})'} {MARKS[met]}".rstrip(), flush=True)
+        self.keep()
+
+    def table(self) -> dict[str, Any]:
+        """Return what was found, for the JSON."""
+        return {"rows": self.rows, "lines": self.lines, "figures": self.figures}
 
 
 @attrs.frozen
@@ -96,6 +104,7 @@ class Report:
                 continue
             print(f"-- {part.title}", flush=True)
             found, begun, outcome = Found(), time.monotonic(), {"state": "done"}
+            found.keep = partial(self.so_far, parts, part.name, found, begun)
             setting.figures = {name: one.get("figures", {}) for name, one in self.parts.items()}
             try:
                 with within(left):
@@ -104,16 +113,24 @@ class Report:
                 traceback.print_exc()
                 outcome = {"state": "failed", "why": " ".join(f"{type(error).__name__}: {error}".split())[:500]}
             took = {"seconds": round(time.monotonic() - begun, 1), "revision": self.revision}
-            self.keep(parts, part.name, outcome | took | attrs.asdict(found))
+            self.keep(parts, part.name, outcome | took | found.table())
             setting.tidy()
+
+    def so_far(self, parts: Sequence[Part], name: str, found: Found, begun: float) -> None:
+        """Write what a part has found before it is done, for it may never be; another call measures it anew."""
+        took = {"seconds": round(time.monotonic() - begun, 1), "revision": self.revision}
+        self.parts[name] = {"state": "unfinished", "why": "it was ended here"} | took | found.table()
+        self.write(parts)
 
     def keep(self, parts: Sequence[Part], name: str, outcome: dict[str, Any]) -> None:
         """Write what came of a part; that it failed before is not forgotten where it is left out now."""
         if outcome["state"] != "left out" or name not in self.parts:
             self.parts[name] = outcome
-        for what, bar, seen, met in outcome.get("rows", ()):
-            print(f"  {what}: {seen} {bar and f'(bar: {bar})'} {MARKS[met]}".rstrip())
         print(f"  {outcome['state']}{': ' + outcome['why'] if 'why' in outcome else ''}", flush=True)
+        self.write(parts)
+
+    def write(self, parts: Sequence[Part]) -> None:
+        """Write the JSON and the page, where they have a path."""
         if self.path is not None:
             write_json(self.json, {"heading": self.heading, "parts": self.parts})
             write_text(self.path, self.page(parts))
