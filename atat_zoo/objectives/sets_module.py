@@ -102,15 +102,16 @@ class SetCausalModule(DenoisingModule):
 
         If they are `ascending`, it is known that none but position L needs a carrier for its token alone.
         """
-        hidden = self.hidden_of(roles(x, turns, self.context.mask_id), ascending)
+        hidden = self.hidden_in_turns(x, turns, ascending)
         if self.prior is None:
             return HeadInputs(hidden)
         absent, reach = self.context.mask_id, self.prior.reach
         later = neighbours_of(turns, reach, -1) >= turns[..., None]
         return HeadInputs(hidden, neighbours_of(x, reach, absent).masked_fill(later, absent))
 
-    def hidden_of(self, of: Roles, ascending: bool) -> Tensor:
+    def hidden_in_turns(self, x: Tensor, turns: Tensor, ascending: bool) -> Tensor:
         """Return hidden states [B, L, D]. Rows that need carriers for tokens alone are a pass of their own."""
+        of = roles(x, turns, self.context.mask_id)
 
         def read(part: Roles, others: int = 0) -> Tensor:
             in_blocks = ascending and self.attends_in_blocks(part.turn)  # each other shape would be compiled anew

@@ -72,7 +72,8 @@ class OnText(Task):
 class HeldOutTask(OnText):
     """The bound on a text: by exactly k masks, by another estimator of the same number, and over bytes.
 
-    Where the likelihood is exact, there is one number. `calibration error` is of the predictions under the first masks.
+    A bound of the objective's own, such as the `sets bound`, has a row of its own. Where the likelihood is exact,
+    there is one number. `calibration error` is of the predictions under the first masks.
     """
 
     name = "held_out"
@@ -105,11 +106,13 @@ class HeldOutTask(OnText):
                     progress(before * rows + done, len(specs) * rows)
 
             found = measure(model.module, x, maskable, spec, seed=seed, form=form.form, progress=told)
-            quantity, nats = next(iter(found.contribution.items()))
+            (quantity, nats), *others = found.contribution.items()
             if number:
                 scores[f"by {spec.bound.name}"] = _price(title(quantity), nats.sum(1), n, of)
                 continue
             scores["bound"] = _price(title(quantity), nats.sum(1), n, of)
+            # Those of the objective's own process.
+            scores |= {title(other): _price(title(other), theirs.sum(1), n, of) for other, theirs in others}
             if special.any():
                 of_text = torch.where(special, 0.0, nats).sum(1)
                 scores["without BOS and EOS"] = _price(title(quantity), of_text, (maskable & ~special).sum(1), of)

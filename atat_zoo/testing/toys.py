@@ -116,8 +116,10 @@ class ExactBackbone(nn.Module):
             z = torch.full((B, L), m)
             for j in range(T):
                 k = place[:, j] - int(shifted)
-                z[row, k] = torch.where(seen[:, i, j] & (tokens[:, j] != m), tokens[:, j], z[row, k])
-            found.append(self.joint.marginals(z)[row, place[:, i].clamp(max=L - 1)].log() + self.shift)
+                # What stands before the text, or behind it, tells nothing.
+                told = seen[:, i, j] & (tokens[:, j] != m) & (k >= 0) & (k < L)
+                z[row, k.clamp(0, L - 1)] = torch.where(told, tokens[:, j], z[row, k.clamp(0, L - 1)])
+            found.append(self.joint.marginals(z)[row, place[:, i].clamp(0, L - 1)].log() + self.shift)
         return torch.stack(found, 1)
 
 

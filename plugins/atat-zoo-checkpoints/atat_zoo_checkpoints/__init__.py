@@ -13,3 +13,11 @@ def atat_zoo_backbone() -> list[type]:
     from atat_zoo_checkpoints.llama import LlamaBackbone
 
     return [DDiTBackbone, LlamaBackbone, LLaDA2Backbone]
+
+
+@hookimpl
+def atat_zoo_objective() -> list[type]:
+    """Return the objectives of this package."""
+    from atat_zoo_checkpoints.set_diffusion import SetDiffusionObjective
+
+    return [SetDiffusionObjective]

@@ -1,4 +1,4 @@
-"""The transformer of SEDD, MDLM, BD3LM and Duo, as these published its weights."""
+"""The transformer of SEDD, MDLM, BD3LM, Duo and SetDLM, as these published its weights."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ if TYPE_CHECKING:
     from atat_zoo.registry import Context
 
 # What stands before the names of the weights in the files of each form.
-PREFIX = {"sedd": "", "mdlm": "backbone.", "bd3lm": "backbone."}
+PREFIX = {"sedd": "", "mdlm": "backbone.", "bd3lm": "backbone.", "setdlm": "backbone."}
 
 
 @component
 class DDiTBackbone(Backbone):
-    """The diffusion transformer of SEDD, as MDLM, D3PM, BD3LM and Duo have it, and an autoregressive model beside them.
+    """The diffusion transformer of SEDD, as MDLM, D3PM, BD3LM, Duo and SetDLM have it, and an autoregressive model.
 
     Rotary positions, layer norms with a gain, a feed-forward network with biases, and adaLN: a condition of σ = −log α
     scales, shifts and gates every branch, and is that of σ = 0 if the network does not read the time. `dit`, the zoo's
     own, has normalised queries and keys and no biases, so that no weights of the one fit the other.
 
-    `atat import` reads safetensors of the hub's kuleshov-group/mdlm-…, kuleshov-group/bd3lm-… and louaaron/sedd-…, and
+    `atat import` reads safetensors of the hub's kuleshov-group/mdlm-…, bd3lm-…, owt-setdlm-… and louaaron/sedd-…, and
     checkpoints, *.ckpt, that the code of MDLM, BD3LM and Duo has saved. There is no dropout.
     """
 
     name = "ddit"
-    summary = "the transformer of SEDD, MDLM, BD3LM and Duo, for their published weights"
+    summary = "the transformer of SEDD, MDLM, BD3LM, Duo and SetDLM, for their published weights"
     refs = ("arXiv:2310.16834", "arXiv:2406.07524", "arXiv:2503.09573", "arXiv:2212.09748")
 
     layers: int = param(12, help="layers", ge=1, le=10_000)
     width: int = param(768, help="D, the width", ge=2)
     heads: int = param(12, help="heads", ge=1)
     condition: int = param(
-        128, help="width of the condition of adaLN; 0 for none, as in an autoregressive network", ge=0
+        128, help="width of the condition of adaLN; 0 for none, as in an autoregressive network or SetDLM's", ge=0
     )
     rows: int | None = param(None, help="rows of the table of tokens, the mask among them; V + 1 when absent", ge=1)
     mask_id: int | None = param(
@@ -58,7 +58,7 @@ class DDiTBackbone(Backbone):
     clipped: bool = param(
         False, help="whether the model keeps the mask rates between which it was trained, as BD3LM does"
     )
-    form: Literal["sedd", "mdlm", "bd3lm"] = param("mdlm", help="whose published names the weights have")
+    form: Literal["sedd", "mdlm", "bd3lm", "setdlm"] = param("mdlm", help="whose published names the weights have")
 
     def __attrs_post_init__(self) -> None:
         if self.width % (2 * self.heads):

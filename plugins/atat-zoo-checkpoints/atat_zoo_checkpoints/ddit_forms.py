@@ -1,7 +1,8 @@
 """What published settings say of a `ddit`: of the hub's config.json, and of the checkpoints of four repositories.
 
-The forms are those of louaaron/Score-Entropy-Discrete-Diffusion, kuleshov-group/mdlm, kuleshov-group/bd3lms and
-s-sahoo/duo. MDLM and Duo frame a text by BOS and EOS and end documents with EOS, SEDD does the latter alone.
+The forms are those of louaaron/Score-Entropy-Discrete-Diffusion, kuleshov-group/mdlm, kuleshov-group/bd3lms,
+kuleshov-group/setdlms and s-sahoo/duo. MDLM and Duo frame a text by BOS and EOS and end documents with EOS, SEDD and
+SetDLM do the latter alone.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ _HUB = {"layers": "n_blocks", "width": "hidden_dim", "heads": "n_heads", "condit
 _HUB |= {"length": "model_length"}
 # Those of a [model] table of Hydra.
 _HYDRA = {"layers": "n_blocks", "width": "hidden_size", "heads": "n_heads", "condition": "cond_dim", "length": "length"}
+# Those of SetDLM's backbone_config.
+_SETDLM = {"layers": "num_layers", "width": "hidden_size", "heads": "n_heads", "rows": "vocab_size"}
+_SETDLM_NETWORK = "src.backbone.dit.DIT"
 _NO_MASK = "diffuses to random tokens and has no mask, so it is no masked diffusion model; name another"
 
 
@@ -46,6 +50,8 @@ class Shape:
     steps: int = 0  # T of D3PM
     clipped: bool = False
     eps: float = 1e-3
+    window: int = 0  # of SetDLM: tokens of which the order is random
+    mask_id: int | None = None
 
 
 def form_of(config: dict[str, Any]) -> str | None:
@@ -65,12 +71,7 @@ def table_of(published: Published, said: dict[str, Any]) -> dict[str, Any]:
     form, config = form_of(published.config), published.config
     if form == "duo":
         raise UserError(f"{published.model} {_NO_MASK}")
-    if form == "setdlm":
-        raise UserError(
-            f"{published.model} is of the code of SetDLM, whose network reads masks beside the tokens that are there, "
-            "along an order, and no objective of the zoo does so; name another model"
-        )
-    read = {"mdlm": of_hub, "bd3lm": of_hub, "sedd": _of_sedd, _SETTINGS: _of_training}
+    read = {"mdlm": of_hub, "bd3lm": of_hub, "sedd": _of_sedd, "setdlm": of_setdlm, _SETTINGS: _of_training}
     if form is None:
         raise UserError(f"{published.model} has no settings of a ddit; leave backbone.use out")
     try:
@@ -111,6 +112,8 @@ def table_of(published: Published, said: dict[str, Any]) -> dict[str, Any]:
     }
     if starts:
         return table | {"sampler": {"use": "left_to_right"}}
+    if shape.window:
+        return table | _in_sets(shape, text)
     table["noise"] = {"use": "log_linear", "eps": shape.eps}
     if shape.block:
         table["objective"]["size"] = shape.block
@@ -126,7 +129,22 @@ def _mask_of(shape: Shape, text: Text) -> dict[str, Any]:
         if text.bos is None:
             raise UserError("the tokenizer has no BOS, which starts a text here; name it by tokenizer.bos=")
         return {"mask_id": text.bos}
-    return {"mask_id": text.mask} if text.mask is not None else {}
+    known = shape.mask_id if text.mask is None else text.mask
+    return {"mask_id": known} if known is not None else {}
+
+
+def _in_sets(shape: Shape, text: Text) -> dict[str, Any]:
+    """Return the tables of a SetDLM: a text stands behind its BOS, and comes in a window that slides over it."""
+    if text.bos is None:
+        raise UserError("the tokenizer has no BOS, which stands before a text here; name it by tokenizer.bos=")
+    length = shape.length - 1
+    window = min(1.0, shape.window / (length + shape.window - 1))
+    return {
+        "objective": {"use": "set_diffusion", "start": text.bos},
+        "position_sets": {"use": "staggered", "sets": length, "window": round(window, 6)},
+        "sampler": {"use": "semi_autoregressive", "size": min(shape.window, length)},
+        "data": {"length": length, "special": "document", "rows": "packed"},
+    }
 
 
 def of_hub(config: dict[str, Any], model: str) -> Shape:
@@ -144,6 +162,33 @@ def of_hub(config: dict[str, Any], model: str) -> Shape:
         tokenizer=_by_rows(int(config["vocab_size"])),
         block=size,
         clipped=blocks and bool(config.get("var_min", True)),
+    )
+
+
+def of_setdlm(config: dict[str, Any], model: str) -> Shape:
+    """Read the config.json of a SetDLM on the hub."""
+    network, noise = config["backbone_config"], config.get("noise_config") or {}
+    kind = (config.get("architectures") or ["SetDLM"])[0]
+    if kind != "SetDLM":
+        raise UserError(f"{model} is of class {clip(kind)} in SetDLM's code, which is not read; name another model")
+    if str(network.get("_target_")).rsplit(".", 1)[-1] not in ("DIT", "DITLegacy"):
+        raise UserError(
+            f"{model} has the network {clip(repr(network.get('_target_')))}, which is no ddit; name another"
+        )
+    if network.get("causal_attention") or not config.get("keep_clean_bos"):
+        raise UserError(f"{model}: a causal SetDLM is not read here, or one that masks its BOS; name another model")
+    length, rows = int(config["length"]), int(network["vocab_size"])
+    return Shape(
+        form="setdlm",
+        objective="set_diffusion",
+        **dict[str, Any]((name, int(network[key])) for name, key in _SETDLM.items()),
+        condition=int(network["cond_dim"]) if network.get("adaln") else 0,
+        length=length,
+        time_conditioning=False,
+        tokenizer=config.get("tokenizer_name") or _by_rows(rows),
+        special="document",
+        window=int(noise.get("max_block_size") or 2 * int(noise.get("desired_block_size") or length)),
+        mask_id=None if config.get("mask_token_id") is None else int(config["mask_token_id"]),
     )
 
 
@@ -218,7 +263,14 @@ def _of_network(network: dict[str, Any], **known: Any) -> Shape:
 def unpublished(spec: Any, experiment: Experiment) -> str | None:
     """Return a clause where no config.json was published of such a network."""
     objective = experiment.parts["objective"]
-    if spec.condition and (spec.form == "sedd") == (objective.name == "sedd") and objective.name != "d3pm":
+    if (spec.form == "setdlm") and objective.name == "set_diffusion":
+        return None
+    if (
+        spec.form != "setdlm"
+        and spec.condition
+        and (spec.form == "sedd") == (objective.name == "sedd")
+        and objective.name != "d3pm"
+    ):
         return None
     return f"no config.json was published of a {spec.form} for objective {objective.name!r}"
 
@@ -234,6 +286,8 @@ def config_of(spec: Any, rows: int, experiment: Experiment) -> dict[str, Any]:
         raise UserError(f"backbone.form: {why}; what can be had is the run's own model folder")
     own = {"layers": spec.layers, "width": spec.width, "heads": spec.heads, "condition": spec.condition}
     own |= {"rows": rows, "length": spec.max_length}
+    if spec.form == "setdlm":
+        return _setdlm_config(spec, own, experiment)
     if spec.form == "sedd":
         network = {key: own[name] for name, key in _HYDRA.items()}
         network |= {"type": "ddit", "scale_by_sigma": True}
@@ -242,6 +296,17 @@ def config_of(spec: Any, rows: int, experiment: Experiment) -> dict[str, Any]:
     config["time_conditioning"] = spec.time_conditioning
     blocks = {"cross_attn": objective.masks_attention, "block_size": getattr(objective, "size", spec.max_length)}
     return config | ({**blocks, "var_min": spec.clipped, "adaln": True} if spec.form == "bd3lm" else {})
+
+
+def _setdlm_config(spec: Any, own: dict[str, Any], experiment: Experiment) -> dict[str, Any]:
+    network = {"_target_": _SETDLM_NETWORK, **{key: own[name] for name, key in _SETDLM.items()}}
+    network |= {"adaln": bool(spec.condition), "cond_dim": spec.condition or 128, "causal_attention": False}
+    window = getattr(experiment.parts["sampler"], "size", None) or own["length"]
+    noise = {"_target_": "src.noise_schedule.noise_schedules.StaggeredNoise", "max_block_size": window}
+    # The settings that its code saves; `block_size` is the length, for all of a text is one block.
+    config = {"model_type": "bd3lm", "architectures": ["SetDLM"], "backbone_config": network, "noise_config": noise}
+    config |= {"length": own["length"], "block_size": own["length"], "keep_clean_bos": True, "attn_backend": "sdpa"}
+    return config | {"mask_token_id": own["rows"] - 1 if spec.mask_id is None else spec.mask_id}
 
 
 def _by_rows(rows: int) -> str | None:

@@ -33,6 +33,14 @@ FULL: dict[str, dict[str, Any]] = {
         "n_heads": 12,
         "vocab_size": 50258,
     },
+    "setdlm": {
+        **{"model_type": "bd3lm", "architectures": ["SetDLM"], "length": 1024, "keep_clean_bos": True},
+        "backbone_config": {
+            **{"_target_": "src.backbone.dit.DIT", "num_layers": 12, "hidden_size": 768, "n_heads": 12},
+            **{"vocab_size": 50258, "adaln": False, "cond_dim": 128, "causal_attention": False},
+        },
+        "noise_config": {"desired_block_size": 8, "max_block_size": 16},
+    },
     "llada": {
         **{"model_type": "llada", "d_model": 4096, "n_layers": 32, "n_heads": 32, "n_kv_heads": 32, "rope": True},
         **{"mlp_hidden_size": 12288, "vocab_size": 126464, "embedding_size": 126464, "mask_token_id": 126336},
@@ -80,6 +88,11 @@ def text(shape: str, rows: int, mask: int | None = None) -> torch.Tensor:
     mask = rows - 1 if mask is None else mask
     index = torch.arange(2 * LENGTH[shape]).view(2, -1)
     return torch.where(index % 3 == 1, mask, (index * 7 + index**2) % (rows - 1))
+
+
+def order(length: int) -> torch.Tensor:
+    """Return positions in an order that begins with the first, int64 [length]."""
+    return torch.cat([torch.zeros(1, dtype=torch.int64), 1 + torch.arange(length - 1) * 5 % (length - 1)])
 
 
 def listed(weights: dict[str, Any]) -> dict[str, Any]:

@@ -30,6 +30,14 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "bd3lm": {"model_type": "bd3lm", **HUB, "block_size": 8, "cross_attn": True, "var_min": True},
     "sedd": {"tokens": V, "graph": {"type": "absorb"}, "noise": {"type": "loglinear"}, "model": HYDRA},
 }
+CONFIGS["setdlm"] = {
+    **{"model_type": "bd3lm", "architectures": ["SetDLM"], "length": 33, "keep_clean_bos": True, "mask_token_id": V},
+    "backbone_config": {
+        **{"_target_": "src.backbone.dit.DIT", "num_layers": 2, "hidden_size": 32, "n_heads": 2, "vocab_size": V + 1},
+        **{"adaln": False, "cond_dim": 128, "causal_attention": False},
+    },
+    "noise_config": {"desired_block_size": 4, "max_block_size": 8},
+}
 CONFIGS |= {
     "llada": {
         **{"model_type": "llada", "d_model": 32, "n_layers": 2, "n_heads": 4, "n_kv_heads": 2, "mlp_hidden_size": 40},
@@ -56,6 +64,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "mdlm": {"use": "ddit", "form": "mdlm"},
     "bd3lm": {"use": "ddit", "form": "bd3lm", "clipped": True},
     "sedd": {"use": "ddit", "form": "sedd", "time_conditioning": True},
+    "setdlm": {"use": "ddit", "form": "setdlm", "condition": 0},
     "llada": {"use": "llama", "form": "llada"},
     "dream": {"use": "llama", "form": "dream", "qkv_bias": True},
     "llada2": {"use": "llada2", "experts": 8, "chosen": 2, "groups": 4, "chosen_groups": 2, "expert_inner": 24},

@@ -16,12 +16,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from filled import BLOCK, DDIT, FULL, LENGTH, LLADA2, LLAMA, SIGMA, filled, listed, some, text
+from filled import BLOCK, DDIT, FULL, LENGTH, LLADA2, LLAMA, SIGMA, filled, listed, order, some, text
 
 WHERE = {
     "mdlm": "github.com/kuleshov-group/mdlm",
     "bd3lms": "github.com/kuleshov-group/bd3lms",
     "duo": "github.com/s-sahoo/duo",
+    "setdlms": "github.com/kuleshov-group/setdlms",
     "sedd": "github.com/louaaron/Score-Entropy-Discrete-Diffusion",
     # It has copies of the code that the authors of LLaDA, Dream and LLaDA 2 publish beside their weights.
     "dllm": "github.com/ZHZisZZ/dllm",
@@ -86,6 +87,7 @@ def recorded(root: Path) -> dict[str, list[float]]:
     duo = load(root / "duo", "models/dit.py")
     load(root / "bd3lms", "models/hf/configuration_bd3lm.py", "_bd3lm")
     bd3lm = load(root / "bd3lms", "models/hf/modeling_bd3lm.py", "_bd3lm")
+    setdlm = load(root / "setdlms", "src/backbone/dit.py", "_setdlm")
     for shape, size in DDIT.items():
         rows, length, ids = size["rows"], LENGTH[shape], text(shape, size["rows"])
         timed, still = torch.tensor(SIGMA), torch.zeros(2)
@@ -105,6 +107,32 @@ def recorded(root: Path) -> dict[str, list[float]]:
         clean = text(shape, rows, 2)
         both = torch.cat([ids, clean], 1)
         found[f"bd3lm, {shape}"] = some(blocks(both, still, return_dict=True).logits)
+        found |= in_sets(setdlm, shape, size)
+    return found
+
+
+def network_of(setdlm: Any, size: dict[str, int], rows: int, length: int, *, adaln: bool) -> Any:
+    return setdlm.DIT(
+        length=length, causal_attention=False, adaln=adaln, hidden_size=size["width"], cond_dim=size["condition"],
+        n_heads=size["heads"], num_layers=size["layers"], dropout=0.0, tie_word_embeddings=True, vocab_size=rows,
+        block_size=length, attn_backend="sdpa", pretrained_model_name_or_path=None,
+    )  # fmt: skip
+
+
+def in_sets(setdlm: Any, shape: str, size: dict[str, int]) -> dict[str, list[float]]:
+    """Return what masks predict along `order`, by SetDLM's network with and without adaLN, under its static mask."""
+    rows, length, clean = size["rows"], LENGTH[shape], text(shape, size["rows"], 2)
+    place = order(length).expand(2, -1)
+    both = torch.cat([clean.gather(1, place), torch.full_like(clean, rows - 1)], 1)
+    query, key = torch.arange(2 * length)[:, None], torch.arange(2 * length)
+    # Tokens, and then masks, both along the order: `SetDLM._block_mask`.
+    of_mask, at_mask, q, k = query >= length, key >= length, query % length, key % length
+    seen = ((q == k) & (of_mask == at_mask)) | ((q > k) & of_mask & ~at_mask) | ((q >= k) & ~of_mask & ~at_mask)
+    found = {}
+    for name, adaln in (("setdlm", False), ("setdlm, adaln", True)):
+        network = network_of(setdlm, size, rows, length, adaln=adaln)
+        logits = filled(network)(both, attention_mask=seen[None, None], position_ids=place.repeat(1, 2)).logits
+        found[f"{name}, {shape}"] = some(logits[:, length + 1 :])  # nobody asks for the first, which is given
     return found
 
 
@@ -132,7 +160,7 @@ def classes(root: Path) -> dict[str, Any]:
     return of
 
 
-def keys(of: dict[str, Any], mdlm: Any) -> dict[str, Any]:
+def keys(of: dict[str, Any], mdlm: Any, setdlm: Any) -> dict[str, Any]:
     """Return the weights of the published sizes: how many there are, and a hash of their names and shapes."""
     config = {name: {key: value for key, value in each.items() if key != "model_type"} for name, each in FULL.items()}
     small = FULL["mdlm"]
@@ -142,7 +170,9 @@ def keys(of: dict[str, Any], mdlm: Any) -> dict[str, Any]:
         llada = of["create_model_config_from_pretrained_config"](
             of["LLaDAConfig"](**config["llada"], init_device="meta")
         )
+        sets = network_of(setdlm, size, small["vocab_size"], 1024, adaln=False).state_dict()
         found = {
+            "setdlm": {f"backbone.{name}": weight for name, weight in sets.items()},
             "mdlm": {f"backbone.{name}": weight for name, weight in dit.items()},
             "llada": {
                 f"model.{name}": w for name, w in of["LLaDAModel"](llada, init_params=False).state_dict().items()
@@ -196,7 +226,8 @@ def main() -> None:
     with torch.no_grad():
         of = classes(root)
         logits = recorded(root) | recorded_llamas(of)
-        full = keys(of, load(root / "mdlm", "models/dit.py"))
+        networks = load(root / "mdlm", "models/dit.py"), load(root / "setdlms", "src/backbone/dit.py", "_setdlm")
+        full = keys(of, *networks)
     record = {"script": "tests/oracle.py", "torch": torch.__version__, "code": commits, "keys": full, "logits": logits}
     lines = json.dumps(record, indent=1)
     for numbers in logits.values():  # each on a line

@@ -194,7 +194,7 @@ BIAS = "backbone.output_layer.linear.bias"
         (lambda w, c: c.update(n_heads=3), "width = 32 does not divide into 3 heads"),
         (lambda w, c: c.update(vocab_size=100), "has 100 tokens, the tokenizer 257"),
         (lambda w, c: c.update(model_type="duo"), "diffuses to random tokens and has no mask"),
-        (lambda w, c: c.update(backbone_config={}), "is of the code of SetDLM"),
+        (lambda w, c: c.update(backbone_config={}), "has the network None, which is no ddit"),
         (lambda w, c: c.update(model_type="gpt9"), r"no backbone reads .*model_type 'gpt9'"),
         (lambda w, c: w[BIAS].fill_(float("nan")), "are not finite"),
     ],
@@ -206,6 +206,30 @@ def test_what_does_not_fit_is_said_in_a_sentence(what, message, tmp_path):
         import_model(str(tmp_path / "model"), tmp_path / "run")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run" / "model" / "model.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        (lambda w, c: c.update(architectures=["MDLM"]), "is of class MDLM in SetDLM's code, which is not read"),
+        (lambda w, c: c.update(keep_clean_bos=False), "or one that masks its BOS; name another model"),
+        (lambda w, c: c["backbone_config"].update(causal_attention=True), "a causal SetDLM is not read here"),
+        (lambda w, c: c["backbone_config"].update(_target_="a.Qwen"), r"has the network 'a\.Qwen', which is no ddit"),
+        (lambda w, c: c["backbone_config"].update(adaln=True), r"sigma_map\.mlp\.0\.weight is missing"),
+        (lambda w, c: c.pop("length"), "settings of another form .*length"),
+    ],
+)
+def test_a_set_diffusion_that_does_not_fit_is_said_in_a_sentence(what, message, tmp_path):
+    small("setdlm", tmp_path / "model")
+    broken(tmp_path / "model", what)
+    with pytest.raises(UserError, match=message):
+        import_model(str(tmp_path / "model"), tmp_path / "run")
+
+
+def test_a_text_leaves_room_for_its_start(tmp_path):
+    small("setdlm", tmp_path / "model")
+    with pytest.raises(UserError, match=r"data\.length: 33 and the start are longer than 33; set 32"):
+        import_model(str(tmp_path / "model"), tmp_path / "run", ["data.length=33"])
 
 
 def test_a_damaged_file_and_an_absent_one_are_said_in_a_sentence(tmp_path):

@@ -8,11 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from atat_zoo_checkpoints.ddit import PREFIX
-from atat_zoo_checkpoints.ddit_forms import of_hub
+from atat_zoo_checkpoints.ddit_forms import of_hub, of_setdlm
 from atat_zoo_checkpoints.ddit_module import DDiTModule
 from atat_zoo_checkpoints.llama_forms import FORMS, backbone_of
 from atat_zoo_checkpoints.llama_module import LlamaModule
-from filled import BLOCK, DDIT, FULL, LENGTH, LLADA2, LLAMA, SIGMA, fill, listed, some, text
+from atat_zoo_checkpoints.set_diffusion_module import SetDiffusionModule
+from filled import BLOCK, DDIT, FULL, LENGTH, LLADA2, LLAMA, SIGMA, fill, listed, order, some, text
 
 from atat_zoo import Zoo
 from atat_zoo.diffusion.attention import visible
@@ -21,6 +22,7 @@ from atat_zoo.registry import Context
 
 RECORD = json.loads(Path(__file__).with_name("logits.json").read_text())
 LOGITS = RECORD["logits"]
+PARTS = {"position_sets": "left_to_right", "estimator": "uniform", "curriculum": "none", "target": "difficulty"}
 
 
 def network(use, size, V, prefix="", **more):
@@ -46,13 +48,14 @@ def all_logits(module, hidden):
 def test_the_published_sizes_have_the_published_weights(name):
     """On the meta device, where they take no memory."""
     config, model = FULL[name], "a model"
-    if name == "mdlm":
-        shape = of_hub({**config, "model_length": 1024, "time_conditioning": False}, model)
-        table = {"use": "ddit", "condition": shape.condition, "rows": shape.rows, "form": "mdlm"}
+    if name in ("mdlm", "setdlm"):
+        hub = {**config, "model_length": 1024, "time_conditioning": False}
+        shape = of_setdlm(config, model) if name == "setdlm" else of_hub(hub, model)
+        table = {"use": "ddit", "condition": shape.condition, "rows": shape.rows, "form": name}
     else:
         table = backbone_of(config, FORMS[config["model_type"]], model)
     spec = Zoo.load().spec("backbone", table)
-    kind = DDiTModule if name == "mdlm" else LlamaModule
+    kind = DDiTModule if table["use"] == "ddit" else LlamaModule
     with torch.device("meta"):
         own, constants = spec.published(kind(spec, Context(vocabulary_size=1000, length=16)))
     assert listed(own | constants) == RECORD["keys"][name]
@@ -80,6 +83,28 @@ def test_ddit(name, shape):
         found = found - torch.expm1(sigma).log()[:, None, None] - math.log(rows - 1)
         found = found.scatter(-1, ids[..., None], 0.0)
     holds(found, f"{name}, {shape}")
+
+
+@pytest.mark.parametrize("shape", DDIT)
+@pytest.mark.parametrize("name", ["setdlm", "setdlm, adaln"])
+@torch.no_grad()
+def test_a_set_causal_network(name, shape):
+    """By the objective, which reads masks and tokens in another order than the published code."""
+    size, rows, length = DDIT[shape], DDIT[shape]["rows"], LENGTH[shape]
+    size = {**size, "condition": size["condition"] if "adaln" in name else 0}
+    backbone = network("ddit", size, rows - 1, PREFIX["setdlm"], form="setdlm")
+    clean, place = text(shape, rows, 2), order(length)
+    context = Context(vocabulary_size=rows - 1, length=length - 1)
+    zoo = Zoo.load()
+    parts = {kind: zoo.spec(kind, each) for kind, each in PARTS.items()}
+    built = {kind: part.build(context) if hasattr(part, "build") else part for kind, part in parts.items()}
+    found = []
+    for row in clean:  # whose starts differ
+        objective = zoo.spec("objective", {"use": "set_diffusion", "start": int(row[0])})
+        module = SetDiffusionModule(context, {**built, "backbone": backbone}, 1, objective)
+        hidden = module.hidden_in_turns(row[None, 1:], place.argsort()[None, 1:] - 1, ascending=False)
+        found.append(all_logits(backbone, hidden)[:, place[1:] - 1])
+    holds(torch.cat(found), f"{name}, {shape}")
 
 
 @pytest.mark.parametrize("shape", LLAMA)

@@ -1,0 +1,51 @@
+"""The objective of SetDLM: `sets`, by a network that reads a mask beside each token."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from atat_zoo.errors import Problem
+from atat_zoo.objectives.sets import SetsObjective
+from atat_zoo.registry import component, param
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from atat_zoo.experiment import Experiment
+
+
+@component
+class SetDiffusionObjective(SetsObjective):
+    """`sets` as SetDLM computes it (Arriola & Kuleshov): two streams of the text, which is read after a start.
+
+    The masks, one at each position, predict; each sees itself and the tokens of earlier turns. The tokens, the start
+    among them, see themselves and those that come no later, within a turn from left to right. So a pass reads twice
+    the text, and every position has its prediction in any order. The start is at position −1, which a backbone with a
+    table of positions has not.
+
+    Turns, given tokens, weights and bounds are those of `sets`. A text that is written is read anew in each
+    evaluation: no keys and values are kept.
+    """
+
+    name = "set_diffusion"
+    summary = "sets as in SetDLM: a mask predicts at each position, beside the tokens of earlier sets"
+    refs = ("arXiv:2607.01775",)
+    module = "atat_zoo_checkpoints.set_diffusion_module:SetDiffusionModule"
+    shifted = False
+    hub_form = ""
+    start: int = param(0, help="the token that stands before each text and is given, the published model's BOS", ge=0)
+
+    @override
+    def network_input(self, experiment: Experiment) -> tuple[int, int]:
+        return experiment.train.batch_size, 2 * experiment.data.length + 1
+
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
+        """Yield the problems of `sets`, and a text for which the network is too short with the start."""
+        yield from super().check(experiment)
+        longest = getattr(experiment.parts["backbone"], "max_length", None)
+        if longest is not None and experiment.data.length >= longest:
+            yield Problem(
+                "data.length", f"{experiment.data.length} and the start are longer than {longest}; set {longest - 1}"
+            )

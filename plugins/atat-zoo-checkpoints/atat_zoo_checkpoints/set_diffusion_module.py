@@ -1,0 +1,92 @@
+"""The network of SetDLM in turns. B rows, L positions, D width, N predictions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from typing_extensions import override
+
+from atat_zoo.devices import moved
+from atat_zoo.diffusion.attention import visible
+from atat_zoo.objectives.predicting import Predictor
+from atat_zoo.objectives.sets_module import SetsModule
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.diffusion.contracts import Denoiser
+    from atat_zoo.objectives.denoising import HeadInputs
+
+
+class SetDiffusionModule(SetsModule):
+    """Trained as `sets` is, by masks in a stream of their own."""
+
+    @override
+    def hidden_in_turns(self, x: Tensor, turns: Tensor, ascending: bool) -> Tensor:
+        """Return hidden states [B, L, D] of the masks, which are read before the start and the tokens."""
+        (B, L), device = x.shape, x.device
+        position = torch.arange(-1, L, device=device).expand(B, -1)
+        text = F.pad(x, (1, 0), value=self.objective.start)
+        # The start comes before what is given. Of one turn, the tokens come from left to right.
+        of_tokens = F.pad(turns, (1, 0), value=-2)
+        turn, rank = torch.cat([turns, of_tokens], 1), F.pad((of_tokens + 2) * (L + 1) + position, (L, 0))
+
+        def sees(row: Any, head: Any, query: Any, key: Any) -> Tensor:
+            earlier, no_later = turn[row, key] < turn[row, query], rank[row, key] <= rank[row, query]
+            return (key >= L) & torch.where(query < L, earlier, no_later) | (query == key)
+
+        tokens = torch.cat([torch.full_like(x, self.context.mask_id), text], 1)
+        positions = torch.cat([position[:, 1:], position], 1)
+        return self.read(tokens, positions=positions, attention=visible(sees, B, 2 * L + 1, device), first=L)
+
+    @override
+    def embed(self, tokens: Tensor) -> Tensor:
+        text = F.pad(tokens, (1, 0), value=self.objective.start)
+        positions = torch.arange(-1, tokens.shape[1], device=text.device)
+        return moved(self.read(text, positions=positions, attention="causal")[:, 1:], tokens.device)
+
+    @override
+    def denoiser(self) -> Denoiser:
+        return SetDiffusionPredictor(self)
+
+
+class SetDiffusionPredictor(Predictor):
+    """p_θ(x_i | z) with all visible tokens given; and, of a text that is written, with each read in its turn."""
+
+    scores_visible_tokens = False
+    module: SetDiffusionModule
+
+    @override
+    def writing(self, tokens: Tensor) -> Denoiser:
+        return WritingPredictor(self.module, torch.full_like(tokens, -1))
+
+
+class WritingPredictor(SetDiffusionPredictor):
+    """p_θ of texts that are written: what is visible at the first call is given, and every call is a turn."""
+
+    def __init__(self, module: SetDiffusionModule, came: Tensor, rows: Tensor | None = None) -> None:
+        super().__init__(module)
+        self.came, self.rows = came, rows  # the call in which each token of all texts was new, int64 [B, L], or −1
+        self.calls = torch.zeros(len(came), 1, dtype=torch.int64, device=came.device)
+
+    @override
+    def writing(self, tokens: Tensor) -> Denoiser:
+        return self
+
+    @override
+    def of(self, rows: Tensor) -> Denoiser:
+        part = WritingPredictor(self.module, self.came, rows if self.rows is None else self.rows[rows])
+        part.calls = self.calls
+        return part
+
+    @override
+    def head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
+        rows = torch.arange(len(tokens), device=tokens.device) if self.rows is None else self.rows
+        masked = tokens == self.mask_id
+        came, calls = self.came[rows], self.calls[rows]
+        came = torch.where(~masked & (came < 0), calls, came)
+        self.came[rows], self.calls[rows] = came, calls + 1
+        # What was there at the first call has turn −1.
+        return self.module.of_turns(tokens, torch.where(masked, calls, came - 1))

@@ -1,0 +1,62 @@
+"""SetDLM's objective: what a prediction reads, and that a text is written as it is priced."""
+
+import pytest
+import torch
+from models import V, small
+
+from atat_zoo.model.importing import import_model
+
+L = 12
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model")
+    small("setdlm", folder / "model")
+    return import_model(str(folder / "model"), folder / "run", [f"data.length={L}"]).module.eval()
+
+
+@pytest.fixture
+def text():
+    generator = torch.Generator().manual_seed(1)
+    # Of the first row three tokens are given, and two of those that are not come at once in each turn but the last.
+    turns = torch.stack([torch.randperm(L, generator=generator) // 2 for _ in range(3)])
+    turns[0] = torch.where(turns[0] < 2, -1, turns[0] - 2)
+    return torch.randint(0, V, (3, L), generator=generator), turns
+
+
+@torch.no_grad()
+def test_a_prediction_reads_all_tokens_of_earlier_turns_and_no_other(module, text):
+    x, turns = text
+    before = module.hidden_in_turns(x, turns, ascending=False)
+    for k in range(L):
+        changed = x.clone()
+        changed[:, k] = (changed[:, k] + 1) % V
+        moves = (module.hidden_in_turns(changed, turns, ascending=False) - before).abs().amax(2) > 0
+        assert torch.equal(moves, turns > turns[:, k : k + 1])
+
+
+@torch.no_grad()
+def test_a_text_is_written_as_it_is_priced(module, text):
+    """Rows end at different turns, so later calls ask for some of them."""
+    x, turns = text
+    price = module.cross_entropy_of_turns(x, turns)
+    z, written = torch.where(turns < 0, x, module.context.mask_id), torch.zeros(3, L)
+    denoiser = module.denoiser().writing(z)
+    for turn in range(int(turns.max()) + 1):
+        rows = (turns == turn).any(1).nonzero()[:, 0]
+        where = (turns == turn)[rows]
+        log_probs = denoiser.of(rows)(z[rows], None, where)
+        row, position = where.nonzero(as_tuple=True)
+        written[rows[row], position] = -log_probs[torch.arange(len(row)), x[rows[row], position]]
+        z = torch.where(turns <= turn, x, z)
+    torch.testing.assert_close(written, price)
+    assert (price[turns >= 0] > 0).all()
+
+
+def test_embeddings_read_a_text_from_left_to_right(module, text):
+    x, _ = text
+    with torch.no_grad():
+        one, other = module.embed(x), module.embed(torch.where(torch.arange(L) < 5, x, 0))
+    assert one.shape == (3, L, 32)
+    torch.testing.assert_close(one[:, :5], other[:, :5])
