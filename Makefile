@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 # Two workers, one thread each: tests are many and small.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help quickstart test test-fast current test-browser test-new test-plugins attack mutants docs lint golden bench gpu study study-all study-rest baselines samplers clean
+.PHONY: help quickstart test test-fast current test-browser test-new test-plugins attack mutants docs lint golden bench gpu study study-all study-rest study-gpu baselines samplers clean
 
 help:
 	@echo "make quickstart   train a model on English text, evaluate it, read what it writes, and look at it all (minutes)"
@@ -25,6 +25,7 @@ help:
 	@echo "make study        train and measure one model for every order, with three seeds (three hours on two cores; it continues)"
 	@echo "make study-all    every study with three seeds, of which the claims are (hours; atat study NAME --dry-run says how many)"
 	@echo "make study-rest   every other study: what was chosen among, longer trainings, other texts (corpora/wikitext-2 must be there)"
+	@echo "make study-gpu    the study of 30 million weights, for a GPU (minutes of an H100; corpora/wikitext-2 must be there)"
 	@echo "make baselines    train every objective at CPU size and compare them (an hour on two cores)"
 	@echo "make samplers     let every named sampler write, and compare what comes of it (most of an hour)"
 
@@ -139,6 +140,9 @@ study-rest: $(VENV)/installed-dev
 	$(BIN)/atat study sets_wikitext2 --jobs 2 --write docs/studies/sets_wikitext2.md
 	$(BIN)/python -m benchmarks study_figure
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks study_samples --write
+
+study-gpu: $(VENV)/installed-dev
+	$(BIN)/atat study sets_30m --jobs 9 --write docs/studies/sets_30m.md
 
 baselines: $(VENV)/installed-test
 	$(BIN)/python -m benchmarks baselines --all --markdown docs/baselines.md

@@ -192,7 +192,7 @@ def test_the_arms_of_a_study_train(path, shards, tmp_path, monkeypatch):
     made = study.load(path)
     for arm in made.arms:
         run = made.run(arm, made.seeds[arm][0])
-        experiment = load(run.file, [*run.overrides, *SMALL, f'data.root="{shards}"'])
+        experiment = load(run.file, [*run.overrides, *SMALL, "backbone.preset=nano", f'data.root="{shards}"'])
         classes = tuple(type(experiment.parts[kind]) for kind in sorted(experiment.parts))
         if classes not in TRAINED:
             TRAINED.add(classes)

@@ -120,8 +120,7 @@ class SetCausalModule(DenoisingModule):
 
         if ascending or not len(of.alone):
             return read(of)
-        needed = to_host(of.alone.sum(1))
-        few = needed < 2
+        few = (needed := to_host(of.alone.sum(1))) < 2
         if self.reads_at_once or few.all() or not few.any():
             return read(of, others_of(needed, of))
         groups = [rows.nonzero()[:, 0] for rows in (few, ~few)]
