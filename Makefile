@@ -21,11 +21,11 @@ help:
 	@echo "make lint         ruff, mypy and the layers"
 	@echo "make golden       what is computed, against the record; with OLD=revision, against that revision on this machine"
 	@echo "make bench        the ratios that are measured, not tested, beside those of the last time on this machine"
-	@echo "make gpu          all that waits for a GPU, in nine minutes, as docs/gpu.md: correctness, speed, memory, sampling; it continues"
+	@echo "make gpu          all that waits for a GPU, nine minutes at a time, as docs/gpu.md: correctness, speed, memory, sampling; it continues"
 	@echo "make study        train and measure one model for every order, with three seeds (three hours on two cores; it continues)"
 	@echo "make study-all    every study with three seeds, of which the claims are (hours; atat study NAME --dry-run says how many)"
 	@echo "make study-rest   every other study: what was chosen among, longer trainings, other texts (corpora/wikitext-2 must be there)"
-	@echo "make study-gpu    the study of 30 million weights, for a GPU (minutes of an H100; corpora/wikitext-2 must be there)"
+	@echo "make study-gpu    the study of 30 million weights, for a GPU, all nine trainings at once (corpora/wikitext-2 must be there)"
 	@echo "make baselines    train every objective at CPU size and compare them (an hour on two cores)"
 	@echo "make samplers     let every named sampler write, and compare what comes of it (most of an hour)"
 

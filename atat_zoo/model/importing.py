@@ -122,7 +122,9 @@ def fill(own: Mapping[str, Tensor], constants: Mapping[str, Tensor], published: 
                 wrong.append(f"{name} is {list(found.shape)} and not {list(tensor.shape)}")
         for name in constants.keys() & weights.keys() if not wrong else ():
             found = weights[name].float()
-            if found.shape != constants[name].shape or not torch.allclose(found, constants[name], rtol=1e-4, atol=1e-7):
+            if found.shape != constants[name].shape or not torch.allclose(
+                found, constants[name].float(), rtol=1e-4, atol=1e-7
+            ):
                 wrong.append(f"{name} is not what it is computed to be")
     if wrong:
         more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""

@@ -73,12 +73,14 @@ class SetsObjective(Objective):
         if estimator.reads != "z" and (estimator.learns or weighs or sets.reads_importance):
             yield Problem(
                 "estimator",
-                f"objective 'sets' weighs and orders tokens by what is visible before them, and {estimator.name!r}, "
-                'as it is set, reads the clean text; set estimator.use = "transformer" and its reads to "z"',
+                f"objective {self.name!r} weighs and orders tokens by what is visible before them, and "
+                f'{estimator.name!r}, as it is set, reads the clean text; set estimator.use = "transformer" and its '
+                'reads to "z"',
             )
         if estimator.reads_time:
             yield Problem(
-                "estimator.time_conditioning", "objective 'sets' has no diffusion time to tell it; set it to false"
+                "estimator.time_conditioning",
+                f"objective {self.name!r} has no diffusion time to tell it; set it to false",
             )
         yield from has_no_time(experiment)
 

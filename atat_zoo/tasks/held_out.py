@@ -111,7 +111,7 @@ class HeldOutTask(OnText):
                 scores[f"by {spec.bound.name}"] = _price(title(quantity), nats.sum(1), n, of)
                 continue
             scores["bound"] = _price(title(quantity), nats.sum(1), n, of)
-            # Those of the objective's own process.
+            # Such a model did not learn uniform masks, of which the perplexity is.
             scores |= {title(other): _price(title(other), theirs.sum(1), n, of) for other, theirs in others}
             if special.any():
                 of_text = torch.where(special, 0.0, nats).sum(1)

@@ -1,13 +1,15 @@
 """All that waits for a GPU, as a page: correctness first, then speed, memory, sampling, the tests, a training.
 
 The networks are those of owt-small (12 × 768, length 1024, 50,257 tokens, bf16, compiled), on words that are drawn
-here: nothing is downloaded. Every part is written as soon as it is done, to docs/gpu.md and a JSON beside it; another
-call goes on with what is missing or has failed. `--small` does the same with a tiny network on a CPU, to see it run.
+here: nothing is downloaded. Every row is written as soon as it is there, to docs/gpu.md and a JSON beside it; another
+call goes on with the parts that are missing or have failed. `--small` does the same with a tiny network on a CPU, to
+see it run.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import tempfile
@@ -55,7 +57,9 @@ def main(words: Sequence[str] | None = None) -> None:
         parser.error("torch sees no GPU; --small runs the same on a CPU")
     path = given.markdown or (None if given.small else trainings.ROOT / "docs" / "gpu.md")
     size, device = (SMALL, "cpu") if given.small else (Size(), "cuda:0")
-    # What stops it, stops it as Ctrl-C does: a part that runs is not written, and the folder is removed.
+    # Of which cuBLAS asks where a GPU has to sum in a certain order; on an H100 it is the default.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    # What stops it, stops it as Ctrl-C does: the rows of a part that runs are kept, and the folder is removed.
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         with tempfile.TemporaryDirectory() as folder:

@@ -209,10 +209,10 @@ class Kill(Callback):
 
 @contextlib.contextmanager
 def in_order(gpu: bool) -> Iterator[None]:
-    """Let a GPU sum in a certain order, attention's gradient too; what has no such order at all only warns."""
+    """Let a GPU sum in a certain order, attention's gradient too; what torch has no such kernel for only warns."""
     torch.use_deterministic_algorithms(gpu, warn_only=True)
     try:
-        # Where torch may only warn, the fast kernels of attention sum as it comes: that of plain products does not.
+        # Where torch may only warn, the fast kernels of attention sum as it comes, and only plain products do not.
         with sdpa_kernel(SDPBackend.MATH) if gpu else contextlib.nullcontext():
             yield
     finally:

@@ -1,4 +1,4 @@
-"""What was measured, part by part: a JSON that is written after each, the page that shows it, and the time there is."""
+"""What was measured, part by part: a JSON that is written after each row, the page of it, and the time there is."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+ENDED = ("failed", "unfinished")
 MARKS = {True: "met", False: "**not met**", None: ""}
 
 
@@ -91,10 +92,10 @@ class Report:
     def measure(self, parts: Sequence[Part], setting: Any, seconds: float) -> None:
         """Measure the parts that are not done yet, one after the other, within so many seconds.
 
-        What has failed before comes last, for it may fail again and take the process with it.
+        What has failed before comes last, or was ended, for it may fail again and take the process with it.
         """
         end = setting.end = time.monotonic() + seconds
-        for part in sorted(parts, key=lambda part: self.parts.get(part.name, {}).get("state") == "failed"):
+        for part in sorted(parts, key=lambda part: self.parts.get(part.name, {}).get("state") in ENDED):
             if self.parts.get(part.name, {}).get("state") == "done":
                 continue
             left = end - time.monotonic()

@@ -110,10 +110,13 @@ class DDiTBackbone(Backbone):
 
     def published(self, module: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return a network's weights by their published names, as views, and the constants that stand beside them."""
-        from atat_zoo_checkpoints.ddit_module import published_weights
+        from atat_zoo_checkpoints.ddit_module import published_weights, sets_mask
 
         prefix = PREFIX[self.form]
-        return published_weights(module, prefix), {f"{prefix}rotary_emb.inv_freq": module.rates}
+        constants = {f"{prefix}rotary_emb.inv_freq": module.rates}
+        if self.form == "setdlm":  # which its code saves where it attends by dense masks
+            constants["static_attention_mask"] = sets_mask(self.max_length, module.rates.device)
+        return published_weights(module, prefix), constants
 
     def published_config(self, module: Any, experiment: Experiment) -> dict[str, Any]:
         """Return the config.json with which `atat import` reads a network's published weights.

@@ -1,8 +1,8 @@
-"""What published settings say of a `ddit`: of the hub's config.json, and of the checkpoints of four repositories.
+"""What published settings say of a `ddit`: of the hub's config.json, and of the checkpoints of MDLM, BD3LM and Duo.
 
 The forms are those of louaaron/Score-Entropy-Discrete-Diffusion, kuleshov-group/mdlm, kuleshov-group/bd3lms,
-kuleshov-group/setdlms and s-sahoo/duo. MDLM and Duo frame a text by BOS and EOS and end documents with EOS, SEDD and
-SetDLM do the latter alone.
+kuleshov-group/setdlms and s-sahoo/duo. MDLM and Duo frame a text by BOS and EOS and end documents with EOS, SEDD does
+the latter alone, as SetDLM does on OpenWebText.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HUB |= {"length": "model_length"}
 _HYDRA = {"layers": "n_blocks", "width": "hidden_size", "heads": "n_heads", "condition": "cond_dim", "length": "length"}
 # Those of SetDLM's backbone_config.
 _SETDLM = {"layers": "num_layers", "width": "hidden_size", "heads": "n_heads", "rows": "vocab_size"}
-_SETDLM_NETWORK = "src.backbone.dit.DIT"
+_SETDLM_NETWORK, _SETDLM_NOISE = "src.backbone.dit.DIT", "src.noise_schedule.noise_schedules."
 _NO_MASK = "diffuses to random tokens and has no mask, so it is no masked diffusion model; name another"
 
 
@@ -50,8 +50,9 @@ class Shape:
     steps: int = 0  # T of D3PM
     clipped: bool = False
     eps: float = 1e-3
-    window: int = 0  # of SetDLM: tokens of which the order is random
+    window: float = 0.0  # of SetDLM, as in the position sets `staggered`
     mask_id: int | None = None
+    bos_id: int | None = None
 
 
 def form_of(config: dict[str, Any]) -> str | None:
@@ -129,22 +130,40 @@ def _mask_of(shape: Shape, text: Text) -> dict[str, Any]:
         if text.bos is None:
             raise UserError("the tokenizer has no BOS, which starts a text here; name it by tokenizer.bos=")
         return {"mask_id": text.bos}
-    known = shape.mask_id if text.mask is None else text.mask
+    known = text.mask if shape.mask_id is None else shape.mask_id
     return {"mask_id": known} if known is not None else {}
 
 
 def _in_sets(shape: Shape, text: Text) -> dict[str, Any]:
     """Return the tables of a SetDLM: a text stands behind its BOS, and comes in a window that slides over it."""
-    if text.bos is None:
+    start, length = text.bos if shape.bos_id is None else shape.bos_id, shape.length - 1
+    if start is None:
         raise UserError("the tokenizer has no BOS, which stands before a text here; name it by tokenizer.bos=")
-    length = shape.length - 1
-    window = min(1.0, shape.window / (length + shape.window - 1))
-    return {
-        "objective": {"use": "set_diffusion", "start": text.bos},
-        "position_sets": {"use": "staggered", "sets": length, "window": round(window, 6)},
-        "sampler": {"use": "semi_autoregressive", "size": min(shape.window, length)},
-        "data": {"length": length, "special": "document", "rows": "packed"},
+    tables = {
+        "objective": {"use": "set_diffusion", "start": start},
+        "position_sets": {"use": "staggered", "sets": length, "window": round(shape.window, 6)},
+        "data": {"length": length, "special": "document" if text.framed else "none", "rows": "packed"},
     }
+    if shape.window < 1:  # else the order is random
+        size = round(length * shape.window / (1 - shape.window))
+        tables["sampler"] = {"use": "semi_autoregressive", "size": min(max(1, size), length)}
+    return tables
+
+
+def _share(noise: dict[str, Any], length: int) -> float:
+    """Return the share of a text that SetDLM's window is, of `StaggeredNoise`: its b, in the terms of `staggered`."""
+    desired = int(noise["desired_block_size"])
+    most, area = int(noise.get("max_block_size") or desired), desired / (2 * length)
+    b = most / (length + most - 1) if desired not in (1, most) else 2 * area
+    if noise.get("b") is not None:
+        b = float(noise["b"])
+    if noise.get("k") is not None:
+        b = area * (float(noise["k"]) + 1) / float(noise["k"])
+    if not 0 < b < 1:
+        return 1.0
+    # Its windows are b wide, and (1 − b)/(length − 1) apart; `staggered` has n = length − 1 positions, w and (1 − w)/n.
+    tokens = b * (length - 1) / (1 - b)
+    return tokens / (length - 1 + tokens)
 
 
 def of_hub(config: dict[str, Any], model: str) -> Shape:
@@ -168,16 +187,20 @@ def of_hub(config: dict[str, Any], model: str) -> Shape:
 def of_setdlm(config: dict[str, Any], model: str) -> Shape:
     """Read the config.json of a SetDLM on the hub."""
     network, noise = config["backbone_config"], config.get("noise_config") or {}
-    kind = (config.get("architectures") or ["SetDLM"])[0]
+    kind = (config.get("architectures") or [None])[0]
     if kind != "SetDLM":
-        raise UserError(f"{model} is of class {clip(kind)} in SetDLM's code, which is not read; name another model")
-    if str(network.get("_target_")).rsplit(".", 1)[-1] not in ("DIT", "DITLegacy"):
+        raise UserError(
+            f"{model} is of class {clip(str(kind))} in SetDLM's code, which is not read; name another model"
+        )
+    if _class_of(network) != "DIT":
         raise UserError(
             f"{model} has the network {clip(repr(network.get('_target_')))}, which is no ddit; name another"
         )
     if network.get("causal_attention") or not config.get("keep_clean_bos"):
         raise UserError(f"{model}: a causal SetDLM is not read here, or one that masks its BOS; name another model")
     length, rows = int(config["length"]), int(network["vocab_size"])
+    if _class_of(noise) not in ("StaggeredNoise", "LinearNoise") or int(config["block_size"]) != length:
+        raise UserError(f"{model} has other orders than SetDLM's, over a whole text; name another model")
     return Shape(
         form="setdlm",
         objective="set_diffusion",
@@ -187,9 +210,15 @@ def of_setdlm(config: dict[str, Any], model: str) -> Shape:
         time_conditioning=False,
         tokenizer=config.get("tokenizer_name") or _by_rows(rows),
         special="document",
-        window=int(noise.get("max_block_size") or 2 * int(noise.get("desired_block_size") or length)),
-        mask_id=None if config.get("mask_token_id") is None else int(config["mask_token_id"]),
+        window=1.0 if _class_of(noise) == "LinearNoise" else _share(noise, length),
+        mask_id=config.get("mask_token_id"),
+        bos_id=config.get("bos_token_id"),
     )
+
+
+def _class_of(table: dict[str, Any]) -> str:
+    """Return the name of the class that a table of Hydra builds."""
+    return str(table.get("_target_")).rsplit(".", 1)[-1]
 
 
 def _of_sedd(config: dict[str, Any], model: str) -> Shape:
@@ -299,13 +328,20 @@ def config_of(spec: Any, rows: int, experiment: Experiment) -> dict[str, Any]:
 
 
 def _setdlm_config(spec: Any, own: dict[str, Any], experiment: Experiment) -> dict[str, Any]:
-    network = {"_target_": _SETDLM_NETWORK, **{key: own[name] for name, key in _SETDLM.items()}}
+    """Return what `SetDLM.from_pretrained` wants: its network and noise have no defaults that would do."""
+    length, sets = own["length"], experiment.parts["position_sets"]
+    shared = {"length": length, "block_size": length, "attn_backend": "sdpa"}
+    network = {"_target_": _SETDLM_NETWORK, **{key: own[name] for name, key in _SETDLM.items()}, **shared}
     network |= {"adaln": bool(spec.condition), "cond_dim": spec.condition or 128, "causal_attention": False}
-    window = getattr(experiment.parts["sampler"], "size", None) or own["length"]
-    noise = {"_target_": "src.noise_schedule.noise_schedules.StaggeredNoise", "max_block_size": window}
-    # The settings that its code saves; `block_size` is the length, for all of a text is one block.
+    network |= {"dropout": 0.0, "tie_word_embeddings": False, "pretrained_model_name_or_path": None}
+    noise: dict[str, Any] = {"_target_": f"{_SETDLM_NOISE}LinearNoise"}
+    if (window := getattr(sets, "window", 1.0)) < 1:  # other sets have no window
+        most = max(1, round((length - 1) * window / (1 - window)))
+        noise = {"_target_": f"{_SETDLM_NOISE}StaggeredNoise", "length": length, "block_size": length}
+        noise |= {"desired_block_size": max(1, most // 2), "max_block_size": min(most, length)}
     config = {"model_type": "bd3lm", "architectures": ["SetDLM"], "backbone_config": network, "noise_config": noise}
-    config |= {"length": own["length"], "block_size": own["length"], "keep_clean_bos": True, "attn_backend": "sdpa"}
+    config |= {**shared, "eval_block_size": length, "keep_clean_bos": True, "vocab_size": own["rows"]}
+    config["bos_token_id"] = experiment.parts["objective"].start
     return config | {"mask_token_id": own["rows"] - 1 if spec.mask_id is None else spec.mask_id}
 
 

@@ -168,5 +168,12 @@ def published_weights(module: DDiTModule, prefix: str) -> dict[str, Tensor]:
     return names
 
 
+def sets_mask(length: int, device: torch.device) -> Tensor:
+    """Return which of a text's tokens, and then of its masks, see which along an order, bool [2L, 2L]: SetDLM's own."""
+    own = torch.eye(length, dtype=torch.bool, device=device)
+    no_later = torch.ones(length, length, dtype=torch.bool, device=device).tril()
+    return torch.cat([torch.cat([no_later, no_later & ~own]), torch.cat([torch.zeros_like(own), own])], 1)
+
+
 def _of(name: str, part: Any) -> dict[str, Tensor]:
     return {} if part is None else {f"{name}.{key}": weight for key, weight in part.named_parameters()}

@@ -45,7 +45,7 @@ class SetDiffusionObjective(SetsObjective):
         """Yield the problems of `sets`, and a text for which the network is too short with the start."""
         yield from super().check(experiment)
         longest = getattr(experiment.parts["backbone"], "max_length", None)
-        if longest is not None and experiment.data.length >= longest:
+        if experiment.data.length == longest:  # a longer one is refused by the backbone
             yield Problem(
                 "data.length", f"{experiment.data.length} and the start are longer than {longest}; set {longest - 1}"
             )

@@ -10,18 +10,32 @@ from typing_extensions import override
 
 from atat_zoo.devices import moved
 from atat_zoo.diffusion.attention import visible
+from atat_zoo.errors import UserError
 from atat_zoo.objectives.predicting import Predictor
 from atat_zoo.objectives.sets_module import SetsModule
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor
 
     from atat_zoo.diffusion.contracts import Denoiser
     from atat_zoo.objectives.denoising import HeadInputs
+    from atat_zoo.registry import Context
+    from atat_zoo_checkpoints.set_diffusion import SetDiffusionObjective
 
 
 class SetDiffusionModule(SetsModule):
     """Trained as `sets` is, by masks in a stream of their own."""
+
+    def __init__(
+        self, context: Context, parts: Mapping[str, Any], batch_size: int, objective: SetDiffusionObjective
+    ) -> None:
+        super().__init__(context, parts, batch_size, objective)
+        if objective.start >= (V := context.vocabulary_size):
+            raise UserError(
+                f"objective.start = {objective.start} is no token; name one of 0 … {V - 1}, such as the BOS"
+            )
 
     @override
     def hidden_in_turns(self, x: Tensor, turns: Tensor, ascending: bool) -> Tensor:

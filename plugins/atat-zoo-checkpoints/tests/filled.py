@@ -35,11 +35,12 @@ FULL: dict[str, dict[str, Any]] = {
     },
     "setdlm": {
         **{"model_type": "bd3lm", "architectures": ["SetDLM"], "length": 1024, "keep_clean_bos": True},
+        "block_size": 1024,
         "backbone_config": {
             **{"_target_": "src.backbone.dit.DIT", "num_layers": 12, "hidden_size": 768, "n_heads": 12},
             **{"vocab_size": 50258, "adaln": False, "cond_dim": 128, "causal_attention": False},
         },
-        "noise_config": {"desired_block_size": 8, "max_block_size": 16},
+        "noise_config": {"_target_": "src.noise.StaggeredNoise", "desired_block_size": 8, "max_block_size": 16},
     },
     "llada": {
         **{"model_type": "llada", "d_model": 4096, "n_layers": 32, "n_heads": 32, "n_kv_heads": 32, "rope": True},

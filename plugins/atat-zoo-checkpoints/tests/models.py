@@ -31,12 +31,13 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "sedd": {"tokens": V, "graph": {"type": "absorb"}, "noise": {"type": "loglinear"}, "model": HYDRA},
 }
 CONFIGS["setdlm"] = {
-    **{"model_type": "bd3lm", "architectures": ["SetDLM"], "length": 33, "keep_clean_bos": True, "mask_token_id": V},
+    **{"model_type": "bd3lm", "architectures": ["SetDLM"], "length": 33, "block_size": 33, "keep_clean_bos": True},
+    **{"mask_token_id": V, "bos_token_id": V - 1},
     "backbone_config": {
         **{"_target_": "src.backbone.dit.DIT", "num_layers": 2, "hidden_size": 32, "n_heads": 2, "vocab_size": V + 1},
         **{"adaln": False, "cond_dim": 128, "causal_attention": False},
     },
-    "noise_config": {"desired_block_size": 4, "max_block_size": 8},
+    "noise_config": {"_target_": "src.noise.StaggeredNoise", "desired_block_size": 4, "max_block_size": 8},
 }
 CONFIGS |= {
     "llada": {
@@ -64,7 +65,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "mdlm": {"use": "ddit", "form": "mdlm"},
     "bd3lm": {"use": "ddit", "form": "bd3lm", "clipped": True},
     "sedd": {"use": "ddit", "form": "sedd", "time_conditioning": True},
-    "setdlm": {"use": "ddit", "form": "setdlm", "condition": 0},
+    "setdlm": {"use": "ddit", "form": "setdlm", "condition": 0, "max_length": 33},
     "llada": {"use": "llama", "form": "llada"},
     "dream": {"use": "llama", "form": "dream", "qkv_bias": True},
     "llada2": {"use": "llada2", "experts": 8, "chosen": 2, "groups": 4, "chosen_groups": 2, "expert_inner": 24},

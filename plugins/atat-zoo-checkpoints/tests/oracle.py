@@ -172,7 +172,10 @@ def keys(of: dict[str, Any], mdlm: Any, setdlm: Any) -> dict[str, Any]:
         )
         sets = network_of(setdlm, size, small["vocab_size"], 1024, adaln=False).state_dict()
         found = {
-            "setdlm": {f"backbone.{name}": weight for name, weight in sets.items()},
+            "setdlm": {
+                "static_attention_mask": torch.empty(2048, 2048),  # of the class around it
+                **{f"backbone.{name}": weight for name, weight in sets.items()},
+            },
             "mdlm": {f"backbone.{name}": weight for name, weight in dit.items()},
             "llada": {
                 f"model.{name}": w for name, w in of["LLaDAModel"](llada, init_params=False).state_dict().items()

@@ -194,7 +194,7 @@ BIAS = "backbone.output_layer.linear.bias"
         (lambda w, c: c.update(n_heads=3), "width = 32 does not divide into 3 heads"),
         (lambda w, c: c.update(vocab_size=100), "has 100 tokens, the tokenizer 257"),
         (lambda w, c: c.update(model_type="duo"), "diffuses to random tokens and has no mask"),
-        (lambda w, c: c.update(backbone_config={}), "has the network None, which is no ddit"),
+        (lambda w, c: c.update(backbone_config={}), "is of class None in SetDLM's code"),
         (lambda w, c: c.update(model_type="gpt9"), r"no backbone reads .*model_type 'gpt9'"),
         (lambda w, c: w[BIAS].fill_(float("nan")), "are not finite"),
     ],
@@ -217,6 +217,11 @@ def test_what_does_not_fit_is_said_in_a_sentence(what, message, tmp_path):
         (lambda w, c: c["backbone_config"].update(_target_="a.Qwen"), r"has the network 'a\.Qwen', which is no ddit"),
         (lambda w, c: c["backbone_config"].update(adaln=True), r"sigma_map\.mlp\.0\.weight is missing"),
         (lambda w, c: c.pop("length"), "settings of another form .*length"),
+        (lambda w, c: c.pop("architectures"), "is of class None in SetDLM's code"),
+        (lambda w, c: c["noise_config"].update(_target_="a.Cosine"), "has other orders than SetDLM's"),
+        (lambda w, c: c.update(block_size=8), "has other orders than SetDLM's, over a whole text"),
+        (lambda w, c: c.update(bos_token_id=V), r"objective\.start = 257 is no token; name one of 0 … 256"),
+        (lambda w, c: w["static_attention_mask"].logical_not_(), "static_attention_mask is not what it is computed"),
     ],
 )
 def test_a_set_diffusion_that_does_not_fit_is_said_in_a_sentence(what, message, tmp_path):
@@ -224,6 +229,29 @@ def test_a_set_diffusion_that_does_not_fit_is_said_in_a_sentence(what, message, 
     broken(tmp_path / "model", what)
     with pytest.raises(UserError, match=message):
         import_model(str(tmp_path / "model"), tmp_path / "run")
+
+
+def test_a_set_diffusion_without_its_mask_of_attention_is_read(tmp_path):
+    """Where its code attends by FlexAttention, none is saved; and a random order has no window."""
+    small("setdlm", tmp_path / "model")
+    broken(
+        tmp_path / "model",
+        lambda w, c: (w.pop("static_attention_mask"), c["noise_config"].update(_target_="src.noise.LinearNoise")),
+    )
+    parts = import_model(str(tmp_path / "model"), tmp_path / "run").experiment.parts
+    assert parts["position_sets"].window == 1
+    assert parts["sampler"].name == "ancestral"
+
+
+@pytest.mark.parametrize("window", ["0.2", "1.0"])
+def test_what_a_set_diffusion_has_learned_is_given_back_whatever_it_writes_by(window, tmp_path):
+    small("setdlm", tmp_path / "model")
+    said = ["sampler.use=strided", "objective.start=7", f"position_sets.window={window}"]
+    first = import_model(str(tmp_path / "model"), tmp_path / "run", said).experiment
+    given_back(tmp_path / "run", tmp_path / "back")
+    again = import_model(str(tmp_path / "back"), tmp_path / "again").experiment
+    assert again.parts["objective"] == first.parts["objective"]
+    assert again.parts["position_sets"] == first.parts["position_sets"]
 
 
 def test_a_text_leaves_room_for_its_start(tmp_path):
