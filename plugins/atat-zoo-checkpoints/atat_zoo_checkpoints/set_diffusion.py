@@ -22,8 +22,8 @@ class SetDiffusionObjective(SetsObjective):
 
     The masks, one at each position, predict; each sees itself and the tokens of earlier turns. The tokens, the start
     among them, see themselves and those that come no later, within a turn from left to right. So a pass reads twice
-    the text, and every position has its prediction in any order. The start is at position −1, which a backbone with a
-    table of positions has not.
+    the text, and every position has its prediction in any order. The start is at position −1, so a backbone with a
+    table of positions is refused.
 
     Turns, given tokens, weights and bounds are those of `sets`. A text that is written is read anew in each
     evaluation: no keys and values are kept.

@@ -36,6 +36,11 @@ class SetDiffusionModule(SetsModule):
             raise UserError(
                 f"objective.start = {objective.start} is no token; name one of 0 … {V - 1}, such as the BOS"
             )
+        if any(name.endswith("position_embeddings") for name, _ in self.backbone.named_modules()):
+            raise UserError(
+                f"objective {objective.name!r} has its start at position −1, and the backbone a table of positions; "
+                "take one that turns queries and keys by their positions, such as ddit"
+            )
 
     @override
     def hidden_in_turns(self, x: Tensor, turns: Tensor, ascending: bool) -> Tensor:

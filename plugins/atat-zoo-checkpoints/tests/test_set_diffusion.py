@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from atat_zoo_checkpoints.set_diffusion_module import SetDiffusionModule
 from models import V, small
 
+from atat_zoo.errors import UserError
 from atat_zoo.model.importing import import_model
 
 L = 12
@@ -52,6 +54,19 @@ def test_a_text_is_written_as_it_is_priced(module, text):
         z = torch.where(turns <= turn, x, z)
     torch.testing.assert_close(written, price)
     assert (price[turns >= 0] > 0).all()
+
+
+def test_a_backbone_with_a_table_of_positions_is_refused(module):
+    module.backbone.position_embeddings = torch.nn.Embedding(4, 4)
+    parts = {"estimator": module.estimator, "position_sets": module.sets, "backbone": module.backbone}
+    parts |= {"curriculum": module.curriculum, "target": module.target}
+    try:
+        with pytest.raises(
+            UserError, match="has its start at position −1, and the backbone a table of positions; take"
+        ):
+            SetDiffusionModule(module.context, parts, 1, module.objective)
+    finally:
+        del module.backbone.position_embeddings
 
 
 def test_embeddings_read_a_text_from_left_to_right(module, text):

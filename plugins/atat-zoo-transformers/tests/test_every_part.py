@@ -10,6 +10,7 @@ from atat_zoo.objectives import Batch
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context
 
+ZOO = Zoo.load()
 SAMPLERS = {"block": "semi_autoregressive", "autoregressive": "left_to_right", "strided": "strided"}
 OBJECTIVES = {"block": ["objective.size=4"], "strided": ["objective.stride=4", "sampler.stride=4"]}
 
@@ -21,7 +22,11 @@ def model(tmp_path_factory):
     return str(folder)
 
 
-@pytest.mark.parametrize("objective", Zoo.load().names("objective"))
+# Those of the zoo: another plugin may want another kind of network.
+SHIPPED = [name for name in ZOO.names("objective") if ZOO.describe("objective", name).distribution == "atat-zoo"]
+
+
+@pytest.mark.parametrize("objective", SHIPPED)
 def test_every_objective_learns_and_writes(objective, model, tmp_path):
     asked = [f"objective.use={objective}", "data.length=16", *OBJECTIVES.get(objective, [])]
     if objective in SAMPLERS:
@@ -53,7 +58,7 @@ NEEDS = {
 }
 
 
-@pytest.mark.parametrize("sampler", [name for name in Zoo.load().names("sampler") if name != "combination"])
+@pytest.mark.parametrize("sampler", [name for name in ZOO.names("sampler") if name != "combination"])
 def test_every_sampler_writes(sampler, model, tmp_path):
     run = import_model(model, tmp_path / "run", ["data.length=16", *NEEDS.get(sampler, [])])
     made = run.sample(2, sampler=sampler, seed=3)
