@@ -41,10 +41,6 @@ class Found:
         print(f"  {what}: {seen} {bar and f'(bar: {bar})'} {MARKS[met]}".rstrip(), flush=True)
         self.keep()
 
-    def table(self) -> dict[str, Any]:
-        """Return what was found, for the JSON."""
-        return {"rows": self.rows, "lines": self.lines, "figures": self.figures}
-
 
 @attrs.frozen
 class Part:
@@ -113,15 +109,18 @@ class Report:
             except (Exception, OutOfTime) as error:
                 traceback.print_exc()
                 outcome = {"state": "failed", "why": " ".join(f"{type(error).__name__}: {error}".split())[:500]}
-            took = {"seconds": round(time.monotonic() - begun, 1), "revision": self.revision}
-            self.keep(parts, part.name, outcome | took | found.table())
+            self.keep(parts, part.name, self.outcome(outcome, found, begun))
             setting.tidy()
 
     def so_far(self, parts: Sequence[Part], name: str, found: Found, begun: float) -> None:
         """Write what a part has found before it is done, for it may never be; another call measures it anew."""
-        took = {"seconds": round(time.monotonic() - begun, 1), "revision": self.revision}
-        self.parts[name] = {"state": "unfinished", "why": "it was ended here"} | took | found.table()
+        self.parts[name] = self.outcome({"state": "unfinished", "why": "it was ended here"}, found, begun)
         self.write(parts)
+
+    def outcome(self, state: dict[str, Any], found: Found, begun: float) -> dict[str, Any]:
+        """Return the table of a part that began then."""
+        took = {"seconds": round(time.monotonic() - begun, 1), "revision": self.revision}
+        return state | took | {"rows": found.rows, "lines": found.lines, "figures": found.figures}
 
     def keep(self, parts: Sequence[Part], name: str, outcome: dict[str, Any]) -> None:
         """Write what came of a part; that it failed before is not forgotten where it is left out now."""

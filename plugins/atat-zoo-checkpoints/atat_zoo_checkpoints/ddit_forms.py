@@ -27,6 +27,8 @@ _HYDRA = {"layers": "n_blocks", "width": "hidden_size", "heads": "n_heads", "con
 # Those of SetDLM's backbone_config.
 _SETDLM = {"layers": "num_layers", "width": "hidden_size", "heads": "n_heads", "rows": "vocab_size"}
 _SETDLM_NETWORK, _SETDLM_NOISE = "src.backbone.dit.DIT", "src.noise_schedule.noise_schedules."
+# Forms that were published of one objective, and no other form of that.
+_ALONE = {"sedd": "sedd", "setdlm": "set_diffusion"}
 _NO_MASK = "diffuses to random tokens and has no mask, so it is no masked diffusion model; name another"
 
 
@@ -292,14 +294,9 @@ def _of_network(network: dict[str, Any], **known: Any) -> Shape:
 def unpublished(spec: Any, experiment: Experiment) -> str | None:
     """Return a clause where no config.json was published of such a network."""
     objective = experiment.parts["objective"]
-    if (spec.form == "setdlm") and objective.name == "set_diffusion":
-        return None
-    if (
-        spec.form != "setdlm"
-        and spec.condition
-        and (spec.form == "sedd") == (objective.name == "sedd")
-        and objective.name != "d3pm"
-    ):
+    alone = _ALONE.get(spec.form)
+    fits = objective.name not in ("d3pm", *_ALONE.values()) if alone is None else objective.name == alone
+    if fits and (spec.condition or spec.form == "setdlm"):
         return None
     return f"no config.json was published of a {spec.form} for objective {objective.name!r}"
 

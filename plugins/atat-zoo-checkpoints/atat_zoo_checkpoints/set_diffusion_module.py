@@ -79,16 +79,15 @@ class SetDiffusionPredictor(Predictor):
 
     @override
     def writing(self, tokens: Tensor) -> Denoiser:
-        return WritingPredictor(self.module, torch.full_like(tokens, -1))
+        return TurnsPredictor(self.module, torch.full_like(tokens, -1))
 
 
-class WritingPredictor(SetDiffusionPredictor):
+class TurnsPredictor(SetDiffusionPredictor):
     """p_θ of texts that are written: what is visible at the first call is given, and every call is a turn."""
 
     def __init__(self, module: SetDiffusionModule, came: Tensor, rows: Tensor | None = None) -> None:
         super().__init__(module)
-        self.came, self.rows = came, rows  # the call in which each token of all texts was new, int64 [B, L], or −1
-        self.calls = torch.zeros(len(came), 1, dtype=torch.int64, device=came.device)
+        self.came, self.rows = came, rows  # in which order the tokens of all texts came, int64 [B, L]; −1 for none
 
     @override
     def writing(self, tokens: Tensor) -> Denoiser:
@@ -96,16 +95,14 @@ class WritingPredictor(SetDiffusionPredictor):
 
     @override
     def of(self, rows: Tensor) -> Denoiser:
-        part = WritingPredictor(self.module, self.came, rows if self.rows is None else self.rows[rows])
-        part.calls = self.calls
-        return part
+        return TurnsPredictor(self.module, self.came, rows if self.rows is None else self.rows[rows])
 
     @override
     def head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
         rows = torch.arange(len(tokens), device=tokens.device) if self.rows is None else self.rows
-        masked = tokens == self.mask_id
-        came, calls = self.came[rows], self.calls[rows]
-        came = torch.where(~masked & (came < 0), calls, came)
-        self.came[rows], self.calls[rows] = came, calls + 1
-        # What was there at the first call has turn −1.
-        return self.module.of_turns(tokens, torch.where(masked, calls, came - 1))
+        masked, came = tokens == self.mask_id, self.came[rows]
+        now = came.amax(1, keepdim=True) + 1
+        came = torch.where(~masked & (came < 0), now, came)
+        self.came[rows] = came
+        # Turns are compared, so it is all one whether what is given has 0 or −1.
+        return self.module.of_turns(tokens, torch.where(masked, now + 1, came))
