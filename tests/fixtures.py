@@ -15,9 +15,9 @@ FEW = ["backbone.preset=nano", "data.length=32", "data.lanes=4", "data.workers=0
 FEW += ["train.batch_size=4", "train.microbatch_size=4", "train.log_every=1", "schedule.warmup_steps=1"]
 FEW += ["evaluation.sequences=4", "evaluation.draws=1", "evaluation.samples=0"]
 # Overrides that leave all but the width and the rows of a step.
-NARROW = ["backbone.width=64", "backbone.heads=1", "data.lanes=1", "data.workers=0", "train.device=cpu"]
+NARROW = ["backbone.width=32", "backbone.heads=1", "data.lanes=1", "data.workers=0", "train.device=cpu"]
 NARROW += [
-    "train.steps=3",
+    "train.steps=2",
     "train.batch_size=1",
     "train.microbatch_size=1",
     "train.log_every=1",

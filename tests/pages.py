@@ -30,7 +30,7 @@ SETUP = ("git clone", "make ", "pip install")
 # How much is measured or written, and how much of it a test has.
 AMOUNTS = re.compile(r"(--(?:sequences|prices|bracket|orders|number) |-n |\btexts = )\d+")
 # What `make quickstart` leaves behind, by a training of a few steps.
-SMALL = ["train.steps=4", "train.batch_size=8", "evaluation.sequences=8", "evaluation.draws=1"]
+SMALL = ["backbone.layers=1", "train.steps=4", "train.batch_size=8", "evaluation.sequences=8", "evaluation.draws=1"]
 
 
 class Block(NamedTuple):
