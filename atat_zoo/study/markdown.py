@@ -247,7 +247,9 @@ def _task_rows(score: Table) -> Iterator[list[str]]:
 def _task_differences(against: Table, exponential: bool) -> list[str]:
     intervals = [against[key] and Interval(**against[key]) for key in ("over_seeds", "over_items")]
     seeds, items = (in_words(interval, exponential=exponential) for interval in intervals)
-    return [f"{NONE} (one seed)" if len(against["seeds"]) == 1 else seeds, items]
+    if against["each"] and not against["over_seeds"]:
+        seeds = f"{NONE} ({'one seed' if len(against['seeds']) == 1 else 'all the same'})"
+    return [seeds, items]
 
 
 def _sweep(sweep: Table) -> Iterator[str]:

@@ -82,7 +82,8 @@ def compare(one: Mapping[int, Score], other: Mapping[int, Score]) -> Table:
     """Return how far scores by seed are from another arm's, of the seeds that both have, as differences of their means.
 
     `over_items` is the bootstrap of the difference averaged over seeds, None where the items are not the same, and
-    `over_seeds` the t-interval over the differences of the seeds.
+    `over_seeds` the t-interval over the differences of the seeds, None where these are all the same: a few values
+    without a spread say nothing of how far the next one may be.
     """
     pairs = {seed: (score, other[seed]) for seed, score in one.items() if seed in other}
     alike = all((a.quantity, a.of) == (b.quantity, b.of) for a, b in pairs.values())
@@ -94,7 +95,7 @@ def compare(one: Mapping[int, Score], other: Mapping[int, Score]) -> Table:
         "seeds": list(pairs),
         "each": each,
         "over_items": _ends(mine.minus(theirs) if mine and theirs else None),
-        "over_seeds": _ends(of_mean(each)),
+        "over_seeds": _ends(of_mean(each) if len(set(each)) > 1 else None),
     }
 
 

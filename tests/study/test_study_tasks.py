@@ -28,7 +28,7 @@ def test_differences_are_those_of_the_means(pairs, exponential):
     assert found["each"] == pytest.approx(expected, abs=1e-9)
     assert found["seeds"] == list(mine)
     assert found["over_items"]["value"] == pytest.approx(sum(expected) / len(pairs), abs=1e-9)
-    t_interval = of_mean(found["each"])
+    t_interval = of_mean(found["each"]) if len(set(found["each"])) > 1 else None
     assert found["over_seeds"] == (t_interval and pytest.approx(vars_of(t_interval)))
 
 
@@ -50,7 +50,7 @@ def test_other_items_and_no_numbers_are_not_compared():
     assert tasks.compare(base, scores([[math.inf] * 4] * 2)) == {"seeds": [18, 19], **nothing}
     # Items that are never the same, as times are, have differences over seeds only.
     found = tasks.compare(scores(one, of=""), scores(one, of=""))
-    assert (found["over_items"], found["over_seeds"]["value"]) == (None, 0)
+    assert (found["over_items"], found["each"]) == (None, [0, 0])
     # As have items that differ from seed to seed.
     other = {18: base[18], 19: scores(one, of="those")[19]}
     assert (tasks.compare(other, other)["over_items"], tasks.compare(other, other)["each"]) == (None, [0, 0])
@@ -75,9 +75,11 @@ def test_the_table_of_a_task_in_words():
         ["- Measured with seed 3.", "- one note"],
     )
     mean = [f"{math.exp(nats):.2f}" for nats in (3.25, 3.75, 2.75, 3.25)]
+    # Differences that are all the same have no spread, which an interval over seeds would be of.
+    both = ["— (all the same)", "-39.35 % [-39.35, -39.35]"]
     assert cells == [
         ["text", "perplexity", "base", "4", f"{mean[0]}, {mean[1]}", "—", "—", "—"],
-        ["text", "perplexity", "arm", "4", f"{mean[2]}, {mean[3]}", "base", *["-39.35 % [-39.35, -39.35]"] * 2],
+        ["text", "perplexity", "arm", "4", f"{mean[2]}, {mean[3]}", "base", *both],
         ["text", "perplexity", "AR, published", "—", "25.75", "—", "—", "—"],
     ]
     rows[1]["against"][0]["seeds"] = [18]
