@@ -4,6 +4,7 @@ import os
 
 from tests import forked
 from tests.installing import described
+from tests.study import quick
 from tests.tiny import Tiny
 
 STUDY = """
@@ -35,7 +36,8 @@ def installed(folder, code, key):
     path = os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])])
 
     def atat(*words):
-        done = forked.run(words, folder, env={"PYTHONPATH": path})
+        code = quick.CODE if words[0] == "study" else None
+        done = forked.run(words, folder, code=code, env={"PYTHONPATH": path})
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
