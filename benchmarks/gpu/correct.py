@@ -14,6 +14,7 @@ from unittest import mock
 
 import torch
 from composer import Callback
+from safetensors.torch import load_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import flex_attention
 
@@ -22,6 +23,7 @@ from atat_zoo.diffusion.randomness import row_keys, stratified, uniform
 from atat_zoo.experiment import load
 from atat_zoo.objectives import Batch
 from atat_zoo.objectives.denoising import DenoisingModule
+from atat_zoo.run.model_files import WEIGHTS
 from atat_zoo.training import resume, train
 from atat_zoo.training.trainer import compile_objective
 from benchmarks.gpu.sampling import denoisers, sampler, samplers
@@ -229,7 +231,7 @@ def resumed(setting: Setting, found: Found) -> None:
     """Kill a training and let it go on; what it records is that of one which nobody has killed."""
     more = [*setting.words, *setting.size.small, f"train.steps={STEPS}", f"train.save_every={SAVED}"]
     more += ["train.log_every=1", "train.compile=false", "train.precision=fp32", "backbone.dropout=0.1"]
-    experiment = setting.experiment("atat", *more)
+    experiment = setting.experiment("atat", *more, f"train.checkpoints_kept={STEPS // SAVED}")
     path = setting.folder / "killed.toml"
     path.write_text(experiment.to_toml(), encoding="utf-8")
     with in_order(setting.gpu):
@@ -240,11 +242,22 @@ def resumed(setting: Setting, found: Found) -> None:
     if not result.finished:
         raise KeyboardInterrupt
     expected = losses_of(whole)
+    for name, run in (("again", again), ("resumed", result.folder)):
+        # After which step they part says where to look: in a step, or in what a checkpoint restores.
+        found.lines += [f"{name}: {apart(whole, run, step)}" for step in range(SAVED, STEPS + 1, SAVED)]
     for what, run in ((f"losses of {STEPS} steps, again", again), (AFTER, result.folder)):
         differences = [abs(losses_of(run).get(step, float("nan")) - expected[step]) for step in sorted(expected)]
         same = sorted(expected) == list(range(1, STEPS + 1)) and differences == [0.0] * STEPS
         seen = "equal" if same else f"differ: {', '.join(f'{difference:.1e}' for difference in differences)}"
         found.row(what, "equal", seen, same)
+
+
+def apart(one: RunFolder, other: RunFolder, step: int) -> str:
+    """Return how far the weights of two trainings are apart at a checkpoint, in words."""
+    a, b = (load_file(run.checkpoint_model(step) / WEIGHTS) for run in (one, other))
+    most = {name: float((a[name].double() - b[name].double()).abs().max()) for name in a}
+    where = max(most, key=lambda name: most[name])
+    return f"after step {step} " + (f"{where} differs by {most[where]:.1e}" if most[where] else "all weights are equal")
 
 
 def losses_of(run: RunFolder) -> dict[int, float]:
