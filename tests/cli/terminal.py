@@ -34,17 +34,18 @@ def spawned(*words, call=CALL, **how):
     return subprocess.run([sys.executable, "-c", call, *words], text=True, check=False, **streams, **how)
 
 
-def received(descriptor):
-    """Yield what a terminal gets until its last writer is gone."""
-    while True:
-        assert select.select([descriptor], [], [], 60)[0], "nothing is written any more"
-        try:
-            piece = os.read(descriptor, 1 << 16)
-        except OSError:  # the terminal is closed
+def received(descriptor, process):
+    """Yield what a terminal gets until its process has ended.
+
+    The caller keeps the other end open meanwhile: where the last writer is gone, what was not read yet may be, too.
+    """
+    for _ in range(300):
+        ended = process.poll() is not None
+        while select.select([descriptor], [], [], 0.2)[0]:
+            yield os.read(descriptor, 1 << 16)
+        if ended:
             return
-        if not piece:
-            return
-        yield piece
+    raise AssertionError("it does not end")
 
 
 def on_terminal(*words, cwd=None, interrupt_after=None):
@@ -53,13 +54,13 @@ def on_terminal(*words, cwd=None, interrupt_after=None):
     env = os.environ | {"COLUMNS": "60", "TERM": "xterm"}
     command = [sys.executable, "-c", CALL, *words]
     process = subprocess.Popen(command, stdout=process_end, stderr=process_end, cwd=cwd, env=env)
-    os.close(process_end)
     data = b""
-    for piece in received(main_end):
+    for piece in received(main_end, process):
         data += piece
         if interrupt_after is not None and data.count("▁".encode()) > interrupt_after:
             process.send_signal(signal.SIGINT)
             interrupt_after = None
+    os.close(process_end)
     os.close(main_end)
     text = data.decode("utf-8", "replace")
     assert "Traceback" not in text

@@ -250,8 +250,7 @@ def test_a_terminal_shows_a_run_until_it_is_finished(tmp_path):
     words = [sys.executable, "-m", "atat_zoo", "watch", str(run.path), "--terminal"]
     env = os.environ | {"TERM": "xterm", "COLUMNS": "300", "LINES": "24"}
     with subprocess.Popen(words, stdout=theirs, stderr=theirs, stdin=theirs, env=env) as process:
-        os.close(theirs)
-        shown, pieces = b"", received(ours)
+        shown, pieces = b"", received(ours, process)
         while b"step 20/30" not in shown:
             shown += next(pieces)
         run.resolved.rename(tmp_path / "aside")  # gone for a moment
@@ -263,5 +262,6 @@ def test_a_terminal_shows_a_run_until_it_is_finished(tmp_path):
         (run.model / "model.json").touch()
         shown += b"".join(pieces)
         assert process.wait(60) == 0
+    os.close(theirs)
     assert b"finished  step 30/30" in shown
     assert b"\x1b[?1049h" in shown  # what was on the terminal comes back
