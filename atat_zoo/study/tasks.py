@@ -95,7 +95,7 @@ def compare(one: Mapping[int, Score], other: Mapping[int, Score]) -> Table:
         "seeds": list(pairs),
         "each": each,
         "over_items": _ends(mine.minus(theirs) if mine and theirs else None),
-        "over_seeds": _ends(of_mean(each) if len(set(each)) > 1 else None),
+        "over_seeds": _ends(of_mean(each) if len({round(one, 12) for one in each}) > 1 else None),
     }
 
 
