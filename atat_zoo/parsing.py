@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from typing import Any
 _DEEPEST = 64
 # Bits of an integer. What is wrong with a longer one could not be said: Python refuses to print it.
 _LONGEST = 4096
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 _LARGEST = 1 << 30  # bytes of a file that is read at once: the metrics of a million lines have fewer
 
 
@@ -46,8 +48,14 @@ def from_toml(text: str) -> dict[str, Any]:
 
 
 def from_json(data: bytes) -> Any:
-    """Return the value of a JSON document in UTF-8; raises as `from_toml` does."""
-    return _checked(json.loads, data.decode("utf-8"))
+    """Return the value of a JSON document in UTF-8; raises as `from_toml` does, also for half a surrogate pair."""
+    value = _checked(json.loads, data.decode("utf-8"))
+    if _SURROGATE.search(data):
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError:  # nothing that has it could be written
+            raise ValueError("it has half a surrogate pair, which is no character") from None
+    return value
 
 
 def _checked(read: Callable[[str], Any], text: str) -> Any:

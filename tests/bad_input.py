@@ -285,10 +285,11 @@ def _planted(root):
 def _rated(root, drop=0):
     """Write a form's key, and what two people saved: one the form, one a form of the same texts in another order."""
     from atat_zoo.results.rating_form import QUESTIONS, RatedText, RatingForm
+    from atat_zoo.run import write_json
 
     texts = [RatedText(run=i % 2, text=f"text {i}") for i in range(4)]
     forms = [RatingForm.shuffled(QUESTIONS, texts, [{"run": "a"}, {"run": "b"}], seed) for seed in (0, 1)]
-    forms[0].write_key(root / "form.key.json")
+    write_json(root / "form.key.json", forms[0].key())
     rows = [{"text": i, "question": name, "rating": 3} for i in (1, 2, 3, 4) for name in QUESTIONS]
     for name, form in (("ann", forms[0]), ("again", forms[1])):
         answers = {"form": form.digest, "rater": "Ann", "ratings": rows[drop:]}

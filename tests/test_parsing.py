@@ -79,6 +79,10 @@ def test_json_is_bounded_alike():
     assert parsing.from_json(b'{"a": [1]}') == {"a": [1]}
     with pytest.raises(ValueError):
         parsing.from_json(b'"\xff"')
+    for half in (b'"\\ud800"', b'{"a": ["\\uDfff x"]}', b'{"\\udabc": 1}'):
+        with pytest.raises(ValueError, match="it has half a surrogate pair"):
+            parsing.from_json(half)
+    assert parsing.from_json(b'["\\ud83d\\ude00", "\\\\ud800"]') == ["\U0001f600", "\\ud800"]
 
 
 def test_a_number_that_python_could_not_print_is_refused():

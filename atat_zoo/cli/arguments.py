@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import glob
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import attrs
 import click
 
-from atat_zoo.errors import UserError, nearest
+from atat_zoo.errors import UserError, clip, nearest
 from atat_zoo.parsing import TrailingInput, value_of
 from atat_zoo.registry import Zoo
 
@@ -75,6 +77,57 @@ _OPTIONS = {
     "markdown": click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown."),
     "json": click.option("--json", "as_json", is_flag=True, help="Print JSON."),
 }
+
+
+class Output(click.Path):
+    """A path that a command writes."""
+
+
+def output(*names: str, **how: Any) -> Callable[[_Command], _Command]:
+    """Return an option for a path that the command writes, or an argument if its name has no dashes.
+
+    It is refused before anything is done where it names a file that the command reads, or one of a run.
+    """
+    how |= {"type": Output(path_type=Path)}
+    option, declared = (click.option, click.Option) if names[0].startswith("-") else (click.argument, click.Argument)
+    name = declared(list(names)).name or ""
+
+    def decorate(command: _Command) -> _Command:
+        @functools.wraps(command)
+        def guarded(**given: Any) -> Any:
+            reads = [value for key, value in given.items() if key != name]
+            check_output(given[name], names[0] if names[0].startswith("-") else name.upper(), reads)
+            return command(**given)
+
+        return cast(_Command, option(*names, **how)(guarded))
+
+    return decorate
+
+
+def check_output(path: Path | None, named: str, reads: Iterable[Any]) -> None:
+    """Raise a `UserError` when a path that will be written is one of those that are read, or a file of a run.
+
+    Of what is read, everything that is no path that exists is left out.
+    """
+    if path is None:
+        return
+    for each in reads:
+        if isinstance(each, tuple):
+            check_output(path, named, each)
+        elif isinstance(each, str | Path) and str(each) and _is_same(path, Path(each)):
+            raise UserError(f"{named} {clip(path)}: the command reads {clip(each)}; name another one to write")
+    from atat_zoo.run import RunFolder
+
+    for folder in Path(os.path.realpath(path)).parents:
+        if RunFolder(folder).keeps(path):
+            raise UserError(f"{named} {clip(path)}: belongs to the run {clip(folder)}; name another one to write")
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except (OSError, ValueError):  # one of them is not there, or has a name that none can have
+        return False
 
 
 def even(orders: int) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.arguments import HELD_OUT, chosen, even, options, other_text, with_options, with_parts
+from atat_zoo.cli.arguments import HELD_OUT, chosen, even, options, other_text, output, with_options, with_parts
 from atat_zoo.cli.console import Bars, print_json, printable, table
 from atat_zoo.cli.tasks import evaluate_tasks
 from atat_zoo.errors import UserError, clip
@@ -172,11 +172,7 @@ def _counted(evaluation: Evaluation) -> str:
 @options("step", "split", "sequences", "draws", "sequences_at_once", "mask_seed")
 @click.option("--bands", default=5, show_default=True, type=click.IntRange(1, 100), help="Bands of token frequency.")
 @click.option("--figures", is_flag=True, help="Write figures of it: PDF, SVG and CSV.")
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path),
-    help="With --figures: their folder; the run's report/importance when absent.",
-)
+@output("--out", help="With --figures: their folder; the run's report/importance when absent.")
 @click.option(
     "--with",
     "others",

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import click
 
-from atat_zoo.cli.arguments import options
+from atat_zoo.cli.arguments import options, output
 from atat_zoo.errors import UserError
 from atat_zoo.results.format import number
 
 
 @click.command()
 @options("run")
-@click.argument("folder", type=click.Path(path_type=Path))
+@output("folder")
 @options("step")
 @click.option(
     "--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="Of the weights; as trained if absent."
@@ -39,15 +39,15 @@ def export(
     from atat_zoo.export.pushing import check_push, push
     from atat_zoo.export.writing import check_export, export_run
 
-    if public and not repository:
+    if public and repository is None:
         raise UserError("--public: belongs to --push; add that, or leave it out")
     check_export(run, folder, max_shard_size=max_shard_size)
-    if repository:
+    if repository is not None:
         check_push(repository)
     model = export_run(run, folder, step=step, dtype=dtype, max_shard_size=max_shard_size, name=repository)
     weights = sum(weight.numel() for weight in model.module.parameters())
     click.echo(
         f"{click.format_filename(folder)}: step {model.step:,}, {number(weights, 'parameter')}; its card is README.md"
     )
-    if repository:
+    if repository is not None:
         click.echo(push(folder, repository, public=public))

@@ -5,15 +5,15 @@ from typing import Any
 
 import click
 
-from atat_zoo.cli.arguments import options
+from atat_zoo.cli.arguments import options, output
 
 
 @click.command("import")
 @click.argument("model")
-@click.argument("run", type=click.Path(path_type=Path))
+@output("run")
 @options("overrides")
 @click.option("--revision", help="Commit, tag or branch of the hub.")
-@click.option("--overwrite", is_flag=True, help="Replace a run that is there.")
+@click.option("--overwrite", is_flag=True, help="Replace a run that is there, when the new one is complete.")
 def import_(model: str, run: Path, overrides: tuple[str, ...], **given: Any) -> None:
     """Make the folder RUN of MODEL, a name on the Hugging Face hub, a folder or a .ckpt file, without a training.
 

@@ -15,6 +15,7 @@ from atat_zoo.experiment.schema import ALWAYS, SECTIONS
 from atat_zoo.registry import KINDS, TABLES, Zoo
 from atat_zoo.registry.manifest import PACKAGE, inline
 from atat_zoo.registry.spec import fields_of
+from atat_zoo.run import write_text
 
 _LONGEST = 30  # characters of a part's name, so that no line that has it becomes too long
 _CHOSEN = ("objective", "corpus", "tokenizer", "backbone", "masking", "sampler")
@@ -144,7 +145,7 @@ def experiment(name: str | None, overrides: tuple[str, ...], where: Path, like: 
     if path.exists() or not where.is_dir():
         problem = "exists" if path.exists() else "has no folder"
         raise UserError(f"{path} {problem}; choose another name, or another folder with --in")
-    path.write_text(commented(made), encoding="utf-8")
+    write_text(path, commented(made))
     click.echo(f"wrote {path}. Next: atat check {path}, atat train {path}")
 
 

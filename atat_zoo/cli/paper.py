@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from atat_zoo.cli.arguments import output
 from atat_zoo.cli.console import printable, table
 from atat_zoo.paper.folder import compile_in, compiler, fill, write
 from atat_zoo.paper.manifest import load
@@ -12,7 +13,7 @@ from atat_zoo.results.format import number
 
 @click.command()
 @click.argument("manifest", type=click.Path(path_type=Path), metavar="MANIFEST.toml")
-@click.option("--out", type=click.Path(path_type=Path), help="The folder; papers/NAME when absent.")
+@output("--out", help="The folder; papers/NAME when absent.")
 def paper(manifest: Path, out: Path | None) -> int:
     """Write the folder of a paper: its tables, figures, sentences and references, which LaTeX compiles.
 

@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
-from atat_zoo.cli.arguments import check_text, chosen, count, options
+from atat_zoo.cli.arguments import check_output, check_text, chosen, count, options, output
 from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.errors import UserError, clip
 from atat_zoo.generation.layout import SpaceAwareTokenizer, prompted, refuse_length
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.format import NONE, cell, number
-from atat_zoo.run import write_json, write_text
+from atat_zoo.run import write_json
+from atat_zoo.run.atomic import json_bytes, write_all
 
 _QUESTIONS = "A TOML file with a table for each question; fluency, coherence and overall, from 1 to 5, when absent."
 _PROMPT = "Beginning of the texts; each prompt has as many. Repeatable."
@@ -26,9 +27,7 @@ def rate() -> None:
 
 @rate.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
-@click.option(
-    "--out", type=click.Path(path_type=Path), required=True, help="The form, an HTML file; its key beside it."
-)
+@output("--out", required=True, help="The form, an HTML file; its key beside it.")
 @count("--number", 1, "Texts of each run, for each prompt.", 10)
 @click.option("--prompt", "prompts", multiple=True, help=_PROMPT)
 @click.option("--questions", "asked", type=click.Path(path_type=Path), help=_QUESTIONS)
@@ -82,8 +81,7 @@ def export(
                 texts += [RatedText(run=i, text=text, prompt=prompt) for text in written]
             tables.append({"run": str(run), "step": model.step, "sampler": unstructure(parts["sampler"])})
     form = RatingForm.shuffled(questions, texts, tables, seed)
-    form.write_key(key)  # first: without it the form is worth nothing
-    write_text(out, pages.page(form))
+    write_all({key: json_bytes(form.key()), out: pages.page(form).encode()})  # a form is worth nothing without its key
     click.echo(f"{click.format_filename(out)}: {len(texts):,} texts, for the raters")
     click.echo(f"{click.format_filename(key)}: whose they are, not for the raters")
 
@@ -91,7 +89,7 @@ def export(
 @rate.command("import")
 @click.argument("key", type=click.Path(path_type=Path), metavar="KEY")
 @click.argument("ratings", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RATINGS...")
-@click.option("--out", type=click.Path(path_type=Path), help="The results, as JSON; beside KEY when absent.")
+@output("--out", help="The results, as JSON; beside KEY when absent.")
 @options("markdown", "json")
 def import_ratings(key: Path, ratings: tuple[Path, ...], out: Path | None, as_markdown: bool, as_json: bool) -> None:
     """Say what people think of each run: KEY is the form's, RATINGS are the files that it saved, one of each rater."""
@@ -99,9 +97,10 @@ def import_ratings(key: Path, ratings: tuple[Path, ...], out: Path | None, as_ma
     from atat_zoo.results.ratings import ratings_of, require, unblinded
 
     require()
+    out = out or key.with_name(f"{key.name.removesuffix(KEY).removesuffix('.json')}.results.json")
+    check_output(out, "--out", (key, ratings))
     form = RatingForm.from_key(key)
     result = unblinded(form, ratings_of(form, ratings))
-    out = out or key.with_name(f"{key.name.removesuffix(KEY).removesuffix('.json')}.results.json")
     write_json(out, result.to_table())
     if as_json:
         print_json(result.to_table())

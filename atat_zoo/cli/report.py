@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from atat_zoo.cli.arguments import options
+from atat_zoo.cli.arguments import options, output
 from atat_zoo.cli.console import Bars, on_terminal, printable
 from atat_zoo.errors import NotKept, UserError, clip
 from atat_zoo.experiment import from_table
@@ -22,8 +22,8 @@ _EVERY = 2.0  # seconds between two looks of `atat watch` at the files
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN... | STUDY")
-@click.option("--out", type=click.Path(path_type=Path), help="The page; report.html in the one folder when absent.")
-@click.option("--figures", type=click.Path(path_type=Path), help="Write the charts there too: SVG, PNG and CSV.")
+@output("--out", help="The page; report.html in the one folder when absent.")
+@output("--figures", help="Write the charts there too: SVG, PNG and CSV.")
 @click.option("--compute", is_flag=True, help="Measure what a run has not recorded, and keep it in its folder.")
 @click.option("--frontier", is_flag=True, help="With --compute: price the samplers too, which takes longest.")
 @click.option("--open", "show", is_flag=True, help="Open the page in the browser.")

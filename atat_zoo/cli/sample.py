@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.arguments import CHANGED, check_text, chosen, count, lines_of, options
+from atat_zoo.cli.arguments import CHANGED, check_text, chosen, count, lines_of, options, output
 from atat_zoo.cli.console import on_terminal, print_json, printable
 from atat_zoo.errors import UserError
 from atat_zoo.generation import Infilling
@@ -38,7 +38,7 @@ HIDDEN = "▁"
 @click.option("--suffix", default="", help="End of every text.")
 @click.option("--chat", default="", help="A question, of which every text is an answer.")
 @options("batch_size")
-@click.option("--trace", type=click.Path(path_type=Path), help="Write the steps to this file, as lines of JSON.")
+@output("--trace", help="Write the steps to this file, as lines of JSON.")
 @click.option("--watch", is_flag=True, help="Show the texts on the terminal while they unmask.")
 @options("device", "precision")
 @click.option("--compile", is_flag=True, help="Compile the network first (takes a minute): for many texts.")

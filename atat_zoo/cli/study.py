@@ -6,12 +6,13 @@ from pathlib import Path
 import attrs
 import click
 
-from atat_zoo.cli.arguments import count, options
+from atat_zoo.cli.arguments import check_output, count, options, output
 from atat_zoo.cli.console import print_json, table
 from atat_zoo.cli.train import wait_passively
 from atat_zoo.errors import UserError
 from atat_zoo.results.format import NONE, joined, number
-from atat_zoo.run import write_json, write_text
+from atat_zoo.run import write_text
+from atat_zoo.run.atomic import json_bytes, write_all
 from atat_zoo.study import Study, load, markdown
 from atat_zoo.study.cluster import elements, submit, write_script
 from atat_zoo.study.processes import LocalExecutor, Stopped, threads_for
@@ -24,7 +25,7 @@ _WRITE = "Write the tables there as well, and the JSON beside them."
 @click.argument("file", type=click.Path(path_type=Path), metavar="STUDY.toml")
 @count("--jobs", 1, "Trainings at a time, 1 when absent; each has one GPU, which several share where there are fewer.")
 @click.option("--dry-run", is_flag=True, help="Print the runs, what is left of each, and an estimate of the time.")
-@click.option("--write", "page", type=click.Path(path_type=Path), help=_WRITE)
+@output("--write", "page", help=_WRITE)
 @click.option("--test-again", is_flag=True, help="Evaluate the test split although it was evaluated before.")
 @click.option("--cluster", is_flag=True, help=_CLUSTER)
 @count("--element", 1, "Train this run of the job array alone, and measure nothing.")
@@ -53,6 +54,8 @@ def study(
         raise UserError(f"{joined(both)}: each asks for something else; leave all but one out")
     if page is not None and page.suffix != ".md":
         raise UserError(f"--write {page}: name a Markdown file, which ends in .md; the JSON is written beside it")
+    if page is not None:
+        check_output(page.with_suffix(".json"), "--write", [file])
     wait_passively()
     if dry_run:
         _show_plan(loaded, jobs or 1, as_json)
@@ -89,8 +92,7 @@ def study(
     if page is not None and not report["arms"]:
         failed = failed | {f"--write {page}": "nothing is written there, as no run is finished; train one first"}
     elif page is not None:
-        write_text(page, text)
-        write_json(page.with_suffix(".json"), report)
+        write_all({page: text.encode(), page.with_suffix(".json"): json_bytes(report)})
     if as_json:
         print_json(report)
     else:

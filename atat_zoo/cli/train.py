@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import click
 
-from atat_zoo.cli.arguments import count, options
+from atat_zoo.cli.arguments import count, options, output
 from atat_zoo.cli.console import Bars, print_json
 from atat_zoo.cli.evaluate import lines
 from atat_zoo.cli.tasks import show
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("experiment", required=False)
 @options("overrides")
-@click.option("--out", type=click.Path(path_type=Path), help="The run folder; runs/NAME when absent.")
+@output("--out", help="The run folder; runs/NAME when absent.")
 @click.option("--resume", type=click.Path(path_type=Path), help="Continue this run with exactly the next sample.")
-@click.option("--overwrite", is_flag=True, help="Replace an existing run.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing run, when the new one begins its first step.")
 @count("--profile", 1, "Measure so many steps, and say where their time went.")
 @click.option(
     "--dry-run", is_flag=True, help="Say what the training would take on GPUs, by formula, and train nothing."

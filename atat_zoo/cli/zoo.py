@@ -9,6 +9,7 @@ from atat_zoo.cli.arguments import options
 from atat_zoo.cli.console import print_json, printable, table
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.registry import KINDS, Zoo, manifest
+from atat_zoo.run import write_text
 
 
 @click.group()
@@ -88,7 +89,7 @@ def manifest_(write: bool) -> None:
     path = manifest.shipped()
     text = manifest.write(Zoo.from_code())
     if write:
-        path.write_text(text, encoding="utf-8")
+        write_text(path, text)
         click.echo(f"wrote {path}")
     elif path.read_text(encoding="utf-8") != text:
         raise UserError(f"{path} differs from the code; run `atat zoo manifest --write` and review the change")

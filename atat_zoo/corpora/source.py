@@ -31,6 +31,8 @@ class SourceFile:
     sha256: str | None = param(None, help="its SHA-256 in hexadecimal, where it is known")
 
     def __attrs_post_init__(self) -> None:
+        if "" in (self.to, *self.members.values()):
+            raise ValueError("`to` and the files of `members` are paths, and one is empty; name a file")
         if (self.to is None) == (not self.members):
             raise ValueError("has to have either `to` or, for an archive, `members`")
         if self.sha256 is not None:
@@ -59,6 +61,8 @@ class TextSource:
     def __attrs_post_init__(self) -> None:
         if (self.hub is None) == (not self.files) or (self.hub is None) != (not self.splits):
             raise ValueError("has to have either `files`, or `hub` and `splits`")
+        if "" in self.splits.values():
+            raise ValueError("splits: one of them is for no file; name one")
         if len({*self.splits.values()}) < len(self.splits):
             raise ValueError("splits: two of them are for one file; name another")
 
@@ -80,7 +84,7 @@ class CorpusRecipe(NamedTuple):
     @property
     def paths(self) -> list[str]:
         """Every path that is written, with its braces; a folder for members of an archive ends in /."""
-        named = [path for file in self.files for path in (file.to, *file.members.values()) if path]
+        named = [path for file in self.files for path in (file.to, *file.members.values()) if path is not None]
         return [*self.source.splits.values(), *named]
 
 

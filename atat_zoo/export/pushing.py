@@ -18,7 +18,7 @@ def check_push(name: str) -> None:
         UserError: when the name is none of the hub, or there is no token.
     """
     if not _NAME.fullmatch(name):
-        raise UserError(f"--push {clip(name)}: is no name on the hub; write OWNER/NAME")
+        raise UserError(f"--push {clip(name) or repr(name)}: is no name on the hub; write OWNER/NAME")
     if find_spec("huggingface_hub") is None:
         raise UserError("--push needs the package huggingface_hub; install it with `pip install 'atat-zoo[hub]'`")
     import huggingface_hub

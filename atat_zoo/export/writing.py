@@ -11,12 +11,12 @@ from atat_zoo.errors import UserError, clip
 from atat_zoo.experiment import Experiment, from_table
 from atat_zoo.machine import quiet_transformers
 from atat_zoo.run import RunFolder
-from atat_zoo.run.atomic import replacing_folder
+from atat_zoo.run.atomic import check_name, making_folder
 
 if TYPE_CHECKING:
     from atat_zoo.model import Model
 
-_SIZE = re.compile(r"[0-9]{1,9}(?:[KMGT]i?B|B)", re.IGNORECASE)
+_SIZE = re.compile(r"(?!0+[A-Z])[0-9]{1,9}(?:[KMGT]i?B|B)", re.IGNORECASE)
 
 
 def check_export(run: Path, folder: Path, *, max_shard_size: str = "5GB") -> Experiment:
@@ -32,6 +32,7 @@ def check_export(run: Path, folder: Path, *, max_shard_size: str = "5GB") -> Exp
         raise UserError("atat export needs the package transformers; install it with `pip install 'atat-zoo[hub]'`")
     if not _SIZE.fullmatch(max_shard_size):
         raise UserError(f"--max-shard-size {clip(max_shard_size)}: is no size; write one like 5GB or 200MB")
+    check_name(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{clip(folder)} is not empty; name a new folder")
     if not hasattr(backbone, "export"):
@@ -76,7 +77,7 @@ def export_run(
 
     model = Model.from_run(run, step=step)
     module: Any = model.module
-    with quiet_transformers(), replacing_folder(out) as beside:
+    with quiet_transformers(), making_folder(out) as beside:
         how: dict[str, Any] = {"dtype": dtype, "max_shard_size": max_shard_size}
         experiment.parts["backbone"].export(module.backbone, model.tokenizer, model.experiment, beside, **how)
         (beside / "experiment.toml").write_text(model.experiment.to_toml(), encoding="utf-8")

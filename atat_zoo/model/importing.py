@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -15,11 +16,11 @@ from atat_zoo.model.published import Published
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, write_json, write_text
+from atat_zoo.run.atomic import check_name
 from atat_zoo.run.environment import describe
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
     from torch import Tensor
 
@@ -38,14 +39,17 @@ def import_model(
         out: the run folder.
         overrides: `key.path=value` of its experiment, such as `data.length=256`.
         revision: commit, tag or branch of the hub.
-        overwrite: whether to replace a run that is there.
+        overwrite: whether to replace a run that is there, once all of the new one is written.
 
     Raises:
         UserError: when no backbone reads the model, its files or weights do not fit, or there is a run already.
     """
+    check_name(out)
     # A part's name is short for a table that only has `use`.
     short = overrides_as_table(overrides)
     said = {kind: {"use": value} if isinstance(value, str) else value for kind, value in short.items()}
+    if RunFolder(out).keeps(Path(model)):
+        raise UserError(f"{clip(model)} belongs to the run that it would replace; choose another folder")
     published = Published(model, revision)
     table = {"name": out.resolve().name, **_reader(published, said).import_table(published, said)}
     experiment = from_overrides(table, overrides, "import", drop_unused=True)
@@ -66,12 +70,12 @@ def import_model(
         backbone = experiment.parts["backbone"].imported(module, published)
         experiment = attrs.evolve(experiment, parts={**experiment.parts, "backbone": backbone})
         made = Model(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=0)
-        folder.clear()
-        made.save(folder.model)
-        origin = {"model": model, "revision": revision}
-        described = {"seed": experiment.seed, "imported": origin, **describe(Zoo.load().plugins)}
-        write_json(folder.environment, described)
-        write_text(folder.resolved, experiment.to_toml())
+        with folder.replacement() as new:
+            made.save(new.model)
+            origin = {"model": model, "revision": revision}
+            described = {"seed": experiment.seed, "imported": origin, **describe(Zoo.load().plugins)}
+            write_json(new.environment, described)
+            write_text(new.resolved, experiment.to_toml())
     return made
 
 

@@ -25,7 +25,7 @@ from atat_zoo.model.spreading import is_spread, spread, without_weights
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, sha256_of, write_json
-from atat_zoo.run.atomic import replacing
+from atat_zoo.run.atomic import making_folder
 from atat_zoo.run.model_files import DESCRIPTION, TOKENIZER, WEIGHTS, check, described, unreadable
 from atat_zoo.samplers import Sampler
 from atat_zoo.tokenizers import TokenizerModel
@@ -215,7 +215,7 @@ class Model(TextReader):
         return {**self.experiment.parts, **given}
 
     def save(self, folder: Path) -> None:
-        """Write the model folder; `model.json` comes last, so a folder that has it is complete.
+        """Write the model folder; an earlier model stays until all is written, and so do other files in the folder.
 
         Raises:
             UserError: when a weight is not finite, or the file system refuses.
@@ -226,28 +226,24 @@ class Model(TextReader):
                 f"{folder} is not written: after step {self.step} the weights {name} are not finite; begin a new run "
                 "with a smaller optimizer.learning_rate, more schedule.warmup_steps, or train.precision=fp32"
             )
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            # An earlier model's description must not be combined with this one's weights.
-            (folder / DESCRIPTION).unlink(missing_ok=True)
-        except OSError as error:
-            raise UserError(f"{folder} cannot be written: {error.strerror}; choose another folder") from error
-        self.tokenizer.save(folder)
-        with replacing(folder / WEIGHTS) as beside:
-            try:
-                save_file(weights, beside)
-            except SafetensorError as error:  # raised when the disk is full
-                raise OSError(str(error)) from error
         left_out = ("counts", "count_table", "device", "tokenizer", "shifted", "given_between")
-        description = {
-            "format": FORMAT,
-            "step": self.step,
-            "parameters": sum(p.numel() for p in self.module.parameters()),
-            "sha256": {name: sha256_of(folder / name) for name in (WEIGHTS, TOKENIZER)},
-            "context": attrs.asdict(self.context, filter=lambda field, _: field.name not in left_out),
-            "experiment": self.experiment.to_table(),
-        }
-        write_json(folder / DESCRIPTION, description)
+        complete = folder / ".new"
+        with making_folder(complete, replace=True, shown=folder) as beside:
+            self.tokenizer.save(beside)
+            save_file(weights, beside / WEIGHTS)
+            description = {
+                "format": FORMAT,
+                "step": self.step,
+                "parameters": sum(p.numel() for p in self.module.parameters()),
+                "sha256": {name: sha256_of(beside / name) for name in (WEIGHTS, TOKENIZER)},
+                "context": attrs.asdict(self.context, filter=lambda field, _: field.name not in left_out),
+                "experiment": self.experiment.to_table(),
+            }
+            write_json(beside / DESCRIPTION, description)
+        # An earlier model's description does not fit these files: its hashes are others.
+        for name in (TOKENIZER, WEIGHTS, DESCRIPTION):
+            (complete / name).replace(folder / name)
+        complete.rmdir()
 
 
 def weights_of(folder: Path, description: dict[str, Any], device: str | torch.device = "cpu") -> dict[str, Tensor]:

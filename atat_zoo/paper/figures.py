@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+import io
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from atat_zoo.errors import nearest
@@ -110,15 +110,16 @@ def _arms(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str,
     return found
 
 
-def draw(spec: FigureSpec, known: KnownStudy, found: dict[str, Any], folder: Path) -> None:
-    """Write a figure of such `points` as PDF and SVG; arms without any are left out."""
+def draw(spec: FigureSpec, known: KnownStudy, found: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
+    """Yield a figure of such `points` as PDF and SVG, each with its file's name; arms without any are left out."""
     import matplotlib as mpl
 
     with mpl.rc_context(STYLE):
         by_kind: Any = {"curve": _draw_curve, "sensitivity": _draw_sensitivity, "arms": _draw_arms}
         drawn = by_kind[spec.kind](spec, known, {arm: each for arm, each in found.items() if each})
-        drawn.savefig(folder / f"{spec.label}.pdf", metadata={"CreationDate": None})
-        drawn.savefig(folder / f"{spec.label}.svg", metadata={"Date": None})
+        for form, dated in (("pdf", "CreationDate"), ("svg", "Date")):
+            drawn.savefig(content := io.BytesIO(), format=form, metadata={dated: None})
+            yield f"{spec.label}.{form}", content.getvalue()
 
 
 def _empty(height: float) -> Figure:

@@ -38,7 +38,7 @@ from atat_zoo.paper.studies import CannotShow, KnownStudy, Studies, studies_of
 from atat_zoo.registry.spec import parts_in
 from atat_zoo.report import FIGURES, require
 from atat_zoo.results.format import markdown
-from atat_zoo.run import write_text
+from atat_zoo.run.atomic import write_all
 
 
 @attrs.frozen(kw_only=True)
@@ -185,7 +185,7 @@ def _experiments(paper: Paper, studies: Studies) -> Iterator[Experiment]:
 
 
 def write(filled: FilledPaper, out: Path) -> None:
-    """Write the folder; files of the same names are replaced, others are left as they are.
+    """Write the folder; files of the same names are replaced once there is room for all, others are left as they are.
 
     So are main.tex and the entries of references.bib once they are there: they are the author's to complete.
     """
@@ -204,13 +204,12 @@ def write(filled: FilledPaper, out: Path) -> None:
         labels = [table.label for table in filled.tables]
         files["main.tex"] = latex.main(paper.title, labels, [figure.spec.label for figure in filled.figures])
     files["missing.md"] = missing_page(filled)
-    for folder in (out / "tables", out / "figures"):
-        folder.mkdir(parents=True, exist_ok=True)
-    for name, text in files.items():
-        write_text(out / name, text)
+    contents = {out / name: text.encode() for name, text in files.items()}
     for figure in filled.figures:
         if figure.drawn:
-            figures.draw(figure.spec, figure.known, figure.points, out / "figures")
+            drawn = figures.draw(figure.spec, figure.known, figure.points)
+            contents |= {out / "figures" / name: content for name, content in drawn}
+    write_all(contents)
 
 
 def _results(filled: FilledPaper) -> str:

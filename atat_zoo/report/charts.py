@@ -14,7 +14,7 @@ import altair as alt
 from atat_zoo.report import PALETTE
 from atat_zoo.results.format import csv_of
 from atat_zoo.results.naming import POLICY_BOUND
-from atat_zoo.run.atomic import write_bytes
+from atat_zoo.run.atomic import write_all
 
 Table = dict[str, Any]
 CLOCKS = {
@@ -282,8 +282,7 @@ def figures(data: Table, folder: Path) -> list[Path]:
             files[path.with_suffix(".svg")] = vl_convert.vegalite_to_svg(spec).encode()
             files[path.with_suffix(".png")] = vl_convert.vegalite_to_png(spec, scale=2)
             files[path.with_suffix(".csv")] = csv_of(rows)
-    for path, content in files.items():
-        write_bytes(path, content)
+    write_all(files)
     return list(files)
 
 

@@ -22,7 +22,7 @@ from matplotlib.ticker import MaxNLocator, NullFormatter, StrMethodFormatter
 from atat_zoo.report import PALETTE
 from atat_zoo.report.style import STYLE, WIDTH
 from atat_zoo.results.format import csv_of
-from atat_zoo.run.atomic import write_bytes
+from atat_zoo.run.atomic import write_all
 
 Row = dict[str, Any]
 
@@ -186,8 +186,7 @@ def write(tables: Mapping[str, Sequence[Row]], folder: Path, step: int, *, clear
                 figure.savefig(file, format=form, metadata=said, facecolor="white")
                 files[folder / f"{name}.{form}"] = file.getvalue()
         files[folder / f"{name}.csv"] = csv_of(tables[name])
-    for path, content in files.items():
-        write_bytes(path, content)
+    write_all(files)
     return list(files)
 
 

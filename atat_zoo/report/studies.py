@@ -1,5 +1,6 @@
 """A study's results to the data of a page: the numbers of study.json, as `atat study` wrote them. Imports no torch."""
 
+import json
 import shlex
 import statistics
 from collections.abc import Iterable, Iterator
@@ -30,10 +31,13 @@ def of_study(path: Path) -> Table:
     """Return the data of a study's page; what cannot be read, or is no study's, is a UserError."""
     try:
         report = from_json(read(path))
-        return _page(report, path)
     except (OSError, ValueError) as error:
         raise UserError(f"{clip(path)} cannot be read: {error}; name the JSON that `atat study` wrote") from None
-    except (KeyError, TypeError, AttributeError, IndexError):
+    try:
+        data = _page(report, path)
+        json.dumps(data, allow_nan=False)
+        return data
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
         raise UserError(f"{clip(path)} is no study's results; name the JSON that `atat study` wrote") from None
 
 

@@ -13,7 +13,6 @@ from atat_zoo.errors import UserError, clip
 from atat_zoo.parsing import from_json, from_toml, read
 from atat_zoo.registry import Zoo, component, param
 from atat_zoo.registry.spec import structure, unstructure
-from atat_zoo.run import write_json
 
 Table = dict[str, Any]
 FORMAT = 1
@@ -78,24 +77,25 @@ class RatingForm:
         """Of the questions and of the texts in their order: ratings of another form have another one."""
         return str(self.blinded()["form"])
 
-    def write_key(self, path: Path) -> None:
-        """Write the key, which is all that is known of the form."""
+    def key(self) -> Table:
+        """Return the key, which is all that is known of the form."""
         questions = {name: unstructure(each) for name, each in self.questions.items()}
         texts = [attrs.asdict(each) for each in self.texts]
         table = {"format": FORMAT, "form": self.digest, "seed": self.seed}
-        write_json(path, {**table, "runs": list(self.runs), "questions": questions, "texts": texts})
+        return {**table, "runs": list(self.runs), "questions": questions, "texts": texts}
 
     @classmethod
     def from_key(cls, path: Path) -> "RatingForm":
         """Read a key; a `UserError` when it is none, or is damaged."""
         try:
             table = from_json(read(path))
-            questions = {name: Question(**each) for name, each in table["questions"].items()}
+            questions, wrong = _structured(table["questions"])
             texts = tuple(RatedText(**each) for each in table["texts"])
             form = cls(questions=questions, texts=texts, runs=tuple(table["runs"]), seed=table["seed"])
-            intact = table["format"] == FORMAT and form.digest == table["form"]
-            intact &= all(isinstance(each["run"], str) for each in form.runs)
-            intact &= all(each.run in range(len(form.runs)) for each in form.texts)
+            intact = not wrong and table["format"] == FORMAT and form.digest == table["form"]
+            named = [each["run"] for each in form.runs]
+            intact &= all(isinstance(name, str) for name in named) and len({*named}) == len(named)
+            intact &= {each.run for each in form.texts} == {*range(len(named))}
         except FileNotFoundError:
             raise UserError(f"there is no key {clip(path)}; name the {KEY} beside the form") from None
         except OSError as error:
@@ -119,6 +119,16 @@ def questions_of(path: Path) -> dict[str, Question]:
         raise UserError(f"{problem}; name a TOML file with a table for each question") from None
     except ValueError as error:
         raise UserError(f"--questions {clip(path)}: it is not TOML: {clip(error)}; mend it") from None
+    questions, problems = _structured(tables)
+    if not tables:
+        problems.append("it asks nothing; write a table for each question, like [fluency] with text")
+    if problems:
+        raise UserError("\n".join(f"{clip(path)}: {problem}" for problem in problems))
+    return questions
+
+
+def _structured(tables: Table) -> tuple[dict[str, Question], list[str]]:
+    """Return questions by name, and all that is wrong in their tables."""
     zoo, questions, problems = Zoo.load(), dict[str, Question](), list[str]()
     for name, table in tables.items():
         if not isinstance(table, dict):
@@ -128,11 +138,7 @@ def questions_of(path: Path) -> dict[str, Question]:
             problems.append(f"{clip(name)}: expected a name of at most 40 letters, digits, spaces, - and _")
         questions[name], wrong = structure(Question, table, name, zoo)
         problems += map(str, wrong)
-    if not tables:
-        problems.append("it asks nothing; write a table for each question, like [fluency] with text")
-    if problems:
-        raise UserError("\n".join(f"{clip(path)}: {problem}" for problem in problems))
-    return questions
+    return questions, problems
 
 
 def check_size(runs: Sequence[Path], prompts: Sequence[str], number: int) -> None:

@@ -2,9 +2,10 @@
 
 import json
 import math
+import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,11 +51,15 @@ class RunFolder:
         self.samples = path / "samples.txt"
         self.report = path / "report"
         self.logs = path / "logs"
+        self._lock, self._new, self._old = path / ".lock", path / ".new", path / ".old"
 
     @property
     def exists(self) -> bool:
         """Whether a run was begun here; a `UserError` when the path cannot be that of a folder."""
         try:
+            if self._new.is_dir() and not self.in_use:  # who put it in place was killed
+                with suppress(UserError), self.lock():
+                    pass
             return self.resolved.is_file()
         except OSError as error:  # too long a name, no permission
             problem = f"{clip(self.path)} cannot be read: {error.strerror}"
@@ -136,7 +141,7 @@ class RunFolder:
     @property
     def in_use(self) -> bool:
         """Whether a process has locked the folder, as a training does."""
-        return locks.held(self.path / ".lock")
+        return locks.held(self._lock)
 
     def began_with(self) -> dict[str, Any]:
         """Return the device, precision and ranks that the run began with; empty when they are not known."""
@@ -167,19 +172,25 @@ class RunFolder:
                 f"{self.path} is in use by another process ({owner}); wait for it, or choose another folder with --out"
             )
 
-        file = self.path / ".lock"
+        def begun() -> bool:
+            return any(path.exists() for path in (self.resolved, self._new, self._old, *self._records))
+
+        file, made = self._lock, list[Path]()
         with ExitStack() as stack:
             try:
+                made += [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
                 self.path.mkdir(parents=True, exist_ok=True)
+                stack.callback(self._remove_empty, made)
                 # A run is locked before its first file is written, and keeps the lock's file also where it was killed.
                 # That file is looked for last: another process may be beginning a run.
                 there = [path.name for path in self._records if path.exists()]
-                if there and not (self.exists or file.exists()):
+                if there and not (self.resolved.is_file() or file.exists()):
                     raise UserError(
                         f"{self.path} is no run, and has files that a run would replace ({', '.join(there)}); move "
                         "them away, or choose another folder with --out"
                     )
-                stack.enter_context(locks.locked(file, refuse))
+                stack.enter_context(locks.locked(file, refuse, keep=begun))
+                self._exchange()
             except OSError as error:
                 problem = f"{clip(self.path)} cannot be a run folder: {error.strerror}"
                 raise UserError(f"{problem}; choose another folder with --out") from error
@@ -187,22 +198,65 @@ class RunFolder:
                 atomic.clean(folder)
             yield
 
+    @staticmethod
+    def _remove_empty(made: Sequence[Path]) -> None:
+        """Remove the folders, the innermost first, that were made for a run and that no run has begun in."""
+        with suppress(OSError):
+            for folder in made:
+                folder.rmdir()
+
     @property
     def _records(self) -> tuple[Path, ...]:
-        """What a new run clears, besides `resolved.toml`."""
+        """What a new run takes the place of, besides `resolved.toml`."""
         files = (self.environment, self.metrics, self.damaged, self.samples)
         return (*files, self.checkpoints, self.model, self.evaluations, self.report, self.logs)
 
-    def clear(self) -> None:
-        """Remove the files of an earlier run, except the lock."""
-        # The run itself first, for good: what is left when we are killed is no run.
-        self.resolved.unlink(missing_ok=True)
-        atomic.sync_folder(self.path)
-        for path in self._records:
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+    def keeps(self, path: Path) -> bool:
+        """Whether a path is that of a file of this run, there or not, and not of what others have put beside them.
+
+        A folder in report/ may be the user's.
+        """
+        if not self.resolved.is_file():
+            return False
+        own, path = Path(os.path.realpath(self.path)), Path(os.path.realpath(path))
+        first = own / (path.relative_to(own).parts or ("",))[0] if path.is_relative_to(own) else path
+        names = {each.name for each in (self.resolved, self._lock, *self._records)}
+        return first.parent == own and first.name in names and (first.name != self.report.name or path.is_file())
+
+    @contextmanager
+    def replacement(self) -> Iterator["RunFolder"]:
+        """Yield an empty run folder; on success its run takes the place of the one here, which is deleted.
+
+        This folder is locked. What fails before leaves the run here as it was; the last step, once begun, is completed
+        also where the process is killed: by whoever locks the folder, or reads its run, next. What is no run's stays.
+        """
+        with atomic.making_folder(self._new, replace=True, shown=self.path) as beside:
+            yield RunFolder(beside)
+        try:
+            self._exchange()
+        except OSError as error:
+            raise UserError(
+                f"{self.path} has a new run, which cannot take the place of the old one: {error.strerror}; free some "
+                "space: the next command that reads it puts the new one in place"
+            ) from error
+
+    def _exchange(self) -> None:
+        """Put the run in `.new`, which is complete, in the place of the one here, from wherever this was begun."""
+        leaving = self.path / ".leaving"
+        if self._new.is_dir():
+            if not self._old.exists():
+                leaving.mkdir(exist_ok=True)
+                for path in (self.resolved, *self._records):
+                    if os.path.lexists(path):
+                        path.rename(leaving / path.name)
+                leaving.rename(self._old)  # all of the old run has left
+                atomic.sync_folder(self.path)
+            for path in sorted(self._new.iterdir(), key=lambda path: path.name == self.resolved.name):
+                path.rename(self.path / path.name)
+            self._new.rmdir()
+            atomic.sync_folder(self.path)
+        if self._old.exists():
+            atomic.discard(self._old.rename(self.path / f".old.{os.getpid()}.part"))
 
     def append_metrics(self, line: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""

@@ -23,13 +23,37 @@ os.register_at_fork(after_in_child=_let_go)
 
 
 @contextmanager
-def locked(path: Path, busy: Callable[[str], object]) -> Iterator[None]:
+def locked(path: Path, busy: Callable[[str], object], *, keep: Callable[[], bool] = lambda: True) -> Iterator[None]:
     """Lock a file, made when absent, for this process, and write into it which process this is.
 
-    Where another has the lock, `busy` is called with what is written in the file; unless it raises, we wait. The file
-    is never deleted: a lock on a deleted file would guard nothing. A folder is refused, and a link, by which another
-    file would be written.
+    Where another has the lock, `busy` is called with what is written in the file; unless it raises, we wait. At the end
+    the file is deleted unless `keep` returns true. A folder is refused, and a link, by which another file would be
+    written.
     """
+    descriptor = _opened(path)
+    try:
+        while True:
+            if not _taken(descriptor):
+                busy(os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "unknown")
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_at(path, descriptor):
+                break
+            # Who had the lock has deleted the file, and a lock on it guards nothing.
+            _close(descriptor)
+            descriptor = _opened(path)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+            yield
+        finally:
+            if descriptor in _held and not keep():
+                with suppress(OSError):
+                    path.unlink()
+    finally:
+        _close(descriptor)
+
+
+def _opened(path: Path) -> int:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     except OSError as error:
@@ -38,17 +62,19 @@ def locked(path: Path, busy: Callable[[str], object]) -> Iterator[None]:
         what = "symbolic link" if path.is_symlink() else "folder"
         raise UserError(f"{path} is a {what}, and has to be a file that can be locked; remove it") from error
     _held.add(descriptor)
-    try:
-        if not _taken(descriptor):
-            busy(os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "unknown")
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
-        yield
-    finally:
-        if descriptor in _held:  # not in a forked process, where the number may be another file's by now
-            _held.remove(descriptor)
-            os.close(descriptor)
+    return descriptor
+
+
+def _close(descriptor: int) -> None:
+    if descriptor in _held:  # not in a forked process, where the number may be another file's by now
+        _held.remove(descriptor)
+        os.close(descriptor)
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    with suppress(OSError):
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    return False
 
 
 def held(path: Path) -> bool:

@@ -20,6 +20,7 @@ from atat_zoo.model import Model
 from atat_zoo.registry import Context
 from atat_zoo.results.evaluation import BoundValue, Evaluation, MetricValue, method_of
 from atat_zoo.run import RunFolder
+from atat_zoo.run.atomic import making_folder
 from atat_zoo.training.lifecycle import MovingAverage
 from atat_zoo.training.sharding import WholeWeights
 
@@ -126,10 +127,13 @@ class Evaluator:
 
     def save(self, step: int) -> Model | None:
         """Write the final model and return it, on rank 0; all ranks must call it."""
-        first = dist.get_global_rank() == 0
-        self.write(step, self.folder.model if first else None)
+        if dist.get_global_rank() != 0:
+            self.write(step, None)
+            return None
+        with making_folder(self.folder.model, replace=True) as beside:
+            self.write(step, beside)
         # With a moving average the module has its training weights again, so load the saved ones.
-        return Model.load(self.folder.model, self.device) if first else None
+        return Model.load(self.folder.model, self.device)
 
     @contextmanager
     def _weights(self) -> Iterator[None]:

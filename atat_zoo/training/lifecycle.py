@@ -33,7 +33,7 @@ from atat_zoo.devices import reset_peak_memory
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import TrainSpec
 from atat_zoo.run import RunFolder
-from atat_zoo.run.atomic import replacing_folder
+from atat_zoo.run.atomic import making_folder
 from atat_zoo.run.interruption import Interruption
 from atat_zoo.training.composer_model import ZooModel, sum_over_ranks
 from atat_zoo.training.continuing import check_saved, without_generators
@@ -303,7 +303,7 @@ class Checkpoints(Callback):
             self.write_model(step, None)
             save_checkpoint(state, str(self.folder.checkpoints / "unused"))
             return
-        with replacing_folder(self.folder.checkpoint_model(step)) as beside:
+        with making_folder(self.folder.checkpoint_model(step), replace=True) as beside:
             self.write_model(step, beside)
         try:
             with self.folder.writing_checkpoint(step, self.spec.checkpoints_kept) as path:

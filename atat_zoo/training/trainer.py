@@ -31,6 +31,7 @@ from atat_zoo.results.evaluation import Evaluation
 from atat_zoo.results.store import finite
 from atat_zoo.results.tasks import TaskResult
 from atat_zoo.run import RunFolder, write_json, write_text
+from atat_zoo.run.atomic import check_name
 from atat_zoo.run.environment import describe
 from atat_zoo.run.folder import Checkpoint
 from atat_zoo.run.interruption import Interruption
@@ -138,10 +139,7 @@ def _folder(out: Path) -> RunFolder:
     if re.search(r"[{}#?\x00-\x1f\x7f-\x9f]|^( |//|[a-z][a-z0-9+.-]*:)", str(out), re.IGNORECASE):
         not_allowed = "braces, #, ?, control characters, nor the beginning of an address, which Composer would read"
         raise UserError(f"{clip(out)}: a run folder's name has no {not_allowed}; choose another one")
-    try:
-        str(out).encode()
-    except UnicodeEncodeError:  # safetensors could not write there
-        raise UserError(f"{str(out)!r}: a run folder's name is UTF-8; choose another one") from None
+    check_name(out)
     return RunFolder(out)
 
 
@@ -203,12 +201,12 @@ def _run(
             compile_objective(objective)
         bf16 = computes_in_bf16(spec.precision, device)
         computes = {"device": device_name(device), "precision": "bf16" if bf16 else "fp32", "ranks": ranks}
-        if fresh and rank == 0:
-            _begin(experiment, folder, computes, initial)
         checkpoint = None if fresh else _cut_back(folder, last, computes, reporter)
         if checkpoint is None and experiment.init_from is not None:
             initial = initial or _same_beginning(experiment, folder, reporter)
             reporter.message(initial.load_into(objective))
+        if fresh and rank == 0:
+            _begin(experiment, folder, computes, initial)
         model = ZooModel(objective, spec.steps, bf16=bf16, detailed=bool(spec.loggers))
         if whole:
             shard(model, device)
@@ -258,12 +256,12 @@ def compile_objective(objective: Any) -> None:
 
 
 def _begin(experiment: Experiment, folder: RunFolder, computes: dict[str, Any], initial: InitialWeights | None) -> None:
-    """Write the first files of a new run; the last one makes it a run."""
-    folder.clear()
+    """Write the first files of a new run, which takes the place of an earlier one only now."""
     source = {"init_from": initial.record()} if initial else {}
     environment = {"seed": experiment.seed, "computes": computes, **source, **describe(Zoo.load().plugins)}
-    write_json(folder.environment, environment)
-    write_text(folder.resolved, experiment.to_toml())
+    with folder.replacement() as new:
+        write_json(new.environment, environment)
+        write_text(new.resolved, experiment.to_toml())
 
 
 def _cut_back(folder: RunFolder, last: Checkpoint | None, computes: dict[str, Any], reporter: Reporter) -> Path | None:

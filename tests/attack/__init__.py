@@ -1,11 +1,13 @@
 """An attack on the command line: it is killed, misled and fed with damaged files, and must lose and trust nothing.
 
-`make attack` (or `python -m tests.attack`) runs six kinds of cases in processes that are forked from one that has
+`make attack` (or `python -m tests.attack`) runs seven kinds of cases in processes that are forked from one that has
 imported everything (`tests/forked.py`), prints a table, and then every failure with the words that repeat it:
 
     kills          a training is killed, stopped, or finds a full disk, at a moment that is counted beforehand: every
-                   fsync, rename and unlink; build, step, checkpoint, evaluation, save. It is continued until it ends,
-                   and must end in the same bytes as one that was left alone; with loader workers and two ranks too
+                   fsync, mkdir, rename and unlink; build, step, checkpoint, evaluation, save. It is continued until it
+                   ends, and must end in the same bytes as one left alone; with loader workers and two ranks too
+    replacements   `import`, `train --overwrite`, `export`, `paper`, `rate` and `sample --trace` are stopped so, and run
+                   again: what was there or what takes its place is there as a whole, and nothing else is touched
     endurance      one training is killed twenty times, at all stages, and must end in those bytes; on one and two ranks
     experiments    experiments mutated from those that ship and those of the tests: accepted, or refused in sentences
     command_lines  random words and values for every command
@@ -18,4 +20,4 @@ command promises, a message that is no sentence, more than 2 GB of memory, no en
 here with a `KIND`: how its cases are prepared and attacked. `driver.py` runs, judges and counts them.
 """
 
-KINDS = ("kills", "endurance", "experiments", "command_lines", "artefacts", "corpora")
+KINDS = ("kills", "replacements", "endurance", "experiments", "command_lines", "artefacts", "corpora")

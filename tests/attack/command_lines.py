@@ -1,4 +1,7 @@
-"""Random words for every command: good values, hostile ones, options that are not there."""
+"""Random words for every command: good values, hostile ones, options that are not there, outputs that are inputs.
+
+Whatever the words, the files that were there are as they were, but those that a command was told to replace.
+"""
 
 import functools
 import shutil
@@ -6,9 +9,11 @@ import shutil
 import click
 
 from atat_zoo.cli import atat as group
+from atat_zoo.results.rating_form import QUESTIONS, RatedText, RatingForm
+from atat_zoo.run import write_json
 from tests import forked
 from tests.attack import hostile
-from tests.attack.driver import atat, judge, one_by_one
+from tests.attack.driver import FAILED, Verdict, atat, judge, one_by_one
 from tests.tiny import Tiny
 
 CODES = (0, 2, 130)
@@ -32,9 +37,15 @@ GOOD = {
     "by": ("run", "again", "hf:nothing", "{use = 'run', path = 'run'}"),
     "text": ("validation.txt", "*.txt", "files", "{use = 'files', train = ['train.txt']}"),
     "path": ("validation.txt", "-"),
-    "out": ("new", "run", "again/x"),
+    "out": ("new", "run", "again/x", "new.html", "form.key.json", "run/resolved.toml", "run/model"),
     "resume": ("run", "new"),
-    "trace": ("steps.jsonl",),
+    "trace": ("steps.jsonl", "steps.jsonl", "run/resolved.toml", "again/model/model.json", "tiny.toml"),
+    "figures": ("drawn", "run/model", "again"),
+    "page": ("study.md", "run/model/model.md", "run.md"),
+    "key": ("form.key.json",),
+    "ratings": ("ann.json",),
+    "asked": ("asked.toml",),
+    "model": ("run", "run/model", "again"),
     "prompt": ("the", "the people of"),
     "suffix": ("states", "."),
     "baseline": ("run", "again"),
@@ -60,7 +71,9 @@ rows = [{ experiment = "tiny.toml", run = "run", overrides = ["train.steps=3", "
 """
 # What runs the longest is limited, and what writes outside of the folder is left out.
 NUMBERS = ("1", "2", "3", "5")
-LEFT_OUT = frozenset({"write", "page", "where"})
+LEFT_OUT = frozenset({"write", "where"})
+# With these a command is told to replace a run, or to go on with it, or adds to what it has measured.
+REPLACES, GROWS = frozenset({"--overwrite", "--resume"}), frozenset({"evaluations", "report", "study"})
 
 
 # A command's words and its parameters.
@@ -76,6 +89,11 @@ def prepare(base):
     for name in ("run", "again"):
         done = forked.run([*words, name], base)
         assert done.returncode == 0, done.stderr
+    form = RatingForm.shuffled(QUESTIONS, [RatedText(run=0, text="a text")], [{"run": "run"}], 0)
+    rows = [{"text": 1, "question": name, "rating": 3} for name in QUESTIONS]
+    write_json(base / "form.key.json", form.key())
+    write_json(base / "ann.json", {"form": form.digest, "rater": "Ann", "ratings": rows})
+    (base / "asked.toml").write_text('[wit]\ntext = "Is it funny?"\n')
     (base / "untrained").mkdir()
     shutil.copy(base / "run" / "resolved.toml", base / "untrained")
 
@@ -102,8 +120,21 @@ def attack(draw, number, seed, base, work):
     shutil.copytree(base, work, dirs_exist_ok=True)
     words = command_line(draw)
     verdict = judge(atat(words, work, seconds=SECONDS), CODES)
+    if not verdict.why and not REPLACES & {word.partition("=")[0] for word in words} and (lost := changed(base, work)):
+        verdict = Verdict(FAILED, f"{lost} is another file", verdict.memory)
     shown = " ".join(word if len(word) < 60 else f"{word[:60]}…" for word in map(repr, words))
     return verdict._replace(why=f"{verdict.why}\n  atat {shown}" if verdict.why else "")
+
+
+def changed(base, work):
+    """Return the first file that was there and is not what it was, or an empty text."""
+    for path in sorted(base.rglob("*")):
+        inside = path.relative_to(base)
+        if path.is_file() and not GROWS & {*inside.parts} and path.suffix != ".lock" and path.name != ".lock":
+            now = work / inside
+            if not now.is_file() or now.stat().st_size != path.stat().st_size or now.read_bytes() != path.read_bytes():
+                return str(inside)
+    return ""
 
 
 def command_line(draw):

@@ -1,6 +1,7 @@
 """The moments of a run: counted when it is left alone, and reached to stop it there. Runs in place of `atat`.
 
-A moment is a call that makes something durable (fsync, rename, unlink), or the beginning of a stage of the training.
+A moment is a call that makes something durable, or a place for it (fsync, mkdir, rename, replace, rmdir, unlink), or
+the beginning of a stage of the training.
 What happens at the chosen one:
 
     kill         SIGKILL to the process and all that it has started
@@ -31,7 +32,7 @@ STAGES = {
     "evaluation": ("atat_zoo.training.evaluator", "Evaluator.__call__"),
     "save": ("atat_zoo.training.evaluator", "Evaluator.save"),
 }
-DURABLE = ("fsync", "replace", "rename", "unlink")
+DURABLE = ("fsync", "mkdir", "rename", "replace", "rmdir", "unlink")
 
 
 def plan(act="", at=-1, log=None, rank=0, stage=""):
@@ -74,7 +75,7 @@ class Moments:
         if len(self.seen) == self.at and self.act == "tear" and call == "fsync" and os.path.isfile(path):
             os.truncate(path, os.path.getsize(path) // 2)
         self.moment(f"{call} {named}")
-        if self.act == "full" and -1 < self.at < len(self.seen) and call != "unlink":
+        if self.act == "full" and -1 < self.at < len(self.seen) and call not in ("rmdir", "unlink"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
     def moment(self, name):

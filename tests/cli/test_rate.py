@@ -7,6 +7,7 @@ import pytest
 from atat_zoo.results import ratings
 from atat_zoo.results.rating_form import QUESTIONS, RatingForm
 from tests.cli.terminal import printed, refused, spawned
+from tests.limited import full_disk
 from tests.measure.making import make_run
 from tests.report.test_report_page import given
 from tests.results.test_ratings import answers_of, save
@@ -52,6 +53,14 @@ def test_a_form_has_as_many_texts_of_each_run_and_prompt(form, root):
     assert {run["sampler"]["steps"] for run in form.runs} == {4}
     assert max(len(text.text) for text in form.texts) <= 12  # bytes at most, as many as the shorter run has
     assert list(form.questions) == list(QUESTIONS)
+
+
+def test_a_form_that_finds_no_room_leaves_no_key_either(atat, root):
+    with full_disk(20_000):
+        code, _, err = atat("export", "first-run", "--out", "full.html", "--number", "1")
+    assert code == 2
+    assert "full.html cannot be written: File too large; free some space" in err
+    assert not list(root.glob("*full*"))
 
 
 def test_what_a_run_writes_is_what_atat_sample_writes(form, atat, root, capsys):

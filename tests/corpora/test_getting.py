@@ -549,6 +549,15 @@ def test_the_list_says_size_licence_and_citation(atat):
         ),
         ("files = [{url = 'x', to = '../x'}]", "mine.toml: source: '../x' is not in the working directory"),
         ("files = [{url = 'x', to = '/x'}]", "mine.toml: source: '/x' is not in the working directory"),
+        (
+            "files = [{url = 'x', to = ''}]",
+            "source.files[0]: `to` and the files of `members` are paths, and one is empty",
+        ),
+        (
+            "files = [{url = 'x', members = {a = ''}}]",
+            "mine.toml: source.files[0]: `to` and the files of `members` are",
+        ),
+        ("hub = 'a/b'\nsplits = {train = ''}", "mine.toml: source: splits: one of them is for no file; name one"),
         ("hub = 'a/b'\nsplits = {train = '~/x'}", "mine.toml: source: '~/x' is not in the working directory"),
         ("files = [{url = '{a,b}', to = 'x'}]", "mine: source.files: {a,b} is 2 addresses, and x 1"),
         (

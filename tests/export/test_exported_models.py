@@ -13,6 +13,7 @@ from atat_zoo.backbones.hub.modeling_atat_zoo import AtatZooForMaskedLM
 from atat_zoo.export.pushing import push
 from atat_zoo.export.writing import export_run
 from tests.export.making import model_of, run_of
+from tests.limited import full_disk
 
 
 @pytest.fixture
@@ -59,11 +60,63 @@ def test_nothing_is_left_of_an_export_that_fails(run, tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == {"runs"}
 
 
+def test_the_files_have_the_mode_of_any_other(run, tmp_path):
+    (tmp_path / "plain").touch()
+    export_run(run.path, tmp_path / "out")
+    modes = {path.stat().st_mode for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert modes == {(tmp_path / "plain").stat().st_mode}
+
+
+def test_files_that_are_put_there_meanwhile_stay(run, tmp_path, monkeypatch):
+    export = DiTBackbone.export
+
+    def meanwhile(*of, **how):
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "thesis.tex").write_text("work")
+        export(*of, **how)
+
+    monkeypatch.setattr(DiTBackbone, "export", meanwhile)
+    with pytest.raises(UserError, match="out is not empty any more, and is left as it is; name a new folder"):
+        export_run(run.path, tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
+    assert {path.name for path in tmp_path.iterdir()} == {"runs", "out"}
+
+
+def test_one_export_into_a_folder_at_a_time(run, tmp_path, monkeypatch):
+    export, refused = DiTBackbone.export, []
+
+    def twice(*of, **how):
+        monkeypatch.undo()
+        with pytest.raises(
+            UserError, match=r"out is being written by another process \(process \d+ on .*\); wait for it"
+        ) as caught:
+            export_run(run.path, tmp_path / "out")
+        refused.append(caught)
+        export(*of, **how)
+
+    monkeypatch.setattr(DiTBackbone, "export", twice)
+    export_run(run.path, tmp_path / "out")
+    assert refused
+    assert (tmp_path / "out" / "README.md").is_file()
+
+
+@pytest.mark.parametrize("room", [0, 200, 3_000, 30_000])
+def test_an_export_that_finds_no_room_is_a_sentence_and_nothing_is_left(run, tmp_path, atat, room):
+    with full_disk(room):
+        code, out, err = atat("export", str(run.path), str(tmp_path / "out"))
+    assert (code, out) == (2, "")
+    assert "cannot be written: File too large; free some space" in err
+    assert {path.name for path in tmp_path.iterdir()} == {"runs"}
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (["--max-shard-size", "big"], "--max-shard-size big: is no size; write one like 5GB or 200MB"),
         (["--public"], "--public: belongs to --push; add that, or leave it out"),
+        (["--max-shard-size", "00MB"], "--max-shard-size 00MB: is no size; write one like 5GB or 200MB"),
+        (["--push", ""], "--push '': is no name on the hub; write OWNER/NAME"),
+        (["--push", "", "--public"], "--push '': is no name on the hub; write OWNER/NAME"),
         (["--push", "mine"], "--push mine: is no name on the hub; write OWNER/NAME"),
         (["--push", "me/mine"], "--push: there is no token for the hub; log in with `hf auth login`, or set HF_TOKEN"),
     ],
@@ -84,7 +137,9 @@ def test_a_run_that_is_no_such_model_is_refused_before_it_is_loaded(run, tmp_pat
     other.model.joinpath("model.safetensors").write_bytes(b"")
     refused = [
         ((str(other.path), "out"), "objective 'block' predicts the first block that has masks alone"),
-        ((str(run.path), str(run.path)), "is not empty; name a new folder"),
+        ((str(run.path), str(run.path)), "the command reads"),
+        ((str(run.path), str(run.path.parent)), "is not empty; name a new folder"),
+        ((str(run.path), "\udcff"), r"'\udcff': the name of a folder is UTF-8; choose another one"),
         ((str(tmp_path / "none"), "out"), "is no run folder"),
     ]
     for words, said in refused:

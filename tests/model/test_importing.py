@@ -16,6 +16,7 @@ from atat_zoo.model.lightning import read_checkpoint
 from atat_zoo.model.published import Published, fetched
 from atat_zoo.registry import Context
 from tests.installing import alone, install
+from tests.limited import full_disk
 
 __all__ = ["alone", "install"]
 
@@ -112,6 +113,40 @@ def test_a_run_is_as_it_was_when_weights_do_not_fit(model, tmp_path):
     with pytest.raises(UserError, match=r"blocks\.1\.scale is missing; .* and \d more; get the model again"):
         import_model(str(model), tmp_path / "run", overwrite=True)
     assert Model.from_run(tmp_path / "run").module.backbone.blocks[0].heads == 2
+
+
+def files_of(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_is_as_it_was_when_the_new_one_cannot_be_written(model, tmp_path):
+    run = tmp_path / "run"
+    import_model(str(model), run, ["data.length=8"])
+    before = files_of(run)
+    for room in (100, 5_000, 20_000):
+        with full_disk(room), pytest.raises(UserError, match=r"run.* cannot be written: File too large; free some"):
+            import_model(str(model), run, overwrite=True)
+        assert files_of(run) == before
+    weights = Published(str(model)).weights
+    name = next(iter(weights))
+    save_file({**weights, name: torch.full_like(weights[name], torch.nan)}, model / "model.safetensors")
+    with pytest.raises(UserError, match="finite"):
+        import_model(str(model), run, overwrite=True)
+    assert files_of(run) == before
+    assert {path.name for path in run.iterdir()} == {".lock", "environment.json", "model", "resolved.toml"}
+    with pytest.raises(UserError, match="finite"):
+        import_model(str(model), tmp_path / "runs" / "new")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_model_is_imported_into_a_folder_that_has_a_name(model, tmp_path):
+    with pytest.raises(UserError, match="the name of a folder is UTF-8; choose another one"):
+        import_model(str(model), tmp_path / "\udcff")
+    assert not [path for path in tmp_path.iterdir() if path.name not in ("model", "made_up_reader", info(tmp_path))]
+
+
+def info(folder):
+    return next(folder.glob("*.dist-info")).name
 
 
 class Given:

@@ -2,7 +2,10 @@
 
 import hashlib
 import json
+import os
 import pickle
+from contextlib import suppress
+from functools import partial
 
 import attrs
 import numpy as np
@@ -21,6 +24,7 @@ from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context
 from tests.drawn import drawn_batch
 from tests.model.making import SMALL
+from tests.run.dying import dies
 
 L = SMALL["data"]["length"]
 
@@ -209,13 +213,25 @@ def test_weights_of_another_model_are_said(saved):
         assert f"model.safetensors is of another model than model.json: {problem}" in said_of(folder)
 
 
-def test_half_a_save_is_no_model(saved, monkeypatch):
-    """Saved over an earlier model and killed halfway: the old description must not stand beside new weights."""
+def test_a_kill_leaves_the_earlier_model_or_none_that_is_taken_for_one(saved, monkeypatch):
+    """The old description must not stand beside new weights, nor the new one beside old weights."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
     model, folder = saved
-    monkeypatch.setattr("atat_zoo.model.model.write_json", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    with pytest.raises(KeyboardInterrupt):
-        model.save(folder)
-    assert not (folder / "model.json").exists()
+    (folder / "notes.md").write_text("kept")
+    new, moment, ends = attrs.evolve(small(), step=9), 0, []
+    for parameter in new.module.parameters():
+        parameter.data += 1
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    while dies(partial(new.save, folder), moment):
+        with suppress(UserError):
+            ends.append(Model.load(folder).step)
+        for name, content in before.items():
+            (folder / name).write_bytes(content)
+        moment += 1
+    assert ends == sorted(ends)
+    assert {*ends} == {model.step, 9}
+    assert len(ends) >= moment - 3, "between three renames there is none"
+    assert {path.name for path in folder.iterdir()} == {*before}
 
 
 def test_a_full_disk_is_said(saved, monkeypatch):
@@ -223,13 +239,13 @@ def test_a_full_disk_is_said(saved, monkeypatch):
 
     def full(weights, path):
         path.write_bytes(b"half")
-        raise SafetensorError("No space left on device")
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr("atat_zoo.model.model.save_file", full)
-    with pytest.raises(UserError, match=r"model\.safetensors cannot be written: .*free some space"):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(UserError, match=f"{folder} cannot be written: No space left on device; free some space"):
         model.save(folder)
-    assert sorted(path.name for path in folder.iterdir()) == ["model.safetensors", "tokenizer.json"]
-    assert (folder / "model.safetensors").read_bytes() != b"half"
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
 def test_words_of_an_estimator_are_looked_up_again_when_a_model_is_loaded(tmp_path):

@@ -29,6 +29,7 @@ from atat_zoo.paper.samplers import axis_of
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.study import study_file
 from atat_zoo.study.sensitivity import sensitivity
+from tests.limited import full_disk
 from tests.paper.making import ARMS, Place, evaluation, scored
 
 CITED = {"table": "main", "name": "Other_one", "source": "arXiv:2406.07524", "differs": "50 % of the data"}
@@ -521,6 +522,25 @@ def test_a_figure_is_drawn_from_the_results_and_alike_each_time(place):
     place.study("sets_budgets", change)
     again = drawn()
     assert [a != b for a, b in zip(once, again, strict=True)] == [False, False, False, True, True, False]
+
+
+def test_a_paper_that_finds_no_room_is_as_it_was(place):
+    def files():
+        return {path: path.read_bytes() for path in place.out.rglob("*") if path.is_file()}
+
+    place.study("sets_budgets")
+    filled = place.made(figures=[FIGURE])
+    before = files()
+    changed = place.manifest(figures=[FIGURE | {"names": {"mdlm": "another"}}])
+    for room in (0, 1_000, 8_000):
+        with full_disk(room), pytest.raises(UserError, match=r"cannot be written: File too large; free some space"):
+            write(fill(load(changed)), place.out)
+        assert files() == before
+    with full_disk(8_000), pytest.raises(UserError, match=rf"{place.out}/figures/steps\.(pdf|svg) cannot be written"):
+        write(filled, place.out)
+    write(fill(load(changed)), place.out)
+    assert files() != before
+    assert not list(place.out.rglob("*.part"))
 
 
 def test_a_figure_without_results_says_how_to_measure_them(place):

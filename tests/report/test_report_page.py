@@ -153,10 +153,15 @@ def test_the_figures_are_files_and_their_rows_are_those_of_the_page(atat, runs, 
         (["{one}", "--out", "page.pdf"], "name an HTML file"),
         (["{one}", "--frontier"], "add that, or leave it out"),
         (["{one}", "--out", "{one}.html"], "name an HTML file, which ends in .html and is no folder"),
-        (["{one}", "--out", "{one}/resolved.toml/page.html"], "page.html cannot be written: "),
+        (["{one}", "--out", "{one}/resolved.toml/page.html"], "resolved.toml/page.html: belongs to the run "),
+        (["{one}", "--out", "{one}.toml/page.html"], "page.html cannot be written: "),
         (["{one}", "--out", "/proc/nowhere/page.html"], "/proc/nowhere/page.html cannot be written: "),
         (["{one}", "--out", "{one}/pipe.html"], "pipe.html is a device or a pipe, which cannot be replaced"),
-        (["{one}", "--out", "{one}/page.html", "--figures", "{one}/resolved.toml"], "resolved.toml: File exists"),
+        (
+            ["{one}", "--out", "{one}/page.html", "--figures", "{one}/resolved.toml"],
+            "--figures {one}/resolved.toml: belongs to the run",
+        ),
+        (["{one}", "--out", "{one}/page.html", "--figures", "{one}.toml"], ".toml: File exists"),
         ([str(CONFIRM), "--compute"], "is a study"),
         (["nowhere.json"], "cannot be read"),
         (["{one}/report/text.json"], "is no study's results"),
@@ -164,9 +169,24 @@ def test_the_figures_are_files_and_their_rows_are_those_of_the_page(atat, runs, 
 )
 def test_mistakes_are_sentences(atat, runs, words, sentence):
     runs[0].with_suffix(".html").mkdir(exist_ok=True)
+    runs[0].with_suffix(".toml").touch()
     if not (runs[0] / "pipe.html").exists():
         os.mkfifo(runs[0] / "pipe.html")
-    assert sentence in refused(atat, "report", *(word.format(one=runs[0]) for word in words))
+    said = refused(atat, "report", *(word.format(one=runs[0]) for word in words))
+    assert sentence.format(one=runs[0]) in said
+
+
+@pytest.mark.parametrize("value", [10**400, "1" * 5000, [], "\ud800", float("inf")])
+@pytest.mark.parametrize("key", ["comparisons", "percent", "study", "seeds"])
+def test_a_damaged_study_is_a_page_or_a_sentence(atat, tmp_path, value, key):
+    report = json.loads(CONFIRM.read_text())
+    for table in (report, report["comparisons"][0], report["comparisons"][0]["over_seeds"]):
+        if key in table:
+            table[key] = value
+    path = tmp_path / "study.json"
+    path.write_text(json.dumps(report))
+    code, _, err = atat("report", str(path))
+    assert (code, "study.json" in err) in ((0, False), (2, True))
 
 
 def test_a_full_disk_is_found_before_the_work_and_leaves_the_page_before(atat, runs, tmp_path, monkeypatch):

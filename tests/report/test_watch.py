@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -92,7 +93,8 @@ def test_a_run_may_vanish_and_come_again(tmp_path):
     run = write_run(tmp_path / "run")
     with serving(run.path) as server:
         first = get(server, "/data")[0].headers["ETag"]
-        run.clear()
+        shutil.rmtree(run.path)
+        run.path.mkdir()
         assert get(server, "/data", If_None_Match=first)[0].status == 204
         answer, text = get(server, "/")
         assert (answer.status, text.decode()) == (503, f"{run.path} is not there now; reload this page when it is.\n")

@@ -1,6 +1,7 @@
 """Forms, their keys, and ratings: nothing of a run is in a form, and what is rated comes back to its run."""
 
 import csv
+import hashlib
 import json
 import random
 
@@ -20,6 +21,7 @@ from atat_zoo.results.rating_form import (
     questions_of,
 )
 from atat_zoo.results.ratings import COLUMNS, alpha, ratings_of, unblinded
+from atat_zoo.run import write_json
 
 # K. Krippendorff, Computing Krippendorff's Alpha-Reliability (2011), the example of four observers and twelve units.
 NONE = np.nan
@@ -103,7 +105,7 @@ def test_seeds_draw_other_orders():
 def test_what_is_rated_comes_back_to_its_run(tmp_path_factory, sizes, seed, ending):
     """The files hold their rows in any order, and the key is read from its file."""
     folder, form = tmp_path_factory.mktemp("rated"), make_form(sizes, seed)
-    form.write_key(folder / "form.key.json")
+    write_json(folder / "form.key.json", form.key())
     form = RatingForm.from_key(folder / "form.key.json")
     assert form == make_form(sizes, seed)
     raters = ("ann", "bo, the 2nd", "Ζωή")
@@ -232,6 +234,21 @@ def test_mistakes_of_several_files_are_said_together(tmp_path):
     assert len(str(refused.value).splitlines()) == 2
 
 
+def forged(table, _):
+    """Give a changed key the digest that it would have."""
+    questions = [{"name": name, **each} for name, each in table["questions"].items()]
+    texts = [{"text": each["text"], "prompt": each["prompt"]} for each in table["texts"]]
+    written = json.dumps({"questions": questions, "texts": texts}, sort_keys=True).encode()
+    table["form"] = hashlib.sha256(written).hexdigest()[:16]
+
+
+def test_the_digest_of_a_forged_key_is_right():
+    table = make_form().key()
+    digest = table["form"]
+    forged(table, None)
+    assert table["form"] == digest
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -243,12 +260,17 @@ def test_mistakes_of_several_files_are_said_together(tmp_path):
         lambda table: table.update(runs=[{}, {}]),
         lambda table: table["questions"]["overall"].update(points=7),
         lambda table: table["questions"]["overall"].update(points=99),
+        lambda table: forged(table, table["questions"]["overall"].update(points="5")),
+        lambda table: forged(table, table["questions"].update({"a\nb": {"text": "a name of two lines"}})),
+        lambda table: forged(table, table["runs"][1].update(run=table["runs"][0]["run"])),
+        lambda table: forged(table, table["runs"].append({"run": "which wrote nothing"})),
+        lambda table: forged(table, table["runs"][0].update(run="\ud800")),
         lambda table: table.update(format=2),
     ],
 )
 def test_a_key_that_was_changed_is_none(tmp_path, damage):
     path = tmp_path / "form.key.json"
-    make_form().write_key(path)
+    write_json(path, make_form().key())
     table = json.loads(path.read_text())
     damage(table)
     path.write_text(json.dumps(table))

@@ -4,13 +4,19 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from atat_zoo import UserError
 from atat_zoo.run import RunFolder, write_bytes, write_json, write_text
-from atat_zoo.run.atomic import clean, replacing, replacing_folder, sync_folder
+from atat_zoo.run.atomic import clean, making_folder, replacing, sync_folder, write_all
 from tests.limited import full_disk
+from tests.run.dying import dies
 
 
 def listing(folder):
@@ -153,7 +159,7 @@ def test_a_folder_is_synced(tmp_path, monkeypatch):
 
 def test_a_folder_is_replaced_as_a_whole(tmp_path):
     for content in ("old", "new"):
-        with replacing_folder(tmp_path / "folder") as beside:
+        with making_folder(tmp_path / "folder", replace=True) as beside:
             (beside / content).write_text(content)
             assert not (tmp_path / "folder" / content).exists()
         assert [p.name for p in (tmp_path / "folder").iterdir()] == [content]
@@ -164,19 +170,129 @@ def test_a_folder_that_cannot_be_filled_leaves_the_old_one(tmp_path):
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "old").touch()
-    for error, words in ((OSError(28, "No space left on device"), "No space left"), (KeyError("x"), "x")):
-        with pytest.raises((UserError, KeyError), match=words):
-            broken_off(replacing_folder, folder, error)
+    full = "No space left on device"
+    errors = (OSError(28, full), RuntimeError("I/O error: broken (os error 28)"), KeyError("x"), KeyboardInterrupt("x"))
+    for error, words in zip(errors, (f"folder cannot be written: {full}; free some", full, "x", "x"), strict=True):
+        with pytest.raises((UserError, KeyError, KeyboardInterrupt), match=words):
+            broken_off(partial(making_folder, replace=True), folder, error)
         assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")] == ["folder", "folder/old"]
 
 
 def test_the_sentence_about_a_file_in_it_names_the_place_that_is_meant(tmp_path):
-    def put():
-        with replacing_folder(tmp_path / "folder") as beside:
+    def put(**how):
+        with making_folder(tmp_path / "folder", **how) as beside:
             (beside / "file").mkdir()
             write_text(beside / "file", "x")
 
-    with pytest.raises(UserError) as caught:
-        put()
-    assert str(caught.value).startswith(f"{tmp_path / 'folder' / 'file'} cannot be written")
-    assert ".part" not in str(caught.value)
+    for how, place in (({}, "folder"), ({"shown": tmp_path / "run"}, "run")):
+        with pytest.raises(UserError) as caught:
+            put(**how)
+        assert str(caught.value).startswith(f"{tmp_path / place / 'file'} cannot be written")
+        assert ".part" not in str(caught.value)
+
+
+def test_what_others_put_into_a_new_folder_meanwhile_stays(tmp_path):
+    folder = tmp_path / "folder"
+
+    def make():
+        with making_folder(folder) as beside:
+            (beside / "ours").touch()
+            folder.mkdir()
+            (folder / "theirs").write_text("work")
+
+    with pytest.raises(UserError, match="folder is not empty any more, and is left as it is; name a new folder"):
+        make()
+    assert (folder / "theirs").read_text() == "work"
+    assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")] == ["folder", "folder/theirs"]
+
+
+def test_one_process_makes_a_folder(tmp_path):
+    with making_folder(tmp_path / "folder") as beside:
+        (beside / "first").touch()
+        words = rf"folder is being written by another process \(process {os.getpid()} on .*\); wait for it"
+        with pytest.raises(UserError, match=words), making_folder(tmp_path / "folder"):
+            pass
+        with making_folder(tmp_path / "other"):
+            pass
+    assert listing(tmp_path) == ["folder", "other"]
+    assert listing(tmp_path / "folder") == ["first"]
+
+
+@pytest.mark.parametrize("name", ["link", "empty/."])
+def test_an_empty_folder_is_filled_by_whatever_name(tmp_path, name):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    with making_folder(tmp_path / name) as beside:
+        (beside / "file").touch()
+    assert listing(tmp_path / "empty") == ["file"]
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_the_files_of_a_folder_have_the_mode_of_any_other_and_are_durable(tmp_path, monkeypatch):
+    (tmp_path / "plain").touch()
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    with making_folder(tmp_path / "folder") as beside:
+        (beside / "inner").mkdir()
+        os.close(os.open(beside / "inner" / "file", os.O_CREAT, 0o600))  # as safetensors does
+        places = {str(beside / "inner" / "file"), str(beside / "inner"), str(beside)}
+    assert (tmp_path / "folder" / "inner" / "file").stat().st_mode == (tmp_path / "plain").stat().st_mode
+    assert {*synced[:-1]} == places
+    assert synced[-1] == str(tmp_path)
+
+
+def test_a_kill_at_any_moment_leaves_the_old_folder_or_the_new_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # which takes long, and is a moment all the same
+
+    def put(text):
+        with making_folder(tmp_path / "folder", replace=True) as beside:
+            (beside / "file").write_text(text)
+
+    seen, at, died = set(), 0, True
+    while died:
+        put("old")
+        died, at = dies(partial(put, "new"), at), at + 1
+        clean(tmp_path)
+        assert listing(tmp_path) == ["folder"]
+        assert listing(tmp_path / "folder") == ["file"]
+        seen.add((tmp_path / "folder" / "file").read_text())
+    assert at > 5
+    assert seen == {"old", "new"}
+
+
+def test_the_next_that_writes_it_removes_what_a_killed_process_has_left(tmp_path):
+    def fill():
+        with making_folder(tmp_path / "folder") as beside:
+            (beside / "file").touch()
+
+    assert dies(fill, 9)
+    for name in ("file", "file.x"):
+        assert dies(partial(write_text, tmp_path / name, "x"), 3)
+    kinds = [path.name.split(".")[1] for path in tmp_path.iterdir()]
+    assert sorted(kinds) == ["file", "file", "folder", "folder"], "the folder's with its lock, and one of each file"
+    fill()
+    write_text(tmp_path / "file", "x")
+    left, *made = listing(tmp_path)
+    assert left.startswith(".file.x.")
+    assert made == ["file", "folder"]
+
+
+@settings(max_examples=20)
+@given(st.dictionaries(st.sampled_from("abcd"), st.binary(max_size=200), min_size=1), st.integers(0, 250))
+def test_files_are_written_together_or_not_at_all(tmp_path_factory, contents, room):
+    folder = tmp_path_factory.mktemp("files")
+    for name in contents:
+        (folder / name).write_bytes(b"old")
+    files = {folder / name: content for name, content in contents.items()}
+    with full_disk(room), suppress(UserError):
+        write_all(files)
+    fits = all(len(content) <= room for content in contents.values())
+    assert {path: path.read_bytes() for path in files} == (files if fits else dict.fromkeys(files, b"old"))
+    assert listing(folder) == sorted(contents)
+
+
+def test_files_take_their_places_in_the_order_in_which_they_are_given(tmp_path, monkeypatch):
+    order, rename = [], os.replace
+    monkeypatch.setattr(os, "replace", lambda old, new: (order.append(Path(new).name), rename(old, new)))
+    write_all({tmp_path / name: b"" for name in ("key", "form", "a")})
+    assert order == ["key", "form", "a"]

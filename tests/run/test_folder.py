@@ -11,14 +11,17 @@ import textwrap
 import threading
 import time
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo import UserError, Zoo
-from atat_zoo.run import RunFolder
+from atat_zoo.run import RunFolder, locks
 from atat_zoo.run.environment import describe
+from tests.run.dying import dies
 
 
 @pytest.fixture
@@ -186,19 +189,160 @@ def test_a_folder_where_the_lock_should_be_is_said(tmp_path):
         pass
 
 
-def test_clear_leaves_the_lock_and_what_is_not_a_runs(folder):
+@pytest.mark.parametrize("made", [(), ("runs",), ("runs", "run")])
+def test_what_is_refused_before_a_run_begins_leaves_nothing(tmp_path, made):
+    path = tmp_path / "runs" / "run"
+    tmp_path.joinpath(*made).mkdir(parents=True, exist_ok=True)
+    with RunFolder(path).lock():
+        assert (path / ".lock").is_file()
+    left = [str(each.relative_to(tmp_path)) for each in tmp_path.rglob("*")]
+    assert left == ["/".join(made[:number]) for number in range(1, len(made) + 1)]
+
+
+def test_a_run_keeps_its_lock_and_so_do_files_of_others(folder):
     (folder.path / "notes.md").write_text("kept")
-    for begun in (True, False):  # or killed before it began
-        with folder.lock():
-            for path in [folder.environment, folder.metrics, folder.samples, *[folder.resolved] * begun]:
-                path.write_text("x")
-            save(folder, 1)
-            for path in (folder.model, folder.evaluations, folder.report):
-                path.mkdir()
-        assert folder.exists == begun
-        with folder.lock():
-            folder.clear()
-        assert {path.name for path in folder.path.iterdir()} == {".lock", "notes.md"}
+    with folder.lock():
+        pass
+    assert [path.name for path in folder.path.iterdir()] == ["notes.md"]
+    with folder.lock():
+        folder.metrics.touch()
+    assert (folder.path / ".lock").is_file()
+
+
+def test_a_lock_on_a_file_that_was_deleted_is_none(folder):
+    """Who waited for one that is deleted at its end locks the next file, as everybody else does."""
+    path, order = folder.path / "lock", []
+    began = threading.Event()
+
+    def second():
+        with locks.locked(path, lambda _: began.set()):
+            order.append("second")
+            with pytest.raises(UserError), locks.locked(path, refuse):
+                pass
+
+    def refuse(owner):
+        raise UserError(owner)
+
+    waiting = threading.Thread(target=second)
+    with locks.locked(path, refuse, keep=lambda: False):
+        waiting.start()
+        assert began.wait(20)
+        order.append("first")
+    waiting.join(20)
+    assert order == ["first", "second"]
+    assert path.is_file()
+
+
+RUN = {"resolved.toml": "a", "environment.json": "a", "samples.txt": "a", "model/model.json": "a", "logs/x/y": "a"}
+RUN |= {"evaluations/a.json": "a", "metrics.jsonl": "", "metrics.damaged": "", "report/spread.json": "a"}
+NEXT = {"environment.json": "b", "model/model.json": "b", "model/b": "b", "checkpoints/b": "b", "resolved.toml": "b"}
+BEGUN = {"environment.json": "b", "resolved.toml": "b"}
+THEIRS = {"notes.md": "kept", "report.html": "kept", "figures/loss.svg": "kept"}
+
+
+def fill(folder, files):
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def files_of(folder):
+    found = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {name: path.read_text() for name, path in found.items() if name != ".lock"}
+
+
+def put(path, files):
+    folder = RunFolder(path)
+    with folder.lock(), folder.replacement() as new:
+        fill(new.path, files)
+
+
+def locked(folder):
+    with folder.lock():
+        pass
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_new_run_takes_the_place_of_the_old_one_and_leaves_what_is_no_runs(folder, begun):
+    old = RUN if begun else {name: text for name, text in RUN.items() if name != "resolved.toml"}
+    fill(folder.path, {".lock": "", **old, **THEIRS})
+    with folder.lock():
+        with folder.replacement() as new:
+            fill(new.path, NEXT)
+            assert files_of(folder.path).items() >= {**old, **THEIRS}.items()
+        assert files_of(folder.path) == {**NEXT, **THEIRS}
+    assert {path.name for path in folder.path.iterdir() if path.name.startswith(".")} == {".lock"}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, UserError, OSError])
+def test_a_new_run_that_is_not_complete_leaves_the_old_one(folder, error):
+    fill(folder.path, {".lock": "", **RUN, **THEIRS})
+
+    def fail():
+        with folder.lock(), folder.replacement() as new:
+            fill(new.path, NEXT)
+            raise error(f"{new.path} is bad")
+
+    with pytest.raises(UserError if error is OSError else error) as caught:
+        fail()
+    assert files_of(folder.path) == {**RUN, **THEIRS}
+    assert ".new" not in str(caught.value) or error is KeyboardInterrupt
+    assert sorted(path.name for path in folder.path.iterdir() if path.name.startswith(".")) == [".lock"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "then"),
+    [(RUN, NEXT, "read"), (RUN, NEXT, "killed again"), (NEXT, BEGUN, "locked"), ({}, NEXT, "locked")],
+)
+def test_a_kill_at_any_moment_leaves_the_old_run_or_the_new_one(tmp_path, old, new, then, monkeypatch):
+    """And all of it, for whoever reads the folder or locks it next, also if that process is killed at its first."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # which takes long, and is a moment all the same
+    whole = [{**old, **THEIRS}, {**new, **THEIRS}]
+    seen, moment, died = [], 0, True
+    while died:
+        folder = RunFolder(tmp_path / str(moment))
+        fill(folder.path, {".lock": "", **old, **THEIRS})
+        died = dies(partial(put, folder.path, new), moment)
+        if then == "killed again":
+            dies(partial(locked, folder), moment % 9)
+        if then == "read":
+            assert folder.exists or not old
+            left = {name: text for name, text in files_of(folder.path).items() if not name.startswith(".new.")}
+            left = {name: text for name, text in left.items() if not name.startswith((".", "..new"))}
+        else:
+            with folder.lock():
+                left = files_of(folder.path)
+                hidden = {path.name for path in folder.path.iterdir() if path.name.startswith(".")}
+                assert hidden == {".lock"}
+        assert left in whole
+        seen.append(whole.index(left))
+        moment += 1
+    assert moment > 15
+    assert seen == sorted(seen), "once the new run is there it stays"
+    assert {*seen} == {0, 1}
+
+
+def test_a_run_that_another_process_puts_in_place_is_left_to_it(folder):
+    fill(folder.path, {".lock": "", **RUN, ".new/resolved.toml": "b"})
+    with folder.lock():  # which completes it
+        fill(folder.path, {".new/resolved.toml": "c"})
+        assert folder.exists
+        assert (folder.path / ".new").is_dir()
+
+
+OWN = ["resolved.toml", ".lock", "model/model.json", "model/more/x", "evaluations/new.json", "checkpoints", "logs/a"]
+OTHERS = ["", "report.html", "notes.md", "report/figures", "report/figures/a.svg", "modelled", "a/model/x", "../model"]
+
+
+def test_what_a_run_keeps_is_told_from_what_others_put_beside_it(folder, monkeypatch):
+    own = [*OWN, "report/spread.json"]
+    assert not any(folder.keeps(folder.path / name) for name in (*own, *OTHERS)), "there is no run"
+    fill(folder.path, RUN)
+    (folder.path.parent / "link").symlink_to(folder.path / "model")
+    monkeypatch.chdir(folder.path)
+    for place in (folder.path, Path(), Path("..", "run"), Path("..", "link", "..")):
+        assert [name for name in (*own, *OTHERS) if folder.keeps(place / name)] == own
+    assert folder.keeps(Path("..", "link", "model.json"))
 
 
 @pytest.mark.parametrize("name", ["logs/slurm.out", "samples.txt"])

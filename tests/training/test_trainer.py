@@ -2,6 +2,8 @@
 
 import json
 import math
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +25,7 @@ from atat_zoo.training import resume, train
 from atat_zoo.training.composer_model import ZooModel
 from atat_zoo.training.evaluator import Evaluator
 from atat_zoo.training.trainer import Silent
+from tests.limited import full_disk
 
 pytestmark = pytest.mark.slow
 
@@ -57,6 +60,51 @@ def test_a_name_in_which_nothing_could_be_saved_is_refused_before_anything(tiny,
             begin()
         assert not folder.exists()
         str(caught.value).encode()
+
+
+def test_a_run_stays_until_the_new_one_begins(tiny, uninterrupted, tmp_path, monkeypatch):
+    """What is refused or fails before the first step leaves the old run; the new one has nothing of it."""
+
+    def files():
+        paths = {path.relative_to(copy): path for path in copy.rglob("*") if path.is_file() and path.name != ".lock"}
+        return {name: path.read_bytes() for name, path in paths.items()}
+
+    copy = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
+    (copy / "notes.md").write_text("kept")
+    before = files()
+    other = load(str(tiny.path), ["train.steps=2", "seed=6", "evaluation.samples=0"])
+    refusals = [
+        lambda: load(str(tiny.path), [f"init_from={tmp_path / 'nothing'}"]),
+        lambda: load(str(tiny.path), [f"corpus.train=['{tmp_path}/nothing.txt']"]),
+        lambda: load(str(tiny.path), [f"init_from={uninterrupted}", "backbone.width=64"]),
+    ]
+    for refused in refusals:
+        with pytest.raises(UserError):
+            train(refused(), copy, overwrite=True)
+        assert files() == before
+    with full_disk(100), pytest.raises(UserError, match=r"run/environment\.json cannot be written: File"):
+        train(other, copy, overwrite=True)
+    assert files() == before
+    assert train(other, copy, overwrite=True).finished
+    assert (copy / "notes.md").read_text() == "kept"
+    assert RunFolder(copy).steps() == [2]
+    assert [line["step"] for line in RunFolder(copy).read_metrics()] == [1, 2]
+    assert not (copy / "samples.txt").exists()
+    assert len(list((copy / "evaluations").iterdir())) == 1
+
+
+def test_a_training_that_is_refused_leaves_no_folder(tiny, tmp_path):
+    with pytest.raises(UserError):
+        train(load(str(tiny.path), [f"corpus.train=['{tmp_path}/nothing.txt']"]), tmp_path / "runs" / "new")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_final_model_stays_until_it_is_written_again(tiny, trained):
+    """As `--resume` of a finished run does."""
+    before = {path.name: path.read_bytes() for path in (trained / "model").iterdir()}
+    with full_disk(20_000), pytest.raises(UserError, match="cannot be written"):
+        resume(trained)
+    assert {path.name: path.read_bytes() for path in (trained / "model").iterdir()} == before
 
 
 def test_every_trainable_parameter_has_changed_and_the_parts_with_a_memory_have_learned(uninterrupted):

@@ -1,0 +1,117 @@
+"""No command writes what it reads, or over a file of a run."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import click
+import pytest
+
+from atat_zoo import UserError
+from atat_zoo.cli import atat as group
+from atat_zoo.cli.arguments import Output, check_output
+from atat_zoo.model.importing import import_model
+from tests.cli.terminal import refused
+
+# The paths that are read, or name a folder whose files are not replaced.
+READ = {"run", "runs", "more", "others", "asked", "key", "ratings", "manifest", "file", "folder", "baseline", "resume"}
+READ |= {"where"}
+
+
+def commands(command=group, words=()):
+    """Yield every command with the words that name it."""
+    if not isinstance(command, click.Group):
+        yield words, command
+        return
+    for name in command.list_commands(click.Context(command)):
+        yield from commands(command.get_command(click.Context(command), name), (*words, name))
+
+
+def test_every_path_that_is_written_is_guarded():
+    paths = {(words, p.name): p.type for words, each in commands() for p in each.params if type(p.type) is click.Path}
+    assert {name for _, name in paths} == READ
+    outputs = {(*words, p.name) for words, each in commands() for p in each.params if isinstance(p.type, Output)}
+    expected = {
+        ("train", "out"),
+        ("study", "page"),
+        ("import", "run"),
+        ("importance", "out"),
+        ("rate", "export", "out"),
+    }
+    expected |= {("rate", "import", "out"), ("sample", "trace"), ("export", "folder"), ("report", "out")}
+    assert outputs == {*expected, ("report", "figures"), ("paper", "out")}
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with a run, a study, a paper and ratings, none of which has to be in order."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    (tmp_path / "run" / "report").mkdir()
+    for name in ("run/resolved.toml", "run/model/model.json", "run/report/spread.html", "f.key.json", "a.json"):
+        (tmp_path / name).write_text("{}")
+    for name in ("study.md", "paper.toml", "page.html"):
+        (tmp_path / name).write_text("")
+    (tmp_path / "link.jsonl").symlink_to("run/resolved.toml")
+    os.link(tmp_path / "a.json", tmp_path / "same.json")
+    return tmp_path
+
+
+READS = [
+    ("rate import f.key.json a.json --out f.key.json", "--out f.key.json: the command reads f.key.json; name another"),
+    ("rate import f.key.json a.json --out ./a.json", "--out a.json: the command reads a.json"),
+    ("rate import f.key.json a.json --out same.json", "--out same.json: the command reads a.json"),
+    ("rate import a.json f.results.json a.results.json", "--out a.results.json: the command reads a.results.json"),
+    ("rate export run --questions page.html --out page.html", "--out page.html: the command reads page.html"),
+    ("study study.md --write study.md", "--write study.md: the command reads study.md"),
+    ("paper paper.toml --out paper.toml", "--out paper.toml: the command reads paper.toml"),
+    ("report run --out run", "--out run: the command reads run"),
+    ("import run/model run/model", "RUN run/model: the command reads run/model"),
+    ("export run run", "FOLDER run: the command reads run"),
+]
+OF_A_RUN = [
+    "sample run --trace run/resolved.toml",
+    "sample other --trace run/resolved.toml",
+    "sample run --trace run/./model/model.json",
+    "sample run --trace link.jsonl",
+    "study study.md --write run/model/model.md",
+    "export run run/checkpoints/hub",
+    "import elsewhere run/model/x",
+    "train quickstart --out run/logs/x",
+    "report run --figures run/model",
+    "importance run --figures --out run/evaluations",
+    "report run --out run/report/spread.html",
+    "rate export run --out run/model/form.html",
+    "paper paper.toml --out run/logs",
+]
+
+
+@pytest.mark.parametrize(("line", "said"), READS)
+def test_what_is_read_is_not_written(place, atat, line, said):
+    (place / "a.results.json").write_text("{}")
+    before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    assert refused(atat, *line.split()).startswith(f"error: {said}")
+    assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("line", OF_A_RUN)
+def test_no_file_of_a_run_is_written(place, atat, line):
+    before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+    said = refused(atat, *line.split())
+    assert said.endswith(f": belongs to the run {place / 'run'}; name another one to write")
+    assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before
+
+
+def test_what_others_put_into_a_run_folder_may_be_written(place):
+    reads = ["run", ("run/resolved.toml", "", "\0", "x" * 5000), 3, None]
+    for name in ("run/report.html", "run/report/figures", "run/mine/steps.jsonl", ".", "new"):
+        check_output(Path(name), "--out", reads)
+    check_output(None, "--out", ["run"])
+
+
+def test_a_run_is_not_replaced_by_a_model_of_its_own(place):
+    with pytest.raises(UserError, match="run/model belongs to the run that it would replace; choose another folder"):
+        import_model("run/model", Path("run"), overwrite=True)
+    assert json.loads((place / "run" / "model" / "model.json").read_text()) == {}
+    shutil.rmtree(place / "run" / "model")
