@@ -8,7 +8,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -191,7 +191,7 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_all(files: Mapping[Path, bytes]) -> None:
+def write_all(files: dict[Path, bytes]) -> None:
     """Write files, each atomically, and none before there is room for all; they take their places in this order."""
     with ExitStack() as stack:
         for path, data in reversed(files.items()):

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.slow
 # kind -> cases in the suite: in all at most two minutes on one core; a case of `endurance` alone takes that
 CASES = {
     "kills": (0, 1, 4, 5, 9, 43),  # 5 over HTTP, 9 on two ranks, 43 with loader workers that outlive their process
+    "replacements": (0, 2, 7, 10),  # two of import, one of export and paper
     "experiments": range(250),
     "command_lines": range(15),
     "artefacts": range(15),

@@ -56,7 +56,7 @@ def test_a_form_has_as_many_texts_of_each_run_and_prompt(form, root):
 
 
 def test_a_form_that_finds_no_room_leaves_no_key_either(atat, root):
-    with full_disk(20_000):
+    with full_disk(3_000):
         code, _, err = atat("export", "first-run", "--out", "full.html", "--number", "1")
     assert code == 2
     assert "full.html cannot be written: File too large; free some space" in err
