@@ -1,5 +1,6 @@
 """A study's results to the data of a page: the numbers of study.json, as `atat study` wrote them. Imports no torch."""
 
+import itertools
 import json
 import shlex
 import statistics
@@ -36,9 +37,18 @@ def of_study(path: Path) -> Table:
     try:
         data = _page(report, path)
         json.dumps(data, allow_nan=False)
+        if not all(isinstance(text, str) for text in _texts(data)):
+            raise TypeError
         return data
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
         raise UserError(f"{clip(path)} is no study's results; name the JSON that `atat study` wrote") from None
+
+
+def _texts(data: Table) -> Iterator[Any]:
+    """Yield what the page says, which is text where the results are a study's."""
+    yield from (data["title"], *data["verdict"])
+    for block in data["blocks"]:
+        yield from itertools.chain(block["columns"], *block["rows"])
 
 
 def _page(report: Table, path: Path) -> Table:

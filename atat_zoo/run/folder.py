@@ -57,8 +57,8 @@ class RunFolder:
     def exists(self) -> bool:
         """Whether a run was begun here; a `UserError` when the path cannot be that of a folder."""
         try:
-            if self._new.is_dir() and not self.in_use:  # who put it in place was killed
-                with suppress(UserError), self.lock():
+            if self._new.is_dir():
+                with suppress(UserError), self.lock():  # unless it is locked, who began to put it in place was killed
                     pass
             return self.resolved.is_file()
         except OSError as error:  # too long a name, no permission

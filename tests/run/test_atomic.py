@@ -260,6 +260,27 @@ def test_a_kill_at_any_moment_leaves_the_old_folder_or_the_new_one(tmp_path, mon
     assert seen == {"old", "new"}
 
 
+def test_an_exchange_that_is_refused_leaves_the_old_folder(tmp_path, monkeypatch):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "old").touch()
+    rename = os.rename
+
+    def refused(source, target):
+        if Path(target).name == "folder" and ".before." not in Path(source).name:
+            raise OSError(28, "No space left on device")
+        rename(source, target)
+
+    def put():
+        with making_folder(tmp_path / "folder", replace=True):
+            pass
+
+    monkeypatch.setattr(os, "rename", refused)
+    with pytest.raises(UserError, match="No space left"):
+        put()
+    assert listing(tmp_path) == ["folder"]
+    assert listing(tmp_path / "folder") == ["old"]
+
+
 def test_the_next_that_writes_it_removes_what_a_killed_process_has_left(tmp_path):
     def fill():
         with making_folder(tmp_path / "folder") as beside:
