@@ -105,9 +105,9 @@ def output(*names: str, **how: Any) -> Callable[[_Command], _Command]:
 
 
 def check_output(path: Path | None, named: str, reads: Iterable[Any]) -> None:
-    """Raise a `UserError` when a path that will be written is one of those that are read, or a file of a run.
+    """Raise a `UserError` when a path that will be written is a file that is read, or belongs to a run.
 
-    Of what is read, everything that is no path that exists is left out.
+    Of what is read, everything that is no path of a file is left out.
     """
     if path is None:
         return
@@ -125,7 +125,7 @@ def check_output(path: Path | None, named: str, reads: Iterable[Any]) -> None:
 
 def _is_same(one: Path, other: Path) -> bool:
     try:
-        return one.samefile(other)
+        return one.is_file() and one.samefile(other)
     except (OSError, ValueError):  # one of them is not there, or has a name that none can have
         return False
 

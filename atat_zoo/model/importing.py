@@ -48,8 +48,8 @@ def import_model(
     # A part's name is short for a table that only has `use`.
     short = overrides_as_table(overrides)
     said = {kind: {"use": value} if isinstance(value, str) else value for kind, value in short.items()}
-    if RunFolder(out).keeps(Path(model)):
-        raise UserError(f"{clip(model)} belongs to the run that it would replace; choose another folder")
+    if RunFolder(out).keeps(source := Path(model)) or (source.is_dir() and source.resolve() == out.resolve()):
+        raise UserError(f"{clip(out)} would be written over the model that it reads; choose another folder")
     published = Published(model, revision)
     table = {"name": out.resolve().name, **_reader(published, said).import_table(published, said)}
     experiment = from_overrides(table, overrides, "import", drop_unused=True)

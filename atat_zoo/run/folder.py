@@ -173,7 +173,7 @@ class RunFolder:
             )
 
         def begun() -> bool:
-            return any(path.exists() for path in (self.resolved, self._new, self._old, *self._records))
+            return any(path.exists() for path in (self.resolved, *self._records))
 
         file, made = self._lock, list[Path]()
         with ExitStack() as stack:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import click
@@ -51,7 +50,7 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "run" / "report").mkdir()
     for name in ("run/resolved.toml", "run/model/model.json", "run/report/spread.html", "f.key.json", "a.json"):
         (tmp_path / name).write_text("{}")
-    for name in ("study.md", "paper.toml", "page.html"):
+    for name in ("study.md", "paper.toml", "page.html", "model.ckpt"):
         (tmp_path / name).write_text("")
     (tmp_path / "link.jsonl").symlink_to("run/resolved.toml")
     os.link(tmp_path / "a.json", tmp_path / "same.json")
@@ -66,9 +65,8 @@ READS = [
     ("rate export run --questions page.html --out page.html", "--out page.html: the command reads page.html"),
     ("study study.md --write study.md", "--write study.md: the command reads study.md"),
     ("paper paper.toml --out paper.toml", "--out paper.toml: the command reads paper.toml"),
-    ("report run --out run", "--out run: the command reads run"),
-    ("import run/model run/model", "RUN run/model: the command reads run/model"),
-    ("export run run", "FOLDER run: the command reads run"),
+    ("report page.html --out page.html", "--out page.html: the command reads page.html"),
+    ("import model.ckpt model.ckpt", "RUN model.ckpt: the command reads model.ckpt"),
 ]
 OF_A_RUN = [
     "sample run --trace run/resolved.toml",
@@ -110,8 +108,8 @@ def test_what_others_put_into_a_run_folder_may_be_written(place):
     check_output(None, "--out", ["run"])
 
 
-def test_a_run_is_not_replaced_by_a_model_of_its_own(place):
-    with pytest.raises(UserError, match="run/model belongs to the run that it would replace; choose another folder"):
-        import_model("run/model", Path("run"), overwrite=True)
+@pytest.mark.parametrize("model", ["run/model", "run", "./run/model/model.json"])
+def test_a_run_is_not_replaced_by_a_model_of_its_own(place, model):
+    with pytest.raises(UserError, match="run would be written over the model that it reads; choose another folder"):
+        import_model(model, Path("run"), overwrite=True)
     assert json.loads((place / "run" / "model" / "model.json").read_text()) == {}
-    shutil.rmtree(place / "run" / "model")

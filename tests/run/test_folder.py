@@ -336,6 +336,27 @@ def test_a_kill_at_any_moment_leaves_the_old_run_or_the_new_one(tmp_path, old, n
     assert {*seen} == {0, 1}
 
 
+@pytest.mark.parametrize("at", range(5))
+@pytest.mark.parametrize("old", [RUN, {"environment.json": "a"}])
+def test_an_exchange_that_is_refused_is_completed_by_the_next_command(folder, monkeypatch, old, at):
+    fill(folder.path, {".lock": "", **old, **THEIRS})
+    rename, calls = os.rename, []
+
+    def refused(source, target):
+        if {Path(source).parent.name, Path(target).parent.name} & {".leaving", ".new"}:
+            calls.append(source)
+            if len(calls) > at:
+                raise OSError(28, "No space left on device")
+        rename(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", refused)
+        with pytest.raises(UserError, match="run has a new run, which cannot take the place of the old one: No space"):
+            put(folder.path, NEXT)
+    assert folder.exists
+    assert files_of(folder.path) == {**NEXT, **THEIRS}
+
+
 def test_a_run_that_another_process_puts_in_place_is_left_to_it(folder):
     fill(folder.path, {".lock": "", **RUN, ".new/resolved.toml": "b"})
     with folder.lock():  # which completes it
