@@ -1,6 +1,6 @@
 """Files and folders that are complete or absent: built under a temporary name, synced, renamed.
 
-A process that is killed leaves `.NAME.PROCESS.part`, which the next one that writes NAME deletes.
+A process that is killed leaves `.NAME.PROCESS@HOST.part`, which the next one of that host that writes NAME deletes.
 """
 
 import errno
@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -16,6 +17,8 @@ from typing import Any
 from atat_zoo.errors import UserError, clip
 from atat_zoo.run import locks
 
+# Whether a process of another host still runs is not known.
+HOST = f"{zlib.crc32(os.uname().nodename.encode()):08x}"
 # How Rust names an error of the system: as safetensors and tokenizers raise it, without its number.
 _OF_RUST = re.compile(r"\(os error (\d+)\)")
 
@@ -116,7 +119,7 @@ def _said(path: Path, remedy: str) -> Iterator[None]:
 
 
 def _part(target: Path, infix: str = "") -> Path:
-    return target.with_name(f".{target.name}.{infix}{os.getpid()}.part")
+    return target.with_name(f".{target.name}.{infix}{os.getpid()}@{HOST}.part")
 
 
 def _mode(beside: Path) -> int:
@@ -150,7 +153,7 @@ def discard(path: Path) -> None:
     if path.is_symlink() or not path.is_dir():
         path.unlink(missing_ok=True)
         return
-    if not path.name.startswith("."):
+    if not path.name.endswith(".part"):
         path = path.rename(_part(path, "old."))
     shutil.rmtree(path, ignore_errors=True)
 
@@ -161,7 +164,7 @@ def clean(folder: Path, name: str | None = None) -> None:
     What one has taken out of its place, and put nothing there, is put back.
     """
     named = r".+?" if name is None else re.escape(name)
-    part_of = re.compile(rf"\.({named})(\.old|\.before)?\.(\d+)\.part", re.DOTALL)
+    part_of = re.compile(rf"\.({named})(\.old|\.before)?\.(\d+)@{HOST}\.part", re.DOTALL)
     for part in folder.glob(".*.part"):
         if (found := part_of.fullmatch(part.name)) and not _running(int(found[3])):
             with suppress(OSError):

@@ -256,7 +256,7 @@ class RunFolder:
             self._new.rmdir()
             atomic.sync_folder(self.path)
         if self._old.exists():
-            atomic.discard(self._old.rename(self.path / f".old.{os.getpid()}.part"))
+            atomic.discard(self._old)
 
     def append_metrics(self, line: dict[str, Any]) -> None:
         """Append one line to metrics.jsonl."""

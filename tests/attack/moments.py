@@ -71,7 +71,7 @@ class Moments:
 
     def durable(self, call, what, *args, **kwargs):
         path = os.readlink(f"/proc/self/fd/{what}") if isinstance(what, int) else os.fspath(what)
-        named = re.sub(r"\.\d+\.part$", ".part", os.path.basename(path))
+        named = re.sub(r"\.\d+@\w+\.part$", ".part", os.path.basename(path))
         if len(self.seen) == self.at and self.act == "tear" and call == "fsync" and os.path.isfile(path):
             os.truncate(path, os.path.getsize(path) // 2)
         self.moment(f"{call} {named}")

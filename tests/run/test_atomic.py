@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from atat_zoo import UserError
 from atat_zoo.run import RunFolder, write_bytes, write_json, write_text
-from atat_zoo.run.atomic import clean, making_folder, replacing, sync_folder, write_all
+from atat_zoo.run.atomic import HOST, clean, making_folder, replacing, sync_folder, write_all
 from tests.limited import full_disk
 from tests.run.dying import dies
 
@@ -89,10 +89,12 @@ def test_unfinished_files_of_dead_processes_are_removed(tmp_path):
     running = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    kept = [f".model.safetensors.{running.pid}.part", ".notes.part", "model.safetensors", "a.1.part"]
-    for name in (*kept, f".model.safetensors.{ended.pid}.part", f".x.{os.getpid()}.part", f".x.{'9' * 30}.part"):
+    kept = [f".model.safetensors.{running.pid}@{HOST}.part", ".notes.part", "model.safetensors", f"a.1@{HOST}.part"]
+    kept += [f".x.{ended.pid}@another.part", f".x.{ended.pid}.part"]  # of another host, and of who knows where
+    gone = [f".model.safetensors.{ended.pid}", f".x.{os.getpid()}", f".x.{'9' * 30}", f".a\nb.{ended.pid}"]
+    for name in (*kept, *(f"{name}@{HOST}.part" for name in gone)):
         (tmp_path / name).touch()
-    (tmp_path / f".model.old.{ended.pid}.part" / "inside").mkdir(parents=True)
+    (tmp_path / f".model.old.{ended.pid}@{HOST}.part" / "inside").mkdir(parents=True)
     clean(tmp_path)
     clean(tmp_path / "nowhere")
     assert listing(tmp_path) == sorted(kept)

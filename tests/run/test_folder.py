@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from atat_zoo import UserError, Zoo
 from atat_zoo.run import RunFolder, locks
+from atat_zoo.run.atomic import HOST
 from atat_zoo.run.environment import describe
 from tests.run.dying import dies
 
@@ -173,7 +174,9 @@ def test_a_forked_process_may_leave_the_block_too(tmp_path):
 
 def test_the_next_start_cleans_up(folder):
     gone = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
-    left = [place / f".x.{gone.stdout.strip()}.part" for place in (folder.path, folder.model, folder.evaluations)]
+    left = [
+        place / f".x.{gone.stdout.strip()}@{HOST}.part" for place in (folder.path, folder.model, folder.evaluations)
+    ]
     for path in left:
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"half")
