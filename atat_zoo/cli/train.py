@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 @options("overrides")
 @output("--out", help="The run folder; runs/NAME when absent.")
 @click.option("--resume", type=click.Path(path_type=Path), help="Continue this run with exactly the next sample.")
-@click.option("--overwrite", is_flag=True, help="Replace an existing run, when the new one begins its first step.")
+@click.option(
+    "--overwrite", is_flag=True, help="Replace an existing run, once the new one is validated and its shards are built."
+)
 @count("--profile", 1, "Measure so many steps, and say where their time went.")
 @click.option(
     "--dry-run", is_flag=True, help="Say what the training would take on GPUs, by formula, and train nothing."
