@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+import secrets
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from typing_extensions import override
@@ -104,6 +107,8 @@ class LibraryModel(TableModel):
     Attributes:
         byte_level: whether each token is a fixed sequence of bytes. Then decoding and `byte_counts` are exact for every
             id; else the library decodes, and the counts are those of the tokens' own text.
+        control: the ids that no text is encoded to: BOS, EOS and every added token, but for white space and for
+            symbols of the model's own, which are text.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, bos: str | None, eos: str | None) -> None:
@@ -111,12 +116,16 @@ class LibraryModel(TableModel):
         tokenizer.encode_special_tokens = True
         self._library = tokenizer
         vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
+        own: dict[str, int] = tokenizer.get_vocab(with_added_tokens=False)
+        self.byte_level = "ByteLevel" in str(tokenizer.pre_tokenizer) or "ByteLevel" in str(tokenizer.decoder)
+        unknown = None if self.byte_level else _unknown(tokenizer)
         for key, name in (("bos", bos), ("eos", eos)):
             if name is not None and name not in vocabulary:
                 hint = nearest(name, list(vocabulary))
                 raise UserError(f"tokenizer.{key}: the vocabulary has no token {name!r}{hint}")
+            if name is not None and (name == unknown or (len(name) == 1 and name in own)):
+                raise UserError(f"tokenizer.{key}: text is encoded to {name!r}, too; name a token that no text has")
         ids = [None if name is None else vocabulary[name] for name in (bos, eos)]
-        self.byte_level = "ByteLevel" in str(tokenizer.pre_tokenizer) or "ByteLevel" in str(tokenizer.decoder)
         added = tokenizer.get_added_tokens_decoder()
         silent = {i for i, token in added.items() if token.special} | {i for i in ids if i is not None}
         table = [b""] * (max(vocabulary.values()) + 1)
@@ -124,6 +133,15 @@ class LibraryModel(TableModel):
             if i not in silent:
                 table[i] = token.encode() if i in added else _bytes_of(token, self.byte_level)
         super().__init__(table, bos=ids[0], eos=ids[1])
+        control = {name for name in (bos, eos) if name is not None}
+        for token in added.values():
+            symbol = len(token.content) == 1 and token.content in own
+            space = not token.special and not token.content.strip(" ▁\t\r\n")
+            if not (symbol or space or token.content == unknown):
+                control.add(token.content)
+        self.control = frozenset(vocabulary[name] for name in control)
+        unread = {token.content for token in added.values() if token.special} - own.keys()
+        self._text = adapted(tokenizer, control) if control - unread else tokenizer
 
     @property
     @override
@@ -143,7 +161,7 @@ class LibraryModel(TableModel):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         try:
             # The fast one: it keeps no offsets, which nothing here reads.
-            encoded = self.library.encode_batch_fast(list(texts), add_special_tokens=False)
+            encoded = self._text.encode_batch_fast(list(texts), add_special_tokens=False)
         except Exception as error:  # the library raises bare Exception, for text that a vocabulary does not cover
             raise UserError(
                 f"tokenizer: the text cannot be encoded: {error}; "
@@ -167,6 +185,56 @@ class LibraryModel(TableModel):
     def save(self, folder: Path) -> None:
         # Not with the library's own `save`: its errors do not report a full disk.
         (folder / FILE).write_text(self.library.to_str(), encoding="utf-8")
+
+
+def adapted(tokenizer: Tokenizer, hidden: Collection[str] = (), *, prefix: bool = True) -> Tokenizer:
+    """Return a copy that encodes no text to the `hidden` tokens and, without `prefix`, adds no space before a text.
+
+    Their ids stay, but the copy knows them by names that nobody can guess, and no merge makes them.
+    """
+    content = json.loads(tokenizer.to_str())
+    names = {name: f"\0{secrets.token_hex(16)}{i}" for i, name in enumerate(sorted(hidden))}
+    for token in content["added_tokens"]:
+        token["content"] = names.get(token["content"], token["content"])
+    model = content["model"]
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {names.get(token, token): i for token, i in model["vocab"].items()}
+    else:  # Unigram's, with scores
+        model["vocab"] = [[names.get(token, token), score] for token, score in model["vocab"]]
+    if names and "merges" in model:
+        inner = len(model.get("continuing_subword_prefix") or "")
+        pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
+        model["merges"] = [[a, b] for a, b in pairs if not names.keys() & {a, b, a + b[inner:]}]
+    if model.get("unk_token") in names:
+        model["unk_token"] = None
+    if names:
+        content["post_processor"] = None
+    if not prefix:
+        content |= {key: _unprefixed(content[key]) for key in ("normalizer", "pre_tokenizer")}
+    made = Tokenizer.from_str(json.dumps(content))
+    made.encode_special_tokens = tokenizer.encode_special_tokens
+    return made
+
+
+def _unknown(tokenizer: Tokenizer) -> str | None:
+    """Return the token that text becomes which the vocabulary has not."""
+    if isinstance(tokenizer.model, models.Unigram):
+        number = json.loads(tokenizer.to_str())["model"]["unk_id"]
+        return None if number is None else tokenizer.id_to_token(number)
+    name: str | None = tokenizer.model.unk_token
+    return name
+
+
+def _unprefixed(value: Any) -> Any:
+    """Return the settings of a tokenizer without the space that some put before a text."""
+    if isinstance(value, list):
+        return [_unprefixed(each) for each in value if not (isinstance(each, dict) and each.get("type") == "Prepend")]
+    if not isinstance(value, dict):
+        return value
+    if value.get("type") == "Prepend":
+        return None
+    never = {"add_prefix_space": False, "prepend_scheme": "never"}
+    return {key: never[key] if key in never else _unprefixed(each) for key, each in value.items()}
 
 
 def _bytes_of(token: str, byte_level: bool) -> bytes:
