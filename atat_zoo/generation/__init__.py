@@ -20,6 +20,7 @@ from atat_zoo.generation.layout import (
     answer_in,
     asked,
     ends,
+    framing,
     prompted,
     refuse_length,
     require_leading_space,
@@ -104,7 +105,8 @@ class Writer:
         started = time.perf_counter()
         writer = require_leading_space(self, opening, words)
         sample = writer.fill(sampler, tokens, rows=rows, seed=seed, batch_size=batch_size, observe=observe)
-        written = (ids[len(before) :] for ids in sample.tokens.tolist())
+        begins = len(framing(self.tokenizer, self.special, length, seen=self.length, before=before)[0]) if chat else 0
+        written = (ids[begins:] for ids in sample.tokens.tolist())
         texts = [answer_in(self.tokenizer, ids) if chat else self.tokenizer.decode(ids) for ids in written]
         return Generation(texts=texts, sample=sample, seconds=time.perf_counter() - started)
 

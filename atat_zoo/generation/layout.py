@@ -137,6 +137,17 @@ def refuse_length(sampler: Sampler, number: int, length: int, seen: int) -> None
     require(32 * number * length, f"writing {number} texts of {length} tokens", "those tokens", "ask for less")
 
 
+def framing(
+    tokenizer: TokenizerModel, special: str, length: int, *, seen: int, before: Sequence[int] = ()
+) -> tuple[list[int], list[int]]:
+    """Return the tokens that begin and end a row: those `before` a prompt, between BOS and EOS if the rows have these.
+
+    A row of more tokens than are `seen` at once has none, and one that begins with BOS by itself gets no second.
+    """
+    first, last = ends(tokenizer, special) if length <= seen else ([], [])
+    return [*(() if list(before[:1]) == first else first), *before], last
+
+
 def asked(tokenizer: TokenizerModel, chat: str | Sequence[Mapping[str, str]]) -> list[int]:
     """Return a question, or the messages of a dialogue so far, in tokens, up to where the answer begins."""
     try:
@@ -171,9 +182,9 @@ def prompted(
     its prompt stays there. If prompt and suffix do not fit, it raises `UserError`.
     """
     tokenizer = words.tokenizer
-    first, last = ends(tokenizer, special) if length <= seen else ([], [])
+    first, last = framing(tokenizer, special, length, seen=seen, before=before)
     ids, opens = words.before_gap(prompt) if length <= seen else (tokenizer.encode(prompt), False)
-    before, after = [*first, *before, *ids], [*tokenizer.encode(suffix), *last]
+    before, after = [*first, *ids], [*tokenizer.encode(suffix), *last]
     given = len(before) + len(after) + opens
     if given > length:
         raise UserError(

@@ -1,5 +1,6 @@
 """Prompts, seeds and decoding around a sampler."""
 
+import attrs
 import pytest
 import torch
 
@@ -8,6 +9,7 @@ from atat_zoo.generation import Writer
 from atat_zoo.samplers.published import AncestralSampler, UncertaintyGuidedSampler
 from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed, hashed_importance
+from atat_zoo.tokenizers.dialogues import Part
 from tests.generation.alphabet import Alphabet
 
 LETTERS = Alphabet("abcdefgh", bos=8, eos=9)
@@ -38,6 +40,37 @@ def test_sequences_with_special_tokens_are_given_both_ends():
     # As with a tokenizer without special tokens.
     bare = writer(special="sequence", tokenizer=Alphabet("abcdefghij"))
     assert (texts(prompt="a", writer=bare).sample.tokens[:, 0] == 0).all()
+
+
+@attrs.frozen
+class Talking(Alphabet):
+    """Letters, with a template that writes `opening` before each message."""
+
+    opening: tuple[int, ...] = attrs.field(default=(), kw_only=True)
+
+    def chat(self, messages, *, answering=False):
+        return [Part([*self.opening, *self.encode(message.content)], False) for message in messages]
+
+
+@pytest.mark.parametrize("special", ["none", "sequence"])
+@pytest.mark.parametrize("opening", [(), (8,)])
+def test_an_answer_begins_behind_the_question(special, opening):
+    tokenizer = Talking("abcdefgh", bos=8, eos=9, opening=opening)
+    made = texts(number=8, chat="abc", prompt="d", writer=writer(tokenizer=tokenizer, special=special))
+    # BOS stands there once, whether the template or the framing puts it there.
+    start = [8, 0, 1, 2, 3] if opening or special == "sequence" else [0, 1, 2, 3]
+    rows = made.sample.tokens.tolist()
+    assert all(row[: len(start)] == start for row in rows)
+    assert special == "none" or all(row[-1] == 9 for row in rows)
+    for text, row in zip(made.texts, rows, strict=True):
+        ids = row[len(start) - 1 :]
+        assert text == tokenizer.decode(ids[: ids.index(9)] if 9 in ids else ids)
+    # A row that the model sees in parts has no framing.
+    sampler = SemiAutoregressiveSampler(size=5, within=AncestralSampler(steps=2))
+    longer = texts(
+        sampler=sampler, chat="abc", prompt="d", length=20, writer=writer(tokenizer=tokenizer, special=special)
+    )
+    assert all(text[0] == "d" for text in longer.texts)
 
 
 def test_longer_than_the_denoiser_sees_at_once():
