@@ -79,7 +79,7 @@ def sample(
             f'--chat: {run} has learned running text; ask a run that was trained with data.form = "chat", or begin a '
             "text with --prompt"
         )
-    before = asked(tokenizer, check_text(chat, "--chat")) if chat else []
+    before = asked(tokenizer, check_text(chat, "--chat"), trusted=True) if chat else []
     refuse_length(experiment.parts["sampler"], number, length, data.length)
     words = SpaceAwareTokenizer(tokenizer)
     row, _ = prompted(words, data.special, length, prompt, suffix, seen=data.length, before=before)
@@ -100,7 +100,15 @@ def sample(
             console = Console(markup=False, highlight=False)
             rows = [list(row) for _ in range(number)]
             observers.append(stack.enter_context(watching(rows, tokenizer, console)))
-        given |= {**parts, "length": length, "seed": seed, "prompt": prompt, "suffix": suffix, "chat": chat}
+        given |= {
+            **parts,
+            "length": length,
+            "seed": seed,
+            "prompt": prompt,
+            "suffix": suffix,
+            "chat": chat,
+            "trusted": True,
+        }
 
         def observe(record: dict[str, Any]) -> None:
             for observer in observers:

@@ -74,6 +74,7 @@ class Writer:
         prompt: str = "",
         suffix: str = "",
         chat: str | Sequence[Mapping[str, str]] = (),
+        trusted: bool = False,
         batch_size: int = 64,
         rows: Tensor | None = None,
         observe: Observer | None = None,
@@ -81,7 +82,8 @@ class Writer:
         """Write `number` texts that begin with a prompt and end with a suffix, `batch_size` at once.
 
         With a `chat`, a question or the messages so far, it writes an answer, which the prompt begins, and the texts
-        are answers up to their ends.
+        are answers up to their ends. Unless the messages are `trusted`, a template by which the text of one can pass
+        for a message of somebody else is refused.
 
         A text has `length` tokens, prompt, BOS and EOS included; the training length if None. The same seed writes the
         same texts. Text n does not depend on their number, except for the rounding of a network that computes several
@@ -98,7 +100,7 @@ class Writer:
         length = self.length if length is None else length
         refuse_length(sampler, number, length, self.length)
         words = SpaceAwareTokenizer(self.tokenizer)
-        before = asked(self.tokenizer, chat) if chat else []
+        before = asked(self.tokenizer, chat, trusted=trusted) if chat else []
         row, opening = prompted(words, self.special, length, prompt, suffix, seen=self.length, before=before)
         rows = torch.arange(number, device=self.device) if rows is None else rows.to(self.device)
         tokens = torch.tensor(row, dtype=torch.int64, device=self.device).expand(len(rows), length)

@@ -148,13 +148,18 @@ def framing(
     return [*(() if list(before[:1]) == first else first), *before], last
 
 
-def asked(tokenizer: TokenizerModel, chat: str | Sequence[Mapping[str, str]]) -> list[int]:
-    """Return a question, or the messages of a dialogue so far, in tokens, up to where the answer begins."""
+def asked(tokenizer: TokenizerModel, chat: str | Sequence[Mapping[str, str]], *, trusted: bool = False) -> list[int]:
+    """Return a question, or the messages of a dialogue so far, in tokens, up to where the answer begins.
+
+    Unless all of it is `trusted`, a template is refused by which a message can pass for one of somebody else.
+    """
     try:
         every = [{"role": "user", "content": chat}] if isinstance(chat, str) else chat
         messages = [message_of(each, number) for number, each in enumerate(every, 1)]
     except ValueError as error:
         raise UserError(f"chat: {error}") from None
+    if not trusted:
+        tokenizer.check_turns(messages)
     return [i for part in tokenizer.chat(messages, answering=True) for i in part.ids]
 
 

@@ -153,7 +153,7 @@ class Model(TextReader):
 
         Sampler and guidance are the experiment's own if None, or go by name, as a table {use = …}, or as a
         specification; see `writer` for precision and compile, and `Writer.write` for the options: length, seed, prompt,
-        suffix, chat, batch_size, rows, observe.
+        suffix, chat, trusted, batch_size, rows, observe.
 
         Raises:
             UserError: when the length exceeds the training length, or prompt and suffix do not fit.

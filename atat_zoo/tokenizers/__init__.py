@@ -71,6 +71,15 @@ class TokenizerModel(Protocol):
 
         return plain(self, messages, answering)
 
+    def check_turns(self, messages: Sequence[Message]) -> None:
+        """Refuse a dialogue in which the text of a message can pass for a message of somebody else.
+
+        By default, and with the plain template, none can: no text is BOS or EOS.
+
+        Raises:
+            UserError: when the template tells messages apart by text that a message may have, too.
+        """
+
     def save(self, folder: Path) -> None:
         """Write `tokenizer.json` into a folder; the specification's `load` reads it."""
 

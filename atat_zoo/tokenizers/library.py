@@ -159,15 +159,7 @@ class LibraryModel(TableModel):
 
     @override
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        try:
-            # The fast one: it keeps no offsets, which nothing here reads.
-            encoded = self._text.encode_batch_fast(list(texts), add_special_tokens=False)
-        except Exception as error:  # the library raises bare Exception, for text that a vocabulary does not cover
-            raise UserError(
-                f"tokenizer: the text cannot be encoded: {error}; "
-                "take a tokenizer that knows all of it, like bytes or bpe"
-            ) from None
-        return [encoding.ids for encoding in encoded]
+        return encoded_by(self._text, texts)
 
     @override
     def decode(self, ids: Iterable[int]) -> str:
@@ -185,6 +177,18 @@ class LibraryModel(TableModel):
     def save(self, folder: Path) -> None:
         # Not with the library's own `save`: its errors do not report a full disk.
         (folder / FILE).write_text(self.library.to_str(), encoding="utf-8")
+
+
+def encoded_by(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Return the ids of several texts."""
+    try:
+        # The fast one: it keeps no offsets, which nothing here reads.
+        encoded = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+    except Exception as error:  # the library raises bare Exception, for text that a vocabulary does not cover
+        raise UserError(
+            f"tokenizer: the text cannot be encoded: {error}; take a tokenizer that knows all of it, like bytes or bpe"
+        ) from None
+    return [encoding.ids for encoding in encoded]
 
 
 def adapted(tokenizer: Tokenizer, hidden: Collection[str] = (), *, prefix: bool = True) -> Tokenizer:

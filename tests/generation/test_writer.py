@@ -9,6 +9,7 @@ from atat_zoo.generation import Writer
 from atat_zoo.samplers.published import AncestralSampler, UncertaintyGuidedSampler
 from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed, hashed_importance
+from atat_zoo.tokenizers import TokenizerModel
 from atat_zoo.tokenizers.dialogues import Part
 from tests.generation.alphabet import Alphabet
 
@@ -43,7 +44,7 @@ def test_sequences_with_special_tokens_are_given_both_ends():
 
 
 @attrs.frozen
-class Talking(Alphabet):
+class Talking(Alphabet, TokenizerModel):
     """Letters, with a template that writes `opening` before each message."""
 
     opening: tuple[int, ...] = attrs.field(default=(), kw_only=True)

@@ -1,29 +1,55 @@
-"""The chat template of a model: dialogues in tokens, as the library renders them."""
+"""The chat template of a model: dialogues in tokens, in which no text of a message is control."""
 
 from __future__ import annotations
 
-import re
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 from typing_extensions import override
 
 from atat_zoo.errors import UserError, clip
-from atat_zoo.tokenizers.dialogues import ASSISTANT, Message, Part
-from atat_zoo.tokenizers.library import LibraryModel
+from atat_zoo.tokenizers.dialogues import ASSISTANT, ROLES, Message, Part
+from atat_zoo.tokenizers.library import LibraryModel, adapted, encoded_by
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+_REMEDY = "write another by tokenizer.chat_template"
+
+
+class _Frame(NamedTuple):
+    """What a template writes around the contents of messages: n of them between n + 1 pieces of its own text."""
+
+    pieces: list[str]
+    answers: list[tuple[int, int]]  # where answers begin and end in the text that has marks for contents
+    marks: list[str]  # these; empty for a message without content
+
+    def contents_in(self, text: str, messages: Sequence[Message]) -> list[str] | None:
+        """Return the contents of messages in a text of a template, or None if they are not all that differs there."""
+        found, at = [], len(self.pieces[0])
+        said = [message.content for message, mark in zip(messages, self.marks, strict=True) if mark]
+        for content, after in zip(said, self.pieces[1:], strict=True):
+            # Many templates leave out the white space at its ends.
+            forms = (content, content.strip(), content.lstrip(), content.rstrip())
+            form = next((form for form in forms if text.startswith(form + after, at)), "")
+            found.append(form)
+            at += len(form + after)
+        pairs = zip([*found, ""], self.pieces, strict=True)
+        return found if text == "".join(piece + content for content, piece in pairs) else None
 
 
 class ChatModel(LibraryModel):
     """A tokenizer with a template.
 
+    The template is rendered with marks in place of the contents, which shows its own text: in this the names of tokens
+    are these tokens. A content is encoded by itself, as any text, and put there. So no content has a control token or
+    changes a token around it, and the rest has the tokens of the library's own `apply_chat_template`. A template that
+    does not write each content once, in order, and as it is but for white space at its ends is refused.
+
     What is answer is found by rendering the dialogue up to each answer and to its end: the second text begins with the
-    first, and the whole with the second, or the template is refused. It is then tokenised as a whole, so that no token
-    is another than in the library's own `apply_chat_template`; a token on the border of an answer is given.
+    first, and the whole with the second, or the template is refused; a token on the border of an answer is given.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, bos: str | None, eos: str | None, template: str, names: Any) -> None:
@@ -31,57 +57,141 @@ class ChatModel(LibraryModel):
         self.template, self.names = template, names  # of its special tokens, by their purpose
 
     @cached_property
-    def rendering(self) -> Tokenizer:
-        """The tokenizer, by which the name of a special token is that token."""
+    def contents(self) -> Tokenizer:
+        """The tokenizer of contents, in front of which no space is added."""
+        return adapted(self._text, prefix=False)
+
+    @cached_property
+    def beginning(self) -> Tokenizer:
+        """The tokenizer of the template's text, by which the name of a special token is that token."""
         made = Tokenizer.from_str(self.library.to_str())
         made.encode_special_tokens = False
         return made
 
     @cached_property
-    def special(self) -> re.Pattern[str]:
-        """The name of any of its special tokens."""
-        added = self.library.get_added_tokens_decoder().values()
-        return re.compile("|".join(re.escape(token.content) for token in added if token.special) or "(?!)")
+    def going_on(self) -> Tokenizer:
+        """The same of text that follows other text, in front of which no space is added."""
+        return adapted(self.beginning, prefix=False)
 
     @override
     def chat(self, messages: Sequence[Message], *, answering: bool = False) -> list[Part]:
-        for message in messages:
-            if found := self.special.search(message.content):
-                raise UserError(
-                    f"the message {clip(repr(message.content), 60)} names the special token {found[0]}, which would "
-                    "change who says it; take it out"
-                )
-        whole = self.rendered(messages, answering)
-        answers = [] if answering else [self.span(messages, i, whole) for i in range(len(messages))]
-        encoding = self.rendering.encode(whole, add_special_tokens=False)
-        learned = [any(a <= start and end <= b for a, b in answers) for start, end in encoding.offsets]
-        both = groupby(zip(encoding.ids, learned, strict=True), key=lambda pair: pair[1])
-        return [Part([i for i, _ in pairs], answer) for answer, pairs in both]
+        text = self.rendered(messages, answering)
+        # An empty content may be left out with all that is around it.
+        for empty in dict.fromkeys([True, all(message.content for message in messages)]):
+            frame = self.framed(messages, answering, empty=empty)
+            contents = frame and frame.contents_in(text, messages)
+            if frame and contents is not None:
+                return list(self.spliced(frame, contents))
+        raise UserError(
+            "the chat template of the tokenizer changes, repeats, reorders or leaves out the text of a message: "
+            f"{clip(repr([message.content for message in messages]), 100)}; change the message, or {_REMEDY}"
+        )
+
+    @override
+    def check_turns(self, messages: Sequence[Message]) -> None:
+        roles = [message.role for message in messages]
+        own = list(self.frames([roles, ["system", *roles]] if roles[0] != "system" else [roles]))
+        first = {role: roles.index(role) for role in roles}
+        swapped = [[*roles[:i], role, *roles[i + 1 :]] for i in first.values() for role in ROLES if role != roles[i]]
+        headers = {self.header(piece) for frame in [*own, *self.frames(swapped)] for piece in frame.pieces[:-1]}
+        if any(not self.controls(piece) for frame in own for piece in frame.pieces[1:]) or any(
+            one != other and other.startswith(one) for one in headers for other in headers
+        ):
+            raise UserError(
+                "the chat template of the tokenizer tells who speaks by text that a message may have, too; put special "
+                f"tokens between messages ({_REMEDY}), or, if nobody else wrote the messages, say trusted=True"
+            )
+
+    def frames(self, dialogues: Iterable[Sequence[str]]) -> Iterator[_Frame]:
+        """Yield what the template writes around messages of such roles; what it refuses, nobody can forge."""
+        for roles in dialogues:
+            with suppress(UserError):
+                if frame := self.framed([Message(role, "x") for role in roles], True):
+                    yield frame
+
+    def controls(self, piece: str) -> list[int]:
+        """Return where the control tokens of a piece of the template begin."""
+        encoding = self.going_on.encode(piece, add_special_tokens=False)
+        return [a for i, (a, _) in zip(encoding.ids, encoding.offsets, strict=True) if i in self.control]
+
+    def header(self, piece: str) -> str:
+        """Return what stands before a content, from the last control token on: it says who speaks."""
+        return piece[max(self.controls(piece), default=0) :]
+
+    def framed(self, messages: Sequence[Message], answering: bool, *, empty: bool = True) -> _Frame | None:
+        """Return what a template writes around messages, `empty` ones as well; None if that cannot be told."""
+        key = secrets.token_hex(16)
+        marks = [f"x{key}{i:06}" if message.content or empty else "" for i, message in enumerate(messages)]
+        marked = [Message(message.role, mark) for message, mark in zip(messages, marks, strict=True)]
+        text = whole = self.rendered(marked, answering)
+        pieces = []
+        for mark in filter(None, marks):
+            piece, found, text = text.partition(mark)
+            if not found or key in piece:
+                return None
+            pieces.append(piece)
+        answers = (
+            [] if answering else [self.span(marked, i, whole) for i, m in enumerate(marked) if m.role == ASSISTANT]
+        )
+        return None if key in text else _Frame([*pieces, text], answers, marks)
+
+    def spliced(self, frame: _Frame, contents: Sequence[str]) -> Iterator[Part]:
+        """Yield the tokens of a dialogue, those that are learned and those that are given."""
+        learned: list[tuple[int, bool]] = []
+        at = 0
+
+        def add(tokens: Iterable[tuple[int, tuple[int, int]]], length: int) -> None:
+            nonlocal at
+            for i, (start, end) in tokens:
+                learned.append((i, any(a <= at + start and at + end <= b for a, b in frame.answers)))
+            at += length
+
+        encoded = iter(encoded_by(self.contents, contents))
+        marks = [*filter(None, frame.marks), ""]
+        for number, (piece, mark) in enumerate(zip(frame.pieces, marks, strict=True)):
+            add(self.own(piece, first=number == 0), len(piece))
+            add(((i, (0, len(mark))) for i in (next(encoded) if mark else ())), len(mark))
+        for answer, tokens in groupby(learned, key=lambda pair: pair[1]):
+            yield Part([i for i, _ in tokens], answer)
+
+    def own(self, piece: str, *, first: bool) -> Iterator[tuple[int, tuple[int, int]]]:
+        """Yield the ids of a piece of the template's text, and their offsets in it.
+
+        What stands before its first control token goes on from the text before, if it is not the first piece.
+        """
+        cut = 0 if first else min(self.controls(piece), default=len(piece))
+        for tokenizer, start, part in ((self.going_on, 0, piece[:cut]), (self.beginning, cut, piece[cut:])):
+            encoding = tokenizer.encode(part, add_special_tokens=False)
+            for i, (a, b) in zip(encoding.ids, encoding.offsets, strict=True):
+                yield i, (start + a, start + b)
 
     def span(self, messages: Sequence[Message], i: int, whole: str) -> tuple[int, int]:
-        """Return where message i begins and ends in the text of all if it is an answer, else nothing."""
-        if messages[i].role != ASSISTANT:
-            return 0, 0
+        """Return where message i, an answer, begins and ends in the text of all."""
         before, after = self.rendered(messages[:i], True), self.rendered(messages[: i + 1], False)
         if not (after.startswith(before) and whole.startswith(after)):
             raise UserError(
                 f"the chat template of the tokenizer changes what stands before message {i + 1}, so that it has no "
-                "tokens of its own; leave earlier answers out, or write another template by tokenizer.chat_template"
+                f"tokens of its own; leave earlier answers out, or {_REMEDY}"
             )
         return len(before), len(after)
 
     def rendered(self, messages: Sequence[Message], answering: bool) -> str:
         """Return the text of messages, as the library has it."""
-        from jinja2 import TemplateError
-        from transformers.utils.chat_template_utils import render_jinja_template
+        from jinja2 import TemplateError, TemplateSyntaxError
 
-        conversation: Any = [message._asdict() for message in messages]
+        from atat_zoo_transformers.rendering import TooMuchError, rendered
+
+        given = {"add_generation_prompt": answering, "tools": None, "documents": None}
         try:
-            found: Any = render_jinja_template(
-                [conversation], chat_template=self.template, add_generation_prompt=answering, **self.names
-            )
-        except TemplateError as error:
-            said = clip(str(error))
-            raise UserError(f"the chat template of the tokenizer refuses a dialogue: {said}; change the one") from None
-        text: str = found[0][0] if isinstance(found, tuple) else found[0]
-        return text
+            text = rendered(self.template, [message._asdict() for message in messages], **given, **self.names)
+            text.encode()
+        except TooMuchError:
+            said = f"does not end, is too long or makes too much text; {_REMEDY}"
+        except TemplateSyntaxError as error:
+            said = f"is no template of Jinja: line {error.lineno}: {clip(error)}; {_REMEDY}"
+        except Exception as error:  # it is code of somebody else, which may raise anything
+            kind = "" if type(error) is TemplateError else f"{type(error).__name__}: "
+            said = f"refuses a dialogue: {kind}{clip(error)}; change the dialogue, or {_REMEDY}"
+        else:
+            return text
+        raise UserError(f"the chat template of the tokenizer {said}")

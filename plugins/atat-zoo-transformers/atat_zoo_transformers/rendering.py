@@ -1,0 +1,232 @@
+"""A chat template in Jinja, rendered as the library does, but with an end: each step and each character is counted.
+
+Jinja's sandbox guards the machine, but not time and memory. Here a template is compiled with filters that count, in the
+thread that renders and on any platform, each turn of a loop, each call, and each text, list and number that is made.
+What may make much more than it is given, as `'a' * 10**9`, is asked before.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, MappingView, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+from jinja2 import nodes, pass_context
+from jinja2.runtime import LoopContext
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
+from transformers.utils.chat_template_utils import _compile_jinja_template
+from typing_extensions import override
+
+SOURCE = 1 << 16  # characters of a template
+CHARACTERS = 1 << 24  # that a template may make, besides so many for each of the messages:
+_EACH = 64
+_STEP, _VALUE = 128, 8  # characters that a step counts as, and a value of a list that is looked at
+_BITS = 4096  # of a number
+# What makes more than the sum of what it is given; of numbers in a format as well.
+_FORMATS = frozenset({"format", "format_map", "%"})
+_WIDTHS = frozenset({"center", "ljust", "rjust", "zfill", "expandtabs", "indent", "batch", "slice", "tojson"})
+_GROWING = _FORMATS | _WIDTHS | {"replace", "translate", "join"}
+_ABSENT = ("lipsum", "sum", "urlize", "wordwrap")  # they may take long, and no template of a dialogue needs them
+
+
+class TooMuchError(Exception):
+    """A template does not end, or makes too much."""
+
+
+class _Work:
+    """What a rendering has left."""
+
+    def __init__(self, most: int) -> None:
+        self.most = self.left = most
+
+    def spend(self, amount: int) -> None:
+        self.left -= amount
+        if self.left < 0:
+            raise TooMuchError
+
+    def size(self, value: Any) -> tuple[int, int]:
+        """Return the characters of a value, each as often as it is written, and its values; too many are too much."""
+        characters, values, waiting = 0, 0, [value]
+        while waiting:
+            each = waiting.pop()
+            values += 1
+            if isinstance(each, str | bytes):
+                characters += len(each)
+            elif isinstance(each, list | tuple | range | MappingView):
+                waiting += each
+            elif isinstance(each, dict):
+                waiting += each.items()
+            elif isinstance(each, Namespace):
+                waiting.append(each._Namespace__attrs)  # type: ignore[attr-defined]
+            elif isinstance(each, int):
+                characters += each.bit_length()
+                if each.bit_length() > _BITS:
+                    raise TooMuchError
+            if characters + _VALUE * (values + len(waiting)) > self.most:
+                raise TooMuchError
+        self.spend(_VALUE * (values - 1))
+        return characters + values, values
+
+    def steps(self, values: Iterable[Any]) -> Iterator[Any]:
+        for each in values:
+            self.spend(_STEP)
+            yield each
+
+    def ask(self, name: str, given: Sequence[Any]) -> list[Any]:
+        """Return what a function is given, iterators as lists, unless it may make too much of it."""
+        self.spend(_STEP)
+        given = [list(self.steps(each)) if isinstance(each, Iterator) else each for each in given]
+        sizes = [self.size(each)[0] for each in given]
+        if name in _GROWING:
+            sizes += [abs(each) for each in given if isinstance(each, int)]
+            sizes += [_largest(str(each)) for each in given if name in _FORMATS]
+            *_, second, first = sorted([1, 1, *sizes])
+            if second * first > self.most:
+                raise TooMuchError
+        return given
+
+    def made(self, value: Any, *, written: bool = False) -> Any:
+        """Return what was made, or is written, once it is counted; what a list holds was made before."""
+        if isinstance(value, Iterator):
+            return self.steps(value)
+        characters, values = self.size(value)
+        self.spend(characters if written or isinstance(value, str) else values)
+        return value
+
+
+_WORK: ContextVar[_Work] = ContextVar("_WORK")
+
+
+def _largest(text: str) -> int:
+    """Return the largest number that is written in a format, as its width."""
+    digits = "".join(character if character.isdecimal() else " " for character in text).split()
+    return max((int(each) if len(each) < 10 else 1 << 30 for each in digits), default=0)
+
+
+def _counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a filter that asks and counts; the first of what it is given may be Jinja's own."""
+    own = int(hasattr(function, "jinja_pass_arg"))
+
+    @functools.wraps(function)
+    def counted(*given: Any, **named: Any) -> Any:
+        work = _WORK.get()
+        asked = work.ask(name, [*given[own:], *named.values()])
+        named = dict(zip(named, asked[len(given) - own :], strict=True))
+        return work.made(function(*given[:own], *asked[: len(given) - own], **named))
+
+    return counted
+
+
+@pass_context
+def _each(_: Any, values: Any) -> Iterator[Any]:
+    return _WORK.get().steps(values)
+
+
+@pass_context
+def _made(_: Any, value: Any) -> Any:
+    return _WORK.get().made(value)
+
+
+@pass_context
+def _written(_: Any, value: Any) -> Any:
+    return _WORK.get().made(value, written=True)
+
+
+class _Counting(NodeTransformer):
+    """Puts the counting filters into a template."""
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        self.generic_visit(node)
+        node.iter = _filtered(node.iter, "_each")
+        return node
+
+    def visit_Output(self, node: nodes.Output) -> nodes.Node:
+        self.generic_visit(node)
+        node.nodes = [_filtered(child, "_written") for child in node.nodes]
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        return self.visit_Output(node)  # type: ignore[arg-type]
+
+    def visit_List(self, node: Any) -> nodes.Node:
+        self.generic_visit(node)
+        return _filtered(node, "_made") if getattr(node, "ctx", "load") == "load" else node
+
+    visit_Tuple = visit_Dict = visit_List
+
+
+def _filtered(node: nodes.Expr, name: str) -> nodes.Filter:
+    return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """The library's own, that counts."""
+
+    intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
+
+    def __init__(self) -> None:
+        theirs = _compile_jinja_template("").environment
+        extensions = [type(each) for each in theirs.extensions.values()]
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions, optimized=False)
+        self.filters = {name: _counted(name, each) for name, each in theirs.filters.items() if name not in _ABSENT}
+        self.filters |= {"_each": _each, "_made": _made, "_written": _written}
+        self.globals = {name: each for name, each in theirs.globals.items() if name not in _ABSENT}
+
+    @override
+    def _generate(self, source: nodes.Template, *of: Any, **how: Any) -> str:
+        return super()._generate(_Counting().visit(source), *of, **how)
+
+    @override
+    def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
+        work = _WORK.get()
+        work.ask(operator if isinstance(left, str) else "", (left, right))
+        if operator == "*" and (times := next((n for n in (left, right) if isinstance(n, int)), None)) is not None:
+            other = right if times is left else left
+            work.spend(0 if isinstance(other, int | float) else work.size(other)[0] * max(times, 0))
+        if operator == "**" and isinstance(left, int) and isinstance(right, int):
+            work.size(1 << min(left.bit_length() * max(right, 0), 2 * _BITS))
+        return work.made(super().call_binop(context, operator, left, right))
+
+    @override
+    def call(__self, __context: Any, __function: Any, /, *given: Any, **named: Any) -> Any:
+        work = _WORK.get()
+        method = getattr(__function, "__wrapped__", __function)  # `format` is wrapped by Jinja
+        own = getattr(method, "__self__", None)
+        owner = [own] if isinstance(own, str) else []
+        asked = work.ask(getattr(method, "__name__", ""), [*given, *named.values(), *owner])
+        named = dict(zip(named, asked[len(given) :], strict=False))
+        of_loop = isinstance(__function, LoopContext)
+        asked = [work.steps(each) if of_loop else each for each in asked[: len(given)]]
+        return work.made(super().call(__context, __function, *asked, **named))
+
+
+@functools.cache
+def _environment() -> _Environment:
+    return _Environment()
+
+
+@functools.lru_cache(maxsize=16)
+def _compiled(source: str) -> Any:
+    if len(source) > SOURCE:
+        raise TooMuchError
+    return _environment().from_string(source)
+
+
+def rendered(source: str, messages: Sequence[Mapping[str, str]], **given: Any) -> str:
+    """Return the text of messages by a template.
+
+    Raises:
+        TooMuchError: when it takes too long or makes too much.
+        Exception: any other, as the template is code of somebody else.
+    """
+    length = sum(len(message["content"]) + _STEP for message in messages)
+    work = _Work(CHARACTERS + _EACH * length)
+    token = _WORK.set(work)
+    try:
+        pieces = _compiled(source).generate(messages=[dict(each) for each in messages], **given)
+        return "".join(pieces)
+    finally:
+        _WORK.reset(token)
