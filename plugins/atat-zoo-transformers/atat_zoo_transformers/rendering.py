@@ -79,8 +79,8 @@ class _Work:
         """Return what a function is given, iterators as lists, unless it may make too much of it."""
         self.spend(_STEP)
         given = [list(self.steps(each)) if isinstance(each, Iterator) else each for each in given]
-        sizes = [self.size(each)[0] for each in given]
         if name in _GROWING:
+            sizes = [self.size(each)[0] for each in given]
             sizes += [abs(each) for each in given if isinstance(each, int)]
             sizes += [_largest(str(each)) for each in given if name in _FORMATS]
             *_, second, first = sorted([1, 1, *sizes])

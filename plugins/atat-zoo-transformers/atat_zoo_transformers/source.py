@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from atat_zoo.errors import UserError
+from atat_zoo.errors import UserError, clip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,7 +107,13 @@ def tokenizer_of(model: str, revision: str | None) -> FoundTokenizer:
     library.no_padding()
     special = {key: str(name) for key in SPECIAL if (name := getattr(found, key, None)) is not None}
     template = found.chat_template
-    return FoundTokenizer(library, special, template.get("default") if isinstance(template, dict) else template)
+    template = template.get("default") if isinstance(template, dict) else template
+    if template is not None and (not isinstance(template, str) or re.search("[\ud800-\udfff]", template)):
+        raise Unreadable(
+            f"model = {model!r} has a chat template that is no text, {clip(repr(template), 60)}; correct chat_template "
+            "in its tokenizer_config.json, or take it out"
+        )
+    return FoundTokenizer(library, special, template)
 
 
 def is_foreign(config: dict[str, Any]) -> bool:
