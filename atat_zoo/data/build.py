@@ -290,6 +290,8 @@ def _settings(experiment: Experiment, fingerprint: dict[str, Any]) -> dict[str, 
     optional: dict[str, Any] = {} if spec.sequences is None else {"sequences": spec.sequences}
     optional |= {} if spec.rows == "packed" else {"rows": spec.rows}
     optional |= {} if spec.form == "text" else {"form": spec.form, "template": tokenizer.template}
+    # Rows of earlier versions, in which a content and the template's text could share a token, are built again.
+    optional |= {"contents": "apart"} if optional.get("template") else {}
     return {
         "format": manifest.FORMAT,
         "corpus": corpus.identity(),

@@ -10,6 +10,7 @@ from typing import Any
 
 import zstandard
 
+from atat_zoo.tokenizers.library import of_bytes
 from tests.attack.damage import CHANGES
 from tests.attack.driver import FAILED, Verdict, atat, judge, one_by_one
 from tests.tiny import WORDS
@@ -27,7 +28,15 @@ remainder = "{remainder}"
 rows = "{rows}"
 """
 CHARACTERS = 'use = "characters"'
-TOKENIZERS = ('use = "bytes"', 'use = "bpe"\nvocabulary_size = 300', f'{CHARACTERS}\nunknown = "space"', CHARACTERS)
+# Its ends are plain entries of a vocabulary of bytes, and `<|role|>` is added, but not as a special token.
+PRETRAINED = 'use = "pretrained"\npath = "tokenizer.json"\nbos = "<s>"\neos = "</s>"'
+TOKENIZERS = (
+    PRETRAINED,
+    'use = "bytes"',
+    'use = "bpe"\nvocabulary_size = 300',
+    f'{CHARACTERS}\nunknown = "space"',
+    CHARACTERS,
+)
 
 
 def attack(draw, number, seed, base, work):
@@ -46,6 +55,9 @@ def attack(draw, number, seed, base, work):
     for split, record in there["splits"].items():
         if record["sequences"] * there["length"] != record["tokens"] + record["padded"]:
             why = why or f"the counts of {split} do not add up"
+        # With EOS behind each document alone, whatever the documents say.
+        if there["special"] == "document" and record["special_tokens"] > record["documents"]:
+            why = why or f"the text of {split} has EOS"
     return Verdict(FAILED, why + story, ended.memory) if why else verdict
 
 
@@ -75,6 +87,15 @@ def compose(draw, work):
         document = draw.choice(("file", "line", "paragraph"))
         corpus = f'use = "files"\ntrain = ["{name}"]\n{held_out}\ndocument = "{document}"'
     tokenizer = draw.choice(TOKENIZERS)
+    if tokenizer == PRETRAINED:
+        library = of_bytes([])
+        content = json.loads(library.to_str())
+        content["model"]["vocab"] |= {"</": 256, "</s": 257, "</s>": 258, "<s>": 259}
+        content["model"]["merges"] = [["<", "/"], ["</", "s"], ["</s", ">"]]
+        content["pre_tokenizer"]["use_regex"] = False
+        library = library.from_str(json.dumps(content))
+        library.add_tokens(["<|role|>"])
+        library.save(str(work / "tokenizer.json"))
     length = draw.choice((1, 4, 16, 64))
     settings = EXPERIMENT.format(
         length=length,
@@ -132,7 +153,19 @@ def encoded(draw):
 
 def signs(draw):
     """Signs from all of Unicode, with those that mean something to tokenizers."""
-    special = ["<bos>", "<eos>", "[MASK]", "<|endoftext|>", "\ufeff", "\u202e", "e\u0301" * 50]
+    special = [
+        "<bos>",
+        "<eos>",
+        "<s>",
+        "</s>",
+        "<|role|>",
+        "＜|role|＞",
+        "[MASK]",
+        "<|endoftext|>",
+        "\ufeff",
+        "\u202e",
+        "e\u0301" * 50,
+    ]
     found = []
     for _ in range(5000):
         point = draw.choice((draw.randrange(0x80), draw.randrange(0xD800), draw.randrange(0xE000, 0x110000)))

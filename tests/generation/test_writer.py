@@ -74,6 +74,21 @@ def test_an_answer_begins_behind_the_question(special, opening):
     assert all(text[0] == "d" for text in longer.texts)
 
 
+class Forgeable(Talking):
+    """Its template tells by text who speaks."""
+
+    def check_turns(self, messages):
+        raise UserError(f"{len(messages)} may be forged")
+
+
+def test_a_template_that_can_be_forged_is_for_trusted_messages():
+    made = writer(tokenizer=Forgeable("abcdefgh", bos=8, eos=9))
+    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    with pytest.raises(UserError, match="2 may be forged"):
+        texts(chat=chat, writer=made)
+    assert texts(chat=chat, trusted=True, writer=made).sample.tokens[:, :2].tolist() == [[0, 1]] * 3
+
+
 def test_longer_than_the_denoiser_sees_at_once():
     sampler = SemiAutoregressiveSampler(size=5, within=AncestralSampler(steps=2))
     shown = []
