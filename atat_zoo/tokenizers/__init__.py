@@ -79,6 +79,7 @@ class TokenizerModel(Protocol):
         Raises:
             UserError: when the template tells messages apart by text that a message may have, too.
         """
+        return
 
     def save(self, folder: Path) -> None:
         """Write `tokenizer.json` into a folder; the specification's `load` reads it."""
@@ -196,7 +197,8 @@ class PretrainedTokenizer(Tokenizer):
 
     BOS and EOS are optional; name them to pack with them. GPT-2's is
     "<|endoftext|>" for both. The ids are those of the file; V is the largest id plus one. Bytes per token
-    are exact for byte-level vocabularies; for others they are those of the token's own text.
+    are exact for byte-level vocabularies; for others they are those of the token's own text. No text is encoded to BOS,
+    EOS or an added token, special or not; added white space alone is read.
     """
 
     name = "pretrained"

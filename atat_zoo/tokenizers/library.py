@@ -134,11 +134,11 @@ class LibraryModel(TableModel):
                 table[i] = token.encode() if i in added else _bytes_of(token, self.byte_level)
         super().__init__(table, bos=ids[0], eos=ids[1])
         control = {name for name in (bos, eos) if name is not None}
-        for token in added.values():
-            symbol = len(token.content) == 1 and token.content in own
-            space = not token.special and not token.content.strip(" ▁\t\r\n")
-            if not (symbol or space or token.content == unknown):
-                control.add(token.content)
+        for each in added.values():
+            symbol = len(each.content) == 1 and each.content in own
+            space = not each.special and not each.content.strip(" ▁\t\r\n")
+            if not (symbol or space or each.content == unknown):
+                control.add(each.content)
         self.control = frozenset(vocabulary[name] for name in control)
         unread = {token.content for token in added.values() if token.special} - own.keys()
         self._text = adapted(tokenizer, control) if control - unread else tokenizer

@@ -127,13 +127,13 @@ class ChatModel(LibraryModel):
         pieces = []
         for mark in filter(None, marks):
             piece, found, text = text.partition(mark)
-            if not found or key in piece:
+            if not found:
                 return None
             pieces.append(piece)
         answers = (
             [] if answering else [self.span(marked, i, whole) for i, m in enumerate(marked) if m.role == ASSISTANT]
         )
-        return None if key in text else _Frame([*pieces, text], answers, marks)
+        return _Frame([*pieces, text], answers, marks)
 
     def spliced(self, frame: _Frame, contents: Sequence[str]) -> Iterator[Part]:
         """Yield the tokens of a dialogue, those that are learned and those that are given."""

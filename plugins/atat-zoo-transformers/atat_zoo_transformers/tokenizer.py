@@ -22,11 +22,11 @@ class TransformersTokenizer(Tokenizer):
 
     BOS and EOS are the tokens that stand around a text there: [CLS] and [SEP] of BERT, else those that are called so.
     The zoo's mask is V, as everywhere, and the backbone `transformers` reads it as the model's own; V is the largest id
-    plus one. A text that names a special token is text. Byte-level vocabularies restore every byte of a text; word
-    pieces restore its words, in lower case if the model has no other, and write a character that they do not know as
-    their unknown token.
+    plus one. A text that names an added token, special or not, is text. Byte-level vocabularies restore every byte of a
+    text; word pieces restore its words, in lower case if the model has no other, and write a character that they do not
+    know as their unknown token.
 
-    Dialogues have the model's own chat template.
+    Dialogues have the model's own chat template, in which no text of a message is an added token.
 
     `special`, `sha256` and `chat_template` are filled in from the model, so that a run no longer needs it.
     """

@@ -168,5 +168,5 @@ def test_a_template_that_is_no_text_is_refused(tmp_path, template):
     transformers.PreTrainedTokenizerFast(tokenizer_object=byte_pairs(names), bos_token="<s>").save_pretrained(tmp_path)
     path = tmp_path / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": template}))
-    with pytest.raises(Unreadable, match="has a chat template that is no text, .*; correct chat_template in its"):
+    with pytest.raises(Unreadable, match=r"has a chat template that is no text, .*; correct chat_template in its"):
         tokenizer_of(str(tmp_path), None)

@@ -163,11 +163,11 @@ def test_a_content_stands_behind_text_without_a_space_of_its_own():
     )
     library.pre_tokenizer, library.decoder = pre_tokenizers.Metaspace(split=False), decoders.Metaspace()
     library.add_special_tokens(["<s>", "</s>"])
-    template = "{% for m in messages %}{{ m.role[:4] }}:{{ m.content }} c</s>a{% endfor %}"
+    template = "{% for m in messages %}{{ m.role[:4] }}:{{ m.content }}c</s>a{% endfor %}"
     model = ChatModel(library, bos="<s>", eos="</s>", template=template, names={})
     (part,) = model.chat([Message("user", "b a"), Message("user", "</s>")])
     tokens = [library.id_to_token(i) for i in part.ids]
-    around = ["▁c", "</s>", "▁a"]
+    around = ["c", "</s>", "▁a"]
     assert tokens == ["▁user", ":", "b", "▁a", *around, *"user:", "<unk>", "s", "<unk>", *around]
 
 
@@ -224,7 +224,7 @@ def test_why_such_a_template_is_refused(spec):
 def test_a_template_that_changes_a_content_is_refused(spec, content):
     model = with_template(spec, f"{{% for m in messages %}}<|start|>{content}<|end|>{{% endfor %}}")
     with pytest.raises(
-        UserError, match="changes, repeats, reorders or leaves out the text of a message: .*; change the"
+        UserError, match=r"changes, repeats, reorders or leaves out the text of a message: .*; change the"
     ):
         model.chat([Message("user", "<a<|end|>bc"), Message("user", "a")])
     backwards = with_template(spec, "{% for m in messages | reverse %}<|start|>{{ m.content }}{% endfor %}")
