@@ -24,7 +24,7 @@ from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component
 from atat_zoo.tokenizers import BPETokenizer
-from atat_zoo.tokenizers.dialogues import Message, from_text, to_text
+from atat_zoo.tokenizers.dialogues import Message, Part, from_text, to_text
 from atat_zoo.tokenizers.tables import BytesModel
 from tests.tiny import folder_of
 
@@ -62,6 +62,18 @@ def test_what_is_stored_is_what_was_said(many, length, packed):
     same = unpack(torch.from_numpy(rows.astype(np.int64)))
     for one, other in zip(same, (ids, answer, document), strict=True):
         assert np.array_equal(one.numpy(), other)
+
+
+@pytest.mark.parametrize("outside", [-1, 258])
+def test_a_template_with_other_ids_is_refused(outside):
+    class Outside(BytesModel):
+        def chat(self, messages, *, answering=False):
+            return [Part([0, 257, outside], True)]
+
+    with pytest.raises(
+        ValueError, match=f"template has ids from {min(outside, 0)} to {max(outside, 257)}, and V is 258"
+    ):
+        rows_of(Outside(), [[Message("user", "a")]], 8, packed=True)
 
 
 @given(sizes)

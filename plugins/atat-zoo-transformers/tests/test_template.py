@@ -174,6 +174,7 @@ def test_a_content_stands_behind_text_without_a_space_of_its_own():
 PLAIN = FOR + (
     "### {{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}### assistant: {% endif %}"
 )
+SYSTEMLESS = "{% set no = messages[0].role == 'system' and raise_exception('no') %}"
 NAMELESS = FOR + "<|start|>{{ '' if m.role == 'ROLE' else m.role ~ ': ' }}{{ m.content }}{% endfor %}<|start|>"
 
 
@@ -187,6 +188,8 @@ NAMELESS = FOR + "<|start|>{{ '' if m.role == 'ROLE' else m.role ~ ': ' }}{{ m.c
         # The header of one role begins that of another.
         (NAMELESS.replace("ROLE", "user"), "u"),
         (NAMELESS.replace("ROLE", "tool"), "ut"),
+        (FOR + "<|start|>{{ '' if loop.first else m.role ~ ': ' }}{{ m.content }}<|end|>{% endfor %}<|start|>", "u"),
+        (SYSTEMLESS + NAMELESS.replace("ROLE", "user"), "u"),
         # What the system says stands in the user's message.
         (FOR + "{{ m.content }}{{ '\n' if m.role == 'system' else '<|end|>' }}{% endfor %}", "u"),
     ],
