@@ -82,4 +82,9 @@ def test_the_plain_template_needs_both_ends():
     model = CharactersModel(special=False, unknown="space")
     with pytest.raises(UserError, match=r"set tokenizer.special = true \(characters\)"):
         model.chat([Message("user", "a")])
+    for end in ("bos", "eos"):
+        model = BytesModel()
+        setattr(model, end, None)
+        with pytest.raises(UserError, match="dialogues need a tokenizer with BOS and EOS"):
+            model.chat([Message("user", "a")])
     assert CharactersModel(special=True, unknown="space").chat([Message("assistant", "a")])[1] == ([1, 28], True)
