@@ -16,7 +16,7 @@ help:
 	@echo "make test-new     what atat new writes, kind by kind in an empty environment; KIND=noise for one, BORROW=1 takes the libraries from here"
 	@echo "make test-plugins the plugins here, each in an environment of its own; NAME=atat-zoo-example for one, BORROW=1 as above"
 	@echo "make attack       kill it, mislead it, damage its files: N=1 takes minutes, N=100 hours; ONLY=kills for one kind"
-	@echo "make mutants      change one expression at a time, and see whether a test fails: N=200 of them (half an hour), or N=all; SEED=1"
+	@echo "make mutants      change one expression at a time, and see whether a test fails: N=200 of them (half an hour), or N=all; SEED=1; PLUGINS=1 installs the plugins for theirs"
 	@echo "make docs         the documentation as a site, build/site/index.html: guides, every part, the results (a minute; offline)"
 	@echo "make lint         ruff, mypy and the layers"
 	@echo "make golden       what is computed, against the record; with OLD=revision, against that revision on this machine"
@@ -88,9 +88,16 @@ test-plugins: $(VENV)/installed-test
 attack: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.attack $(ONLY) --scale $(or $(N),1) --seed $(or $(SEED),17)
 
-# What was tested is kept in build/mutants, so it is continued; ONLY=rates for one room.
-mutants: $(VENV)/installed-mutants
-	$(BIN)/python -m tests.mutants $(ONLY) --number $(or $(N),200) --seed $(or $(SEED),1)
+# What was tested is kept in build/mutants, so it is continued; ONLY=rates for one room. Tests of a plugin need it
+# installed, and those of the zoo need it absent, so the plugins are in an environment of their own.
+PLUGINS_PYTHON = $(wildcard $(VENV)-plugins/bin/python)
+mutants: $(VENV)/installed-mutants $(if $(PLUGINS),$(VENV)-plugins/installed)
+	$(BIN)/python -m tests.mutants $(ONLY) --number $(or $(N),200) --seed $(or $(SEED),1) $(if $(PLUGINS_PYTHON),--plugins-python $(PLUGINS_PYTHON))
+
+$(VENV)-plugins/installed: pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
+	$(PYTHON) -m venv $(VENV)-plugins
+	$(VENV)-plugins/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[mutants]" $(foreach plugin,$(wildcard plugins/atat-zoo-*),-e "$(plugin)[test]")
+	@touch $@
 
 docs: $(VENV)/installed-docs
 	$(BIN)/python -m sphinx -W --keep-going -q -E -d build/doctrees docs build/site
@@ -151,4 +158,4 @@ samplers: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks samplers --markdown docs/samplers.md
 
 clean:
-	rm -rf $(VENV) $(VENV)-current build dist docs/parts
+	rm -rf $(VENV) $(VENV)-current $(VENV)-plugins build dist docs/parts

@@ -1,8 +1,9 @@
 """Changes one expression of the package at a time, and asks whether a test of its room fails.
 
-`make mutants` (or `python -m tests.mutants`) draws mutants from five rooms, has mutmut test them, and prints how many
-were killed, and a difference for each that was not. A room is held by its own tests only, `tests/ROOM`, fast part;
-of those mutmut runs the ones that call the changed function, the fastest first.
+`make mutants` (or `python -m tests.mutants`) draws mutants from every room that computes or decides, has mutmut test
+them, and prints how many were killed, and a difference for each that was not. A room is a package or a module of the
+zoo, or a plugin. Its own tests hold it, and no others: `tests/ROOM`, or what `TESTS` names, fast part; of those mutmut
+runs the ones that call the changed function, the fastest first.
 
 The mutants are mutmut's own: an operator, a number, a comparison or a condition is another, an argument is None or
 absent, a value is None. They are of the bodies of functions and methods. By rule there are none in docstrings,
@@ -11,16 +12,64 @@ yielded as a sentence (`SENTENCES`), for the wording of a message is not compute
 a tensor, a type for the type checker, or the False of a buffer that is not saved to None (`UNCOMPUTED`), count as
 equivalent.
 
-The sample follows from the seed and holds as many mutants of every room; the rate in all weighs the rooms by their
-mutants. Mutants that compute the same are in `equivalent.toml`, each with its reason, and do not count. All is written
-to `build/mutants/ROOM`, where mutmut mutates a copy, so a run that is interrupted leaves the tree as it was; begun
-again, it tests what was not tested, and what survived.
+Small rooms are grouped (`GROUPS`), so that every group is tested at once and has enough mutants to say something. The
+sample follows from the seed and holds as many mutants of every group; the rate in all weighs the groups by their
+mutants. A single room can be named, too, and then is a group of its own. A plugin is left out where it is not
+installed. Mutants that compute the same are in `equivalent.toml`, each with its reason, and do not count. All is
+written to `build/mutants/GROUP`, where mutmut mutates a copy, so a run that is interrupted leaves the tree as it was;
+begun again, it tests what was not tested, and what survived.
 """
 
-ROOMS = ("diffusion", "rates", "masking", "objectives", "samplers")
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+GROUPS = (
+    ("diffusion",),
+    ("rates", "masking", "curricula"),
+    ("position_sets", "bounds", "noise", "uncertainty"),
+    ("estimators", "targets", "backbones"),
+    ("objectives",),
+    ("samplers",),
+    ("generation",),
+    ("corpora", "tokenizers"),
+    ("data",),
+    ("model", "serving"),
+    ("measure",),
+    ("tasks",),
+    ("results", "study"),
+    ("export", "backbones/hub", "paper"),
+    ("training",),
+    ("experiment", "registry", "run"),
+    ("atat-zoo-checkpoints",),
+    ("atat-zoo-genomics",),
+    ("atat-zoo-lm-eval",),
+    ("atat-zoo-transformers",),
+)
+ROOMS = tuple(room for group in GROUPS for room in group)
+# Of rooms whose tests are not tests/ROOM or tests/test_ROOM.py.
+TESTS = {
+    "backbones/hub": ("tests/export",),
+    "bounds": ("tests/test_bound_parts.py",),
+    "position_sets": ("tests/objectives/test_sets.py",),
+}
 # A line on which a message begins or goes on: an expression that begins there is left as it is.
 SENTENCES = (r"\braise \w+\(", r"\byield (\(|f?\")$", r"\byield f?\"", r"^\s*f?['\"].*['\"],?$")
 UNCOMPUTED = (
     r"\bpersistent=(False|None)|\b(device|non_blocking)=[\w.\[\]]*(\([^()]*\))?"
     r"|\.to\(([\w.]+\.device|None)\)|\bcast\((None|\"\w+\")"
 )
+
+
+def held_by(room):
+    """Return the paths of the tests that hold a room of the zoo."""
+    return TESTS.get(room) or (f"tests/{room}" if (ROOT / "tests" / room).is_dir() else f"tests/test_{room}.py",)
+
+
+def files_of(room):
+    """Return the files of a room: a module, or those of a package but for packages in it that are rooms themselves."""
+    plugin = room.startswith("atat-zoo-")
+    source = ROOT / "plugins" / room / room.replace("-", "_") if plugin else ROOT / "atat_zoo" / room
+    if not source.is_dir():
+        return [source.with_suffix(".py")]
+    inner = [ROOT / "atat_zoo" / other for other in ROOMS if other.startswith(f"{room}/")]
+    return [path for path in source.rglob("*.py") if not any(map(path.is_relative_to, inner))]

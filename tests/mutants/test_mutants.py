@@ -1,20 +1,41 @@
-"""The list of equivalent mutants is about lines that are there, and says why."""
+"""Every package is a room, or is named here; the list of equivalent mutants is about lines that are there."""
 
 import tomllib
+from collections import Counter
 from pathlib import Path
 
-from tests.mutants import ROOMS
+from tests.mutants import ROOMS, ROOT, TESTS, files_of, held_by
 
 HERE = Path(__file__).parent
+# What says, shows or checks what others compute; and a plugin that stands as an example of one, held as the others are.
+NOT_ROOMS = {"__init__", "__main__", "train", "cli", "devices", "errors", "machine", "parsing", "report", "testing"}
+NOT_PLUGINS = {"atat-zoo-example"}
 EQUIVALENT = tomllib.loads((HERE / "equivalent.toml").read_text(encoding="utf-8"))["equivalent"]
 
 
+def test_every_package_and_plugin_is_a_room_or_named_here():
+    there = {
+        path.stem for path in (ROOT / "atat_zoo").iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()
+    }
+    there |= {path.name for path in (ROOT / "plugins").glob("atat-zoo-*")}
+    assert there == {room for room in ROOMS if "/" not in room} | NOT_ROOMS | NOT_PLUGINS
+
+
+def test_a_file_is_of_one_room_and_every_room_has_tests():
+    files = Counter(path for room in ROOMS for path in files_of(room))
+    assert set(files.values()) == {1}
+    assert all(path.is_file() for path in files)
+    assert TESTS.keys() <= set(ROOMS)
+    assert all((ROOT / test).exists() for room in ROOMS if not room.startswith("atat-zoo-") for test in held_by(room))
+
+
 def test_every_equivalent_mutant_is_of_a_line_that_is_there():
+    files = {str(path.relative_to(ROOT)) for room in ROOMS for path in files_of(room)}
     for entry in EQUIVALENT:
         assert entry.keys() == {"file", "was", "is", "why"}
-        assert entry["file"].split("/")[1] in ROOMS
+        assert entry["file"] in files
         assert len(entry["why"]) > 20
-        lines = [line.strip() for line in (HERE.parents[1] / entry["file"]).read_text(encoding="utf-8").splitlines()]
+        lines = [line.strip() for line in (ROOT / entry["file"]).read_text(encoding="utf-8").splitlines()]
         missing = [line for line in entry["was"].splitlines() if line not in lines]
         assert not missing, f"{entry['file']} has no line {missing}; what was equivalent in it may not be now"
 
