@@ -3,6 +3,7 @@
 import re
 import tempfile
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from atat_zoo.registry.spec import fields_of
 from atat_zoo.run import write_text
 
 _LONGEST = 30  # characters of a part's name, so that no line that has it becomes too long
+# What reads importance is given one by these, the first that fits: of the clean text, and of the text with masks.
+_ESTIMATORS = ("estimator.use=transformer", 'estimator={use="transformer", reads="z"}')
 _CHOSEN = ("objective", "corpus", "tokenizer", "backbone", "masking", "sampler")
 
 
@@ -139,14 +142,28 @@ def experiment(name: str | None, overrides: tuple[str, ...], where: Path, like: 
                     values[kind] = answer
     for kind, value in values.items():
         named(kind, value)
-    made = load(like, [*(f"{kind}={value}" for kind, value in values.items()), *overrides])
+    words = [*(f"{kind}={value}" for kind, value in values.items()), *overrides]
+    made, added = _with_an_estimator(like, words)
     made = from_table({**made.to_table(), "name": name})
     path = where / f"{name}.toml"
     if path.exists() or not where.is_dir():
         problem = "exists" if path.exists() else "has no folder"
         raise UserError(f"{path} {problem}; choose another name, or another folder with --in")
     write_text(path, commented(made))
-    click.echo(f"wrote {path}. Next: atat check {path}, atat train {path}")
+    with_it = f" with {added}, without which this has no importance to go by" if added else ""
+    click.echo(f"wrote {path}{with_it}. Next: atat check {path}, atat train {path}")
+
+
+def _with_an_estimator(like: str, words: list[str]) -> tuple[Experiment, str]:
+    """Return the experiment, and the override of the estimator that it needs, if it is in order with one only."""
+    try:
+        return load(like, words), ""
+    except UserError as error:
+        if not any(word.startswith("estimator") for word in words):
+            for added in _ESTIMATORS:
+                with suppress(UserError):
+                    return load(like, [*words, added]), added
+        raise error from None
 
 
 for _kind in reversed(_CHOSEN):

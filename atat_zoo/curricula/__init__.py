@@ -6,7 +6,7 @@ importance of z, do not.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 from typing_extensions import override
 
@@ -47,6 +47,8 @@ class Curriculum(Protocol):
     """A component of the kind curriculum."""
 
     name: str
+    #: Whether it weighs all tokens alike where all have the same importance; an experiment without one is refused.
+    reads_importance: ClassVar[bool] = False
 
     def build(self, context: Context) -> CurriculumModule:
         """Return a `CurriculumModule`."""
@@ -56,6 +58,7 @@ class StatelessCurriculum(CurriculumModule):
     """A curriculum of one stage, which is its own module."""
 
     name: str
+    reads_importance: ClassVar[bool] = False
 
     def build(self, context: Context) -> Self:
         """Return itself."""
@@ -101,6 +104,7 @@ class ThreeStageCurriculum:
 
     name = "three_stage"
     summary = "easy tokens weigh more at first, hard ones at the end"
+    reads_importance = True
     refs = ("doi:10.1145/1553374.1553380",)
 
     sharpness: float = param(2.0, help="s: the weight of I = 1 over that of I = 0 is exp(s)", ge=0, le=50)
@@ -149,6 +153,7 @@ class DynamicCurriculum:
 
     name = "dynamic"
     summary = "the stages of three_stage, changed by the trend of the loss"
+    reads_importance = True
     refs = ("doi:10.1145/1553374.1553380",)
 
     sharpness: float = param(2.0, help="s: the weight of I = 1 over that of I = 0 is exp(s)", ge=0, le=50)

@@ -66,6 +66,7 @@ class PlannerAwareCurriculum(StatelessCurriculum):
 
     name = "planner_aware"
     summary = "the masked tokens that the sampler policy would draw next weigh more"
+    reads_importance = True
     refs = ("arXiv:2509.23405",)
 
     first: Literal["easy", "hard"] = param("easy", help="which tokens the sampler draws first")

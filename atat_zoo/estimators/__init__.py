@@ -17,6 +17,7 @@ import attrs
 from typing_extensions import override
 
 from atat_zoo.errors import Problem, UserError
+from atat_zoo.experiment.effects import tells_apart, weighs_tokens
 from atat_zoo.machine import require
 from atat_zoo.registry import Context, component, component_base, param, part, problems_of
 
@@ -63,6 +64,10 @@ class Estimator(Protocol):
         """Whether it has anything to train; by default it has not."""
         return False
 
+    def tells_apart(self, trained: bool) -> bool:
+        """Return whether tokens can have different importance, if what can be learned of it is `trained`, or is not."""
+        return True
+
     def build(self, context: Context) -> nn.Module:
         """Return an `EstimatorModule`; one without parameters is not trained."""
 
@@ -73,6 +78,10 @@ class UniformEstimator(Estimator):
 
     name = "uniform"
     summary = "the same importance for every token"
+
+    @override
+    def tells_apart(self, trained: bool) -> bool:
+        return False
 
     @override
     def build(self, context: Context) -> nn.Module:
@@ -125,6 +134,10 @@ class TransformerEstimator(Estimator):
     @override
     def reads_time(self) -> bool:
         return self.time_conditioning
+
+    @override
+    def tells_apart(self, trained: bool) -> bool:
+        return trained  # it starts at ½ everywhere
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: the length, or heads that do not divide the width."""
@@ -205,6 +218,11 @@ class HybridEstimator(_ComposedEstimator):
     prior: Estimator = part("estimator", "frequency", help="the estimator that it is mixed with")
 
     @override
+    def tells_apart(self, trained: bool) -> bool:
+        learned, prior = tells_apart(self.learned, trained), tells_apart(self.prior, False)
+        return bool(self.mix and learned) or (self.mix < 1 and prior)
+
+    @override
     def build(self, context: Context) -> nn.Module:
         from atat_zoo.estimators.networks import MixModule
 
@@ -229,6 +247,10 @@ class TermBiasEstimator(_ComposedEstimator):
     base: Estimator = part("estimator", "uniform", help="the estimator whose importance is changed")
 
     @override
+    def tells_apart(self, trained: bool) -> bool:
+        return bool(self.words and self.strength) or tells_apart(self.base, trained)
+
+    @override
     def build(self, context: Context) -> nn.Module:
         """Return the module, or raise `UserError`, naming a word that the tokenizer does not know."""
         from atat_zoo.estimators.networks import BiasedModule
@@ -241,12 +263,6 @@ class TermBiasEstimator(_ComposedEstimator):
             raise RuntimeError("the estimator term_bias looks words up and needs a context with a tokenizer")
         terms = Terms(context.tokenizer, self.words, longest=context.length, key="estimator.words")
         return BiasedModule(base, terms, self.strength)
-
-
-def weighs_tokens(experiment: Experiment) -> bool:
-    """Return whether an experiment has an importance that tells tokens apart."""
-    parts = experiment.parts
-    return "estimator" in parts["objective"].uses and not isinstance(parts["estimator"], UniformEstimator)
 
 
 def require_estimator(experiment: Experiment, run: object, *, constant: bool = False) -> None:

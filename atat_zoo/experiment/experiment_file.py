@@ -12,6 +12,7 @@ import attrs
 
 from atat_zoo import parsing
 from atat_zoo.errors import Problem, UserError, clip, nearest
+from atat_zoo.experiment.effects import without_effect
 from atat_zoo.experiment.inheritance import Refused, adopt, base_of
 from atat_zoo.experiment.schema import ALWAYS, SECTIONS, Experiment
 from atat_zoo.registry import KINDS, TABLES, Zoo
@@ -103,6 +104,8 @@ def load(
     if source is not None:
         experiment, problems = adopt(experiment, source, zoo)
         _refuse(problems, origins, where)
+    # Not of a table: a run that was trained with what does nothing can still be read.
+    _refuse(without_effect(experiment, zoo), origins, where)
     return experiment
 
 

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
 class Masking(Protocol):
     """A component of the kind masking, or what its `build(context)` returns.
 
-    One with a state has `build(context) -> nn.Module` with this method, which implements `StatefulPart`.
+    One with a state has `build(context) -> nn.Module` with this method, which implements `StatefulPart`. It may say
+    that its `direction` is 0 if it ignores importance, and by `reads_importance`, which else follows from that, whether
+    it masks all tokens alike where all have the same.
     """
 
     name: str
@@ -171,6 +173,13 @@ class PositionMasking:
     refs = ("doi:10.1007/0-387-34240-0",)
     direction = 1
     positional = True
+
+    @property
+    def reads_importance(self) -> bool:
+        """Whether importance is all that it goes by: there is no bias."""
+        from atat_zoo.masking.position_bias import FlatBias
+
+        return not self.strength or isinstance(self.bias, FlatBias)
 
     temperature: float = param(1.0, help="large: like uniform; small: the highest sum first", ge=1e-6, le=1e9)
     strength: float = param(

@@ -32,6 +32,11 @@ class RevealMasking(VisibleTextMasking):
     excess: float = param(2.0, help="c: tokens hidden at first, for each that stays hidden; 1 is uniform", ge=1, le=1e6)
     first: Literal["easy", "hard"] = param("easy", help="which are shown again: those of the lowest or highest score")
 
+    @property
+    def reads_importance(self) -> bool:
+        """Whether it asks for scores at all."""
+        return self.excess > 1
+
     @override
     def draw_mask(self, scores: Scores, rate: Tensor, maskable: Tensor, keys: Tensor) -> Tensor:
         import torch

@@ -68,6 +68,11 @@ class AdaptiveObjective(Objective):
             raise ValueError("draws must be at least 2 when importance or position is learned by the bound's gradient")
 
     @property
+    def reads_importance(self) -> bool:
+        """Whether importance, which it can do without, is given a temperature."""
+        return self.temperature != 1
+
+    @property
     def learns(self) -> bool:
         """Whether anything in the forward weights is learned by the bound's gradient."""
         return self.learn_importance or self.learn_position

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from atat_zoo.errors import NotKept, UserError
-from atat_zoo.estimators import weighs_tokens
 from atat_zoo.experiment import Experiment, conflicts_with, from_table
+from atat_zoo.experiment.effects import weighs_tokens
 from atat_zoo.registry import Zoo
 from atat_zoo.report import recorded
 from atat_zoo.results import store

@@ -13,7 +13,7 @@ from atat_zoo.diffusion.bounds import uniform_order
 from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.diffusion.positions import pairs
 from atat_zoo.diffusion.randomness import fold, row_keys
-from atat_zoo.estimators import weighs_tokens
+from atat_zoo.experiment.effects import weighs_tokens
 from atat_zoo.generation import Writer
 from atat_zoo.model import Model
 from atat_zoo.objectives.denoising import dense

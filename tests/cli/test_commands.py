@@ -132,7 +132,7 @@ def test_check_says_which_packages_are_missing(atat, experiment, tmp_path, monke
 
 
 def test_check_says_all_that_is_wrong_or_that_nothing_is(atat, experiment):
-    out = printed(atat, "check", experiment('masking = "importance"'), "seed=3")
+    out = printed(atat, "check", experiment('masking = "importance"\nestimator = "frequency"'), "seed=3")
     assert out.startswith("mine is in order: ")
     assert "masking importance" in out
     code, out, err = atat("check", experiment("[train]\nsteps = 'x'\nclipp = 1"), "data.length=0")
@@ -142,7 +142,7 @@ def test_check_says_all_that_is_wrong_or_that_nothing_is(atat, experiment):
 
 
 def test_resolve_prints_an_experiment(atat, experiment, tmp_path):
-    path = experiment('name = "one"\n[masking]\nuse = "importance"')
+    path = experiment('name = "one"\nestimator = "frequency"\n[masking]\nuse = "importance"')
     out = printed(atat, "resolve", path, "masking.temperature=0.5")
     again = tmp_path / "again.toml"
     again.write_text(out, encoding="utf-8")

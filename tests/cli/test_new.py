@@ -70,8 +70,8 @@ def test_there_is_a_template_of_each_kind_and_of_nothing_else():
     folders = {path.name for path in templates().iterdir() if path.is_dir()}
     assert folders - {"__pycache__"} == {*KINDS, "package"}
     uses = tomllib.loads((templates() / "uses.toml").read_text(encoding="utf-8"))
-    # Position sets have a table, which another objective than that of every experiment reads.
-    assert uses.keys() == KINDS.keys() - TABLES.keys() | {"position_sets"}
+    # Besides the kinds without a table, those that another objective or an importance is needed for.
+    assert uses.keys() == KINDS.keys() - TABLES.keys() | {"masking", "position_sets", "target"}
 
 
 @pytest.mark.parametrize("name", ["x", "a-very-long-name-of-30-letters"])
@@ -132,9 +132,17 @@ def test_a_mistake_is_a_sentence_and_nothing_is_written(words, said, atat, tmp_p
 def test_an_experiment_explains_every_parameter_and_is_what_it_says(atat, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flags = ("--objective", "mdlm", "--masking", "importance", "--sampler", "{use = 'klass', steps = 9}")
-    assert "atat check mine.toml" in printed(atat, "new", "experiment", "mine", *flags, "train.steps=7")
+    said = printed(atat, "new", "experiment", "mine", *flags, "train.steps=7")
+    assert "wrote mine.toml with estimator.use=transformer, without which this has no importance to go by" in said
+    assert "atat check mine.toml" in said
     made = load("mine.toml")
-    overrides = ["name=mine", "masking=importance", "sampler={use='klass',steps=9}", "train.steps=7"]
+    overrides = [
+        "name=mine",
+        "masking=importance",
+        "estimator.use=transformer",
+        "sampler={use='klass',steps=9}",
+        "train.steps=7",
+    ]
     assert made == load("base/sotu", overrides)
     text = (tmp_path / "mine.toml").read_text(encoding="utf-8")
     zoo = Zoo.load()

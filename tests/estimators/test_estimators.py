@@ -198,3 +198,27 @@ def test_bf16_autocast_gives_float32():
     assert importance.dtype == torch.float32
     with torch.no_grad():
         torch.testing.assert_close(importance, module(tokens, embedded, t, maskable), atol=0.1, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "trained", "untrained"),
+    [
+        (UniformEstimator(), False, False),
+        (FrequencyEstimator(), True, True),
+        (small(), True, False),
+        (HybridEstimator(learned=small()), True, True),
+        (HybridEstimator(learned=small(), mix=1), True, False),
+        (HybridEstimator(learned=small(), mix=0), True, True),
+        # The prior is not trained.
+        (HybridEstimator(learned=UniformEstimator(), prior=small()), False, False),
+        (HybridEstimator(learned=FrequencyEstimator(), prior=UniformEstimator()), True, True),
+        (HybridEstimator(learned=FrequencyEstimator(), prior=UniformEstimator(), mix=0), False, False),
+        (TermBiasEstimator(), False, False),
+        (TermBiasEstimator(words=("a",)), True, True),
+        (TermBiasEstimator(words=("a",), strength=0), False, False),
+        (TermBiasEstimator(base=small()), True, False),
+    ],
+    ids=str,
+)
+def test_whether_tokens_are_told_apart(estimator, trained, untrained):
+    assert [estimator.tells_apart(True), estimator.tells_apart(False)] == [trained, untrained]

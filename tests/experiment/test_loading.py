@@ -102,7 +102,8 @@ def test_a_name_is_not_inherited(write):
 def test_tables_merge_and_a_changed_use_drops_what_the_old_part_was_given(write):
     write(
         "base.toml",
-        '[masking]\nuse = "importance"\ntemperature = 0.7\n[curriculum]\nuse = "three_stage"\nsharpness = 3',
+        'estimator = "frequency"\n[masking]\nuse = "importance"\ntemperature = 0.7\n'
+        '[curriculum]\nuse = "three_stage"\nsharpness = 3',
     )
     same = load(write("same.toml", 'extends = "base.toml"\n[curriculum]\nwarmup_steps = 5'))
     assert (same.parts["curriculum"].sharpness, same.parts["curriculum"].warmup_steps) == (3.0, 5)
@@ -136,7 +137,7 @@ def test_parts_inside_parts_merge_alike(write):
 
 
 def test_overrides_are_toml_or_a_bare_word(write):
-    path = write("a.toml", 'name = "a"\n[masking]\nuse = "importance"\ntemperature = 0.7')
+    path = write("a.toml", 'name = "a"\nestimator = "frequency"\n[masking]\nuse = "importance"\ntemperature = 0.7')
     words = ["train.steps=5", "masking.temperature = 0.2", "data.special=document", "train.compile=true", 'name="b"']
     made = load(path, [*words, "optimizer.betas=[0.5, 0.6]", "data.root=some/folder"])
     assert (made.train.steps, made.parts["masking"].temperature, made.data.special) == (5, 0.2, "document")
@@ -147,7 +148,7 @@ def test_overrides_are_toml_or_a_bare_word(write):
 
 
 def test_overrides_change_a_part_in_any_order(write):
-    path = write("a.toml", '[masking]\nuse = "importance"\ntemperature = 0.7')
+    path = write("a.toml", 'estimator = "frequency"\n[masking]\nuse = "importance"\ntemperature = 0.7')
     expected = Zoo.load().spec("masking", {"use": "power", "temperature": 0.2})
     for overrides in (
         ["masking.use=power", "masking.temperature=0.2"],

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from atat_zoo import UserError, Zoo
 from atat_zoo.experiment import from_table, load
+from atat_zoo.experiment.effects import without_effect
 from atat_zoo.experiment.schema import SECTIONS
 from atat_zoo.registry import KINDS, TABLES
 from atat_zoo.registry.spec import fields_of, unstructure
@@ -75,6 +76,7 @@ def test_an_experiment_resolves_to_itself(table, tmp_path_factory):
         made = from_table(table)
     except UserError:
         assume(False)
+    assume(not list(without_effect(made, Zoo.load())))  # which a file may not have, and an old run may
     path = tmp_path_factory.mktemp("resolved") / "resolved.toml"
     path.write_text(made.to_toml(), encoding="utf-8")
     again = load(str(path))

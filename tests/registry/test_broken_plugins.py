@@ -57,7 +57,7 @@ def everything_else_works(atat):
     code, out, _ = atat("zoo", "list", "masking")
     assert code == 0
     assert {"helix", "uniform", "importance"} <= {line.split()[1] for line in out.splitlines()}
-    assert atat("check", "mdlm", "masking.use=helix")[0] == 0
+    assert atat("check", "mdlm", "masking.use=helix", "estimator.use=frequency")[0] == 0
 
 
 @pytest.mark.parametrize("how", BROKEN)
@@ -102,7 +102,7 @@ def test_a_part_that_is_listed_and_cannot_be_imported_is_one_sentence(module, se
 def test_what_a_plugin_prints_when_it_is_imported_is_not_on_standard_output(files, install, atat):
     install("broken", f"print('hello')\n{GOOD}", files=files)
     assert "spiral" in {part["name"] for part in json.loads(atat("zoo", "list", "--json")[1])}
-    code, out, err = atat("resolve", "mdlm", "masking.use=spiral", "--json")
+    code, out, err = atat("resolve", "mdlm", "masking.use=spiral", "estimator.use=frequency", "--json")
     assert (code, json.loads(out)["masking"]["use"]) == (0, "spiral")
     assert "hello" in err or not files  # imported by the command before
 

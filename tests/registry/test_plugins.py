@@ -187,7 +187,7 @@ def test_an_experiment_says_which_distributions_its_parts_are_from(kind, overrid
     install("good", GOOD.replace("atat_zoo_masking", f"atat_zoo_{kind}"))
     install("other", good("helix"))
     # The made-up class is nothing of the kind, and is not asked to be.
-    made = load("mdlm", [override])
+    made = load("mdlm", [override, "estimator.use=frequency"])
     assert made.requires == ("atat-zoo-good",)
     assert made.to_table()["requires"] == ["atat-zoo-good"]
     assert from_table(made.to_table()) == made

@@ -33,9 +33,9 @@ BETAS = "fast-optimizer.betas=0.9+0.95"
 
 
 def test_a_point_is_an_arm_and_the_arms_own_value_is_the_arm(read):
-    study = read(STUDY + GRID.replace('"uniform", {use = "uniform"}', '"uniform", {use="importance", temperature=0.5}'))
-    steps = [f"plain-train.steps={n}-masking={how}" for n in (3, 6) for how in ("uniform", "use=importance")]
-    steps = [name.replace("importance", "importance+temperature=0.5") for name in steps]
+    study = read(STUDY + GRID.replace('"uniform", {use = "uniform"}', '"uniform", {use="position", temperature=0.5}'))
+    steps = [f"plain-train.steps={n}-masking={how}" for n in (3, 6) for how in ("uniform", "use=position")]
+    steps = [name.replace("position", "position+temperature=0.5") for name in steps]
     assert list(study.arms) == ["plain", "fast", BY_RATE[0][1], BY_RATE[2][1], BETAS, *steps[1:]]
     by_rate, by_betas, by_steps = study.grids
     assert (by_rate.arm, by_rate.keys, by_rate.points) == ("fast", ("optimizer.learning_rate",), BY_RATE)

@@ -1,0 +1,81 @@
+"""What an experiment sets and nothing reads: importance, if all tokens have the same, and what an estimator learns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from atat_zoo.errors import Problem, UserError
+from atat_zoo.registry import TABLES, Zoo
+
+if TYPE_CHECKING:
+    from atat_zoo.experiment.schema import Experiment
+
+
+def tells_apart(estimator: Any, trained: bool) -> bool:
+    """Return whether tokens can have different importance by an estimator; one that says nothing of it can do so."""
+    return bool(getattr(estimator, "tells_apart", lambda trained: True)(trained))
+
+
+def reads_importance(kind: str, part: Any) -> bool:
+    """Return whether a part, or a parameter of it, does nothing where all tokens have the same importance."""
+    by_direction = kind == "masking" and getattr(part, "direction", 1) != 0 and not getattr(part, "positional", False)
+    return bool(getattr(part, "reads_importance", by_direction))
+
+
+def is_trained(experiment: Experiment) -> bool:
+    """Return whether the importance of an experiment's estimator, if it can learn, is a learned one."""
+    return getattr(experiment.parts["objective"], "importance_loss_weight", 1) > 0 or experiment.init_from is not None
+
+
+def weighs_tokens(experiment: Experiment) -> bool:
+    """Return whether an experiment has an importance that tells tokens apart."""
+    uses = "estimator" in experiment.parts["objective"].uses
+    return uses and tells_apart(experiment.parts["estimator"], is_trained(experiment))
+
+
+def without_effect(experiment: Experiment, zoo: Zoo) -> Iterator[Problem]:
+    """Yield the problems: parts that read an importance that all tokens share, or a target that nothing learns."""
+    objective, estimator = experiment.parts["objective"], experiment.parts["estimator"]
+    if "estimator" not in objective.uses:
+        return
+    named, taught = f"estimator {estimator.name!r}", is_trained(experiment)
+    if not weighs_tokens(experiment):
+        for kind in experiment.kinds:
+            if not reads_importance(kind, part := experiment.parts[kind]):
+                continue
+            said = f"{part.name!r}, as it is set, goes by the importance of tokens, and {named}"
+            if tells_apart(estimator, True):
+                problem = "is not trained at objective.importance_loss_weight = 0, so all have the same; raise that"
+            else:
+                problem = f"gives all the same; set estimator.use to {_others(zoo)}"
+            yield Problem(kind, f"{said} {problem}")
+    if "target" in objective.uses and _is_set(target := experiment.parts["target"]):
+        if not estimator.learns:
+            learning = _others(zoo, lambda other: other.learns)
+            problem = f"{named}, as it is set, learns nothing; set estimator.use to {learning}, or leave target out"
+        elif not taught:
+            problem = f"objective.importance_loss_weight = 0 has {named} learn nothing; raise that, or leave target out"
+        elif getattr(objective, "learn_importance", False):
+            problem = (
+                f"{named} learns by the bound's gradient, as objective.learn_importance says; set that to false, "
+                "or leave target out"
+            )
+        else:
+            return
+        yield Problem("target", f"{target.name!r} is what an estimator is trained towards, and {problem}")
+
+
+def _is_set(target: Any) -> bool:
+    return target.name != TABLES["target"] or target != type(target)()
+
+
+def _others(zoo: Zoo, fits: Any = lambda estimator: tells_apart(estimator, True)) -> str:
+    """Return the names of the estimators that fit as they are by default."""
+    found = []
+    for name in zoo.names("estimator"):
+        try:
+            found += [f'"{name}"'] if fits(zoo.spec("estimator", name)) else []
+        except UserError:  # it has a parameter without a default
+            continue
+    return " or ".join(found)
