@@ -51,7 +51,7 @@ TESTS = {
     # Without those that run an exported network in another process, where no mutant is known.
     "backbones": ("tests/backbones", "tests/export/test_exported_models.py", "tests/export/test_generation.py"),
     "bounds": ("tests/test_bound_parts.py",),
-    "position_sets": ("tests/objectives/test_sets.py",),
+    "position_sets": ("tests/test_position_sets.py", "tests/objectives/test_sets.py"),
 }
 # A line on which a message begins or goes on: an expression that begins there is left as it is.
 SENTENCES = (r"\braise \w+\(", r"\byield (\(|f?\")$", r"\byield f?\"", r"^\s*f?['\"].*['\"],?$")

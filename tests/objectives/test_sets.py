@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_objectives import BACKBONE, L, N, V, batch, build
+from small_objectives import BACKBONE, L, N, V, batch, build, full_batch
 
 from atat_zoo import UserError, Zoo
 from atat_zoo.bounds import ExactKBound
@@ -179,11 +179,12 @@ def test_turns_are_a_function_of_the_row_and_divide_the_free_positions(sets, dat
 READS_Z = {"use": "transformer", "layers": 1, "width": 8, "heads": 2, "reads": "z"}
 
 
-def weighed(length=8, curriculum="none", **sets):
+def weighed(length=8, curriculum="none", prompts=0.2, gaps=0.2, **sets):
     """Sets by the importance of an estimator that reads z."""
     context = Context(vocabulary_size=V, length=length, width=16, steps=100, seed=5)
     parts = {"estimator": READS_Z, "curriculum": curriculum, "position_sets": {"use": "by_importance", **sets}}
-    return build({"use": "sets"}, context=context, backbone=BACKBONE, **parts)
+    objective = {"use": "sets", "prompts": prompts, "gaps": gaps}
+    return build(objective, context=context, backbone=BACKBONE, **parts)
 
 
 @settings(deadline=None, max_examples=min(40, settings.default.max_examples))
@@ -356,3 +357,74 @@ def test_what_does_not_fit_strided_is_refused_in_a_sentence(changes, said):
     with pytest.raises(UserError) as caught:
         from_table(table | changes)
     assert any(said in line for line in str(caught.value).splitlines())
+
+
+# What is drawn
+
+
+def shares(found):
+    """The share of each distinct row, by its numbers."""
+    rows, counts = found.long().unique(dim=0, return_counts=True)
+    return {tuple(row.tolist()): count / len(found) for row, count in zip(rows, counts.tolist(), strict=True)}
+
+
+def drawn(what, rows=6000, length=3):
+    module = sets_of(length, **{"prompts": 0, "gaps": 0, what: 1.0})
+    maskable = torch.ones(rows, length, dtype=torch.bool)
+    return shares(~module.given(maskable, row_keys(0, "sets", torch.arange(rows))))
+
+
+def test_gaps_have_every_length_and_place():
+    """Lengths are alike, and so are the places of a length, the end of the text among them."""
+    expected = {}
+    for length, start in [(n, i) for n in (1, 2, 3) for i in range(4 - n)]:
+        expected[tuple(int(start <= i < start + length) for i in range(3))] = 1 / 3 / (4 - length)
+    assert drawn("gaps") == {gap: pytest.approx(share, abs=0.03) for gap, share in expected.items()}
+
+
+def test_subsets_have_every_size_and_place():
+    """Sizes are alike, and so are the subsets of a size: which positions they are has a key of its own."""
+    sizes = {1: 1 / 9, 2: 1 / 9, 3: 1 / 3}
+    expected = {free: sizes[sum(free)] for free in itertools.product((0, 1), repeat=3) if any(free)}
+    assert drawn("subsets") == {free: pytest.approx(share, abs=0.03) for free, share in expected.items()}
+
+
+def test_every_row_has_an_order_of_its_own_and_every_turn_of_it_is_drawn():
+    """Also the last one; and which it is says nothing of the order."""
+    module = weighed(4, sets=4, prompts=0, gaps=0)
+    module.sets = ZOO.spec("position_sets", {"use": "random", "sets": None})
+    one = full_batch(torch.zeros(6000, 4, dtype=torch.int64))
+    turns = module.turns(one)
+    assert shares(turns) == {order: pytest.approx(1 / 24, abs=0.015) for order in itertools.permutations(range(4))}
+    before, coming = module.before_a_turn(one, turns)
+    turn = turns[coming]
+    both = torch.stack([turn, coming.int().argmax(1)], 1)  # the turn that is drawn, and the position that comes then
+    assert shares(both) == {pair: pytest.approx(1 / 16, abs=0.02) for pair in itertools.product(range(4), repeat=2)}
+    assert torch.equal(before.masked, turns >= turn[:, None])
+
+
+def test_the_estimator_learns_of_the_tokens_that_come_next_alone():
+    module, one, told = weighed(6, curriculum="none", sets=3), batch(1), []
+    _, coming = module.before_a_turn(one, module.turns(one))
+    target = module.target
+    module.target = lambda noised, loss: told.append((noised, loss)) or target(noised, loss)
+    found = module.loss(one)
+    ((noised, loss),) = told
+    assert coming.any()
+    assert torch.equal(noised.masked, coming)
+    assert torch.equal(noised.p, coming.float())
+    torch.testing.assert_close(loss, torch.where(coming, found["token_loss"], 0))
+
+
+def test_rows_that_have_read_unequally_much_are_written_together():
+    module, x = sets_of(5), text(5)
+    turns = torch.tensor([[0, 0, 0, 1, 2], [0, 1, 1, 1, 2], [2, 1, 2, 0, 2]])
+    expected, z = nats(module, x, turns), torch.full_like(x, V)
+    denoiser, found = module.denoiser().writing(z), torch.zeros_like(expected)
+    for turn in range(3):
+        where = turns == turn
+        with torch.no_grad():
+            log_probs = denoiser(z, None, where)
+        found[where] = -log_probs.gather(1, x[where][:, None])[:, 0]
+        z = torch.where(where, x, z)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
