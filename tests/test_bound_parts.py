@@ -32,6 +32,10 @@ def test_each_is_its_function(noise):
     for bound, masks in (
         ("exact_k", bounds.exact_k(KEEP, KEYS, 3, **same)),
         ("continuous_t", bounds.continuous_t(KEEP, KEYS, 3, alpha=noise.alpha, weight=noise.weight, **same)),
+        (
+            {"use": "clipped_t", "least": 0.1, "most": 0.9, "batch": 5},
+            bounds.clipped_t(KEEP, KEYS, 3, least=0.1, most=0.9, batch=5, **same),
+        ),
         ({"use": "discrete_t", "steps": 4}, bounds.discrete_t(KEEP, KEYS, 3, alpha=noise.alpha, steps=4, **same)),
     ):
         found, wanted = estimate(masks_of(bound, noise)), estimate(masks)
@@ -54,3 +58,13 @@ def test_a_schedule_with_open_ends_is_refused_before_a_training():
         from_table(table)
     assert from_table(table | {"noise": "cosine"}).evaluation.bound.name == "continuous_t"
     assert from_table(table | {"noise": {"use": "log_linear", "eps": 0.0}}).parts["noise"].complete
+
+
+def test_a_batch_that_cuts_the_strata_is_refused_with_one_that_does_not():
+    table = {"name": "x", "evaluation": {"bound": {"use": "clipped_t", "batch": 24}, "batch_size": 64}}
+    with pytest.raises(UserError) as error:
+        from_table(table)
+    said = "64 is no multiple of the 24 rows that share the strata of clipped_t; name 72"
+    assert str(error.value) == f"experiment: evaluation.batch_size: {said}"
+    table["evaluation"]["batch_size"] = 72
+    assert from_table(table).evaluation.bound.quantity == "t from 0.001"

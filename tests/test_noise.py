@@ -39,6 +39,26 @@ def test_values_by_hand(noise, alpha, weight):
 @pytest.mark.parametrize(
     "noise",
     [
+        LinearNoise(),
+        CosineNoise(),
+        CosineSquaredNoise(),
+        PolynomialNoise(exponent=3.0),
+        GeometricNoise(sigma_min=0.01, sigma_max=100.0),
+        LogLinearNoise(eps=0.1),
+    ],
+    ids=lambda noise: noise.name,
+)
+def test_a_time_is_that_of_its_rate_and_a_rate_that_is_never_reached_has_an_end(noise):
+    times = torch.linspace(0, 1, 9, dtype=torch.float64)
+    rates = 1 - noise.alpha(times)
+    reached = rates < 1 - 1e-12  # beyond, a float64 does not tell times apart
+    torch.testing.assert_close(noise.time_at(rates)[reached], times[reached])
+    assert noise.time_at(torch.tensor([-0.5, -1e-9, 1 + 1e-9, 1.5, 3.0])).tolist() == [0, 0, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
         PolynomialNoise(exponent=0.3),
         GeometricNoise(sigma_min=1e-9, sigma_max=100.0),
         GeometricNoise(sigma_min=0.9, sigma_max=1.0),

@@ -13,6 +13,7 @@ from atat_zoo.uncertainty import (
     EntropyUncertainty,
     MarginUncertainty,
     VarianceUncertainty,
+    probabilities,
 )
 
 METRICS = [EntropyUncertainty(), VarianceUncertainty(), ConfidenceUncertainty(), MarginUncertainty()]
@@ -51,3 +52,19 @@ def test_everything_excluded_is_certain_and_not_a_nan():
 def test_combined_without_weights_is_refused():
     with pytest.raises(ValueError, match="must have a weight above 0"):
         CombinedUncertainty(entropy=0.0, variance=0.0, confidence=0.0, margin=0.0)
+
+
+@pytest.mark.parametrize("metric", [*METRICS, CombinedUncertainty()], ids=lambda metric: metric.name)
+def test_a_tie_of_two_is_the_largest_and_half_precision_is_widened(metric):
+    tie = torch.tensor([0.0, 0.0, -math.inf])
+    assert metric(tie).item() == pytest.approx(1)
+    logits = torch.randn(4, 9, generator=torch.Generator().manual_seed(1)).bfloat16()
+    torch.testing.assert_close(metric(logits), metric(logits.double()), atol=1e-6, rtol=0)
+
+
+def test_probabilities_keep_float64():
+    logits = torch.randn(4, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    p, count = probabilities(logits)
+    assert p.dtype == torch.float64
+    assert torch.equal(p, logits.softmax(-1))
+    assert count.tolist() == [9] * 4
