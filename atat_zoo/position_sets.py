@@ -147,9 +147,9 @@ class AtOncePositionSets(PositionSets):
 class StaggeredPositionSets(PositionSets):
     """Random positions within a window that slides from left to right, in S sets of about equal size.
 
-    Free position number j comes at the time (1 − w)·j/n + w·u_j, u_j uniform on [0, 1), and the sets divide the
-    positions by their times. w = 1 is a uniformly random order, w = 0 goes from left to right; arXiv:2607.01775 has
-    such a window as its noise schedule.
+    Free position number j comes at the time (1 − w)·j/n + w·u_j^(1/k), u_j uniform on [0, 1), and the sets divide the
+    positions by their times. w = 1 is a uniformly random order, w = 0 goes from left to right. arXiv:2607.01775 has
+    such a window, b there, as its noise schedule, with k below 1.
     """
 
     name = "staggered"
@@ -158,12 +158,13 @@ class StaggeredPositionSets(PositionSets):
 
     sets: int = param(16, help="S, the number of sets", ge=1)
     window: float = param(0.3, help="w, the share of the text within which the order is random", ge=0, le=1)
+    power: float = param(1.0, help="k; below 1, most positions come early in the window, and few of them late", gt=0)
 
     @override
     def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
         n = free.sum(1, keepdim=True).clamp(min=1)
         number = (free.cumsum(1) - 1).double()
-        time = (1 - self.window) * number / n + self.window * _unit(keys, free.shape[1])
+        time = (1 - self.window) * number / n + self.window * _unit(keys, free.shape[1]) ** (1 / self.power)
         return _divided(time, free, self.sets)
 
 

@@ -52,7 +52,7 @@ class Shape:
     steps: int = 0  # T of D3PM
     clipped: bool = False
     eps: float = 1e-3
-    window: float = 0.0  # of SetDLM, as in the position sets `staggered`
+    window: tuple[float, float] | None = None  # of SetDLM: w and k of the position sets `staggered`
     mask_id: int | None = None
     bos_id: int | None = None
 
@@ -139,33 +139,31 @@ def _mask_of(shape: Shape, text: Text) -> dict[str, Any]:
 def _in_sets(shape: Shape, text: Text) -> dict[str, Any]:
     """Return the tables of a SetDLM: a text stands behind its BOS, and comes in a window that slides over it."""
     start, length = text.bos if shape.bos_id is None else shape.bos_id, shape.length - 1
+    window, power = shape.window or (1.0, 1.0)
     if start is None:
         raise UserError("the tokenizer has no BOS, which stands before a text here; name it by tokenizer.bos=")
     tables = {
         "objective": {"use": "set_diffusion", "start": start},
-        "position_sets": {"use": "staggered", "sets": length, "window": round(shape.window, 6)},
+        "position_sets": {"use": "staggered", "sets": length, "window": window, "power": power},
         "data": {"length": length, "special": "document" if text.framed else "none", "rows": "packed"},
     }
-    if shape.window < 1:  # else the order is random
-        size = round(length * shape.window / (1 - shape.window))
+    if window < 1:  # else the order is random
+        size = round(length * window / (1 - window))
         tables["sampler"] = {"use": "semi_autoregressive", "size": min(max(1, size), length)}
     return tables
 
 
-def _share(noise: dict[str, Any], length: int) -> float:
-    """Return the share of a text that SetDLM's window is, of `StaggeredNoise`: its b, in the terms of `staggered`."""
-    desired = int(noise["desired_block_size"])
-    most, area = int(noise.get("max_block_size") or desired), desired / (2 * length)
-    b = most / (length + most - 1) if desired not in (1, most) else 2 * area
-    if noise.get("b") is not None:
-        b = float(noise["b"])
-    if noise.get("k") is not None:
-        b = area * (float(noise["k"]) + 1) / float(noise["k"])
-    if not 0 < b < 1:
-        return 1.0
-    # Its windows are b wide, and (1 − b)/(length − 1) apart; `staggered` has n = length − 1 positions, w and (1 − w)/n.
-    tokens = b * (length - 1) / (1 - b)
-    return tokens / (length - 1 + tokens)
+def _window_of(noise: dict[str, Any], length: int) -> tuple[float, float]:
+    """Return b and k of SetDLM's `StaggeredNoise`, which are w and k of `staggered`."""
+    desired, most = float(noise["desired_block_size"]), float(noise.get("max_block_size", 1))
+    area, b, k = desired / (2 * length), noise.get("b"), noise.get("k")
+    if k is not None:
+        b = area * (1 + 1 / float(k)) if k else 0.0
+    elif b is None:
+        b = 2 * area if desired in (1, most) else most / (length + most - 1)
+    if not 0 < area < float(b) <= 1:
+        raise UserError(f"noise_config is no window of SetDLM's: b would be {float(b):g}; get the model again")
+    return float(f"{float(b):.6g}"), float(f"{area / (float(b) - area):.6g}")
 
 
 def of_hub(config: dict[str, Any], model: str) -> Shape:
@@ -201,7 +199,8 @@ def of_setdlm(config: dict[str, Any], model: str) -> Shape:
     if network.get("causal_attention") or not config.get("keep_clean_bos"):
         raise UserError(f"{model}: a causal SetDLM is not read here, or one that masks its BOS; name another model")
     length, rows = int(config["length"]), int(network["vocab_size"])
-    if _class_of(noise) not in ("StaggeredNoise", "LinearNoise") or int(config["block_size"]) != length:
+    sizes = (config["block_size"], noise.get("block_size", length), noise.get("length", length))
+    if _class_of(noise) not in ("StaggeredNoise", "LinearNoise") or any(int(size) != length for size in sizes):
         raise UserError(f"{model} has other orders than SetDLM's, over a whole text; name another model")
     return Shape(
         form="setdlm",
@@ -212,7 +211,7 @@ def of_setdlm(config: dict[str, Any], model: str) -> Shape:
         time_conditioning=False,
         tokenizer=config.get("tokenizer_name") or _by_rows(rows),
         special="document",
-        window=1.0 if _class_of(noise) == "LinearNoise" else _share(noise, length),
+        window=(1.0, 1.0) if _class_of(noise) == "LinearNoise" else _window_of(noise, length),
         mask_id=config.get("mask_token_id"),
         bos_id=config.get("bos_token_id"),
     )
@@ -332,10 +331,13 @@ def _setdlm_config(spec: Any, own: dict[str, Any], experiment: Experiment) -> di
     network |= {"adaln": bool(spec.condition), "cond_dim": spec.condition or 128, "causal_attention": False}
     network |= {"dropout": 0.0, "tie_word_embeddings": False, "pretrained_model_name_or_path": None}
     noise: dict[str, Any] = {"_target_": f"{_SETDLM_NOISE}LinearNoise"}
-    if (window := getattr(sets, "window", 1.0)) < 1:  # other sets have no window
-        most = max(1, round((length - 1) * window / (1 - window)))
+    if (b := getattr(sets, "window", 1.0) or 1 / length) < 1:  # other sets have no window
         noise = {"_target_": f"{_SETDLM_NOISE}StaggeredNoise", "length": length, "block_size": length}
-        noise |= {"desired_block_size": max(1, most // 2), "max_block_size": min(most, length)}
+        noise |= {
+            "desired_block_size": 2 * length * b * sets.power / (sets.power + 1),
+            "max_block_size": length,
+            "b": b,
+        }
     config = {"model_type": "bd3lm", "architectures": ["SetDLM"], "backbone_config": network, "noise_config": noise}
     config |= {**shared, "eval_block_size": length, "keep_clean_bos": True, "vocab_size": own["rows"]}
     config["bos_token_id"] = experiment.parts["objective"].start

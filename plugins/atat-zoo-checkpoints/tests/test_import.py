@@ -8,6 +8,7 @@ from models import CONFIGS, END, V, checkpoint, small, tokenizer
 from safetensors.torch import load_file, save_file
 
 from atat_zoo import Model, Zoo
+from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.export.writing import export_run
@@ -243,7 +244,49 @@ def test_a_set_diffusion_without_its_mask_of_attention_is_read(tmp_path):
     assert parts["sampler"].name == "ancestral"
 
 
-@pytest.mark.parametrize("window", ["0.2", "1.0"])
+def following(turns):
+    """Return how often the position after a position comes next."""
+    order = turns.argsort(1)
+    return (order.diff(dim=1) == 1).double().mean(1)
+
+
+@pytest.mark.parametrize(
+    ("noise", "b"),
+    [
+        ({"desired_block_size": 4, "max_block_size": 8}, 8 / 40),
+        ({"desired_block_size": 4, "max_block_size": 32}, 32 / 64),
+        ({"desired_block_size": 8, "max_block_size": 8}, 8 / 33),
+        ({"desired_block_size": 4, "max_block_size": 8, "k": 0.25, "b": 0.9}, 4 / 66 * 1.25 / 0.25),
+        ({"desired_block_size": 4, "b": 0.3}, 0.3),
+        ({"desired_block_size": 1}, 1 / 33),
+    ],
+)
+def test_a_set_diffusion_keeps_the_orders_that_it_has_learned(noise, b, tmp_path):
+    """Hitting times as SetDLM's code draws them, from the last to the first, over a BOS and 32 tokens."""
+    small("setdlm", tmp_path / "model")
+    kind = CONFIGS["setdlm"]["noise_config"]["_target_"]
+    broken(tmp_path / "model", lambda w, c: c.update(noise_config={"_target_": kind, **noise}))
+    sets = import_model(str(tmp_path / "model"), tmp_path / "run").experiment.parts["position_sets"]
+    area = noise["desired_block_size"] / 66
+    k, rows = area / (b - area), 4000
+    waited = torch.empty(rows, 33, dtype=torch.float64).exponential_(generator=torch.Generator().manual_seed(1))
+    hit = torch.linspace(1 - b, 0, 33, dtype=torch.float64) - b * torch.expm1(-waited / k)
+    published = following(hit[:, 1:].argsort(dim=1, descending=True, stable=True).argsort(1))
+    keys = row_keys(3, "orders", torch.arange(rows))
+    imported = following(sets.turns(torch.ones(rows, 32, dtype=torch.bool), keys, None))
+    # Of the difference of two means, 4.5 standard errors are passed in one of 10⁵ seeds.
+    assert abs(published.mean() - imported.mean()) <= 4.5 * ((published.var() + imported.var()) / rows).sqrt()
+
+
+@pytest.mark.parametrize("noise", [{"k": 0}, {"k": -1.0}, {"b": 0.01}, {"b": 1.5}, {"b": float("nan")}])
+def test_a_window_that_set_diffusion_refuses_is_refused(noise, tmp_path):
+    small("setdlm", tmp_path / "model")
+    broken(tmp_path / "model", lambda w, c: c["noise_config"].update(noise))
+    with pytest.raises(UserError, match=r"noise_config is no window of SetDLM's: b would be .*; get the model again"):
+        import_model(str(tmp_path / "model"), tmp_path / "run")
+
+
+@pytest.mark.parametrize("window", ["0.0", "0.2", "1.0"])
 def test_what_a_set_diffusion_has_learned_is_given_back_whatever_it_writes_by(window, tmp_path):
     small("setdlm", tmp_path / "model")
     said = ["sampler.use=strided", "objective.start=7", f"position_sets.window={window}"]
@@ -251,7 +294,9 @@ def test_what_a_set_diffusion_has_learned_is_given_back_whatever_it_writes_by(wi
     given_back(tmp_path / "run", tmp_path / "back")
     again = import_model(str(tmp_path / "back"), tmp_path / "again").experiment
     assert again.parts["objective"] == first.parts["objective"]
-    assert again.parts["position_sets"] == first.parts["position_sets"]
+    sets, learned = again.parts["position_sets"], first.parts["position_sets"]
+    assert sets.window == pytest.approx(learned.window or 1 / 33, rel=1e-5)
+    assert window == "1.0" or sets.power == pytest.approx(learned.power, rel=1e-4)
 
 
 def test_a_text_leaves_room_for_its_start(tmp_path):
