@@ -35,6 +35,15 @@ def memory() -> int:
     return min(sizes)
 
 
+def free_memory() -> int:
+    """Return the memory that this process may use and that nothing else uses, in bytes."""
+    sizes = [memory()]
+    with suppress(OSError, StopIteration, ValueError):  # not Linux
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        sizes.append(1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1]))
+    return min(sizes)
+
+
 def cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -62,10 +71,10 @@ def needing_no_memory() -> Iterator[None]:
 
 def require(size: float, asked: str, purpose: str, remedy: str) -> None:
     """Raise a `UserError` if this process cannot have the `size` bytes that `asked` needs for a purpose."""
-    there = memory()
+    there = free_memory()
     if size > there and not _NEEDS_NONE.get():
         needed = f"{asked} needs about {size / 1e9:,.1f} GB for {purpose} alone"
-        raise UserError(f"{needed}, and this machine has {there / 1e9:,.1f} GB; {remedy}")
+        raise UserError(f"{needed}, and this machine has {there / 1e9:,.1f} GB free; {remedy}")
 
 
 def ran_out(error: BaseException) -> bool:

@@ -39,7 +39,7 @@ def test_the_memory_is_that_of_a_container(tmp_path, monkeypatch):
     assert machine.memory() == 5_000_000
     machine.require(5_000_000, "it", "this", "lower it")
     with pytest.raises(
-        UserError, match=r"^it needs about 1,000\.0 GB for this alone, and this machine has 0\.0 GB; lo"
+        UserError, match=r"^it needs about 1,000\.0 GB for this alone, and this machine has 0\.0 GB free; lo"
     ):
         machine.require(10**12, "it", "this", "lower it")
 

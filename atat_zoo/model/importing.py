@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from atat_zoo.errors import UserError, clip
 from atat_zoo.experiment.experiment_file import from_overrides, overrides_as_table
 from atat_zoo.model.model import Model
 from atat_zoo.model.published import Published
+from atat_zoo.model.spreading import without_weights
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, write_json, write_text
@@ -20,11 +22,12 @@ from atat_zoo.run.atomic import check_name
 from atat_zoo.run.environment import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor
 
 _NAMED = 3  # of the weights that do not fit, how many a sentence names
+_FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # the types of weights
 
 
 def import_model(
@@ -51,7 +54,8 @@ def import_model(
     if RunFolder(out).keeps(source := Path(model)) or (source.is_dir() and source.resolve() == out.resolve()):
         raise UserError(f"{clip(out)} would be written over the model that it reads; choose another folder")
     published = Published(model, revision)
-    table = {"name": out.resolve().name, **_reader(published, said).import_table(published, said)}
+    with _understanding(published):
+        table = {"name": out.resolve().name, **_reader(published, said).import_table(published, said)}
     experiment = from_overrides(table, overrides, "import", drop_unused=True)
     tokenizer = experiment.parts["tokenizer"].train(lambda: iter(()))
     context = Context(
@@ -65,9 +69,13 @@ def import_model(
     with folder.lock():
         if folder.exists and not overwrite:
             raise UserError(f"{out} has a run already; replace it with --overwrite, or choose another folder")
+        backbone = experiment.parts["backbone"]
+        if not getattr(backbone, "built_with_weights", False):  # compare, before it takes the memory that settings ask
+            with without_weights():
+                backbone.imported(assemble(experiment, context), published)
         module = assemble(experiment, context).eval()
         # Its weights are those of the run from now on.
-        backbone = experiment.parts["backbone"].imported(module, published)
+        backbone = backbone.imported(module, published)
         experiment = attrs.evolve(experiment, parts={**experiment.parts, "backbone": backbone})
         made = Model(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=0)
         with folder.replacement() as new:
@@ -77,6 +85,19 @@ def import_model(
             write_json(new.environment, described)
             write_text(new.resolved, experiment.to_toml())
     return made
+
+
+@contextmanager
+def _understanding(published: Published) -> Iterator[None]:
+    """Make a sentence of what goes wrong with settings of any shape."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise UserError(
+            f"{published.model} has settings of another form ({type(error).__name__}: {clip(error)}); get it again"
+        ) from None
 
 
 def _reader(published: Published, said: dict[str, Any]) -> Any:
@@ -107,32 +128,51 @@ def fill(own: Mapping[str, Tensor], constants: Mapping[str, Tensor], published: 
     """Give a network the weights of a published model.
 
     Args:
-        own: the network's weights by the names that the model has for them, in its shapes; views are written into.
+        own: the network's weights by the names that the model has for them, in its shapes; views are written into. Of
+            those that have no memory yet only names, shapes and types are compared.
         constants: what the model stores beside them and the network computes; they may be absent, and must be equal.
         published: the model.
 
     Raises:
-        UserError: when a weight is missing, is not known, or has another shape; the sentence names them.
+        UserError: when a weight is missing, is not known, has another shape or type, or a number that is not finite;
+            the sentence names them.
     """
     weights = published.weights
     wrong = [f"{name} is missing" for name in own if name not in weights]
     wrong += [f"{name} is not known" for name in weights if name not in own and name not in constants]
+    for name, tensor in own.items() if not wrong else ():
+        found = weights[name]
+        if found.shape != tensor.shape:
+            wrong.append(f"{name} is {list(found.shape)} and not {list(tensor.shape)}")
+        elif found.dtype not in _FLOATS:
+            wrong.append(f"{name} is of {found.dtype}, which is not the type of a weight")
+    _refuse(wrong, published)
+    if any(tensor.is_meta for tensor in own.values()):
+        return
     with torch.no_grad():
-        for name, tensor in own.items() if not wrong else ():
-            found = weights[name]
-            if found.shape == tensor.shape:
-                tensor.copy_(found)
-            else:
-                wrong.append(f"{name} is {list(found.shape)} and not {list(tensor.shape)}")
-        for name in constants.keys() & weights.keys() if not wrong else ():
-            found = weights[name].float()
-            if found.shape != constants[name].shape or not torch.allclose(
-                found, constants[name].float(), rtol=1e-4, atol=1e-7
-            ):
-                wrong.append(f"{name} is not what it is computed to be")
+        for name, tensor in own.items():
+            tensor.copy_(weights[name])
+            refuse_not_finite(name, tensor, published.model)
+    for name in constants.keys() & weights.keys():
+        found, constant = weights[name].float(), constants[name].float()
+        if found.shape != constant.shape or not torch.allclose(found, constant, rtol=1e-4, atol=1e-7):
+            wrong.append(f"{name} is not what it is computed to be")
+    _refuse(wrong, published)
+
+
+def _refuse(wrong: list[str], published: Published) -> None:
     if wrong:
         more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
         raise UserError(
-            f"{published.model} has other weights than its settings say: {'; '.join(wrong[:_NAMED])}{more}; get the "
-            "model again, or correct what does not fit by backbone.KEY=VALUE"
+            f"{published.model} has other weights than its settings say: {clip('; '.join(wrong[:_NAMED]))}{more}; get "
+            "the model again, or correct what does not fit by backbone.KEY=VALUE"
         )
+
+
+def refuse_not_finite(name: str, weight: Tensor, model: str) -> None:
+    """Raise a `UserError` if a weight of a published model has a number that is not finite as the network holds it."""
+    if count := int((~weight.isfinite()).sum()):
+        many = f"{count:,} numbers that are" if count > 1 else "1 number that is"
+        half = weight.dtype == torch.float16
+        remedy = 'in float16; set backbone.dtype="bfloat16", or ' if half else "; "
+        raise UserError(f"{model}: {name} has {many} not finite{' ' * half}{remedy}get the model again")

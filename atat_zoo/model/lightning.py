@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import warnings
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +34,7 @@ _PACKAGES = frozenset(
     ]
 )
 _TYPES = frozenset(f"builtins.{name}" for name in ("bool", "dict", "float", "int", "list", "object", "str", "tuple"))
+_DEEPEST, _MOST = 128, 100_000  # of settings: how deep they nest, and how many values there are
 
 
 class _Inert:
@@ -59,12 +64,18 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         UserError: when it is no checkpoint, holds code, or its average is of another network.
     """
     found = _loaded(path)
-    try:
-        state = {str(name): weight for name, weight in found["state_dict"].items() if isinstance(weight, Tensor)}
-        settings = _plain(found.get("hyper_parameters") or {})
-        average = list((found.get("ema") or {}).get("shadow_params") or [])
-    except (KeyError, TypeError, AttributeError):
-        raise UserError(f"{path} has no state_dict, so it is no checkpoint of Lightning; name the .ckpt file") from None
+    state, ema = found.get("state_dict"), found.get("ema")
+    average = ema.get("shadow_params") if isinstance(ema, dict) else ema
+    average = [] if average is None else average
+    if not isinstance(state, dict):
+        raise UserError(f"{path} has no state_dict, so it is no checkpoint of Lightning; name the .ckpt file")
+    if not isinstance(average, list | tuple) or not all(isinstance(weight, Tensor) for weight in average):
+        raise UserError(f"{path}: its moving average is no list of weights; name a checkpoint as the training saved it")
+    state = {str(name): weight for name, weight in state.items() if isinstance(weight, Tensor)}
+    if not all(_is_plain(weight) for weight in (*state.values(), *average)):
+        raise UserError(
+            f"{path} has a weight that is sparse, quantized or without numbers; have the model as safetensors"
+        )
     if average:
         # What is in the state of the network and no parameter is the table of angles.
         names = [name for name in state if name.startswith("backbone.") and not name.endswith(".inv_freq")]
@@ -74,23 +85,30 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
                 "parameters, so it cannot be told which is which; name a checkpoint as the training saved it"
             )
         state |= dict(zip(names, average, strict=False))
-    return settings, state
+    try:
+        settings = _plain(found.get("hyper_parameters"), itertools.count())
+    except ValueError as error:
+        raise UserError(f"{path}: its settings {error}; name a checkpoint as the training saved it") from None
+    return settings if isinstance(settings, dict) else {}, state
 
 
-def _loaded(path: Path) -> dict[str, Any]:
+def _loaded(path: Path) -> dict[Any, Any]:
     try:
         parsing.opened(path).close()
-        asked = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
-    except (OSError, ValueError, RuntimeError) as error:
+        if zipfile.is_zipfile(path) and _is_compressed(path):  # a small file could fill the memory
+            raise RuntimeError("it is compressed, which torch.save does not do")
+        with warnings.catch_warnings(action="ignore"):  # of a pickle of protocol 3
+            asked = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
+    except Exception as error:  # torch and its unpickler raise many kinds
         raise _unreadable(path, error) from None
     if foreign := sorted(name for name in asked if name.split(".")[0] not in _PACKAGES and name not in _TYPES):
         raise UserError(f"{path} holds code, {clip(foreign[0], 80)}, which is not run; have the model as safetensors")
     # A class of its own for each name, or torch knows only the last.
     stand_ins: list[Any] = [(type("_Inert", (_Inert,), {}), name) for name in asked]
     try:
-        with torch.serialization.safe_globals(stand_ins):
+        with torch.serialization.safe_globals(stand_ins), warnings.catch_warnings(action="ignore"):
             found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # torch's unpickler raises many kinds
+    except Exception as error:
         raise _unreadable(path, error) from None
     if not isinstance(found, dict):
         raise UserError(f"{path} has no state_dict, so it is no checkpoint of Lightning; name the .ckpt file")
@@ -99,16 +117,39 @@ def _loaded(path: Path) -> dict[str, Any]:
 
 def _unreadable(path: Path, error: Exception) -> UserError:
     reason = (str(getattr(error, "strerror", "") or error) or type(error).__name__).splitlines()[0]
-    return UserError(f"{path} cannot be read: {clip(reason)}; copy it again")
+    if isinstance(error, OSError | RuntimeError):
+        return UserError(f"{path} cannot be read: {clip(reason)}; copy it again")
+    # What torch says of its pickle is advice to programmers, and to let its code run.
+    return UserError(
+        f"{path} cannot be read: its pickle is damaged, or of protocol 4 or 5, which is not read without running code; "
+        "copy it again, or have the model as safetensors"
+    )
 
 
-def _plain(value: Any) -> Any:
-    """Return settings as plain values: OmegaConf keeps a container's under `_content`, and a leaf's under `_val`."""
+def _is_compressed(path: Path) -> bool:
+    with zipfile.ZipFile(path) as archive:
+        return any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist())
+
+
+def _is_plain(weight: Tensor) -> bool:
+    return weight.layout is torch.strided and not weight.is_quantized and weight.device.type == "cpu"
+
+
+def _plain(value: Any, count: Iterator[int], depth: int = 0) -> Any:
+    """Return settings as plain values: OmegaConf keeps a container's under `_content`, and a leaf's under `_val`.
+
+    Raises:
+        ValueError: when they are nested too deeply, as in themselves, or too many.
+    """
+    if depth > _DEEPEST:
+        raise ValueError(f"are nested more than {_DEEPEST} deep")
+    if next(count) > _MOST:
+        raise ValueError(f"have more than {_MOST:,} values")
     if isinstance(value, _Inert):
         kept = value.state if isinstance(value.state, dict) else {}
-        return _plain(kept.get("_content", kept.get("_val")))
+        return _plain(kept.get("_content", kept.get("_val")), count, depth + 1)
     if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _plain(each, count, depth + 1) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_plain(each, count, depth + 1) for each in value]
     return value if isinstance(value, bool | int | float | str) else None

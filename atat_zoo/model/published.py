@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,7 @@ class Published:
             raise UserError(f"{self.model} names a file {clip(repr(name))} outside its folder; get the model again")
         if self._path.is_dir():
             path = self._path / name
+            refuse_links_out(self._path, [path])
             return path if path.is_file() else None
         if self._path.exists():
             raise UserError(f"{self.model} is no folder; {_NAME}")
@@ -74,7 +76,8 @@ class Published:
         """Its weights by name, each read when it is asked for; those of a checkpoint are the moving average.
 
         Raises:
-            UserError: when it has no safetensors, or a file of them is missing or damaged.
+            UserError: when it has no safetensors, or a file of them is missing, damaged, or holds other weights than
+                the index says.
         """
         if self.is_checkpoint:
             return self._checkpoint[1]
@@ -89,7 +92,14 @@ class Published:
         files = {name: self.file(name) for name in sorted(set(names.values()))}
         if absent := [name for name, path in files.items() if path is None]:
             raise UserError(f"{self.model} lacks {absent[0]}, which {INDEX} names; get the model again")
-        return Safetensors([path for path in files.values() if path is not None])
+        found = Safetensors([path for path in files.values() if path is not None])
+        for name, path in found.places:
+            if names.get(name) != path.name:
+                said = f"it is in {clip(repr(names[name]))}" if name in names else "there is no such weight"
+                raise UserError(f"{path} has {clip(name)}, and {index} says that {said}; get the model again")
+        if lost := sorted(names.keys() - found.keys()):
+            raise UserError(f"{names[lost[0]]} lacks {clip(lost[0])}, which {index} names; get the model again")
+        return found
 
 
 class Safetensors(Mapping[str, "Tensor"]):
@@ -99,10 +109,12 @@ class Safetensors(Mapping[str, "Tensor"]):
         from safetensors import SafetensorError, safe_open
 
         self.of: dict[str, Any] = {}
+        self.places: list[tuple[str, Path]] = []  # the names in each file
         for path in paths:
             try:
                 opened: Any = safe_open(path, framework="pt")
                 self.of |= dict.fromkeys(opened.keys(), opened)
+                self.places += [(name, path) for name in opened.keys()]  # noqa: SIM118, it is no mapping
             except (OSError, SafetensorError) as error:
                 raise UserError(f"{path} is no safetensors file: {clip(error)}; get the model again") from None
 
@@ -115,6 +127,20 @@ class Safetensors(Mapping[str, "Tensor"]):
 
     def __len__(self) -> int:
         return len(self.of)
+
+
+def refuse_links_out(folder: Path, paths: Iterable[Path] | None = None) -> None:
+    """Raise a `UserError` if a file of a received folder, one of `paths` or any, is a link that leads out of it.
+
+    A snapshot in the cache of the hub may lead to the blobs beside it, where all its files are.
+    """
+    root = Path(os.path.realpath(folder))
+    own = [root, root.parents[1] / "blobs"] if root.parent.name == "snapshots" else [root]
+    if paths is None:
+        paths = (Path(place, name) for place, within, files in os.walk(folder) for name in (*within, *files))
+    for path in paths:
+        if not any(Path(os.path.realpath(path)).is_relative_to(each) for each in own):
+            raise UserError(f"{path} is a link that leads out of its folder; put the file itself in its place")
 
 
 def fetched(model: str, name: str, revision: str | None = None) -> Path | None:

@@ -77,12 +77,7 @@ def table_of(published: Published, said: dict[str, Any]) -> dict[str, Any]:
     read = {"mdlm": of_hub, "bd3lm": of_hub, "sedd": _of_sedd, "setdlm": of_setdlm, _SETTINGS: _of_training}
     if form is None:
         raise UserError(f"{published.model} has no settings of a ddit; leave backbone.use out")
-    try:
-        shape = read[form](config, published.model)
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{published.model} has settings of another form ({type(error).__name__}: {clip(error)}); get it again"
-        ) from None
+    shape = read[form](config, published.model)
     text = text_of(published, said, shape.tokenizer)
     backbone = {
         "use": "ddit",

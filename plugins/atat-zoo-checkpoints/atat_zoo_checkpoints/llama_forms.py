@@ -170,14 +170,9 @@ def backbone_of(config: dict[str, Any], form: Form, model: str) -> dict[str, Any
     # What the published code takes where these are absent.
     known = {"torch_dtype": config.get("dtype", "float32"), "embedding_size": config.get("vocab_size")} | known
     known |= {key: known.get(key) or heads for key in keys & {"n_kv_heads", "num_key_value_heads"}}
-    try:
-        if "head_dim" in keys and not known.get("head_dim"):
-            known["head_dim"] = known["hidden_size"] // heads
-        return form.backbone | {name: of(known[key]) for name, (key, of) in form.keys.items()}
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{model} has settings of another form ({type(error).__name__}: {clip(error)}); get it again"
-        ) from None
+    if "head_dim" in keys and not known.get("head_dim"):
+        known["head_dim"] = known["hidden_size"] // heads
+    return form.backbone | {name: of(known[key]) for name, (key, of) in form.keys.items()}
 
 
 def config_of(spec: Any, network: Any, kind: str) -> dict[str, Any]:
