@@ -4,12 +4,15 @@ A plugin that ships its own `registry.toml` is listed from that manifest and not
 """
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping
-from contextlib import redirect_stdout, suppress
+from contextlib import contextmanager, redirect_stdout, suppress
 from importlib.metadata import Distribution, EntryPoint, distributions
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import attrs
@@ -79,6 +82,31 @@ def installed(disabled: tuple[str, ...]) -> Iterator[Plugin]:
                 yield _load(plugin, point)
 
 
+@contextmanager
+def of_plugin() -> Iterator[None]:
+    """Let code of a plugin run; a KeyboardInterrupt that it raises, and not the user, becomes a RuntimeError."""
+    pressed = False
+    before: Any = signal.getsignal(signal.SIGINT)
+    watches = callable(before) and threading.current_thread() is threading.main_thread()
+
+    def press(number: int, frame: FrameType | None) -> None:
+        nonlocal pressed
+        pressed = True
+        before(number, frame)
+
+    if watches:
+        signal.signal(signal.SIGINT, press)
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        if pressed or not watches:
+            raise
+        raise RuntimeError("it raises KeyboardInterrupt") from error
+    finally:
+        if watches:
+            signal.signal(signal.SIGINT, before)
+
+
 def _load(plugin: Plugin, point: EntryPoint) -> Plugin:
     try:
         own = _own_manifest(point)
@@ -86,7 +114,7 @@ def _load(plugin: Plugin, point: EntryPoint) -> Plugin:
             read = manifest.read(own, plugin.distribution)
             _refuse_newer(read.contract)
             return attrs.evolve(plugin, entries=read.entries, aliases=read.aliases)
-        with redirect_stdout(sys.stderr):  # standard output may be JSON
+        with redirect_stdout(sys.stderr), of_plugin():  # standard output may be JSON
             module = point.load()
             _refuse_newer(getattr(module, "CONTRACT", 1))
             entries = hook_entries(module, plugin.distribution)

@@ -16,7 +16,7 @@ from atat_zoo.errors import Problem, UserError, nearest
 from atat_zoo.registry import manifest, plugins, spec
 from atat_zoo.registry.hookspecs import KINDS
 from atat_zoo.registry.manifest import Entry
-from atat_zoo.registry.plugins import Plugin
+from atat_zoo.registry.plugins import Plugin, of_plugin
 
 
 class Zoo:
@@ -77,7 +77,7 @@ class Zoo:
         """Import a part and return its class."""
         entry = self.describe(kind, name)
         try:
-            with redirect_stdout(sys.stderr):  # standard output may be JSON
+            with redirect_stdout(sys.stderr), of_plugin():  # standard output may be JSON
                 return entry.load()
         except KeyboardInterrupt:
             raise

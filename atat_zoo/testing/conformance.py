@@ -18,6 +18,7 @@ from hypothesis.errors import Flaky
 from atat_zoo.errors import UserError, clip
 from atat_zoo.registry import KINDS, Zoo
 from atat_zoo.registry.manifest import Entry
+from atat_zoo.registry.plugins import of_plugin
 from atat_zoo.registry.spec import fields_of, structure, unstructure
 from atat_zoo.testing import (
     guidance,
@@ -68,7 +69,8 @@ class Case:
     def failure(self) -> str:
         """Run it, and return what is wrong in one sentence with the smallest example; nothing if all is well."""
         try:
-            self.run()
+            with of_plugin():
+                self.run()
         except unittest.SkipTest:
             return ""
         except KeyboardInterrupt:
@@ -132,7 +134,8 @@ def example_of(entry: Entry) -> Example | None:
         return EXAMPLES.get((entry.kind, entry.name))
     module = f"{package}.examples"
     try:
-        return import_module(module).EXAMPLES.get((entry.kind, entry.name))
+        with of_plugin():
+            return import_module(module).EXAMPLES.get((entry.kind, entry.name))
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # a plugin may fail in any way

@@ -23,6 +23,7 @@ BROKEN = {
     "mutates its input": ("importance.double()", "importance.mul_(0.5).double()", "importance is left as it was"),
     "wrong dtype": ("rate, maskable)\n\n", "rate, maskable).half()\n\n", "p: float32 [8, 1], not float16"),
     "raises": ("return water", "raise OSError('two\\nlines')\n        water", f"{HELD}'rate': OSError: two lines"),
+    "interrupts": ("return water", "raise KeyboardInterrupt\n        water", f"{HELD}'rate': RuntimeError: it rai"),
     "exits": ("return water", "raise SystemExit(0)\n        water", f"{HELD}'rate': SystemExit: 0"),
 }
 

@@ -1,6 +1,7 @@
 """Plugins: found by entry point, loaded one at a time, never trusted to work."""
 
 import re
+import signal
 import sys
 
 import pytest
@@ -47,6 +48,8 @@ def test_a_good_plugin_is_listed_described_and_built(install):
 BROKEN = {
     "raises": ("raise RuntimeError('no such card')", "RuntimeError: no such card"),
     "exits": ("import sys; sys.exit(3)", "SystemExit: 3"),
+    "interrupts": ("raise KeyboardInterrupt", "RuntimeError: it raises KeyboardInterrupt"),
+    "ends": ("raise GeneratorExit", "GeneratorExit"),
     "misspelt": (GOOD.replace("atat_zoo_masking", "atat_zoo_maskings"), "unknown hook 'atat_zoo_maskings'"),
     "no_class": (GOOD.replace("return [Spiral]", "return ['spiral']"), "TypeError"),
     "no_summary": (GOOD.replace("name, summary,", "name, saying,"), "has no text 'summary'"),
@@ -66,6 +69,14 @@ def test_a_broken_plugin_is_reported_and_everything_else_works(how, install):
     assert {"helix", "uniform"} <= set(zoo.names("masking"))
     with pytest.raises(UserError, match=r"no masking named 'spiral'.*not loaded: plugin broken \(broken\)"):
         zoo.describe("masking", "spiral")
+
+
+def test_a_user_interrupts_what_a_plugin_does(install):
+    install("slow", "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(5)")
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        Zoo.load()
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_strict_makes_a_broken_plugin_an_error(install, monkeypatch):
