@@ -12,7 +12,7 @@ import click
 from atat_zoo.cli.arguments import options
 from atat_zoo.cli.console import print_json, printable, table
 from atat_zoo.errors import UserError, clip
-from atat_zoo.report.runs import STATES, ListedRun, RecordedBound, environment, find, glance, side_by_side
+from atat_zoo.report.runs import IMPORTED, STATES, ListedRun, RecordedBound, environment, find, glance, side_by_side
 from atat_zoo.results.format import NONE, lasting, uncertain
 from atat_zoo.run import RunFolder
 from atat_zoo.run.changes import changes
@@ -35,9 +35,9 @@ _ORDERS: dict[str, Callable[[ListedRun], Any]] = {
 def ls(folder: Path, sort: str, objective: str | None, state: str | None, as_json: bool) -> None:
     """List the runs in FOLDER, those of studies included; `runs` when absent.
 
-    A run is training while a process holds its lock, finished when it has its final model, and else stopped. Its bound
-    is the last that the training recorded, with one standard error over sequences; its age, the time since it recorded
-    anything.
+    A run is training while a process holds its lock, finished when it has its final model, imported when `atat import`
+    has written that, and else stopped. Its bound is the last that the training recorded, with one standard error over
+    sequences; its age, the time since it recorded anything.
     """
     if not folder.is_dir():
         raise UserError(f"{clip(folder)} is no folder; name one that runs are in")
@@ -55,7 +55,7 @@ def ls(folder: Path, sort: str, objective: str | None, state: str | None, as_jso
         return
     rows = []
     for run in chosen:
-        steps = f"{run.step}/{NONE if run.steps is None else run.steps}"
+        steps = NONE if run.state == IMPORTED else f"{run.step}/{NONE if run.steps is None else run.steps}"
         rows.append([run.name, run.objective or NONE, steps, _bound_text(run.bound), lasting(run.age), run.state])
     table(["run", "objective", "step", "bound", "age", "state"], rows)
     for run in chosen:

@@ -1,11 +1,13 @@
 """The model card of an export, written from what the run has recorded: no field of it is empty.
 
-What was not measured is said with the command that measures it. Numbers have the names of `results.naming`.
+What was not measured is said with the command that measures it. Numbers have the names of `results.naming`. A run may
+come from somebody else: what it has recorded as text is one line without tags and links, see `_received`.
 """
 
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -44,7 +46,10 @@ class Card:
         written = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         self.causal = not str((written.get("architectures") or ["MaskedLM"])[0]).endswith("MaskedLM")
         self.has_code, self.in_library = "auto_map" in written, "architectures" in written
-        self.environment, self.tables = recorded.environment(self.run), list(store.tables(self.run, warn=False))
+        self.environment = _received(recorded.environment(self.run))
+        self.tables = _received(list(store.tables(self.run, warn=False)))
+        # Whose weights these are, of a model that was not trained here.
+        self.origin = _received(self.run.imported()) if model.step == 0 else {}
         found = recorded.evaluated(table for table in self.tables if table["step"] == model.step)
         self.evaluated: Mapping[str, Any] = recorded.of_one_kind(found, self.run.table())[-1] if found else {}
         self.bounds: list[RecordedBound] = list(bounds(self.evaluated).values()) if found else []
@@ -57,8 +62,8 @@ class Card:
         sections = {
             f"# {self.name}": self.opening(),
             "## Use": self.use(),
-            "## What it was trained on": self.data(),
-            "## How it was trained": self.training(),
+            "## What it was trained on": self.foreign_data() if self.origin else self.data(),
+            "## How it was trained": self.foreign_training() if self.origin else self.training(),
             "## How good it is": self.quality(),
             "## What its samplers cost": self.prices(),
             "## Limits": self.limits(),
@@ -72,7 +77,8 @@ class Card:
         """Return what the hub reads of a card, as YAML."""
         from huggingface_hub import EvalResult, ModelCardData
 
-        corpus, task = self.experiment.parts["corpus"].name, "text-generation" if self.causal else "fill-mask"
+        corpus = self.evaluated.get("corpus") or self.experiment.parts["corpus"].name
+        task = "text-generation" if self.causal else "fill-mask"
         results = [
             EvalResult(
                 task_type=task,
@@ -90,12 +96,29 @@ class Card:
 
     def opening(self) -> Iterator[str]:
         """Say what it is."""
-        objective = self.experiment.parts["objective"]
+        objective, whose = self.experiment.parts["objective"], "trained with atat_zoo by"
+        if self.origin:
+            whose = f"{self.published}, which atat_zoo has imported and not trained. It is read and evaluated by"
         yield (
-            f"A language model of {number(self.parameters, 'parameter')}, trained with atat_zoo by the objective "
+            f"A language model of {number(self.parameters, 'parameter')}, {whose} the objective "
             f"`{objective.name}`: {objective.summary}. It reads and writes texts of {self.experiment.data.length} "
             f"tokens, of a vocabulary of {self.model.context.vocabulary_size:,}."
         )
+
+    @property
+    def published(self) -> str:
+        """The name of the model that was imported."""
+        revision = self.origin.get("revision")
+        return f"`{self.origin.get('model')}`{f' at revision `{revision}`' if revision else ''}"
+
+    def foreign_data(self) -> Iterator[str]:
+        """Say that the text which an imported model has learned is not known."""
+        yield f"The text that it has learned is not recorded here: see the model card of {self.published}."
+
+    def foreign_training(self) -> Iterator[str]:
+        """Say that nothing was trained, and how the model is read."""
+        yield f"Nothing was trained here: the weights are those of {self.published}. It is read with these parts:"
+        yield from self.components()
 
     def use(self) -> Iterator[str]:
         """Say how it is loaded."""
@@ -130,7 +153,7 @@ class Card:
         for part in (corpus, *(inner for kind, inner in parts_in(corpus) if kind == "corpus")):
             known = next((source.read(each) for each in recipes() if recipe(each) == part), None)
             said = f"`{part.name}` ({_settings(part)}): {Zoo.load().describe('corpus', part.name).summary}."
-            if licence := known.source.licence if known else part.licence:
+            if licence := known.source.licence if known else _received(part.licence):
                 said += f" Licence of the text: {licence}."
             else:
                 said += " Under which licence its text may be used is not recorded in a run: whoever had it knows."
@@ -160,19 +183,23 @@ class Card:
             f"by `{parts['optimizer'].name}` with the schedule `{parts['schedule'].name}`, seed {self.experiment.seed}"
             f"{average}. {self.cost()}"
         )
+        yield from self.components()
+        if self.left_out:
+            named = ", ".join(f"{name} ({number(count, 'parameter')})" for name, count in self.left_out.items())
+            yield f"Not in these files, since predictions do not read it: {named}."
+
+    def components(self) -> Iterator[str]:
+        """Say of which parts it is made."""
         rows = [[kind, f"`{part.name}`", _settings(part)] for kind, part in self.parts]
         yield "\n".join(markdown(["kind of part", "part", "parameters"], rows))
         yield (
             "Every parameter is in [experiment.toml](experiment.toml). The SHA-256 of the run's resolved.toml is "
             f"`{sha256_of(self.run.resolved)}`."
         )
-        if self.left_out:
-            named = ", ".join(f"{name} ({number(count, 'parameter')})" for name, count in self.left_out.items())
-            yield f"Not in these files, since predictions do not read it: {named}."
 
     def cost(self) -> str:
         """Say how long the training took, and on what."""
-        began, seconds = self.run.began_with(), recorded.figure(self.run.last_metrics().get("seconds"))
+        began, seconds = _received(self.run.began_with()), recorded.figure(self.run.last_metrics().get("seconds"))
         if began and seconds:
             ranks = f" on each of {began['ranks']}" if began.get("ranks", 1) != 1 else ""
             return f"It took {lasting(seconds)} on {began.get('device')} in {began.get('precision')}{ranks}."
@@ -221,6 +248,12 @@ class Card:
             "to be safe, fair or correct. It has learned from no instructions.",
             f"It has learned texts of {self.experiment.data.length} tokens, and no longer ones.",
         ]
+        if self.origin:
+            said = [
+                f"Its limits are those of {self.published}; nothing was done here for its writing to be safe, fair or "
+                "correct.",
+                f"Here it reads texts of {self.experiment.data.length} tokens, and no longer ones.",
+            ]
         if form == "turns":
             said.append(
                 "A prediction depends on the turns in which the other tokens came, which `generate` tells the network; "
@@ -231,11 +264,18 @@ class Card:
         if not self.causal:
             said.append("Tokens that are drawn in one step are drawn apart: fewer `steps` are faster, and worse.")
         yield "\n".join(f"- {each}" for each in said)
-        yield "No licence of the weights is declared: whoever publishes them says it, in the first lines of this file."
+        licence = f"that of {self.published} holds; " if self.origin else ""
+        yield (
+            f"No licence of the weights is declared: {licence}whoever publishes them says it, in the first lines of "
+            "this file."
+        )
 
     def again(self) -> Iterator[str]:
         """Say how it is made again."""
-        yield "```console\n$ atat train experiment.toml\n```"
+        again = "atat train experiment.toml"
+        if self.origin:
+            again = shlex.join(["atat", "import", str(self.origin.get("model")), "RUN"])
+        yield f"```console\n$ {again}\n```"
         if command := reproduce.command(self.environment):
             at, git = "", self.environment.get("git")
             if isinstance(git, dict) and git.get("commit"):
@@ -244,7 +284,8 @@ class Card:
         packages = self.environment.get("packages")
         if isinstance(packages, dict):
             versions = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
-            yield f"It was trained with Python {self.environment.get('python')}, {versions}."
+            made = "imported" if self.origin else "trained"
+            yield f"It was {made} with Python {self.environment.get('python')}, {versions}."
         yield f"Written by `atat export` of atat-zoo {__version__}, of step {self.model.step:,}."
 
     def cite(self) -> Iterator[str]:
@@ -258,8 +299,21 @@ class Card:
             yield f"and the papers of its parts: {', '.join(known)}."
 
 
+def _received(value: Any) -> Any:
+    """Return what a run has recorded, its texts as one line each in which Markdown finds no tags and no links."""
+    if isinstance(value, dict):
+        return {_received(key): _received(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_received(each) for each in value]
+    if not isinstance(value, str):
+        return value
+    line = "".join(c if c.isprintable() else " " for c in value)
+    return " ".join(line.split()).replace("<", "&lt;").replace("](", "]\\(").replace("`", "'")
+
+
 def _settings(part: Any) -> str:
-    return settings(unstructure(part)) or "no parameters"
+    said: str = _received(settings(unstructure(part)))
+    return said or "no parameters"
 
 
 def _of_what(bound: RecordedBound, exact: bool) -> str:

@@ -67,6 +67,10 @@ def text_of(
 
 def held_out_text(model: Model, run: str | Path, split: Split, sequences: int, *, packed: bool = False) -> Text:
     """Return the held-out text of a run's own experiment; see `text_of` for `packed`."""
+    if (origin := RunFolder(Path(run)).imported()) and not origin.get("corpus"):
+        raise UserError(
+            f"{run} was imported, and has no text of its own; name one by --corpus, or import it again with corpus.use="
+        )
     data = build(model.experiment)
     if (data / TOKENIZER).read_bytes() != read(RunFolder(Path(run)).model_at(model.step) / TOKENIZER):
         problem = f"{data} was tokenized by another tokenizer than the model of {run}: the corpus has changed since"

@@ -40,7 +40,8 @@ def import_model(
     Args:
         model: name on the hub, folder, or checkpoint of Lightning.
         out: the run folder.
-        overrides: `key.path=value` of its experiment, such as `data.length=256`.
+        overrides: `key.path=value` of its experiment, such as `data.length=256`. Without a `corpus` among them it is
+            evaluated only on text that is named.
         revision: commit, tag or branch of the hub.
         overwrite: whether to replace a run that is there, once all of the new one is written.
 
@@ -80,7 +81,8 @@ def import_model(
         made = Model(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=0)
         with folder.replacement() as new:
             made.save(new.model)
-            origin = {"model": model, "revision": revision}
+            own_text = experiment.parts["corpus"].name if "corpus" in said else None
+            origin = {"model": model, "revision": revision, "corpus": own_text}
             described = {"seed": experiment.seed, "imported": origin, **describe(Zoo.load().plugins)}
             write_json(new.environment, described)
             write_text(new.resolved, experiment.to_toml())

@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from atat_zoo.results.format import NONE, cell, interval, markdown, number
+from atat_zoo.results.format import NONE, as_text, cell, interval, markdown, number
 from atat_zoo.results.intervals import Interval, percent
 
 MISSING = "--"
@@ -168,9 +168,9 @@ class FilledTable:
         heads = [
             [c.key, *([f"{c.key} low", f"{c.key} high"] if e else [])] for c, e in zip(self.columns, ends, strict=True)
         ]
-        writer.writerow(["name", "source", *(head for each in heads for head in each)])
+        writer.writerow(["name", "source", *(as_text(head) for each in heads for head in each)])
         for name, source, cells in every:
-            row: list[object] = [name, source]
+            row: list[object] = [as_text(name), as_text(source)]
             for each, has in zip(cells, ends, strict=True):
                 row += [each.value, *((each.low, each.high) if has else ())]
             writer.writerow(row)

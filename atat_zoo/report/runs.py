@@ -19,7 +19,7 @@ from atat_zoo.results.naming import title
 from atat_zoo.run import RunFolder
 from atat_zoo.run.model_files import DESCRIPTION
 
-TRAINING, STOPPED, FINISHED, DAMAGED = STATES = ("training", "stopped", "finished", "damaged")
+TRAINING, STOPPED, FINISHED, IMPORTED, DAMAGED = STATES = ("training", "stopped", "finished", "imported", "damaged")
 _DEEPEST = 4  # folders between the one that is searched and a run
 
 
@@ -42,7 +42,7 @@ class ListedRun:
     state: str  # one of STATES
     objective: str | None = None
     step: int | None = None  # the last that is recorded
-    steps: int | None = None  # of the whole training
+    steps: int | None = None  # of the whole training; None for a model that was imported
     bound: RecordedBound | None = None  # the last that the training itself recorded
     age: float  # seconds since the training recorded something
     problem: str = ""  # a sentence about what is damaged
@@ -71,13 +71,15 @@ def glance(path: Path, name: str) -> ListedRun:
     last = run.last_metrics()
     began = max(_changed(path) for path in (run.resolved, run.metrics))
     # Whose lock is held is being trained, and what has a final model is finished.
-    state = TRAINING if run.in_use else FINISHED if (run.model / DESCRIPTION).is_file() else STOPPED
+    whole_state = IMPORTED if run.imported() else FINISHED
+    state = TRAINING if run.in_use else whole_state if (run.model / DESCRIPTION).is_file() else STOPPED
     seen = ListedRun(path=path, name=name, state=state, step=last.get("step", 0), age=max(0, time.time() - began))
     try:
         table = run.table()
         with whole(run):
             own = of_training(evaluated(store.tables(run)), table)
             objective, steps = str(table["objective"]["use"]), int(table["train"]["steps"])
+            steps = None if state == IMPORTED else steps
             return attrs.evolve(seen, objective=objective, steps=steps, bound=own_bound(own[-1]) if own else None)
     except UserError as error:
         return attrs.evolve(seen, state=DAMAGED, problem=str(error))

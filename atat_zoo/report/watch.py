@@ -20,7 +20,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.report.collect import collect
 from atat_zoo.report.page import page
 from atat_zoo.report.recorded import curve, evaluated, figure, of_training, thin
-from atat_zoo.report.runs import FINISHED, TRAINING, ListedRun, glance, own_bound
+from atat_zoo.report.runs import FINISHED, IMPORTED, TRAINING, ListedRun, glance, own_bound
 from atat_zoo.results import store
 from atat_zoo.results.format import lasting, uncertain
 from atat_zoo.run import RunFolder
@@ -135,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
 def now(run: RunFolder, seen: ListedRun) -> list[str]:
     """Return how far a run is, how fast, at which learning rate, how long it takes yet, and when it last said so."""
     lines = [line for line in run.read_metrics(damaged=True) if figure(line.get("seconds")) is not None]
-    said = [seen.state, f"step {seen.step}/{seen.steps}"]
+    said = [seen.state] if seen.state == IMPORTED else [seen.state, f"step {seen.step}/{seen.steps}"]
     if lines:
         last, before = lines[-1], lines[-_RECENT] if len(lines) >= _RECENT else {"step": 0, "seconds": 0.0}
         said += [f"{last['tokens_per_second']:,.0f} tokens/s"] if "tokens_per_second" in last else []
@@ -187,4 +187,4 @@ def frame(run: RunFolder, width: int, height: int) -> tuple[str, bool]:
         except (ArithmeticError, ValueError):  # values so large or small that their differences are no numbers
             (start, one), (end, other) = points[0], points[-1]
             said.append(f"{title}: cannot be drawn; {one:g} at step {start}, {other:g} at step {end}")
-    return "\n".join(line.rstrip() for line in said).rstrip(), seen.state == FINISHED
+    return "\n".join(line.rstrip() for line in said).rstrip(), seen.state in (FINISHED, IMPORTED)

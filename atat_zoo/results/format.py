@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 NONE = "—"
+_FORMULAS = tuple("=+-@")  # with which a formula begins in a spreadsheet
 
 
 def place(error: float) -> int:
@@ -127,12 +128,17 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
 
 
+def as_text(value: Any) -> Any:
+    """Return the value of a CSV cell; text that a spreadsheet would take for a formula begins with an apostrophe."""
+    return f"'{value}" if isinstance(value, str) and value.lstrip()[:1] in _FORMULAS else value
+
+
 def csv_of(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return rows as a CSV file, with the columns of all of them; None is an empty cell."""
+    """Return rows as a CSV file, with the columns of all of them; None is an empty cell, see also `as_text`."""
     file = io.StringIO()
-    writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
+    writer = csv.DictWriter(file, list(dict.fromkeys(as_text(key) for row in rows for key in row)))
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({as_text(key): as_text(value) for key, value in row.items()} for row in rows)
     return file.getvalue().encode()
 
 

@@ -155,6 +155,13 @@ class RunFolder:
         """Return the SHA-256 of the weights that the run took from another one, or None when it is not known."""
         return self._environment("init_from").get("sha256")
 
+    def imported(self) -> dict[str, Any]:
+        """Return whose weights these are: `model`, `revision`, and the `corpus` that was named with them, or None.
+
+        It is empty for a run that was trained.
+        """
+        return self._environment("imported")
+
     def _environment(self, key: str) -> dict[str, Any]:
         with suppress(OSError, ValueError, KeyError, TypeError):
             return dict(parsing.from_json(parsing.read(self.environment))[key])

@@ -5,10 +5,18 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
+import yaml
 from huggingface_hub import ModelCard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
+from atat_zoo import Model
+from atat_zoo.export.card import Card
 from atat_zoo.export.writing import export_run
 from atat_zoo.run import write_json
 from tests.export.making import model_of, run_of
@@ -87,6 +95,63 @@ def test_a_damaged_record_is_one_that_is_not_there(tmp_path):
     assert "Not measured on held-out text" in said["How good it is"]
     assert "Not measured: `atat bench samplers" in said["What its samplers cost"]
     assert "How long it took is not recorded" in said["How it was trained"]
+
+
+def test_the_card_of_an_import_says_whose_weights_these_are_and_that_nothing_was_trained(tmp_path):
+    run = run_of(model_of("mdlm"), tmp_path / "run")
+    origin = {"model": "author/model", "revision": "v1", "corpus": None}
+    packages = {"python": "3.11", "packages": {"torch": "2.7.0"}}
+    write_json(run.environment, {"imported": origin, "command": ["atat", "import", "author/model", "run"], **packages})
+    bounds = {"nelbo": {"value": 61.4946, "stderr": 1.2714}}
+    write_json(run.evaluations / "a.json", EVALUATION | {"bounds": bounds, "corpus": "ptb"})
+    card, said = card_of(run, tmp_path / "out")
+    whose = "`author/model` at revision `v1`"
+    assert f"parameters, {whose}, which atat_zoo has imported and not trained. It is read and evaluated by" in card.text
+    assert said["What it was trained on"].strip() == (
+        f"The text that it has learned is not recorded here: see the model card of {whose}."
+    )
+    assert f"Nothing was trained here: the weights are those of {whose}." in said["How it was trained"]
+    assert "| objective | `mdlm` |" in said["How it was trained"]
+    assert f"Its limits are those of {whose};" in said["Limits"]
+    assert "$ atat import author/model RUN\n" in said["To make it again"]
+    assert "It was imported with Python 3.11, torch 2.7.0." in said["To make it again"]
+    assert not any(false in card.text for false in ("sotu", "public domain", "0 steps", "atat train", "trained with"))
+
+
+texts = st.text(max_size=60) | st.sampled_from(
+    ["a\nb: c\n---\n", "<script>alert(1)</script>", "![x](http://y)", "`a`<b>", "a\u2028# b", "| c |", "\u202ex"]
+)
+
+
+@given(split=texts, sampler=texts, command=texts, package=texts, device=texts, source=texts)
+@settings(max_examples=25, deadline=None)
+def test_what_a_received_run_has_recorded_is_text_of_the_card(split, sampler, command, package, device, source):
+    with tempfile.TemporaryDirectory() as folder:
+        files = {"use": "files", "train": [f"{source}x.txt"], "validation": [source]}
+        run = run_of(model_of("mdlm", corpus=files), Path(folder) / "run")
+        bounds = {"nelbo": {"value": 61.4946, "stderr": 1.2714}}
+        write_json(run.evaluations / "a.json", EVALUATION | {"bounds": bounds, "split": split, "method": split})
+        write_json(run.evaluations / "b.json", POLICY | {"sampler": {"use": sampler, "x": sampler}})
+        began = {"device": device, "precision": device}
+        environment = {"command": ["atat", command], "packages": {package: package}, "python": package}
+        write_json(run.environment, environment | {"computes": began, "git": {"commit": command}})
+        run.metrics.write_text(json.dumps({"step": 0, "seconds": 90.0}) + "\n")
+        model = Model.from_run(run.path)
+        (Path(folder) / "config.json").write_text("{}")
+        text = Card(model, run.path, Path(folder), "name").text()
+    _, front, body = text.split("---\n", 2)
+    head = yaml.safe_load(front)
+    assert head["library_name"] == "transformers"
+    assert [line for line in body.splitlines() if line.startswith("#")] == [
+        "# name",
+        *(f"## {title}" for title in ("Use", "What it was trained on", "How it was trained", "How good it is")),
+        *(f"## {title}" for title in ("What its samplers cost", "Limits", "To make it again", "To cite it")),
+    ]
+    parsed = MarkdownIt("commonmark").parse(body)
+    inline = [token for block in parsed for token in block.children or ()]
+    assert not [token for token in (*parsed, *inline) if token.type in ("html_block", "html_inline", "image")]
+    links = [token.attrs["href"] for token in inline if token.type == "link_open"]
+    assert all(link.startswith(("experiment.toml", "https://arxiv.org/abs/", "https://doi.org/")) for link in links)
 
 
 def test_an_exact_likelihood_is_called_so(tmp_path):

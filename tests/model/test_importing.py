@@ -18,10 +18,13 @@ from atat_zoo import Model
 from atat_zoo.backbones.dit import DiTBackbone
 from atat_zoo.cli import atat
 from atat_zoo.errors import UserError
+from atat_zoo.measure.text import held_out_text, text_of
 from atat_zoo.model.importing import fill, import_model
 from atat_zoo.model.lightning import read_checkpoint
 from atat_zoo.model.published import Published, fetched, refuse_links_out
 from atat_zoo.registry import Context
+from atat_zoo.report.watch import frame
+from atat_zoo.run import RunFolder
 from tests.attack.damage import CHANGES
 from tests.installing import alone, install
 from tests.limited import full_disk
@@ -88,11 +91,30 @@ def test_the_backbone_that_reads_a_model_makes_its_run(model, tmp_path):
     assert made.experiment.parts["backbone"].name == "reader"
     assert all(torch.equal(weight, weights[name]) for name, weight in made.module.backbone.named_parameters())
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
-    assert environment["imported"] == {"model": str(model), "revision": None}
+    assert environment["imported"] == {"model": str(model), "revision": None, "corpus": None}
+    shown = CliRunner().invoke(atat, ["ls", str(tmp_path)]).output.splitlines()[-1].split()
+    assert (shown[0], shown[-1], "0/1000" in shown) == ("run", "imported", False)
+    text, finished = frame(RunFolder(tmp_path / "run"), 80, 20)
+    assert finished
+    assert "imported" in text
+    assert "step" not in text
     with pytest.raises(UserError, match="has a run already; replace it with --overwrite"):
         import_model(str(model), tmp_path / "run")
     again = import_model(str(model), tmp_path / "run", overwrite=True)
     assert again.context.length == 16
+
+
+def test_an_imported_run_is_evaluated_on_text_that_is_named(model, tmp_path):
+    """The addresses, which an experiment has by default, say nothing of it."""
+    made = import_model(str(model), tmp_path / "run")
+    (tmp_path / "text.txt").write_text("".join(f"text {number}\n" for number in range(900)))
+    for ask in (text_of, lambda *of: held_out_text(of[0], of[1], "validation", 4)):
+        with pytest.raises(UserError, match=r"was imported, and has no text of its own; name one by --corpus, or im"):
+            ask(made, tmp_path / "run", made.experiment.evaluation)
+    text = json.dumps([str(tmp_path / "text.txt")])
+    named = ["corpus.use=files", f"corpus.train={text}", "corpus.document=line", f"data.root={tmp_path / 'data'}"]
+    made = import_model(str(model), tmp_path / "named", named)
+    assert len(held_out_text(made, tmp_path / "named", "validation", 4).tokens)
 
 
 def test_an_objective_of_the_user_takes_what_it_does_not_use_away(model, tmp_path):

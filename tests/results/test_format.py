@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.results.format import interval, joined, place, rounded, told_apart, uncertain
+from atat_zoo.results.format import as_text, csv_of, interval, joined, place, rounded, told_apart, uncertain
 
 FINITE = st.floats(-1e9, 1e9, allow_nan=False)
 ERRORS = st.floats(1e-9, 1e9)
@@ -53,3 +53,14 @@ def test_parts_that_read_alike_say_in_what_their_own_parts_differ():
     said = told_apart([combined(0.3), combined(0.1), combined(0.3, "random"), {"use": "ancestral", "steps": 4}])
     assert said[:2] == [f"{words}, stop.threshold = 0.3", f"{words}, stop.threshold = 0.1"]
     assert said[2:] == ["order = random, stop = uncertainty", "steps = 4"]
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\n=1", " =1"])
+def test_no_text_of_a_csv_is_a_formula(text):
+    assert csv_of([{"a": text, text: -1.5}]).decode().count("'" + text) == 2
+    assert as_text(text) == f"'{text}"
+
+
+def test_other_values_of_a_csv_are_as_they_are():
+    for value in ("a=b", "", -1, -0.5, None, "–1"):
+        assert as_text(value) == value
