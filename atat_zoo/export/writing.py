@@ -77,9 +77,23 @@ def export_run(
 
     model = Model.from_run(run, step=step)
     module: Any = model.module
+    _refuse_overflow(module.backbone, dtype)
     with quiet_transformers(), making_folder(out) as beside:
         how: dict[str, Any] = {"dtype": dtype, "max_shard_size": max_shard_size}
         experiment.parts["backbone"].export(module.backbone, model.tokenizer, model.experiment, beside, **how)
         (beside / "experiment.toml").write_text(model.experiment.to_toml(), encoding="utf-8")
         (beside / "README.md").write_text(Card(model, run, beside, name or out.resolve().name).text(), encoding="utf-8")
     return model
+
+
+def _refuse_overflow(backbone: Any, dtype: str | None) -> None:
+    """Raise a `UserError` if a weight is larger than any number of the type in which it is to be written."""
+    import torch
+
+    most = torch.finfo(getattr(torch, dtype)).max if dtype else torch.inf
+    for name, weight in backbone.named_parameters():
+        if weight.numel() and (largest := float(weight.detach().abs().max())) > most:
+            raise UserError(
+                f"--dtype {dtype}: the weights {name} go up to {largest:.3g}, and {dtype} to {most:.3g}; export with "
+                f"--dtype {'bfloat16' if dtype == 'float16' else 'float32'}"
+            )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _NAMED = 3  # of the weights that do not fit, how many a sentence names
-_FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # the types of weights
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # the types of weights
 
 
 def import_model(
@@ -146,7 +146,7 @@ def fill(own: Mapping[str, Tensor], constants: Mapping[str, Tensor], published: 
         found = weights[name]
         if found.shape != tensor.shape:
             wrong.append(f"{name} is {list(found.shape)} and not {list(tensor.shape)}")
-        elif found.dtype not in _FLOATS:
+        elif found.dtype not in FLOATS:
             wrong.append(f"{name} is of {found.dtype}, which is not the type of a weight")
     _refuse(wrong, published)
     if any(tensor.is_meta for tensor in own.values()):

@@ -21,10 +21,12 @@ from transformers.masking_utils import sdpa_mask
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
 
 from atat_zoo.errors import UserError
+from atat_zoo.model.importing import FLOATS, refuse_not_finite
+from atat_zoo.model.published import INDEX, WEIGHTS, Published
 from atat_zoo_transformers.source import is_foreign, longest_of, reading
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from atat_zoo.backbones.cache import Cache
     from atat_zoo.registry import Context
@@ -99,6 +101,8 @@ def built(spec: TransformersBackbone, context: Context) -> TransformersModule:
         for key in rates:
             setattr(config, key, 0.0)
         if spec.pretrained and context.counts is not None:
+            published = Published(spec.model, spec.revision)
+            files = published.weights if published.file(WEIGHTS) or published.file(INDEX) else {}
             network, report = kind.from_pretrained(
                 spec.model,
                 revision=spec.revision,
@@ -113,12 +117,26 @@ def built(spec: TransformersBackbone, context: Context) -> TransformersModule:
                     f"backbone.model: {spec.model!r} lacks the weights {missing[0]} ({len(missing)} in all), so it has "
                     "no language model's head; name a model that predicts tokens"
                 )
+            _refuse_strange(network, files, spec)
         else:
             network = fresh(config, **options)
     for each in network.modules():
         if isinstance(each, nn.Dropout):  # of a rate that its code has, or a configuration within
             each.p = 0.0
     return TransformersModule(network.eval(), spec, context, rates, foreign=foreign)
+
+
+def _refuse_strange(network: Any, files: Mapping[str, Tensor], spec: TransformersBackbone) -> None:
+    """Raise a `UserError` if a weight is of a type that is none, or has a number that is not finite."""
+    prefix = f"{network.base_model_prefix}."
+    named = dict(network.named_parameters())
+    for name, weight in files.items():
+        if named.keys() & {name, prefix + name, name.removeprefix(prefix)} and weight.dtype not in FLOATS:
+            raise UserError(
+                f"{spec.model}: {name} is of {weight.dtype}, which is not the type of a weight; get the model again"
+            )
+    for name, weight in named.items():
+        refuse_not_finite(name, weight, spec.model)
 
 
 def dropouts(settings: dict[str, Any]) -> dict[str, float]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atat_zoo.errors import UserError, clip
+from atat_zoo.model.published import refuse_links_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +41,8 @@ def reading(model: str, sentence: str = _LOADS) -> Iterator[None]:
     """
     import transformers
 
+    if os.path.isdir(model):
+        refuse_links_out(Path(model))
     own, hub = transformers.utils.logging, logging.getLogger("huggingface_hub")
     level, bars, hub_level = own.get_verbosity(), own.is_progress_bar_enabled(), hub.level
     own.set_verbosity_error()
@@ -81,7 +84,7 @@ def ends_of(config: dict[str, Any]) -> set[int]:
     """Return the ids of a model's BOS and EOS, by its config.json, or as its architecture has them by default."""
     from transformers import AutoConfig
 
-    with reading(config["model_type"]):
+    with reading(str(config["model_type"])):
         known = config if is_foreign(config) else AutoConfig.for_model(**config).to_dict()
     found = (known.get(key) for key in ("bos_token_id", "eos_token_id"))
     return {i for each in found if each is not None for i in (each if isinstance(each, list) else [each])}

@@ -8,6 +8,7 @@ import torch
 import transformers
 from click.testing import CliRunner
 from models import ARCHITECTURES, CAUSAL, small
+from safetensors.torch import load_file, save_file
 
 from atat_zoo import Model, Zoo
 from atat_zoo.cli import atat
@@ -250,3 +251,82 @@ def test_what_does_not_fit_is_said_in_a_sentence(override, message, tmp_path):
     small("bert", tmp_path / "model")
     with pytest.raises(UserError, match=message):
         import_model(str(tmp_path / "model"), tmp_path / "run", [override])
+
+
+def _nan(weights):
+    weights["bert.embeddings.word_embeddings.weight"][3, 3] = float("nan")
+
+
+def _typed(weights):
+    weights["bert.encoder.layer.0.output.dense.weight"] = weights["bert.encoder.layer.0.output.dense.weight"].to(
+        torch.int8
+    )
+
+
+def _large(weights):
+    weights["bert.encoder.layer.0.output.dense.weight"][0, 0] = 2e5
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "message"),
+    [
+        (_nan, [], r"bert\.embeddings\.word_embeddings\.weight has 1 number that is not finite; get the model again"),
+        (
+            _typed,
+            [],
+            r"bert\.encoder\.layer\.0\.output\.dense\.weight is of torch\.int8, which is not the type of a weight",
+        ),
+        (
+            _large,
+            ["backbone.dtype=float16"],
+            r"has 1 number that is not finite in float16; set backbone.dtype=\"bfloat16\"",
+        ),
+    ],
+)
+def test_weights_that_are_no_numbers_are_named(change, more, message, tmp_path):
+    small("bert", tmp_path / "model")
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    change(weights)
+    save_file(weights, tmp_path / "model" / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=message):
+        import_model(str(tmp_path / "model"), tmp_path / "run", more)
+
+
+def test_a_weight_that_float16_does_not_hold_is_not_exported_in_it(tmp_path):
+    small("bert", tmp_path / "model")
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    _large(weights)
+    save_file(weights, tmp_path / "model" / "model.safetensors", {"format": "pt"})
+    import_model(str(tmp_path / "model"), tmp_path / "run")
+    with pytest.raises(
+        UserError, match=r"--dtype float16: the weights .* go up to 2e\+05, and float16 to 6\.55e\+04; export"
+    ):
+        export_run(tmp_path / "run", tmp_path / "out", dtype="float16")
+    assert not (tmp_path / "out").exists()
+    export_run(tmp_path / "run", tmp_path / "out", dtype="bfloat16")
+
+
+@pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer_config.json", "more/x"])
+def test_no_link_of_a_model_is_followed_out_of_its_folder(name, tmp_path):
+    small("bert", tmp_path / "model")
+    (tmp_path / "secret").write_text("{}")
+    path = tmp_path / "model" / name
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.symlink_to(tmp_path / "secret")
+    with pytest.raises(UserError, match=f"{path.name} is a link that leads out of its folder; put the file itself in"):
+        import_model(str(tmp_path / "model"), tmp_path / "run")
+
+
+def test_weights_are_of_the_files_of_the_folder(tmp_path):
+    model = small("bert", tmp_path / "model")
+    model.save_pretrained(tmp_path / "model", max_shard_size="8KB")
+    (tmp_path / "model" / "model.safetensors").unlink()
+    index = tmp_path / "model" / "model.safetensors.index.json"
+    table = json.loads(index.read_text())
+    name, file = next(iter(table["weight_map"].items()))
+    shutil.copytree(tmp_path / "model", tmp_path / "other")
+    table["weight_map"][name] = f"../other/{file}"
+    index.write_text(json.dumps(table))
+    with pytest.raises(UserError, match=r"names a file '\.\./other/.*' outside its folder; get the model again"):
+        import_model(str(tmp_path / "model"), tmp_path / "run")
