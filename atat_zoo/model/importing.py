@@ -12,9 +12,9 @@ import torch
 
 from atat_zoo.errors import UserError, clip
 from atat_zoo.experiment.experiment_file import from_overrides, overrides_as_table
+from atat_zoo.machine import needing_no_memory
 from atat_zoo.model.model import Model
 from atat_zoo.model.published import Published
-from atat_zoo.model.spreading import without_weights
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.run import RunFolder, write_json, write_text
@@ -72,7 +72,7 @@ def import_model(
             raise UserError(f"{out} has a run already; replace it with --overwrite, or choose another folder")
         backbone = experiment.parts["backbone"]
         if not getattr(backbone, "built_with_weights", False):  # compare, before it takes the memory that settings ask
-            with without_weights():
+            with _understanding(published), torch.device("meta"), needing_no_memory():
                 backbone.imported(assemble(experiment, context), published)
         module = assemble(experiment, context).eval()
         # Its weights are those of the run from now on.
@@ -91,12 +91,12 @@ def import_model(
 
 @contextmanager
 def _understanding(published: Published) -> Iterator[None]:
-    """Make a sentence of what goes wrong with settings of any shape."""
+    """Make a sentence of what goes wrong with settings of any shape and size."""
     try:
         yield
     except UserError:
         raise
-    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RuntimeError) as error:
         raise UserError(
             f"{published.model} has settings of another form ({type(error).__name__}: {clip(error)}); get it again"
         ) from None

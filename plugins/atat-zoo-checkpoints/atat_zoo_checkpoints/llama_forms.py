@@ -142,6 +142,12 @@ def table_of(published: Published, said: dict[str, Any], kinds: tuple[str, ...])
         raise UserError(f"{published.model} has a config.json of another network; leave backbone.use out")
     form = FORMS[kind]
     backbone = backbone_of(config, form, published.model)
+    experts = (backbone["layers"] - backbone.get("dense_layers", 0)) * backbone.get("experts", 0)
+    if max(backbone["layers"], experts) > len(published.weights):  # which would be built one by one
+        raise UserError(
+            f"{published.model} has {len(published.weights)} weights, too few for the layers and experts of its "
+            "config.json; get the model again"
+        )
     text = text_of(published, said, form.tokenizer, form.ends)
     # Trained on running text, with no sign of BOS or EOS around a sequence.
     data = {"length": min(backbone["max_length"], form.context), "special": "none"}

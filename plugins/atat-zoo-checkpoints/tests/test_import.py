@@ -4,6 +4,8 @@ import json
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from models import CONFIGS, END, V, checkpoint, small, tokenizer
 from safetensors.torch import load_file, save_file
 
@@ -415,3 +417,57 @@ def test_a_part_that_reads_no_model_is_refused(tmp_path):
     tokenizer(tmp_path)
     with pytest.raises(UserError, match=r"backbone\.use: 'dit' reads no published model"):
         import_model(str(tmp_path), tmp_path / "run", ["backbone.use=dit"])
+
+
+JUNK = [None, 5, -1, 0, 2**40, 2**70, 1e300, -0.5, float("inf"), float("nan"), "x", "", "a\nb\x1b", "9" * 50, "\ud800"]
+JUNK += [[], {}, [[]], [1, 2], {"a": 1}, True, False, "../../x", "${length}"]
+
+
+def _places(table, path=()):
+    for key, value in table.items():
+        yield (*path, key)
+        if isinstance(value, dict):
+            yield from _places(value, (*path, key))
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A model of each form, and a checkpoint of none."""
+    folder = tmp_path_factory.mktemp("models")
+    for form in CONFIGS:
+        small(form, folder / form)
+    return folder
+
+
+@settings(max_examples=30, deadline=None)
+@given(form=st.sampled_from(sorted(CONFIGS)), data=st.data())
+def test_any_settings_are_read_or_refused_in_a_sentence(form, data, written):
+    config = json.loads(json.dumps(CONFIGS[form]))
+    *inner, last = data.draw(st.sampled_from(sorted(_places(config))))
+    table = config
+    for key in inner:
+        table = table[key]
+    table[last] = data.draw(st.sampled_from(JUNK))
+    (written / form / "config.json").write_text(json.dumps(config))
+    said = ""
+    try:
+        import_model(str(written / form), written / "run", overwrite=True)
+    except UserError as error:
+        said = str(error)
+    assert all(line.isprintable() for line in said.split("\n"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("moe_intermediate_size", 2**30, "other weights than its settings say: .*gate_proj.weight is"),
+        ("intermediate_size", 2**30, "other weights than its settings say: .*gate_proj.weight is"),
+        ("num_hidden_layers", 10_000, "weights, too few for the layers and experts of its config.json; get"),
+        ("num_experts", 2**40, "weights, too few for the layers and experts of its config.json; get"),
+    ],
+)
+def test_sizes_that_the_weights_do_not_have_are_refused_before_they_are_built(key, value, message, tmp_path):
+    small("llada2", tmp_path / "model")
+    broken(tmp_path / "model", lambda w, c: c.update({key: value}))
+    with pytest.raises(UserError, match=message):
+        import_model(str(tmp_path / "model"), tmp_path / "run")

@@ -103,6 +103,12 @@ def built(spec: TransformersBackbone, context: Context) -> TransformersModule:
         if spec.pretrained and context.counts is not None:
             published = Published(spec.model, spec.revision)
             files = published.weights if published.file(WEIGHTS) or published.file(INDEX) else {}
+            layers = getattr(config, "num_hidden_layers", 0)
+            if files and isinstance(layers, int) and layers > len(files):  # which would be built one by one
+                raise UserError(
+                    f"{spec.model} has {len(files)} weights, too few for the {layers} layers of its config.json; get "
+                    "the model again"
+                )
             network, report = kind.from_pretrained(
                 spec.model,
                 revision=spec.revision,

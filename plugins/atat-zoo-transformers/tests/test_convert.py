@@ -7,6 +7,8 @@ import pytest
 import torch
 import transformers
 from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from models import ARCHITECTURES, CAUSAL, small
 from safetensors.torch import load_file, save_file
 
@@ -318,6 +320,14 @@ def test_no_link_of_a_model_is_followed_out_of_its_folder(name, tmp_path):
         import_model(str(tmp_path / "model"), tmp_path / "run")
 
 
+def test_more_layers_than_weights_are_refused_before_they_are_built(tmp_path):
+    small("bert", tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_hidden_layers": 2**40}))
+    with pytest.raises(UserError, match=r"weights, too few for the 1099511627776 layers of its config\.json; get the"):
+        import_model(str(tmp_path / "model"), tmp_path / "run")
+
+
 def test_weights_are_of_the_files_of_the_folder(tmp_path):
     model = small("bert", tmp_path / "model")
     model.save_pretrained(tmp_path / "model", max_shard_size="8KB")
@@ -330,3 +340,35 @@ def test_weights_are_of_the_files_of_the_folder(tmp_path):
     index.write_text(json.dumps(table))
     with pytest.raises(UserError, match=r"names a file '\.\./other/.*' outside its folder; get the model again"):
         import_model(str(tmp_path / "model"), tmp_path / "run")
+
+
+JUNK = [None, 5, -1, 0, 2**40, 2**70, 1e300, -0.5, float("inf"), float("nan"), "x", "", "a\nb\x1b", "9" * 50, "\ud800"]
+JUNK += [[], {}, [[]], [1, 2], {"a": 1}, True, False, "../../x", "${length}"]
+
+
+def _places(table, path=()):
+    for key, value in table.items():
+        yield (*path, key)
+        if isinstance(value, dict):
+            yield from _places(value, (*path, key))
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    return folder, {name: small(name, folder / name).config.to_dict() for name in ("bert", "gpt2", "llama")}
+
+
+@settings(max_examples=15, deadline=None)
+@given(name=st.sampled_from(["bert", "gpt2", "llama"]), data=st.data())
+def test_any_settings_are_read_or_refused_in_a_sentence(name, data, written):
+    folder, configs = written
+    config = dict(configs[name])
+    config[data.draw(st.sampled_from(sorted(config)))] = data.draw(st.sampled_from(JUNK))
+    (folder / name / "config.json").write_text(json.dumps(config))
+    said = ""
+    try:
+        import_model(str(folder / name), folder / "run", MASK if name in CAUSAL else [], overwrite=True)
+    except UserError as error:
+        said = str(error)
+    assert all(line.isprintable() for line in said.split("\n"))
