@@ -86,6 +86,7 @@ def numbers_of(
     """Return the measured fields of a `MeasuredRun`; `data` are its training shards, the options those of `measure`."""
     form = model.experiment.data.form
     measured = measure(model.module, tokens, maskable, spec, form=form, documents=documents, **options)
+    measured.refuse_nan(model.experiment.name)
     of_texts = measure_texts(model, tokens, maskable, spec, seed=options["seed"])
     exact, masks = model.experiment.parts["objective"].exact, {"seed": options["seed"], "rows": measured.rows}
     ngram = measure_ngram(model.module, data, tokens, maskable, spec, exact=exact, **masks) if data else None

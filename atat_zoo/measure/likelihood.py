@@ -24,6 +24,7 @@ from atat_zoo.devices import exact_device
 from atat_zoo.diffusion.bounds import average
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.diffusion.statistics import ratio, spearman
+from atat_zoo.errors import UserError
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.measure import Progress
 from atat_zoo.measure.metrics import reading
@@ -51,6 +52,16 @@ class Measurement:
     # float32 [n, L], None without an estimator; of one that reads z averaged over the draws that masked the token
     importance: Tensor | None
     metrics: Mapping[str, MetricValue] = attrs.field(factory=dict)  # by title, of all processes
+
+    def refuse_nan(self, name: str) -> Measurement:
+        """Return this, or raise a `UserError` that names the model if a sequence has no number of nats."""
+        for bound, nats in self.contribution.items():
+            if count := int(nats.sum(1).isnan().sum()):
+                raise UserError(
+                    f"{name}: the bound {bound} of {count} of {len(nats)} sequences is no number: the weights are "
+                    "damaged, or too large for their precision; evaluate another model"
+                )
+        return self
 
     @staticmethod
     def join(pieces: Sequence[Measurement]) -> Measurement:
@@ -253,6 +264,7 @@ def evaluate_run(
         counts = load_counts(text.data)
         ngram = measure_ngram(model.module, text.data, *x, spec, exact=method == LIKELIHOOD, seed=seed)
     measured = measure(model.module, *x, spec, seed=seed, form=form, documents=text.documents, progress=progress)
+    measured.refuse_nan(str(run))
     of_texts = measure_texts(model, *x, spec, seed=seed)
     evaluation = summarise(
         measured,

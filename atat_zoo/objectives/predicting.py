@@ -12,6 +12,7 @@ from typing_extensions import override
 from atat_zoo.devices import moved
 from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.diffusion.positions import Where
+from atat_zoo.errors import UserError
 
 if TYPE_CHECKING:
     from atat_zoo.objectives.denoising import DenoisingModule, HeadInputs
@@ -47,7 +48,13 @@ class Predictor(Denoiser):
 
     def log_probs(self, head_inputs: HeadInputs, device: torch.device) -> Tensor:
         """Return log-probabilities of N positions, [N, V], on the device of the text."""
-        return moved(self.module.logits(head_inputs).log_softmax(-1), device)
+        log_probs = moved(self.module.logits(head_inputs).log_softmax(-1), device)
+        if bool(log_probs[..., :1].isnan().any()):  # one logit of a row makes all of the row so
+            raise UserError(
+                "the network computes logits that are no numbers: its weights are damaged, or too large for its "
+                "precision; compute with --precision fp32, or take another model"
+            )
+        return log_probs
 
     @override
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
