@@ -49,7 +49,8 @@ class Predictor(Denoiser):
     def log_probs(self, head_inputs: HeadInputs, device: torch.device) -> Tensor:
         """Return log-probabilities of N positions, [N, V], on the device of the text."""
         log_probs = moved(self.module.logits(head_inputs).log_softmax(-1), device)
-        if bool(log_probs[..., :1].isnan().any()):  # one logit of a row makes all of the row so
+        # One logit of a row makes all of the row so. An accelerator would have to be waited for.
+        if log_probs.device.type == "cpu" and bool(log_probs[..., :1].isnan().any()):
             raise UserError(
                 "the network computes logits that are no numbers: its weights are damaged, or too large for its "
                 "precision; compute with --precision fp32, or take another model"
