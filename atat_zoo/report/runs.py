@@ -79,8 +79,8 @@ def glance(path: Path, name: str) -> ListedRun:
         with whole(run):
             own = of_training(evaluated(store.tables(run)), table)
             objective, steps = str(table["objective"]["use"]), int(table["train"]["steps"])
-            steps = None if state == IMPORTED else steps
-            return attrs.evolve(seen, objective=objective, steps=steps, bound=own_bound(own[-1]) if own else None)
+            seen = attrs.evolve(seen, objective=objective, steps=None if state == IMPORTED else steps)
+            return attrs.evolve(seen, bound=own_bound(own[-1]) if own else None)
     except UserError as error:
         return attrs.evolve(seen, state=DAMAGED, problem=str(error))
 

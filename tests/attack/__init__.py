@@ -12,6 +12,7 @@ imported everything (`tests/forked.py`), prints a table, and then every failure 
     experiments    experiments mutated from those that ship and those of the tests: accepted, or refused in sentences
     command_lines  random words and values for every command
     artefacts      a file of a run or of a folder of shards is damaged: the result is the same, or a sentence
+    received       a model of others is damaged, its links lead out, its weights are no numbers, and it is imported
     corpora        strange text is built into shards
 
 Everything about a case follows from the seed and its number: `python -m tests.attack kills --seed 17 --only 42` repeats
@@ -20,4 +21,4 @@ command promises, a message that is no sentence, more than 2 GB of memory, no en
 here with a `KIND`: how its cases are prepared and attacked. `driver.py` runs, judges and counts them.
 """
 
-KINDS = ("kills", "replacements", "endurance", "experiments", "command_lines", "artefacts", "corpora")
+KINDS = ("kills", "replacements", "endurance", "experiments", "command_lines", "artefacts", "received", "corpora")

@@ -15,6 +15,7 @@ CASES = {
     "experiments": range(250),
     "command_lines": range(15),
     "artefacts": range(15),
+    "received": range(15),
     "corpora": range(8),
 }
 
