@@ -7,22 +7,22 @@
 A file is whole or absent. What is there already is not fetched again, and no text is replaced by another unnoticed.
 """
 
+import errno
 import fnmatch
 import hashlib
 import json
 import shutil
-import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, cast
+from typing import IO, Any
 
 from atat_zoo.corpora.documents import unpacked
 from atat_zoo.corpora.source import CorpusRecipe, SourceFile
+from atat_zoo.corpora.tars import DAMAGED, members
 from atat_zoo.corpora.unfinished import marker
 from atat_zoo.data.remote import download, expanded, file_name
 from atat_zoo.errors import UserError, clip
@@ -36,9 +36,10 @@ Files = dict[str, Record]  # size and SHA-256 by the path; a large file is hashe
 Begin = Callable[[list[Record]], None]  # marks the corpus as unfinished, with what it is fetched from
 Opener = Callable[[], IO[bytes]]
 _LINES = ".jsonl"
+_MANY, _TAIL = 0xFFFF, (1 << 16) + 22  # members of a zip that are counted elsewhere; bytes that its end may have
 _RETRIES, _TIMEOUT = 3, 60.0  # as of the corpus `shards`
 # What the libraries raise of an archive that is damaged, encrypted, or packed in a way that they do not know.
-_DAMAGED = (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError)
+_DAMAGED = (*DAMAGED, zipfile.BadZipFile, RuntimeError, NotImplementedError)
 
 
 def get(recipe: CorpusRecipe, say: Say) -> Record:
@@ -274,20 +275,27 @@ def _write_member(
 
 
 def _members(archive: Path) -> Iterator[tuple[str, Opener]]:
-    """Yield the name of each file in a zip or in a tar, compressed or not, and what opens it until the next one."""
+    """Yield the name of each member of a zip or a tar but its folders, and what opens it until the next one."""
     if zipfile.is_zipfile(archive):
         with zipfile.ZipFile(archive) as packed:
+            if _listed(archive) not in (_MANY, len(packed.infolist()) & _MANY):
+                raise zipfile.BadZipFile("its list of members is damaged")
             for info in packed.infolist():
+                with packed.open(info):  # which compares the list of names with the headers
+                    pass
                 if not info.is_dir():
                     yield info.filename, partial(packed.open, info)
     else:
         with archive.open("rb") as raw, unpacked(archive, raw) as stream:
-            with tarfile.open(fileobj=stream, mode="r|*") as tar:
-                for member in tar:
-                    if member.isfile():
-                        yield member.name, cast(Opener, partial(tar.extractfile, member))
-            while stream.read(1 << 20):  # to the checksum at the end
-                pass
+            yield from members(stream)
+
+
+def _listed(archive: Path) -> int:
+    """Return how many members a zip says it has, which its library does not compare; `_MANY` where it says so."""
+    with archive.open("rb") as file:
+        file.seek(max(0, archive.stat().st_size - _TAIL))
+        _, _, end = file.read().rpartition(b"PK\5\6")
+    return int.from_bytes(end[6:8], "little")
 
 
 @contextmanager
@@ -295,7 +303,7 @@ def _damage(archive: Path) -> Iterator[None]:
     try:
         yield
     except (*_DAMAGED, OSError) as error:
-        if isinstance(error, OSError) and error.errno:  # of the disk
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # of the disk, not of an offset
             raise
         raise UserError(f"{archive} cannot be unpacked ({error}); delete it, and get it again") from None
 

@@ -1,10 +1,9 @@
 """WebDatasets made elsewhere: samples of text, JSON or token ids in tar files, here or at an address."""
 
-import gzip
 import json
-import tarfile
-import zlib
-from collections.abc import Iterable, Iterator
+import re
+import warnings
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -14,11 +13,12 @@ from typing_extensions import override
 
 from atat_zoo.corpora.documents import package, text_of, unpacked
 from atat_zoo.corpora.files import NamedFiles, matching
+from atat_zoo.corpora.tars import DAMAGED, members
 from atat_zoo.data import Split
 from atat_zoo.data.digests import Stamp, unreadable
 from atat_zoo.data.manifest import array_of
 from atat_zoo.data.remote import expanded, fetched, is_address
-from atat_zoo.errors import UserError, clip
+from atat_zoo.errors import Note, UserError, clip
 from atat_zoo.machine import memory
 from atat_zoo.registry import component, param, part
 from atat_zoo.registry.spec import unstructure
@@ -27,7 +27,7 @@ from atat_zoo.tokenizers import Tokenizer, TokenizerModel
 _SUFFIXES = (".tar", ".tgz")  # of the files that a folder is named for, and .tar.gz or .tar.zst
 _KNOWN = ("txt", "json", "npy")
 _BEGINNING = 8 << 20  # bytes of text that tell how much is in a file
-_END = 512  # bytes of zeros with which an archive ends
+_META = re.compile(r"__[^/]*__($|/)")  # names of files about the archive, as webdataset has them
 
 
 @component
@@ -35,8 +35,8 @@ class WebDatasetCorpus(NamedFiles):
     """WebDatasets: tar files in which the files of a sample follow each other, with one name and several extensions.
 
     A sample is a document: the text in its `.txt`, in a field of its `.json`, or of the token ids in its `.npy`, which
-    `tokenizer` decodes. A vector of ids is cut at BOS and EOS, and every row of a matrix is a vector. The tar files are
-    read by webdataset from their beginning, packed (`.tar.gz`, `.tar.zst`) or not; one without an end is refused.
+    `tokenizer` decodes. A vector of ids is cut at BOS and EOS, and every row of a matrix is a vector. The tar files may
+    be packed (`.tar.gz`, `.tar.zst`) or joined (`cat a.tar b.tar`); a damaged one is refused.
 
     Braces are expanded, as in `https://host/part-{000..127}.tar`. What lies at an address is fetched once, into
     `cache`, and never asked for again. The documents are then built into shards, as those of any corpus are; training
@@ -189,59 +189,47 @@ def _opened(path: Path) -> IO[bytes]:
         raise unreadable(path, error) from None
 
 
-class _Watched:
-    """A stream for the library's reader that keeps its last bytes and refuses a file larger than the memory holds."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self.stream, self.most = stream, memory() // 16
-        self.end, self.size = b"", 0
-
-    def read(self, size: int) -> bytes:
-        data = self.stream.read(size)
-        self.end = (self.end + data)[-_END:]
-        self.size += len(data)
-        if self.size > self.most:
-            raise MemoryError
-        return data
-
-    def whole(self, files: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-        """Yield the files, each of them read."""
-        for file in files:
-            self.size = 0
-            yield file
-
-
 def _samples(path: Path, raw: IO[bytes]) -> Iterator[dict[str, Any]]:
-    """Yield the samples of a tar file, by webdataset's reader; at least one, or a `UserError`."""
-    from webdataset import DataPipeline
-    from webdataset.tariterators import group_by_keys, tar_file_expander
+    """Yield the samples of a tar file, as webdataset groups them; at least one, or a `UserError`."""
+    from webdataset.tariterators import base_plus_ext, group_by_keys
 
-    number = 0
-    try:
+    number, most, nameless = 0, memory() // 16, list[str]()
+
+    def files() -> Iterator[dict[str, Any]]:
         with unpacked(path, raw) as stream:
-            watched = _Watched(stream)
-            shard = {"url": str(path), "stream": watched}
-            for sample in DataPipeline(lambda: [shard], tar_file_expander, watched.whole, group_by_keys):
-                yield sample
-                number += 1
-            while watched.read(1 << 20):
-                watched.size = 0
-        # The library takes a file that is cut off between two members, and on a header, for a whole one.
-        why = "" if watched.end == bytes(_END) else "it has no end of an archive; it may be cut off"
-    except OSError as error:
-        if not isinstance(error, gzip.BadGzipFile):
-            raise unreadable(path, error) from None
-        why = str(error)
+            for name, opened in members(stream):
+                if _META.match(name):
+                    continue
+                if base_plus_ext(name)[0] is None:
+                    nameless.append(name)
+                    continue
+                data = opened().read(most + 1)
+                if len(data) > most:
+                    raise MemoryError
+                yield {"fname": name, "data": data, "__url__": str(path)}
+
+    try:
+        for sample in group_by_keys(files()):
+            yield sample
+            number += 1
+        why = ""
     except MemoryError:
         raise UserError(f"corpus: {path} has a file that is more than this machine can hold; divide it") from None
-    except (tarfile.TarError, EOFError, zlib.error, ValueError) as error:
-        why = (
-            str(error.args[0]).partition(" @ ")[0] if error.args else type(error).__name__
-        )  # with what the library adds
+    except (*DAMAGED, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise unreadable(path, error) from None
+        why = str(error.args[0]) if error.args else type(error).__name__  # without what the library adds
     if why:
         raise UserError(f"corpus: {path} cannot be read as a tar file ({clip(why)}); fetch or make it again")
     if not number:
         raise UserError(f"corpus: {path} has no samples: no file in it has a name and an extension; leave it out")
+    if nameless:
+        warnings.warn(
+            f"corpus: {path} has {len(nameless):,} files without an extension, the first {clip(nameless[0])}; they "
+            "belong to no sample and are left out",
+            Note,
+            stacklevel=2,
+        )
 
 
 def _decoded(content: bytes, model: TokenizerModel, position: str) -> Iterator[str]:

@@ -5,13 +5,16 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from atat_zoo.corpora import source
+from atat_zoo.corpora import getting, source
 from atat_zoo.corpora.files import FilesCorpus
 from atat_zoo.data.remote import file_name
 from atat_zoo.errors import UserError
@@ -279,14 +282,14 @@ def archive(path, members):
             for name, content in members.items():
                 packed.writestr(name, content)
     else:
-        with tarfile.open(path, "w:gz") as packed:
+        with tarfile.open(path, f"w:{path.suffix.removeprefix('.').replace('tar', '')}") as packed:
             for name, content in members.items():
                 info = tarfile.TarInfo(name)
                 info.size = len(content)
                 packed.addfile(info, io.BytesIO(content))
 
 
-@pytest.mark.parametrize("ending", ["zip", "tar.gz"])
+@pytest.mark.parametrize("ending", ["zip", "tar", "tar.gz", "tar.bz2", "tar.xz"])
 def test_the_members_of_an_archive(server, atat, ending):
     archive(
         server.folder / f"all.{ending}", {"r13/train/0": TEXT, "r13/train/1": b"1", "r13/test": b"2", "r13/README": b""}
@@ -394,6 +397,44 @@ def test_a_damaged_archive(server, atat, ending, damage):
     assert (code, err.count("\n"), "delete it, and get it again" in err) == (2, 1, True), err
     assert err.startswith(f"error: {kept(server, f'all.{ending}')} cannot be unpacked (")
     assert here().keys() == {kept(server, f"all.{ending}")}, "what was unpacked before may be damaged, too"
+
+
+def test_joined_archives_and_a_damaged_header(server, atat):
+    both = b""
+    for i in range(2):
+        archive(server.folder / "all.tar", {f"{i}{k}.txt": TEXT for k in range(3)})
+        both += (server.folder / "all.tar").read_bytes()
+    (server.folder / "all.tar").write_bytes(both)
+    made = write(server, ("all.tar", "[source.files.members]\n'*' = 'text/'"))
+    assert atat("data", "get", made)[0] == 0
+    assert len(list(Path("text").glob("*.txt"))) == 6
+    shutil.rmtree("text")
+    bad = bytearray(both)
+    at = both.index(b"11.txt")
+    bad[at] ^= 1
+    (server.folder / "all.tar").write_bytes(bad)
+    code, _, err = atat("data", "get", made)
+    said = f"{kept(server, 'all.tar')} cannot be unpacked (its header at byte {at:,} is damaged: bad checksum); delete"
+    assert (code, said in err, list(Path("text").glob("*.txt"))) == (2, True, [])
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.floats(0, 1, exclude_max=True), st.integers(0, 7), st.sampled_from(["zip", "tar", "tar.gz"]))
+def test_a_flipped_bit_loses_no_member(work, share, bit, ending):
+    wanted = {"a/0.txt": b"x" * 600, "a/1.txt": b"y", "other": b"", "b.txt": b"z" * 9}
+    path = work / f"all.{ending}"
+    archive(path, wanted)
+    data = bytearray(path.read_bytes())
+    data[int(share * len(data))] ^= 1 << bit
+    path.write_bytes(data)
+    try:
+        with getting._damage(path):
+            found = {name: opened().read() for name, opened in getting._members(path)}
+    except UserError:
+        return
+    differs = [name for name in wanted if found[name] != wanted[name]]
+    assert found.keys() == wanted.keys()
+    assert len(differs) <= (ending == "tar"), "but in the bytes of one member, which nothing guards"
 
 
 def test_a_member_that_is_not_there(server, atat):

@@ -129,12 +129,16 @@ def test_what_is_wrong_with_a_shard(tmp_path):
     flipped[-6] ^= 1
     assert "CRC check failed" in damaged(tmp_path, "flipped.tar.gz", flipped)
     assert "cannot be read as a tar file" in damaged(tmp_path, "cut.tar.zst", zstandard.compress(data)[:-9])
-    assert "cannot be read as a tar file (invalid header)" in damaged(tmp_path, "no.tar", b"no tar" * 1000)
+    assert "(its header at byte 0 is damaged: invalid header)" in damaged(tmp_path, "no.tar", b"no tar" * 1000)
     assert "cannot be read as a tar file" in damaged(tmp_path, "empty.tar", b"")
     assert "Not a gzipped file" in damaged(tmp_path, "no.tar.gz", data)
     assert "has no samples" in damaged(tmp_path, "nothing.tar", bytes(10240))
     forged = member("a.txt", bytes(4096), size=2**40)
     assert "unexpected end of data" in damaged(tmp_path, "forged.tar", forged)
+    bad = bytearray(data)
+    bad[1024 + 2] ^= 1  # in the name of the second of three
+    damage = "cannot be read as a tar file (its header at byte 1,024 is damaged: bad checksum); fetch or make it again"
+    assert damage in damaged(tmp_path, "bad.tar", bad)
     twice = data[:1024] + data[:1024] + bytes(1024)
     assert "duplicate file name in tar file" in damaged(tmp_path, "twice.tar", twice)
     packed = gzip.compress(member("a.txt", b"", size=4 << 30)) + gzip.compress(bytes(64 << 20), 1) * 64
