@@ -15,7 +15,6 @@ from atat_zoo.errors import Note, UserError, clip
 from atat_zoo.serving import Limits, require
 
 _LIMITS = Limits()
-_ENDING = 2  # seconds that texts in progress have to end after Ctrl-C
 
 
 @click.command()
@@ -66,10 +65,8 @@ def serve(
                 Note,
                 stacklevel=2,
             )
-        import uvicorn
-
         from atat_zoo.model import Model
-        from atat_zoo.serving.app import application
+        from atat_zoo.serving.server import Server
         from atat_zoo.serving.service import Service
 
         model = Model.from_run(run, device, step)
@@ -83,13 +80,10 @@ def serve(
             key=key,
             here=here,
         )
-        config = uvicorn.Config(
-            application(service), log_level="warning", access_log=False, timeout_graceful_shutdown=_ENDING
-        )
         address, number = listening.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
         click.echo(f"{run} is served at http://{shown}:{number}/ until Ctrl-C")
-        uvicorn.Server(config).run(sockets=[listening])
+        Server(service).run(sockets=[listening])
 
 
 def _listening(host: str, port: int) -> socket.socket:

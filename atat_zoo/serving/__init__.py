@@ -23,6 +23,8 @@ class Limits:
     waiting: int = 128  # requests whose texts are not all begun
     seconds: float = 120.0  # that a request may take, waiting included
     body: int = 1 << 20  # bytes of a request
+    connections: int = 512  # that are open
+    arriving: float = 20.0  # seconds in which a request has to be sent
 
 
 def require() -> None:

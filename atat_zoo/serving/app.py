@@ -117,7 +117,7 @@ async def _next(events: asyncio.Queue[Event]) -> Drawn | Done:
     event = await events.get()
     if isinstance(event, Failed):
         refused = refusal(event.error)
-        raise event.error if refused.status >= 500 else refused
+        raise event.error if refused.status == 500 else refused
     return event
 
 
@@ -163,7 +163,7 @@ async def _chunks(answer: Answer, first: Drawn | Done, events: asyncio.Queue[Eve
     except Exception as error:
         refused = refusal(error)
         yield _event(table_of(refused))
-        if refused.status >= 500:
+        if refused.status == 500:
             raise
         return
     if answer.asked.stream_options and answer.asked.stream_options.include_usage:

@@ -73,6 +73,10 @@ class BusyError(Exception):
     """As many requests wait as may wait."""
 
 
+class StoppedError(Exception):
+    """The server ends, and writes no more."""
+
+
 @attrs.define(eq=False, kw_only=True)
 class Job:
     """The texts of a request. The worker's thread calls `tell` with what happens to them, of steps if it `follows`.
@@ -109,6 +113,7 @@ class Worker:
         self.writer, self.batch_size, self.waiting = writer, batch_size, waiting
         self.words = SpaceAwareTokenizer(writer.tokenizer)
         self.writing = 0  # texts in the present batch
+        self._batch: Batch = []
         self._jobs: list[Job] = []  # with texts that are not begun, the oldest first
         self._changed = threading.Condition()
         self._open = True
@@ -118,11 +123,18 @@ class Worker:
         """Begin to write."""
         self._thread.start()
 
-    def close(self) -> None:
-        """Give up all jobs, and end the thread at the next step."""
+    def stop(self) -> None:
+        """Give up all jobs, and take no others; the thread ends at the next step."""
         with self._changed:
             self._open = False
+            for job in {id(job): job for job in (*self._jobs, *(job for job, _ in self._batch))}.values():
+                job.tell(Failed(StoppedError()))
+            self._jobs = []
             self._changed.notify()
+
+    def close(self) -> None:
+        """Stop, and wait for the end of the thread."""
+        self.stop()
         if self._thread.is_alive():
             self._thread.join(timeout=5)
 
@@ -137,8 +149,10 @@ class Worker:
         return len(self._jobs)
 
     def submit(self, job: Job) -> None:
-        """Take a job; raises `BusyError` if too many wait."""
+        """Take a job; raises `BusyError` if too many wait, and `StoppedError` at the end."""
         with self._changed:
+            if not self._open:
+                raise StoppedError
             if len(self._jobs) >= self.waiting:
                 raise BusyError
             self._jobs.append(job)
@@ -182,7 +196,7 @@ class Worker:
                 assert job.texts is not None
                 job.texts.remove(text)
             self._jobs = [job for job in self._jobs if job.texts != []]
-            self.writing = len(batch)
+            self.writing, self._batch = len(batch), batch
             return batch
 
     def _try(self, batch: Batch) -> None:

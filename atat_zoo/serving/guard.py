@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from contextlib import suppress
 from urllib.parse import urlsplit
@@ -30,11 +31,19 @@ class Guard:
             return
         headers = {name.decode("latin-1").lower(): value for name, value in scope["headers"]}
         left = self.service.limits.body
+        slow = f"a request has to be sent within {self.service.limits.arriving:g} s here; send a shorter text"
         large = f"a request has at most {left:,} bytes here; send a shorter text"
 
+        late: float | None = asyncio.get_running_loop().time() + self.service.limits.arriving
+
         async def within() -> Message:
-            nonlocal left
-            message = await receive()
+            nonlocal left, late
+            try:
+                async with asyncio.timeout_at(late):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, slow) from None
+            late = late if message.get("more_body") else None  # what follows is that the client goes away
             left -= len(message.get("body", b""))
             if left < 0:
                 raise HTTPException(413, large)

@@ -13,11 +13,15 @@ from starlette.exceptions import HTTPException
 from atat_zoo.errors import UserError, clip, nearest
 from atat_zoo.machine import ran_out
 from atat_zoo.serving.asked import CompletionRequest, InfillRequest
+from atat_zoo.serving.batching import StoppedError
 from atat_zoo.serving.planning import TooLargeError
 
 _KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 _CODES = {401: "invalid_api_key", 404: "not_found", 408: "timeout", 413: "too_large", 429: "too_many_requests"}
-_HEADERS = {401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}}
+_HEADERS = {
+    **{401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}},
+    **{status: {"Connection": "close"} for status in (408, 413)},  # of whose request more may come
+}
 _PROBLEMS = 8  # of a request that are said at once
 _FIELDS = sorted({*CompletionRequest.model_fields, *InfillRequest.model_fields})
 _ROUTES = "GET /health or /v1/models, or POST /v1/completions or /v1/infill"
@@ -57,6 +61,8 @@ def refusal(error: Exception) -> RefusedError:
         return RefusedError(error.status_code, _SENTENCES.get(error.status_code, error.detail))
     if isinstance(error, UserError):
         return RefusedError(413 if isinstance(error, TooLargeError) else 400, str(error))
+    if isinstance(error, StoppedError):
+        return RefusedError(503, "the server has been stopped; ask again once it runs")
     if ran_out(error):
         return RefusedError(413, "this takes more memory than there is; ask for fewer or shorter texts")
     return RefusedError(500, "this is a mistake of the server, and its terminal says where")

@@ -8,11 +8,11 @@ import time
 from contextlib import contextmanager
 
 import tomli_w
-import uvicorn
 from fastapi.testclient import TestClient
 
 from atat_zoo.serving import Limits
 from atat_zoo.serving.app import application
+from atat_zoo.serving.server import Server
 from atat_zoo.serving.service import Service
 from tests.model.making import tiny_model
 
@@ -41,12 +41,10 @@ def in_process(service):
 
 @contextmanager
 def listening(service):
-    """Serve at a port of this machine, from a thread; gives the address."""
+    """Serve at a port of this machine, from a thread; gives the address, and ends it unless it has ended."""
     with socket.create_server(("127.0.0.1", 0), backlog=256) as bound:
-        config = uvicorn.Config(
-            application(service), log_level="warning", access_log=False, timeout_graceful_shutdown=1
-        )
-        server = uvicorn.Server(config)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 14)  # bytes that a client may leave unread
+        server = Server(service)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
         thread.start()
         wait_for(lambda: server.started, "the server starts")

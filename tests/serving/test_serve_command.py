@@ -42,7 +42,8 @@ def test_what_cannot_be_served_is_a_sentence(atat, run, monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_it_serves_until_ctrl_c_and_ends_quietly(run):
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_until_a_signal_and_ends_quietly(run, end):
     words = [sys.executable, "-m", "atat_zoo", "serve", str(run), "sampler.steps=3", "--port", "0", "--host", "0.0.0.0"]
     env = {**os.environ, "ATAT_KEY": "open"}
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
@@ -56,8 +57,11 @@ def test_it_serves_until_ctrl_c_and_ends_quietly(run):
             sampler = {"use": "left_to_right"}
             asked = {"stream": True, "n": 64, "unmasking": True, "sampler": sampler}
             with client.stream("POST", "v1/completions", json=asked) as answer:
-                assert next(answer.iter_lines()).startswith("data: ")
-                process.send_signal(signal.SIGINT)  # with texts in progress
+                lines = answer.iter_lines()
+                assert next(lines).startswith("data: ")
+                process.send_signal(end)  # with texts in progress
+                *_, last = filter(None, lines)
+                assert "the server has been stopped; ask again once it runs" in last
         out, err = process.communicate(timeout=60)
     assert (out, process.returncode) == ("", 0)
     note = "note: --host 0.0.0.0: other machines reach this one, without encryption; it answers whoever has the key\n"
