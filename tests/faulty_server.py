@@ -3,10 +3,10 @@
 import threading
 import time
 from collections import defaultdict, deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-FAULTS = ("drop", "truncate", "corrupt", "delay", "503", "404", "hang", "drip")
+FAULTS = ("drop", "truncate", "corrupt", "delay", "503", "404", "hang", "drip", "endless")
 
 
 class Server:
@@ -45,6 +45,12 @@ class Server:
             return
         content = bytearray(path.read_bytes())
         request.send_response(200)
+        if fault == "endless":  # without a length
+            request.end_headers()
+            with suppress(ConnectionError):
+                while not self.ended.is_set():
+                    request.wfile.write(bytes(1 << 16))
+            return
         request.send_header("Content-Length", str(len(content)))
         request.end_headers()
         if fault == "corrupt":

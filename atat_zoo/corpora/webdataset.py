@@ -56,6 +56,7 @@ class WebDatasetCorpus(NamedFiles):
     text_field: str = param("text", help="key of the text in JSON; a.b for a nested key")
     tokenizer: Tokenizer | None = part("tokenizer", None, help="of the ids in .npy; one that needs no training")
     cache: str = param("data/cache/webdataset", help="folder for what is fetched")
+    largest: float = param(20.0, help="GB that a fetched file may have", gt=0)
     retries: int = param(5, help="further attempts to fetch a file, after 0.5 s, 1 s, … and at most 30 s", ge=0)
     timeout: float = param(
         60.0, help="seconds with no answer over HTTP, or under 1 kB a second of it, after which an attempt fails", gt=0
@@ -78,8 +79,9 @@ class WebDatasetCorpus(NamedFiles):
     def expand(self, patterns: tuple[str, ...], key: str) -> list[Path]:
         cache, found = Path(self.cache), dict[Path, None]()
         for place in self._places(patterns, key):
-            at = fetched(place, cache, self.retries, self.timeout, f"corpus.{key}") if isinstance(place, str) else place
-            found[at] = None
+            if isinstance(place, str):
+                place = fetched(place, cache, self.retries, self.timeout, f"corpus.{key}", self.largest)
+            found[place] = None
         return list(found)
 
     @override
@@ -98,7 +100,8 @@ class WebDatasetCorpus(NamedFiles):
 
     @override
     def identity(self) -> dict[str, Any]:
-        table = {key: value for key, value in unstructure(self).items() if key not in ("cache", "retries", "timeout")}
+        local = ("cache", "largest", "retries", "timeout")
+        table = {key: value for key, value in unstructure(self).items() if key not in local}
         return table | ({"tokenizer": self.tokenizer.identity()} if self.tokenizer else {})
 
     @override

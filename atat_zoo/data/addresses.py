@@ -27,6 +27,10 @@ class FailedError(Exception):
         self.final, self.other = final, other
 
 
+class _TooLargeError(Exception):
+    pass
+
+
 def refuse_commands(*addresses: str, key: str = "corpus.tars") -> None:
     """Refuse addresses that are commands, unless that is allowed; `key` names them in the message."""
     for address in addresses:
@@ -37,29 +41,35 @@ def refuse_commands(*addresses: str, key: str = "corpus.tars") -> None:
             )
 
 
-def copy(address: str, into: IO[bytes], most: int, sha256: str | None, timeout: float) -> str:
+def copy(address: str, into: IO[bytes], most: int, sha256: str | None, timeout: float, bound: str = "") -> str:
     """Copy what an address has to a file, from its beginning, and return its SHA-256.
 
-    Until it is complete, the file keeps its size.
+    Until it is complete, the file keeps its size. `bound` says what `most`, the bytes that it may have, is; it is the
+    size of the right file where nothing is said.
     """
     into.seek(0)
-    digest = hashlib.sha256()
-    for block in _blocks(address, timeout):
-        most -= len(block)
-        if most < 0:
-            raise FailedError("it is larger than it should be", other=True)
-        digest.update(block)
-        into.write(block)
+    digest, left = hashlib.sha256(), most
+    try:
+        for block in _blocks(address, timeout, most):
+            left -= len(block)
+            if left < 0:
+                raise _TooLargeError
+            digest.update(block)
+            into.write(block)
+    except _TooLargeError:
+        if bound:
+            raise FailedError(f"it has more than {most:,} bytes, {bound}", final=True) from None
+        raise FailedError("it is larger than it should be", other=True) from None
     if sha256 is not None and digest.hexdigest() != sha256:
         raise FailedError(f"its SHA-256 is {digest.hexdigest()}, and should be {sha256}", other=True)
     into.truncate()
     return digest.hexdigest()
 
 
-def _blocks(address: str, timeout: float) -> Iterator[bytes]:
+def _blocks(address: str, timeout: float, most: int) -> Iterator[bytes]:
     try:
         if address.lower().startswith(("http://", "https://")):
-            yield from _answered(address, timeout)
+            yield from _answered(address, timeout, most)
             return
         with _source(address, timeout) as file:
             while block := file.read(_BLOCK):
@@ -70,15 +80,17 @@ def _blocks(address: str, timeout: float) -> Iterator[bytes]:
         raise FailedError(f"HTTP {error.code} {error.reason}", final) from None
     except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
         raise FailedError(error.strerror or type(error).__name__, final=True) from None
-    except UserError:
+    except (UserError, FailedError, _TooLargeError):
         raise
     except Exception as error:  # every store has its own
         raise FailedError(str(error) or type(error).__name__) from None
 
 
-def _answered(address: str, timeout: float) -> Iterator[bytes]:
+def _answered(address: str, timeout: float, most: int) -> Iterator[bytes]:
     """Yield what comes over HTTP by Python's own library, whose every read has a time limit; a slow one fails, too."""
     with urllib.request.urlopen(address, timeout=timeout) as answer:
+        if (answer.length or 0) > most:
+            raise _TooLargeError
         remaining, received, since = answer.length, 0, time.monotonic()  # None where no length is announced
         while remaining != 0 and (block := answer.read1(min(_BLOCK, remaining or _BLOCK))):
             yield block
@@ -109,12 +121,14 @@ def _source(address: str, timeout: float) -> Iterator[IO[bytes]]:
         import fsspec
 
         try:
-            file = fsspec.open(address, "rb")
+            store, path = fsspec.url_to_fs(address)
         except ImportError as error:
             package = error.__cause__.name if isinstance(error.__cause__, ImportError) else None
             install = f"run `pip install {package}`" if package else str(error)
             raise UserError(f"{address} needs a package that is not installed; {install}") from None
         except ValueError as error:
             raise UserError(f"{address} is no address that can be read ({error}); see corpus.path") from None
-        with file as stream:
+        if (kind := store.info(path)["type"]) != "file":  # a device never ends
+            raise FailedError(f"it is no file, but of the type {kind!r}", final=True)
+        with store.open(path, "rb") as stream:
             yield stream

@@ -18,6 +18,8 @@ import io
 import json
 import os
 import re
+import shutil
+import string
 import sys
 import time
 from collections.abc import Iterator
@@ -36,6 +38,9 @@ from atat_zoo.run.locks import locked
 
 _NAME = re.compile(rf"(?:{'|'.join(SPLITS)})-\d{{6}}\.tar")
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_RANGE = re.compile(r"(?:(-?\d+)\.\.(-?\d+)|([A-Za-z])\.\.([A-Za-z]))(?:\.\.-?(\d+))?")  # in braces
+_LETTERS = string.ascii_uppercase + string.ascii_lowercase
+_MOST = 1_000_000  # files that a text with braces may stand for
 _SMALL = 1 << 28  # bytes of a file that is no shard, at most
 _PAUSE, _LONGEST = 0.5, 30.0  # seconds before a second attempt, twice as long before each further one
 _LOOK = 0.05  # seconds between two looks at what another process is fetching
@@ -161,10 +166,10 @@ def file_name(address: str) -> str:
     return f"{hashlib.sha256(address.encode()).hexdigest()[:16]}-{name}"
 
 
-def fetched(address: str, folder: Path, retries: int, timeout: float, key: str) -> Path:
+def fetched(address: str, folder: Path, retries: int, timeout: float, key: str, largest: float) -> Path:
     """Return the file that an address has, in a folder; what is there already is not asked for again.
 
-    `key`, as `corpus.train`, names the address in messages.
+    `key`, as `corpus.train`, names the address in messages, and `corpus.largest` how many GB the file may have.
     """
     path = folder / file_name(address)
     if path.is_file():
@@ -174,7 +179,8 @@ def fetched(address: str, folder: Path, retries: int, timeout: float, key: str) 
         with locked(folder / "lock", lambda _: None):
             if not path.is_file():
                 clean(folder)
-                download(address, path, retries, timeout, key, name=path.name.partition("-")[2])
+                name, bound = path.name.partition("-")[2], (round(largest * 1e9), "the most that corpus.largest allows")
+                download(address, path, retries, timeout, key, name=name, bound=bound)
     return path
 
 
@@ -190,11 +196,13 @@ def download(
     name: str | None = None,
     size: int | None = None,
     sha256: str | None = None,
+    bound: tuple[int, str] = (sys.maxsize, ""),
 ) -> str:
     """Fetch the file that an address has, whole or not at all, and return its SHA-256.
 
-    It has to be of that size in bytes and that SHA-256 in lower-case hexadecimal, where they are known. `key`, as
-    `corpus.train`, names the address in messages.
+    It has to be of that size in bytes and that SHA-256 in lower-case hexadecimal, where they are known. A file of
+    unknown size has at most the bytes of `bound`, which says what they are, and nine tenths of the disk's free space.
+    `key`, as `corpus.train`, names the address in messages.
 
     Raises:
         UserError: that the path, or `name`, cannot be fetched, with the reason and what mends it: `mend`, or `other`
@@ -203,7 +211,12 @@ def download(
     refuse_commands(address, key=key)
     with replacing(path) as beside, beside.open("wb") as file:
         try:
-            found = _first_of([address], file, sys.maxsize if size is None else size, sha256, retries, timeout)
+            most, why = bound
+            if size is not None:
+                most, why = size, ""
+            elif (free := shutil.disk_usage(beside.parent).free * 9 // 10) < most:
+                most, why = free, "nine tenths of the free space"
+            found = _first_of([address], file, most, sha256, retries, timeout, why)
             if size is not None and file.tell() != size:
                 raise FailedError(f"{address}: it has {file.tell():,} bytes, and should have {size:,}", other=True)
         except FailedError as error:
@@ -213,12 +226,37 @@ def download(
 
 def expanded(text: str, key: str) -> list[str]:
     """Return the addresses or paths that a text with braces stands for, as webdataset expands them."""
-    from webdataset.shardlists import expand_urls
-
     try:
-        return [*expand_urls(text)]
+        number = sum(map(_alternatives, text.split("::")))
+        if number <= _MOST:
+            from webdataset.shardlists import expand_urls  # which takes a second
+
+            return [*expand_urls(text)]
     except Exception as error:  # asserts, and what its package for braces raises
         raise UserError(f"{key}: {text} cannot be expanded ({error}); mend its braces") from None
+    raise UserError(f"{key}: {clip(text)} stands for {number:,} files, and may for {_MOST:,}; name fewer at a time")
+
+
+def _alternatives(text: str) -> int:
+    """Return how many texts a text with braces stands for, without making them."""
+    open_braces: list[int] = []
+    sums, products = [0], [1]  # of the alternatives of each open brace: the finished ones, and the present one
+    for found in re.finditer(r"\\.|[{},]", text, re.DOTALL):
+        sign = found[0]
+        if sign == "{":
+            open_braces.append(found.end())
+            sums.append(0)
+            products.append(1)
+        elif sign == "," and open_braces:
+            sums[-1] += products[-1]
+            products[-1] = 1
+        elif sign == "}" and open_braces:
+            number = sums.pop() + products.pop()
+            if values := _RANGE.fullmatch(text, open_braces.pop(), found.start()):
+                first, last = map(int, values.group(1, 2)) if values[1] else map(_LETTERS.index, values.group(3, 4))
+                number = abs(last - first) // (int(values[5] or 1) or 1) + 1
+            products[-1] *= number
+    return products[0]
 
 
 def is_address(path: str) -> bool:
@@ -283,7 +321,7 @@ def _expanded(tars: tuple[str, ...]) -> dict[str, list[str]]:
 
 
 def _first_of(
-    addresses: list[str], into: IO[bytes], most: int, sha256: str | None, retries: int, timeout: float
+    addresses: list[str], into: IO[bytes], most: int, sha256: str | None, retries: int, timeout: float, bound: str = ""
 ) -> str:
     """Copy what the first address has that can be read, or that can be read later, and return its SHA-256.
 
@@ -294,7 +332,7 @@ def _first_of(
     for attempt in range(retries + 1):
         for address in addresses:
             try:
-                return copy(address, into, most, sha256, timeout)
+                return copy(address, into, most, sha256, timeout, bound)
             except FailedError as error:
                 # Once, another file may be a fault on the way.
                 error.final |= error.other and address in failures and failures[address].other

@@ -33,7 +33,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.run import atomic
 from atat_zoo.run.locks import locked
 from tests.faulty_server import serving
-from tests.limited import full_disk
+from tests.limited import full_disk, limited
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:This DataLoader will create", "ignore:This process .* is multi-threaded:DeprecationWarning"
@@ -335,6 +335,54 @@ def test_a_cache_that_cannot_be_written(in_memory, tmp_path):
     (tmp_path / "link/lock").symlink_to(tmp_path / "file")
     assert "link/lock is a symbolic link, and has to be a file" in refusal(in_memory, tmp_path / "link")
     assert (tmp_path / "file").read_text() == ""
+
+
+def test_what_has_no_end_is_given_up_at_a_bound(server, tmp_path, monkeypatch):
+    server.faults["train-000000.tar"].extend(["endless"] * 9)
+    shard = "train-000000.tar"
+
+    def said(address=f"{server.address}/{shard}", largest=20.0, name=shard):
+        with pytest.raises(UserError) as error:
+            remote.fetched(address, tmp_path / "to", 3, 5.0, "corpus.train", largest)
+        assert not list((tmp_path / "to").glob("*.*"))
+        assert str(error.value).startswith(f"{name} cannot be fetched ({address}: ")
+        return str(error.value).partition(": ")[2].partition(f"{name}: ")[2] or str(error.value)
+
+    assert "it has more than 1,000,000 bytes, the most that corpus.largest allows); see" in said(largest=1e-3)
+    usage = SimpleNamespace(free=2_000_000)
+    with monkeypatch.context() as patch:
+        patch.setattr(remote.shutil, "disk_usage", lambda _: usage)
+        assert "it has more than 1,800,000 bytes, nine tenths of the free space); see" in said()
+    assert server.asked == [shard] * 2, "another attempt would bring nothing else"
+    # What is announced is refused before anything is written, and what no length is known of is no file.
+    other = "train-000001.tar"
+    with monkeypatch.context() as patch:
+        patch.setattr(addresses, "_BLOCK", 1)
+        assert "it has more than 10,000 bytes" in said(f"{server.address}/{other}", largest=1e-5, name=other)
+    assert "it is no file, but of the type 'other')" in said("file:///dev/zero", name="zero")
+    told = refusal(server.address, tmp_path / "cache")
+    assert f"{shard}: it is larger than it should be); put the file of the manifest there again" in told
+    assert taken(tmp_path / "cache") == 0
+
+
+BRACES = ["a", "a-{0..3}.tar", "{a..c}{07..10}", "{z..A..5}{B..b}", "{a,b,}{c,{d,e}{1..3}}", "{1..9..3}", "{9..1..0}"]
+BRACES += ["{5..-5}", "{a}", "{a{1..2}}", "x::{1,2}::y{3..4}", r"\{a,b\}{c,d}", r"{a\,b,c}", "a,b", "{,}{,}", "{1..b}"]
+
+
+@pytest.mark.parametrize("text", BRACES)
+def test_how_many_texts_braces_stand_for(text):
+    number = sum(map(remote._alternatives, text.split("::")))
+    assert len(remote.expanded(text, "x")) == number
+
+
+BOMBS = ["{0..99999999}", "{0..9}" * 9, "{a,b}" * 40, "{a..z}" * 5, "{{0..9999}" + ",{0..9999}" * 999 + "}"]
+
+
+@pytest.mark.parametrize("text", [*BOMBS, f"{{1..{'9' * 4000}}}"])
+def test_braces_that_stand_for_too_much_take_no_memory(text):
+    said = r"^corpus\.train: x-.* stands for [\d,]+ files, and may for 1,000,000; name fewer at a time$"
+    with limited(64 << 20), pytest.raises(UserError, match=said):
+        remote.expanded(f"x-{text}.tar", "corpus.train")
 
 
 @pytest.mark.parametrize(
