@@ -6,7 +6,9 @@ import json
 import random
 
 import pytest
+from pydantic import ValidationError
 
+from atat_zoo.serving.asked import CompletionRequest
 from tests.serving.making import in_process, served, texts
 
 NUMBER = 1000
@@ -147,3 +149,21 @@ def test_a_sentence_names_the_field_and_the_remedy(asked, words):
         answer = client.post("/v1/completions", json=asked)
     assert answer.status_code == 400
     assert words in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("within", [lambda inner: {"within": inner}, lambda inner: [inner]])
+def test_a_sampler_is_nested_sixteen_deep_at_most(within):
+    deep = "ancestral"
+    for _ in range(15):
+        deep = within(deep)
+    deepest = {"within": deep}  # of sixteen
+    assert CompletionRequest(sampler=deepest).sampler == deepest
+    with pytest.raises(ValidationError, match="is nested more than 16 deep; take a plainer one"):
+        CompletionRequest(sampler={"within": deepest})
+
+
+def test_the_largest_number_in_a_sampler():
+    table = {"use": "ancestral", "steps": 2**31 - 1, "eta": [-(2**31) + 1, 0.5, True]}
+    assert CompletionRequest(sampler=table).sampler == table
+    with pytest.raises(ValidationError, match="has a number beyond 2,147,483,647; take a smaller one"):
+        CompletionRequest(sampler={"use": "ancestral", "order": {"size": -(2**31)}})
