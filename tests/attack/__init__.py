@@ -1,6 +1,6 @@
 """An attack on the command line: it is killed, misled and fed with damaged files, and must lose and trust nothing.
 
-`make attack` (or `python -m tests.attack`) runs seven kinds of cases in processes that are forked from one that has
+`make attack` (or `python -m tests.attack`) runs ten kinds of cases in processes that are forked from one that has
 imported everything (`tests/forked.py`), prints a table, and then every failure with the words that repeat it:
 
     kills          a training is killed, stopped, or finds a full disk, at a moment that is counted beforehand: every
@@ -14,6 +14,8 @@ imported everything (`tests/forked.py`), prints a table, and then every failure 
     artefacts      a file of a run or of a folder of shards is damaged: the result is the same, or a sentence
     received       a model of others is damaged, its links lead out, its weights are no numbers, and it is imported
     corpora        strange text is built into shards
+    archives       a WebDataset is cut, joined, flipped, endless or of too many files: built whole, or a sentence
+    connections    `atat serve` holds connections that say nothing or half of something, answers, and ends quietly
 
 Everything about a case follows from the seed and its number: `python -m tests.attack kills --seed 17 --only 42` repeats
 one case, `--keep FOLDER` leaves its files there. A case fails if there is a traceback, another exit code than the
@@ -21,4 +23,15 @@ command promises, a message that is no sentence, more than 2 GB of memory, no en
 here with a `KIND`: how its cases are prepared and attacked. `driver.py` runs, judges and counts them.
 """
 
-KINDS = ("kills", "replacements", "endurance", "experiments", "command_lines", "artefacts", "received", "corpora")
+KINDS = (
+    "kills",
+    "replacements",
+    "endurance",
+    "experiments",
+    "command_lines",
+    "artefacts",
+    "received",
+    "corpora",
+    "archives",
+    "connections",
+)

@@ -17,6 +17,8 @@ CASES = {
     "artefacts": range(15),
     "received": range(15),
     "corpora": range(8),
+    "archives": range(8),
+    "connections": range(1),
 }
 
 
