@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 from atat_zoo.errors import UserError, clip
 from atat_zoo.serving.answers import Answer, CompletionAnswer, InfillAnswer
 from atat_zoo.serving.asked import CompletionRequest, InfillRequest, TextRequest
-from atat_zoo.serving.batching import BusyError, Done, Drawn, Event, Failed, Job
+from atat_zoo.serving.batching import BusyError, Done, Drawn, Event, Failed, Job, StoppedError
 from atat_zoo.serving.guard import Guard
 from atat_zoo.serving.page import page
 from atat_zoo.serving.planning import Plan
@@ -100,6 +100,8 @@ async def _answered(
     except BusyError:
         waiting = f"{service.limits.waiting} requests wait, and no more may"
         raise RefusedError(429, f"{waiting}; ask again in a while") from None
+    except StoppedError as error:
+        raise refusal(error) from None
     try:
         if asked.stream:
             # What is refused before it begins has a status of its own.

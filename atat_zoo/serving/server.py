@@ -27,7 +27,7 @@ from atat_zoo.serving.service import Service
 
 _ENDING = 2  # seconds that answers in progress have to end
 _LATER = 1.5  # times the seconds in which a request has to be sent, after which a connection is closed
-_BACKLOG = 64  # connections that are accepted at once
+_QUEUE = 1024  # connections that the system keeps until they are accepted
 
 
 class Server(uvicorn.Server):
@@ -36,8 +36,16 @@ class Server(uvicorn.Server):
     def __init__(self, service: Service) -> None:
         connection: Any = partial(Connection, limits=service.limits)
         how: dict[str, Any] = {"log_level": "error", "access_log": False, "timeout_graceful_shutdown": _ENDING}
-        super().__init__(uvicorn.Config(application(service), http=connection, backlog=_BACKLOG, **how))
+        # What asyncio accepts in a turn of its loop; a connection takes some turns until it is made, or closed.
+        how["backlog"] = max(1, min(_QUEUE, _files()) // 32)
+        super().__init__(uvicorn.Config(application(service), http=connection, **how))
         self.service = service
+
+    @override
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for each in sockets or []:
+            each.listen(_QUEUE)
 
     @override
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -71,6 +79,11 @@ class Server(uvicorn.Server):
                 signal.signal(each, handler)
 
 
+def _files() -> int:
+    """Return how many files this process may have open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
 class Connection(H11Protocol):
     """A connection that must send each request, and read each answer, within a time.
 
@@ -92,7 +105,7 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(cast(asyncio.Transport, transport))
         self._wait()
-        if len(self.connections) > min(self.limits.connections, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2):
+        if len(self.connections) > min(self.limits.connections, _files() // 2):
             others = cast("set[Connection]", self.connections) - {self}
             waiting = [other for other in others if other.waits and not other.transport.is_closing()]
             if waiting:

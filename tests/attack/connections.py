@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from contextlib import ExitStack, suppress
 
@@ -50,9 +51,8 @@ def attack(draw, number, seed, base, work):
                     connection = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
                     connection.sendall(draw.choice(SAID))
             began = time.monotonic()
-            answer = urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60)
-            with answer:
-                assert answer.status == 200
+            with suppress(urllib.error.HTTPError):  # that too many are being answered
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60).close()
             if time.monotonic() - began > 30:
                 why = "an answer takes half a minute"
         except OSError as error:

@@ -14,7 +14,6 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from atat_zoo.serving.batching import StoppedError
 from tests.serving.making import listening, served, wait_for
 from tests.serving.test_limits import slow
 
@@ -178,8 +177,10 @@ def test_at_the_end_nobody_is_waited_for(model):
     assert not service.worker.alive
 
 
-def test_nothing_is_taken_after_the_end(model):
+@pytest.mark.parametrize("stream", [True, False])
+def test_nothing_is_taken_after_the_end(model, stream):
     service = served(model)
-    service.worker.stop()
-    with pytest.raises(StoppedError):
-        service.worker.submit(None)
+    with listening(service) as address:
+        service.worker.stop()
+        answer = httpx2.post(f"{address}/v1/completions", json={"stream": stream}, trust_env=False, timeout=30)
+        assert (answer.status_code, "has been stopped" in answer.text) == (503, True)
