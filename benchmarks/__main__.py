@@ -42,6 +42,7 @@ STUDIES = (
     "roofline",
     "scale",
     "study_figure",
+    "study_pages",
     "study_samples",
 )
 

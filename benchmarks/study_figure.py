@@ -9,15 +9,17 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from atat_zoo.study.differences import shown
+
 DOCS = Path(__file__).parents[1] / "docs"
 FIGURE, SENSITIVITY = DOCS / "studies" / "arms.svg", DOCS / "studies" / "sensitivity.svg"
 # The rows of a table of docs/study-of-masks.md: words, arm.
 ROW = re.compile(r"^\| ([^|]+?) \| `(\w+)` \|", re.MULTILINE)
-# What it is, its colour, and its place in a row: one seed and its bootstrap over sequences, pale; several and their
-# t-interval, dark.
+# What it is, its colour, and its place in a row: one seed and its bootstrap over sequences, pale; several seeds and
+# their interval for other seeds and sequences, dark.
 STUDIES = {
     "screen": ("one seed, 95 % over sequences", "#9db2c8", 0.2),
-    "confirm": ("three seeds, 95 % over seeds", "#123a63", 0.0),
+    "confirm": ("three seeds, 95 % over seeds and sequences", "#123a63", 0.0),
     "system": ("three seeds, all parts together", "#b5651d", -0.2),
 }
 PROMISED = -10
@@ -50,7 +52,7 @@ def points(report: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
     for each in report["comparisons"]:
         # Arms with another likelihood, and those without counts, are in the table; here they would press all else flat.
         if each["against"] == report["baseline"] and each["bound"] == "perplexity":
-            change = each["over_seeds"] or each["sequences"]
+            change = shown(each)
             if abs(change["percent"]) < 2 * -PROMISED and report["arms"][each["arm"]]["method"] == "exact_k":
                 found[each["arm"]] = tuple(change[key] for key in ("percent", "percent_low", "percent_high"))
     return found

@@ -12,13 +12,13 @@ from atat_zoo.cli.train import wait_passively
 from atat_zoo.errors import UserError
 from atat_zoo.results.format import NONE, joined, number
 from atat_zoo.run import write_text
-from atat_zoo.run.atomic import json_bytes, write_all
+from atat_zoo.run.atomic import write_all
 from atat_zoo.study import Study, load, markdown
 from atat_zoo.study.cluster import elements, submit, write_script
 from atat_zoo.study.processes import LocalExecutor, Stopped, threads_for
 
 _CLUSTER = "Write a SLURM job array of the trainings, and submit it where sbatch is."
-_WRITE = "Write the tables there as well, and the JSON beside them."
+_WRITE = "Write the tables there as well, and beside them the JSON and the nats of each sequence."
 
 
 @click.command()
@@ -92,7 +92,7 @@ def study(
     if page is not None and not report["arms"]:
         failed = failed | {f"--write {page}": "nothing is written there, as no run is finished; train one first"}
     elif page is not None:
-        write_all({page: text.encode(), page.with_suffix(".json"): json_bytes(report)})
+        write_all({page: text.encode(), **runner.files(page.with_suffix(".json"), report)})
     if as_json:
         print_json(report)
     else:

@@ -45,6 +45,11 @@ class PolicyNats:
     nfe: Tensor  # network evaluations, averaged over the orders, float64 [n]
     max_nfe: int  # the largest number that the sampler's settings allow
 
+    @property
+    def ends(self) -> Bracket:
+        """The bracket of each text."""
+        return Bracket(self.nats, self.lower, self.effective)
+
 
 def policy_nats(
     denoiser: Denoiser, sampler: Sampler, tokens: Tensor, maskable: Tensor, seeds: Tensor, *, orders: int = 1
@@ -172,15 +177,18 @@ def policy_value(
         nats_per_token_of_one_order=float(measured.contribution.sum() / n.sum()),
         nfe=float(measured.nfe.mean()),
         max_nfe=measured.max_nfe,
-        bracket=bracket_value(measured, n),
+        bracket=bracket_value(measured.ends, n),
         **attrs.asdict(bound),
     )
 
 
-def bracket_value(measured: PolicyNats, n: Tensor) -> BracketValue | None:
-    """Return the lower end over sequences of n tokens, [n]; None if it was not measured, or its error is wider."""
-    (lower, error), (width, width_error) = ratio(measured.lower, n), ratio(measured.nats - measured.lower, n)
-    if not width_error <= width < math.inf:  # NaN where there is no bracket, or one text only
+def bracket_value(measured: Bracket, n: Tensor) -> BracketValue | None:
+    """Return the lower end over sequences of n tokens, [n]; None if it was not measured, or says nothing.
+
+    It says nothing if its error is wider than it is, or if it is below zero nats: no probability is above one.
+    """
+    (lower, error), (width, width_error) = ratio(measured.lower, n), ratio(measured.upper - measured.lower, n)
+    if not (lower >= 0 and width_error <= width < math.inf):  # NaN where there is no bracket, or one text only
         return None
     effective = float(measured.effective.mean())
     return BracketValue(

@@ -27,41 +27,28 @@ from atat_zoo.paper.cells import (
 )
 from atat_zoo.paper.manifest import ArmRow, ArmsTable, WantedTable
 from atat_zoo.paper.studies import CannotShow, KnownStudy, Studies, Table, compared, legend, same_text, seeds_enough
-from atat_zoo.results.intervals import LEVEL, Interval, of_mean
+from atat_zoo.results.intervals import Interval
 from atat_zoo.results.naming import words as metric_words
+from atat_zoo.study.differences import over_both, over_sequences
 
 Rows = list[tuple[ArmRow, KnownStudy]]
 
 
-def half_width() -> float:
-    """Return how many standard errors half an interval has."""
-    from scipy.special import ndtri
-
-    return float(ndtri((1 + LEVEL) / 2))
-
-
-def over(
+def over_runs(
     runs: Sequence[Table], value: Callable[[Table], float | None], relative: bool, intervals: str
 ) -> Interval | None:
-    """Return the mean over runs of a value, with its interval.
+    """Return the mean over runs of a value, with its interval from the standard errors of the bounds.
 
-    Over seeds Student's; over sequences from the mean of the standard errors of the bounds, which is as large as the
-    error of the mean at most: every seed is measured on the same sequences. The error of a bound by its value is
-    that of the nats per token, in nats; `relative` if the value is in another unit, with an error of the same share.
+    The error of a bound by its value is that of the nats per token, in nats; `relative` if the value is in another
+    unit, with an error of the same share.
     """
-    values = [value(run) for run in runs]
-    if None in values:
+    values, bounds = [value(run) for run in runs], [run["bounds"][run["bound"]] for run in runs]
+    if None in values or any(bound["value"] is None or bound["stderr"] is None for bound in bounds):
         return None
     numbers = [float(each) for each in values if each is not None]
-    if intervals == "seeds":
-        return of_mean(numbers)
-    bounds = [run["bounds"][run["bound"]] for run in runs]
-    if any(bound["value"] is None or bound["stderr"] is None for bound in bounds):
-        return None
-    errors = [b["stderr"] / b["value"] / (b["nats_per_token"] if relative else 1) for b in bounds]
-    mean, half = statistics.fmean(numbers), half_width() * statistics.fmean(errors)
-    half *= mean if relative else 1
-    return Interval(value=mean, low=mean - half, high=mean + half)
+    unit = statistics.fmean(numbers) if relative else 1
+    errors = [unit * b["stderr"] / b["value"] / (b["nats_per_token"] if relative else 1) for b in bounds]
+    return (over_both if intervals == "both" else over_sequences)(numbers, errors)
 
 
 def nats(run: Table) -> float | None:
@@ -71,15 +58,15 @@ def nats(run: Table) -> float | None:
 
 
 def _value(arm: Table, intervals: str) -> Cell:
-    return exponential(over(arm["runs"], nats, False, intervals))
+    return exponential(over_runs(arm["runs"], nats, False, intervals))
 
 
 def _nats(arm: Table, intervals: str) -> Cell:
-    return within(over(arm["runs"], nats, False, intervals))
+    return within(over_runs(arm["runs"], nats, False, intervals))
 
 
 def _bits(arm: Table, intervals: str) -> Cell:
-    return within(over(arm["runs"], lambda run: run["bounds"][run["bound"]]["bits_per_byte"], True, intervals))
+    return within(over_runs(arm["runs"], lambda run: run["bounds"][run["bound"]]["bits_per_byte"], True, intervals))
 
 
 def _cost(key: str, digits: str, times: float = 1) -> Callable[[Table, str], Cell]:
@@ -186,9 +173,10 @@ def _of_arm(key: str, spec: ArmsTable, arm: Table, known: KnownStudy) -> Cell:
     found = [run.get("metrics", {}).get(key) for run in arm["runs"]]
     if None in found:
         return missing(known.command)
-    if spec.intervals == "seeds":
-        return within(of_mean([each["value"] for each in found]))
-    return count(statistics.fmean(each["value"] for each in found), ".4f")
+    values, errors = ([each[key] for each in found] for key in ("value", "stderr"))
+    if spec.intervals == "both" and None not in [*values, *errors]:
+        return within(over_both(values, errors))
+    return count(statistics.fmean(values), ".4f")
 
 
 def difference(known: KnownStudy, row: ArmRow, intervals: str) -> Cell:
@@ -205,7 +193,7 @@ def difference(known: KnownStudy, row: ArmRow, intervals: str) -> Cell:
         raise CannotShow("rows", f"{which}{hint} (it is compared with: {there})")
     if "problem" in found:
         return nothing("not comparable")
-    table = found["over_seeds"] if intervals == "seeds" else found["sequences"]
+    table = found[intervals]
     wanted = [seed for seed in known.study.seeds[row.arm] if seed in known.study.seeds[other]]
     cell = change(table) if table else missing(known.command)
     return of_seeds(cell, len(found["seeds"]), len(wanted), known.command)
@@ -222,8 +210,8 @@ def _multiplier(known: KnownStudy, arm: str) -> Cell:
 
 
 def _multiplied(found: Table) -> Cell:
-    if over_seeds := found["over_seeds"]:
-        return within(Interval(**over_seeds))
+    if both := found["both"]:
+        return within(Interval(**both))
     each = found["each"]
     if len(each) > 1 or each[0]["multiplier"] is None:  # outside of the curve with one of the seeds
         return nothing()

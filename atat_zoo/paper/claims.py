@@ -32,7 +32,7 @@ def _of_arms(wanted: WantedTable, studies: Studies) -> Iterator[str]:
         theirs = of_other["runs"][0]["bound"] if of_other else found["bound"]
         both = f"e to the nats per token ({found['bound']} of one, {theirs} of the other)"
         what = found["bound"] if theirs == found["bound"] else both
-        table = found["over_seeds"] if spec.intervals == "seeds" else found["sequences"]
+        table = found[spec.intervals]
         said = _said(
             row.name or row.arm,
             names.get((study, other), other),
@@ -54,7 +54,7 @@ def _of_gaps(wanted: WantedTable, studies: Studies) -> Iterator[str]:
             priced = (each for each in parts[what] if each["arm"] == row.arm)
             price = next(each for each in priced if by(each) == row.by)
             found = gap_difference(price, row.against)
-            table = found and (found["over_seeds"] if spec.intervals == "seeds" else found["sequences"])
+            table = found and found[spec.intervals]
             if table:
                 pairs = (row.arm, row.by), (known.study.baseline, row.against)
                 one, other = (names.get(pair) or _priced(*pair) for pair in pairs)
@@ -68,7 +68,7 @@ def _priced(arm: str, sampler: str) -> str:
 
 def _said(name: str, other: str, what: str, intervals: str, seeds: int, cell: Cell) -> str:
     """Return a sentence on a difference: lower, higher, or not to be told apart."""
-    over = f"over {number(seeds, 'seed')}" if intervals == "seeds" else f"over sequences, {number(seeds, 'seed')}"
+    over = f"over {'seeds and ' if intervals == 'both' else ''}sequences, {number(seeds, 'seed')}"
     if cell.sure is None:
         return f"{name} and {other} are not compared in {what}: a number is not finite"
     if cell.sure.low <= 0 <= cell.sure.high:

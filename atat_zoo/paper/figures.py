@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from atat_zoo.errors import nearest
-from atat_zoo.paper.arms import nats, over
+from atat_zoo.paper.arms import nats, over_runs
 from atat_zoo.paper.cells import Cell, change, exponential
 from atat_zoo.paper.latex import escape
 from atat_zoo.paper.manifest import FigureSpec
@@ -15,6 +15,7 @@ from atat_zoo.paper.samplers import along, axis_of
 from atat_zoo.paper.studies import CannotShow, KnownStudy, compared, seeds_enough
 from atat_zoo.report import PALETTE
 from atat_zoo.report.style import STYLE, WIDTH
+from atat_zoo.results.intervals import Interval
 from atat_zoo.results.naming import NATS_PER_TOKEN
 from atat_zoo.study.sensitivity import labels
 
@@ -51,7 +52,7 @@ def _curve(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str
         for name in budgets:
             seeds_enough(spec, name, known, ("value",))
         there = [each for each in map(known.arm, budgets) if each]
-        cells = [(arm["steps"], exponential(over(arm["runs"], nats, False, spec.intervals))) for arm in there]
+        cells = [(arm["steps"], exponential(over_runs(arm["runs"], nats, False, spec.intervals))) for arm in there]
         found[arm] = sorted(((steps, cell) for steps, cell in cells if cell.sure), key=lambda each: each[0])
     return found
 
@@ -81,7 +82,7 @@ def _grids(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str
             if (arm := known.arm(name)) is None:
                 found[name] = None
                 continue
-            cell = exponential(over(arm["runs"], nats, False, spec.intervals))
+            cell = exponential(over_runs(arm["runs"], nats, False, spec.intervals))
             if cell.sure:
                 panel.append((", ".join(labels({"values": values})), cell, name == grid.arm))
         keys = " × ".join(grid.keys)
@@ -104,7 +105,7 @@ def _arms(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str,
     for arm in arms or against:
         seeds_enough(spec, arm, known, ("difference",))
         each = compared(known.report, arm, base) if known.report else None
-        ends = each and (each.get("over_seeds") if spec.intervals == "seeds" else each.get("sequences"))
+        ends = each and (each.get(spec.intervals))
         cell = change(ends) if ends else None
         found[arm] = cell if cell and cell.sure else None
     return found
@@ -129,8 +130,12 @@ def _empty(height: float) -> Figure:
 
 
 def _errors(cells: Sequence[Cell]) -> tuple[list[float], list[list[float]]]:
-    sure = [cell.sure for cell in cells if cell.sure]
-    return [one.value for one in sure], [[one.value - one.low for one in sure], [one.high - one.value for one in sure]]
+    """Return values, and the lengths of their bars below and above: none of a value without an interval."""
+    values = [float(cell.value or 0) for cell in cells]
+    ends = [
+        cell.sure or Interval(value=value, low=value, high=value) for cell, value in zip(cells, values, strict=True)
+    ]
+    return values, [[one.value - one.low for one in ends], [one.high - one.value for one in ends]]
 
 
 def _quantity(known: KnownStudy, arms: Sequence[str]) -> str:

@@ -6,10 +6,9 @@ import math
 import statistics
 
 from atat_zoo.errors import nearest
-from atat_zoo.paper.cells import Cell, Column, FilledTable, change, count, exponential, missing, nothing, of_seeds
+from atat_zoo.paper.cells import Cell, Column, FilledTable, change, count, missing, nothing, of_seeds
 from atat_zoo.paper.manifest import GapRow, GapsTable, WantedTable
 from atat_zoo.paper.studies import CannotShow, KnownStudy, Studies, Table, legend, seeds_enough
-from atat_zoo.results.intervals import of_mean
 
 BOUND = "bound"
 
@@ -55,7 +54,7 @@ def _gap(row: GapRow, spec: GapsTable, known: KnownStudy, part: list[Table]) -> 
             return nothing("not finite")
         logs = [math.log(value) for value in found["values"]]
         one = math.exp(statistics.fmean(logs))
-        return exponential(of_mean(logs)) if spec.intervals == "seeds" else count(one, ".1f")
+        return count(one, ".1f")
     against = gap_difference(found, row.against)
     if against is None:
         known_by = [by(each) for each in found["against"]]
@@ -63,7 +62,7 @@ def _gap(row: GapRow, spec: GapsTable, known: KnownStudy, part: list[Table]) -> 
         raise CannotShow(
             "rows", f"{row.arm!r} is not compared with {row.against!r} of the baseline{hint} (there are: {there})"
         )
-    table = against["over_seeds"] if spec.intervals == "seeds" else against["sequences"]
+    table = against[spec.intervals]
     return change(table) if table else missing(known.command)
 
 

@@ -19,8 +19,8 @@ LABEL = re.compile(r"[a-z0-9][a-z0-9-]{0,60}")
 SOURCE = re.compile(r"arXiv:\d{4}\.\d{4,5}(v\d+)?|doi:10\.\d{4,9}/[^\s{}\\%#]+")
 FOLDER = "papers/"  # of those that ship
 
-Intervals = Literal["seeds", "sequences"]
-_OVER = "seeds: Student's over trainings; sequences: over held-out text, of arms with one seed"
+Intervals = Literal["both", "sequences"]
+_OVER = "both: for other seeds and other held-out text; sequences: for other held-out text only, of arms with one seed"
 
 
 @component
@@ -97,7 +97,7 @@ class ArmsTable(TableSpec):
     """Arms of studies."""
 
     study: str | None = param(None, help="whose arms its rows name")
-    intervals: Intervals = param("seeds", help=_OVER)
+    intervals: Intervals = param("both", help=_OVER)
 
 
 @component
@@ -105,7 +105,7 @@ class GapsTable(TableSpec):
     """What arms of a study pay for gaps, given the rest; a column is what is to be written."""
 
     study: str = param(help="one with [gaps]")
-    intervals: Intervals = param("seeds", help=_OVER)
+    intervals: Intervals = param("both", help=_OVER)
 
 
 @component
@@ -113,7 +113,7 @@ class SamplersTable(TableSpec):
     """What texts cost along the samplers of a study, and in how many evaluations they are written."""
 
     study: str = param(help="one with [samplers]")
-    intervals: Intervals = param("seeds", help=_OVER)
+    intervals: Intervals = param("both", help=_OVER)
 
 
 @component_base
@@ -130,7 +130,7 @@ class ScoresTable(Directed):
 
     study: str = param(help="one with evaluation.tasks")
     task: str = param(help="its name among them")
-    intervals: Intervals = param("seeds", help=_OVER)
+    intervals: Intervals = param("both", help=_OVER)
 
 
 @component
@@ -166,7 +166,7 @@ class FigureSpec:
     study: str = param(help="that is drawn")
     arms: tuple[str, ...] = param((), help="from top to bottom; all that fit when absent")
     names: dict[str, str] = param(attrs.Factory(dict), help="of arms in the figure")
-    intervals: Intervals = param("seeds", help=_OVER)
+    intervals: Intervals = param("both", help=_OVER)
 
 
 @component

@@ -14,7 +14,6 @@ from atat_zoo.paper.cells import (
     FilledTable,
     change,
     count,
-    exponential,
     missing,
     nothing,
     of_seeds,
@@ -23,7 +22,6 @@ from atat_zoo.paper.cells import (
 from atat_zoo.paper.manifest import FigureSpec, SamplersTable, WantedTable
 from atat_zoo.paper.studies import CannotShow, KnownStudy, Studies, Table, legend, seeds_enough
 from atat_zoo.registry.spec import unstructure
-from atat_zoo.results.intervals import of_mean
 
 if TYPE_CHECKING:
     from atat_zoo.study.schema import Study
@@ -100,7 +98,7 @@ def _leaves(table: Any, at: str = "") -> Iterator[tuple[str, Any]]:
 def along(spec: FigureSpec, known: KnownStudy, arm: str) -> list[tuple[str, Cell, bool]] | None:
     """Return what texts cost an arm for each value in which its samplers differ: label, cell, whether it is the first.
 
-    None for an arm without results; over seeds alone, as one seed has an interval only of its differences.
+    None for an arm without results. Only differences have intervals.
     """
     axis = axis_of(known.study)
     found = next((each for each in (known.report or {}).get("samplers") or () if each["arm"] == arm), None)
@@ -110,7 +108,7 @@ def along(spec: FigureSpec, known: KnownStudy, arm: str) -> list[tuple[str, Cell
     points = [
         (f"{value:g}", cell, number == 0) for number, (value, cell) in enumerate(zip(axis[1], cells, strict=True))
     ]
-    return [point for _, point in sorted(zip(axis[1], points, strict=True)) if point[1].sure]
+    return [point for _, point in sorted(zip(axis[1], points, strict=True)) if point[1].value is not None]
 
 
 def _cell(key: str, spec: SamplersTable | FigureSpec, known: KnownStudy, arm: Table | None, number: int) -> Cell:
@@ -120,7 +118,7 @@ def _cell(key: str, spec: SamplersTable | FigureSpec, known: KnownStudy, arm: Ta
     match key:
         case "difference":
             # The first has none: the others are compared with it.
-            table = row.get("over_seeds" if spec.intervals == "seeds" else "sequences")
+            table = row.get(spec.intervals)
             return change(table) if table else nothing() if number == 0 else missing(known.command)
         case "quantity":
             return words(row["quantity"])
@@ -133,6 +131,4 @@ def _cell(key: str, spec: SamplersTable | FigureSpec, known: KnownStudy, arm: Ta
     if None in row["values"]:
         return nothing("not finite")
     logs = [math.log(value) for value in row["values"]]
-    if spec.intervals == "seeds":
-        return exponential(of_mean(logs))
     return count(math.exp(sum(logs) / len(logs)), ".1f")

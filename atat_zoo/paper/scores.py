@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterator, Sequence
 
 from atat_zoo.errors import nearest
-from atat_zoo.paper.arms import half_width
 from atat_zoo.paper.cells import (
     HIGHER,
     LOWER,
@@ -22,7 +22,7 @@ from atat_zoo.paper.cells import (
 )
 from atat_zoo.paper.manifest import Directed, ScoresTable, WantedTable
 from atat_zoo.paper.studies import CannotShow, Studies, Table, legend, seeds_enough
-from atat_zoo.results.intervals import Interval, of_mean
+from atat_zoo.study.differences import over_both, over_sequences
 
 
 def directed(spec: Directed) -> Iterator[Column]:
@@ -48,8 +48,7 @@ def normal(value: float | None, error: float | None) -> Cell:
         return nothing("not finite")
     if error is None:
         return count(value, ".4g")
-    half = half_width() * error
-    return within(Interval(value=value, low=value - half, high=value + half))
+    return within(over_sequences([value], [error]))
 
 
 def scores_table(wanted: WantedTable, studies: Studies) -> FilledTable:
@@ -82,14 +81,14 @@ def scores_table(wanted: WantedTable, studies: Studies) -> FilledTable:
 
 
 def _cell(spec: ScoresTable, score: Table, row: Table) -> Cell:
-    """Return the mean over seeds: with their interval, or with the standard error over items, averaged over seeds."""
+    """Return the mean over seeds, with its interval where there are errors over items."""
     values = row["values"]
     if None in values:
         return nothing("not finite")
-    if spec.intervals == "seeds":
-        if score["exponential"]:
-            return exponential(of_mean([math.log(value) for value in values]))
-        return within(of_mean(values))
     errors = row["stderrs"]
-    mean = sum(values) / len(values)
-    return normal(mean, None if None in errors else sum(errors) / len(errors))
+    if spec.intervals == "both" and None not in errors:
+        if score["exponential"]:
+            shares = [error / value for error, value in zip(errors, values, strict=True)]
+            return exponential(over_both([math.log(value) for value in values], shares))
+        return within(over_both(values, errors))
+    return normal(statistics.fmean(values), None if None in errors else statistics.fmean(errors))

@@ -15,6 +15,7 @@ from atat_zoo.parsing import from_json, read
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.intervals import LEVEL
 from atat_zoo.study import Study, load
+from atat_zoo.study.differences import completed
 
 Table = dict[str, Any]
 
@@ -82,7 +83,7 @@ class Studies:
 
 def _report(path: Path) -> Table | None:
     try:
-        report = from_json(read(path))
+        report = completed(from_json(read(path)))
         return report if report["arms"] or report["comparisons"] else None
     except FileNotFoundError:
         return None
@@ -107,9 +108,9 @@ def same_text(known: Sequence[KnownStudy]) -> None:
 
 
 def seeds_enough(spec: Any, arm: str, known: KnownStudy, columns: Sequence[str]) -> None:
-    """Refuse an arm with one seed where intervals are over seeds."""
+    """Refuse an arm with one seed where intervals are for other seeds, too."""
     known.arm(arm)  # the study must have it
-    if spec.intervals == "seeds" and columns and len(known.study.seeds[arm]) < 2:
+    if spec.intervals == "both" and columns and len(known.study.seeds[arm]) < 2:
         which = f"the arm {arm!r} of the study {known.study.name!r} has one seed"
         raise CannotShow("intervals", f'{which}, and there is no interval over seeds; take intervals = "sequences"')
 
@@ -122,9 +123,9 @@ def compared(report: Table, arm: str, other: str) -> Table | None:
 def legend(intervals: str, held_out: str = "sequences") -> str:
     """Return what the intervals and the bold cells of a table of a study are."""
     percent = f"{100 * LEVEL:g} %"
-    over_seeds = f"Intervals are {percent} t-intervals over seeds"
+    of_both = f"Intervals are {percent} intervals for other seeds and other held-out {held_out}"
     over_items = f"Intervals are {percent} over held-out {held_out}: how far another seed's would lie is not in them"
-    said = over_seeds if intervals == "seeds" else over_items
+    said = of_both if intervals == "both" else over_items
     return f"{said}; bold: the interval lies apart from all others of its column."
 
 

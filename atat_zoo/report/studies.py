@@ -14,8 +14,10 @@ from atat_zoo.report.collect import TABLES, page_data
 from atat_zoo.report.recorded import figure, first
 from atat_zoo.results.format import NONE, cell, interval, joined, number, place, rounded, told_apart
 from atat_zoo.results.naming import exponential
+from atat_zoo.study.differences import FROM_MARGINS, LEGEND, completed, mark, shown
 from atat_zoo.study.markdown import METRICS, gap_legend, gap_table, metric_table, task_tables
-from atat_zoo.study.sensitivity import LEGEND, labels, said, sensitivity_table
+from atat_zoo.study.sensitivity import LEGEND as SENSITIVITY
+from atat_zoo.study.sensitivity import labels, said, sensitivity_table
 
 Table = dict[str, Any]
 _WORDS = {True: "yes", False: "no", None: NONE}
@@ -35,7 +37,7 @@ def of_study(path: Path) -> Table:
     except (OSError, ValueError) as error:
         raise UserError(f"{clip(path)} cannot be read: {error}; name the JSON that `atat study` wrote") from None
     try:
-        data = _page(report, path)
+        data = _page(completed(report), path)
         json.dumps(data, allow_nan=False)
         if not all(isinstance(text, str) for text in _texts(data)):
             raise TypeError
@@ -60,18 +62,18 @@ def _page(report: Table, path: Path) -> Table:
     return page_data("study", report["study"], list(_verdict(report)), tables, blocks=blocks, commands=commands)
 
 
-def _change(difference: Table | None) -> str:
-    return f"{NONE} (one seed)" if difference is None else interval(*map(figure, map(difference.get, _ENDS)))
+def _change(difference: Table) -> str:
+    return interval(*map(figure, map(shown(difference).get, _ENDS))) + mark(difference)
 
 
 def _arm(order: int, each: Table) -> Iterator[Table]:
     if "problem" in each:
         return
-    mean = each["over_seeds"] or each["sequences"]
+    mean = shown(each)
     plain = {"arm": each["arm"], "against": each["against"], "order": order}
     if figure(mean["percent"]) is not None:
         ends = {"value": mean["percent"], "low": mean["percent_low"], "high": mean["percent_high"]}
-        yield plain | ends | {"kind": "mean", "said": _change(mean), "seeds": ", ".join(map(str, each["seeds"]))}
+        yield plain | ends | {"kind": "mean", "said": _change(each), "seeds": ", ".join(map(str, each["seeds"]))}
     for seed in each["each"]:
         if figure(seed["percent"]) is not None:
             yield plain | {"kind": "seed", "value": seed["percent"], "seeds": str(seed["seed"])}
@@ -89,12 +91,12 @@ def _along(panel: int, grid: Table) -> Iterator[Table]:
 
 def _verdict(report: Table) -> Iterator[str]:
     compared = [each for each in report["comparisons"] if "problem" not in each]
-    sure = [each for each in compared if each["over_seeds"] and figure(each["over_seeds"]["percent"]) is not None]
-    lowest = sorted(sure, key=lambda each: each["over_seeds"]["percent"])
-    best = first(each for each in lowest if each["over_seeds"]["percent_high"] < 0)
+    sure = [each for each in compared if each["both"] and figure(each["both"]["percent"]) is not None]
+    lowest = sorted(sure, key=lambda each: each["both"]["percent"])
+    best = first(each for each in lowest if each["both"]["percent_high"] < 0)
     bounds = {each["bound"] for each in compared}
     what = f" in {bounds.pop()}" if len(bounds) == 1 else ""
-    changes = [f"{_change(each['over_seeds'])} from {each['against']}" for each in sure]
+    changes = [f"{_change(each)} from {each['against']}" for each in sure]
     if best:
         yield f"{best['arm']} is {changes[sure.index(best)]}{what}, over {number(len(best['seeds']), 'seed')}."
     elif sure:
@@ -105,18 +107,20 @@ def _verdict(report: Table) -> Iterator[str]:
         yield f"The others: {joined(others)}."
     size = f"{report['sequences']:,} held-out sequences, {report['tokens']:,} tokens"
     masks = f"{number(report['draws'], 'mask')} each, the same for every arm"
-    yield f"{size}, {masks}; 95 % t-intervals over seeds."
+    yield f"{size}, {masks}. {LEGEND}"
     halves = report["halves"]
     yield f"{halves[0].upper()}{halves[1:]}; these are of the {report['half']} half."
 
 
 def _blocks(report: Table) -> Iterator[Table]:
     yield _block("Arms", _ARMS, [_row(*each) for each in report["arms"].items()])
-    averaged = "Over seeds: mean of the differences and its t-interval; over sequences: bootstrap of the mean."
-    worse = f"Not worse: the upper ends of both are at most +{report['not_worse_percent']:g} %."
-    yield _block("Differences", _DIFFERENCES, map(_compared, report["comparisons"]), f"{averaged} Both 95 %.", worse)
+    worse = f"Not worse: the upper end of the interval is at most +{report['not_worse_percent']:g} %."
+    margins = [] if report.get("nats") else [FROM_MARGINS]
+    yield _block("Differences", _DIFFERENCES, map(_compared, report["comparisons"]), LEGEND, *margins, worse)
     for grid in report.get("grids", ()):
-        yield _block(f"Sensitivity of {grid['arm']} to {' × '.join(grid['keys'])}", *sensitivity_table(grid), LEGEND)
+        yield _block(
+            f"Sensitivity of {grid['arm']} to {' × '.join(grid['keys'])}", *sensitivity_table(grid), SENSITIVITY, LEGEND
+        )
     columns, rows = metric_table(report)
     if len(columns) > 1:
         yield _block("Metrics", columns, rows, f"{METRICS}.")
@@ -138,8 +142,8 @@ def _blocks(report: Table) -> Iterator[Table]:
 
 _ENDS = ("percent", "percent_low", "percent_high")
 _ARMS = ["arm", "experiment", "bound", "mean", "by seed", "steps", "seconds per step", "parameters"]
-_DIFFERENCES = ["arm", "against", "over seeds", "over sequences", "not worse", "seconds per step ×"]
-_SAMPLERS = ["sampler", "settings", "quantity", "by seed", "evaluations", "over seeds", "not worse"]
+_DIFFERENCES = ["arm", "against", "difference", "not worse", "seconds per step ×"]
+_SAMPLERS = ["sampler", "settings", "quantity", "by seed", "evaluations", "difference", "not worse"]
 
 
 def _block(title: str, columns: list[str], rows: Iterable[list[str]], *said: str) -> Table:
@@ -162,8 +166,8 @@ def _row(name: str, arm: Table) -> list[str]:
 
 def _compared(each: Table) -> list[str]:
     if "problem" in each:
-        return [each["arm"], each["against"], each["problem"], NONE, NONE, NONE]
-    words = [_change(each["over_seeds"]), _change(each["sequences"]), _WORDS[each["not_worse"]]]
+        return [each["arm"], each["against"], each["problem"], NONE, NONE]
+    words = [_change(each), _WORDS[each["not_worse"]]]
     return [each["arm"], each["against"], *words, cell(each["ratios"]["seconds_per_step"], ".2f")]
 
 
@@ -180,6 +184,6 @@ def _digits(rows: list[Table]) -> int:
 
 def _sampler(row: Table, at: int, of: str) -> list[str]:
     values = ", ".join("not finite" if value is None else rounded(value, at) for value in row["values"])
-    compared = [_change(row["over_seeds"]), _WORDS[row["not_worse"]]] if "sequences" in row else [NONE, NONE]
+    compared = [_change(row), _WORDS[row["not_worse"]]] if "sequences" in row else [NONE, NONE]
     named = [row["sampler"]["use"], of, row["quantity"]]
     return [*named, values, f"{row['nfe']:.1f}", *compared]

@@ -1,4 +1,4 @@
-"""Intervals: by the bootstrap over sequences, for runs measured on the same ones, and Student's for means.
+"""Intervals: by the bootstrap over sequences, Student's for means, and of both kinds of chance, seeds and sequences.
 
 Of the bootstrap, the estimate is a ratio of sums, Σ nats / Σ tokens. Sequences are resampled: the tokens of one are not
 independent. A percentile interval (Efron & Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13), from order
@@ -106,6 +106,30 @@ def of_mean(values: Sequence[float] | NDArray[Any]) -> Interval | None:
         return None
     mean, variance = _moments(values)
     return _student(mean, variance, len(values) - 1)
+
+
+def of_seeds_and_sequences(each: Sequence[float], sequences: Interval) -> Interval | None:
+    """Return the mean over seeds of a value with an interval for other seeds and other sequences: every published one.
+
+    None for one seed, or where all seeds have the same value: nothing is known of another one. The margins of the
+    t-interval over seeds and of the interval over sequences add up as squares (W. G. Howe, Journal of the American
+    Statistical Association 69, 1974). The chance that is of a seed and a sequence together is in both margins, so the
+    interval is rather too wide. The t of R − 1 degrees for the whole error would be twice too wide where the sequences
+    have most of it, and Satterthwaite's degrees or a hierarchical bootstrap cover too little with few seeds.
+
+    Args:
+        each: the value of each seed, on the same sequences.
+        sequences: the interval over sequences (or items) of their mean.
+    """
+    if len({round(value, 12) for value in each}) < 2:  # rounding is no spread
+        return None
+    mean, variance = _moments(each)
+    by_seed = _student(mean, variance, len(each) - 1)
+    low, high = (
+        math.hypot(of_seeds - mean, of_sequences - sequences.value)
+        for of_seeds, of_sequences in ((by_seed.low, sequences.low), (by_seed.high, sequences.high))
+    )
+    return Interval(value=mean, low=mean - low, high=mean + high)
 
 
 def of_difference(a: NDArray[Any], b: NDArray[Any]) -> Interval | None:

@@ -4,7 +4,8 @@ A price is −log p(free | given), nats, or a bound on it: that of the run's obj
 Legend: n sequences of L tokens.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
 from typing import Any
 
 import attrs
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from atat_zoo.data.build import build
+from atat_zoo.diffusion.bracket import Bracket
 from atat_zoo.measure.likelihood import measure
 from atat_zoo.measure.policy import measure_policy
 from atat_zoo.model import Model
@@ -21,7 +23,7 @@ from atat_zoo.results.store import finite, once
 from atat_zoo.samplers import Sampler
 from atat_zoo.study.measuring import Table, file_of, tensor_of, text_of
 from atat_zoo.study.processes import claimed
-from atat_zoo.study.results import paired_over
+from atat_zoo.study.results import bracket_table, kept_nats, paired_over
 from atat_zoo.study.schema import GapsSpec, Study, StudyRun
 
 
@@ -34,6 +36,7 @@ class Priced:
     quantity: str  # `bound`, `policy bound` or `policy likelihood`
     nats: dict[str, Tensor]  # by what is free, of each sequence, float64 [n]
     count: dict[str, Tensor]  # of free tokens, int64 [n]
+    bracket: dict[str, Bracket] = attrs.field(factory=dict)  # of a sampler whose order is random
 
 
 def free_of(length: int, gaps: Sequence[int]) -> dict[str, Tensor]:
@@ -82,8 +85,13 @@ def _price(study: Study, run: StudyRun, sampler: Sampler | None, device: str, sa
     def read(table: Table) -> Priced:
         nats = {what: tensor_of(values) for what, values in table["nats"].items()}
         count = {what: torch.tensor(values) for what, values in table["count"].items()}
+        bracket = {
+            what: Bracket(nats[what], *(tensor_of(values, -inf) for values in ends))
+            for what, ends in (table["bracket"].items() if drawn else ())
+        }
         likelihood = POLICY_BOUND if drawn else POLICY_LIKELIHOOD
-        return Priced(run=run, by=by, quantity=likelihood if sampler else "bound", nats=nats, count=count)
+        quantity = likelihood if sampler else "bound"
+        return Priced(run=run, by=by, quantity=quantity, nats=nats, count=count, bracket=bracket)
 
     return once(*file_of(run, "gaps", **settings), read, measured)
 
@@ -97,11 +105,13 @@ def _measure(study: Study, spec: GapsSpec, run: StudyRun, sampler: Sampler | Non
     options: dict[str, Any] = {"seed": held.seed, "orders": spec.orders, "batch_size": held.batch_size}
     of_bound: Any = study.spec("validation")
     of_bound = attrs.evolve(of_bound, metrics=())
-    table: Table = {"nats": {}, "count": {}}
+    table: Table = {"nats": {}, "count": {}, "bracket": {}}
     for what, free in free_of(tokens.shape[1], spec.lengths).items():
         among = free & maskable
         if sampler:
-            nats = measure_policy(guided, sampler, tokens, among, **options).nats
+            priced = measure_policy(guided, sampler, tokens, among, **options)
+            nats = priced.nats
+            table["bracket"][what] = [finite(ends.tolist()) for ends in priced.ends[1:]]
         else:
             measured = measure(model.module, tokens, among, of_bound, seed=held.seed)
             nats = next(iter(measured.contribution.values())).sum(1)
@@ -129,6 +139,15 @@ def table(study: Study, priced: Mapping[str, Sequence[Sequence[Priced]]]) -> lis
     ]
 
 
+def nats_of(priced: Mapping[str, Sequence[Sequence[Priced]]]) -> Iterator[Table]:
+    """Yield the nats of each sequence of every price, as `results.nats_of` does."""
+    for arm, runs in priced.items():
+        for each in (each for run in runs for each in run):
+            for what, nats in each.nats.items():
+                about = {"part": "gaps", "arm": arm, "seed": each.run.seed, "by": each.by, "what": what}
+                yield kept_nats(nats, each.count[what], **about)
+
+
 def _row(arm: str, mine: list[Priced], theirs: Sequence[list[Priced]], what: str) -> dict[str, Any]:
     values = [exponential(float(one.nats[what].sum() / one.count[what].sum())) for one in mine]
     against = []
@@ -146,5 +165,6 @@ def _row(arm: str, mine: list[Priced], theirs: Sequence[list[Priced]], what: str
         "seeds": [one.run.seed for one in mine],
         "sequences": len(mine[0].count[what]),
         "values": values,
+        "brackets": [bracket_table(one.bracket[what], one.count[what]) for one in mine if one.bracket],
         "against": against,
     }

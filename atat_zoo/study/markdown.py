@@ -9,6 +9,7 @@ from atat_zoo.results.format import NONE, cell, change, markdown, number, settin
 from atat_zoo.results.intervals import Interval
 from atat_zoo.results.naming import exponential, words
 from atat_zoo.results.tasks import in_words
+from atat_zoo.study.differences import FROM_MARGINS, LEGEND, mark, shown
 from atat_zoo.study.sensitivity import LEGEND as SENSITIVITY
 from atat_zoo.study.sensitivity import sensitivity_table
 
@@ -19,10 +20,9 @@ METRICS = "Metrics of the predictions, and of texts that the runs write, by seed
 _LEGEND = """\
 - *count table*: the counts of adjacent tokens in the training text as a model, under the same masks, and how far the \
 arm is from it.
-- *over seeds*: mean of the differences of the seeds and its t-interval; *over sequences*: bootstrap of the difference \
-averaged over seeds. Both 95 %, paired by sequence and mask.
-- *not worse*: the upper ends of both intervals are at most +{not_worse_percent:g} %. Costs are medians over seeds; \
-seconds are those of the optimizer steps."""
+- *difference*: the mean over seeds, paired by sequence and mask. {intervals}
+- *not worse*: the upper end of the interval is at most +{not_worse_percent:g} %. Costs are medians over seeds; \
+seconds are those of the optimizer steps, of trainings that ran beside nothing else."""
 
 
 def page(report: Table) -> str:
@@ -35,7 +35,9 @@ def _lines(report: Table) -> Iterator[str]:
     yield f"Written by `atat study {report['file']}`; every number is in the JSON file beside this page.\n"
     yield f"- {report['halves']}; these tables are of the **{report['half']}** half."
     yield from _method(report)
-    yield _LEGEND.format_map(report)
+    yield _LEGEND.format_map({**report, "intervals": LEGEND})
+    if not report.get("nats"):
+        yield f"- {FROM_MARGINS}"
     yield from _machines(report)
     yield from _tables(report)
     for grid in report.get("grids", ()):
@@ -95,13 +97,13 @@ def _tables(part: Table) -> Iterator[str]:
     rows = []
     for each in part["comparisons"]:
         if "problem" in each:  # what keeps the two apart takes the place of the first cell
-            cells = [each["problem"], *[NONE] * 6]
+            cells = [each["problem"], *[NONE] * 5]
         else:
             costs = (each["ratios"][key] for key in ("tokens", "seconds", "peak_memory", "parameters"))
             cells = [*_differences(each), *(cell(cost, ".3f") for cost in costs)]
         rows.append([each["arm"], each["against"], *cells])
     if rows:
-        columns = ["arm", "against", "over seeds", "over sequences", "not worse"]
+        columns = ["arm", "against", "difference", "not worse"]
         yield from markdown([*columns, "tokens ×", "seconds ×", "peak memory ×", "parameters ×"], rows)
     columns, rows = metric_table(part)
     if len(columns) > 1:
@@ -131,12 +133,12 @@ def _multipliers(multipliers: Sequence[Table] | None) -> Iterator[str]:
     ends, rows = {"inside": "", "beyond": "> ", "before": "< ", "unknown": ""}, []
     for arm in multipliers:
         values = [f"{one['seed']}: {ends[one['where']]}{cell(one['multiplier'], '.2f')}" for one in arm["each"]]
-        over = arm["over_seeds"]
+        over = arm["both"]
         interval = f"{over['value']:.2f} [{over['low']:.2f}, {over['high']:.2f}]" if over else NONE
         rows.append([arm["arm"], ", ".join(values), interval])
     curve = ", ".join(multipliers[0]["curve"])
     yield f"\nBy how many times as many steps the baseline is as good, between {curve}:\n"
-    yield from markdown(["arm", "seed: steps ×", "over seeds"], rows)
+    yield from markdown(["arm", "seed: steps ×", "mean"], rows)
 
 
 def _arm(arm: Table) -> list[str]:
@@ -154,8 +156,12 @@ def _arm(arm: Table) -> list[str]:
 
 
 def _differences(each: Table) -> list[str]:
-    over_seeds = change(each["over_seeds"]) if each["over_seeds"] else f"{NONE} (one seed)"
-    return [over_seeds, change(each["sequences"]), {True: "yes", False: "no", None: NONE}[each["not_worse"]]]
+    return [difference(each), {True: "yes", False: "no", None: NONE}[each["not_worse"]]]
+
+
+def difference(table: Table) -> str:
+    """Return a difference in words."""
+    return change(shown(table)) + mark(table)
 
 
 def _beside(runs: Sequence[Table]) -> str:
@@ -176,12 +182,12 @@ def _samplers(arm: Table) -> Iterator[str]:
     yield f"Seeds {seeds}; {arm['sequences']:,} sequences of the half; the others against the first; timed on {on}.\n"
     rows = []
     for row, of in zip(arm["samplers"], told_apart([row["sampler"] for row in arm["samplers"]]), strict=True):
-        values = ", ".join(cell(value, ".2f") for value in row["values"])
-        compared = [*_differences(row), cell(row["seconds_ratio"], ".3f")] if "sequences" in row else [NONE] * 4
+        values = _values(row, ".2f")
+        compared = [*_differences(row), cell(row["seconds_ratio"], ".3f")] if "sequences" in row else [NONE] * 3
         cost = [cell(row["nfe"], ".1f"), cell(row["seconds"], ".2f")]
         rows.append([row["sampler"]["use"], of, row["quantity"], values, *cost, *compared])
     columns = ["sampler", "settings", "quantity", "value by seed", "NFE", "seconds"]
-    yield from markdown([*columns, "over seeds", "over sequences", "not worse", "seconds ×"], rows)
+    yield from markdown([*columns, "difference", "not worse", "seconds ×"], rows)
 
 
 def gap_legend(report: Table) -> list[str]:
@@ -191,7 +197,7 @@ def gap_legend(report: Table) -> list[str]:
     return [
         "What each arm pays for the tokens that are to be written, given the rest, as e to the nats per token, and how "
         f"far it is from what {report['baseline']} pays: {'; '.join(by)}.",
-        "Two are compared on the sequences that both have; intervals are over seeds, of one seed over sequences.",
+        f"Two are compared on the sequences that both have. {LEGEND}",
     ]
 
 
@@ -203,12 +209,21 @@ def gap_table(report: Table) -> tuple[list[str], list[list[str]]]:
     rows = []
     for part in report["gaps"]:
         for row in part["rows"]:
-            values = ", ".join(cell(value, ".1f") for value in row["values"])
-            of = {json.dumps(each["by"]): change(each["over_seeds"] or each["sequences"]) for each in row["against"]}
+            values = _values(row, ".1f")
+            of = {json.dumps(each["by"]): difference(each) for each in row["against"]}
             compared = [of.get(json.dumps(other["by"]), NONE) for other in theirs.values()]
             by, sequences = _sampler(row["by"]) or NONE, f"{row['sequences']:,}"
             rows.append([part["what"], row["arm"], row["quantity"], by, sequences, values, *compared])
     return columns, rows
+
+
+def _values(row: Table, digits: str) -> str:
+    """Return the value of each seed; of random orders with what the truth is above, and the effective orders."""
+    values = [cell(value, digits) for value in row["values"]]
+    for i, bracket in enumerate(row.get("brackets", ())):
+        above = "no bracket" if bracket["above"] is None else f"the truth is above {bracket['above']:{digits}}"
+        values[i] += f" ({above}; {cell(bracket['effective_orders'], '.1f')} effective orders)"
+    return ", ".join(values)
 
 
 def _prices(report: Table) -> dict[str, Table]:
@@ -226,7 +241,7 @@ def task_tables(report: Table) -> Iterator[tuple[str, tuple[list[str], list[list
     """Yield the title of each task, its columns and rows, and what is to be said beside them."""
     for task in report.get("tasks") or ():
         rows = [row for score in task["scores"] for row in _task_rows(score)]
-        columns = ["score", "quantity", "arm", "items", "value by seed", "against", "over seeds", "over items"]
+        columns = ["score", "quantity", "arm", "items", "value by seed", "against", "difference"]
         notes = [f"- {note}" for note in [f"Measured with seed {task['seed']}.", *task["notes"]]]
         yield task["task"], (columns, rows), notes
 
@@ -238,18 +253,21 @@ def _task_rows(score: Table) -> Iterator[list[str]]:
         values = ", ".join(cell(value, digits) for value in row["values"])
         items = ", ".join(dict.fromkeys(f"{items:,}" for items in row["items"]))
         for against in row["against"] or (None,):
-            compared = [against["arm"], *_task_differences(against, score["exponential"])] if against else [NONE] * 3
+            compared = [NONE] * 2
+            if against:
+                compared = [against["arm"], _task_difference(against, score["exponential"])]
             yield [score["score"], score["quantity"], row["arm"], items, values, *compared]
     for name, value in score["published"].items():
-        yield [score["score"], score["quantity"], f"{name}, published", NONE, cell(value, digits), *[NONE] * 3]
+        yield [score["score"], score["quantity"], f"{name}, published", NONE, cell(value, digits), *[NONE] * 2]
 
 
-def _task_differences(against: Table, exponential: bool) -> list[str]:
-    intervals = [against[key] and Interval(**against[key]) for key in ("over_seeds", "over_items")]
-    seeds, items = (in_words(interval, exponential=exponential) for interval in intervals)
-    if against["each"] and not against["over_seeds"]:
-        seeds = f"{NONE} ({'one seed' if len(against['seeds']) == 1 else 'all the same'})"
-    return [seeds, items]
+def _task_difference(against: Table, exponential: bool) -> str:
+    if (table := against["both"] or against["over_items"]) is None:
+        return NONE
+    found = Interval(**table)
+    if not found.width:  # no score of any item and seed differs: nothing is known of the next one
+        return f"{NONE} (all the same)"
+    return in_words(found, exponential=exponential) + mark(against)
 
 
 def _sweep(sweep: Table) -> Iterator[str]:

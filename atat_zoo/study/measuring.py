@@ -7,7 +7,7 @@ sequence are kept in the run's evaluations/, with the SHA-256 of the weights and
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor
 from atat_zoo.data.build import build
 from atat_zoo.data.sequences import held_out
 from atat_zoo.devices import device_name, torch_device
+from atat_zoo.diffusion.bracket import Bracket
 from atat_zoo.errors import UserError
 from atat_zoo.measure.compare import MeasuredRun, numbers_of
 from atat_zoo.measure.metrics import reading
@@ -75,6 +76,7 @@ class Written:
     quantity: str  # `policy bound` or `policy likelihood`
     nats: Tensor  # of each sequence, float64 [n]; infinite if the sampler cannot write it
     count: Tensor  # tokens of each sequence, int64 [n]
+    bracket: Bracket | None = None  # of a sampler whose order is random
     nfe: float  # network evaluations for a held-out text, on average
     seconds: float  # for all texts
     on: dict[str, Any]  # device, threads, processor and cores that took the seconds
@@ -173,8 +175,10 @@ def write_all(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable
 
     def read_bounds(table: Table) -> list[Table]:
         count, bounds = torch.tensor(table["count"]), []
-        for _, values, nfe in zip(samplers, table["nats"], table["nfe"], strict=True):
-            bounds.append({"nats": tensor_of(values), "nfe": float(nfe), "count": count})
+        for sampler, values, ends, nfe in zip(spec.each, table["nats"], table["brackets"], table["nfe"], strict=True):
+            nats, drawn = tensor_of(values), not sampler.deterministic
+            bracket = Bracket(nats, *(tensor_of(end, -inf) for end in ends)) if drawn else None
+            bounds.append({"nats": nats, "bracket": bracket, "nfe": float(nfe), "count": count})
         return bounds
 
     with claimed(run, wait=True):
@@ -205,13 +209,14 @@ def _bound(spec: SamplersSpec, held: HeldOutSpec, run: StudyRun, device: str, sa
     return {
         "count": maskable.sum(1).tolist(),
         "nats": [finite(each.nats.tolist()) for each in measured],
+        "brackets": [[finite(end.tolist()) for end in each.ends[1:]] for each in measured],
         "nfe": [float(each.nfe.mean()) for each in measured],
     }
 
 
-def tensor_of(values: Sequence[float | None]) -> Tensor:
+def tensor_of(values: Sequence[float | None], infinite: float = inf) -> Tensor:
     """Return nats as they were kept, float64: infinity is None in JSON, which cannot express it."""
-    return torch.tensor([float("inf") if value is None else value for value in values], dtype=torch.float64)
+    return torch.tensor([infinite if value is None else value for value in values], dtype=torch.float64)
 
 
 def _number(kept: float | None) -> float:

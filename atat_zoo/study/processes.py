@@ -6,6 +6,7 @@ always. `trainings.jsonl` has a line for each process that has ended, `logs/RUN.
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from atat_zoo.run.interruption import Interruption
 from atat_zoo.study.schema import StudyRun
 
 _PAUSE = 0.1  # seconds between two looks at the processes
+_BESIDE = 0.1  # of a core: what all else may take of a training's time that counts as its own
 
 
 def launch(words: Sequence[str], log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -51,6 +53,16 @@ def gpus() -> list[str]:
 
     count, visible = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
     return [str(number) for number in range(count)] if visible is None else visible.replace(" ", "").split(",")[:count]
+
+
+def spent_by_others() -> float | None:
+    """Return the CPU seconds that this machine has spent, but on ended children of this process; None if unknown."""
+    try:
+        ticks = [int(word) for word in parsing.read(Path("/proc/stat")).split(b"\n", 1)[0].split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    idle, own = sum(ticks[3:5]), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (sum(ticks) - idle) / os.sysconf("SC_CLK_TCK") - own.ru_utime - own.ru_stime
 
 
 class InUse(Exception):
@@ -90,6 +102,7 @@ class _Training:
     claim: ExitStack
     log: Path
     began: float
+    others: float | None  # CPU seconds of all else until then
     gpu: str | None
 
 
@@ -165,17 +178,20 @@ class LocalExecutor:
             begun = run.folder.exists
             words = ["--resume", str(run.path)] if begun else [run.file, *run.overrides, "--out", str(run.path)]
             env = {"OMP_NUM_THREADS": str(threads_for(self.jobs))} | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})
+            others = spent_by_others()
             process = launch(["train", *words], log, env)
             where = f" on GPU {gpu}" if gpu else ""
             self.say(f"{run.name}: {'continuing' if begun else 'training'}, {run.experiment.train.steps} steps{where}")
-            return _Training(run, process, stack.pop_all(), log, time.monotonic(), gpu)
+            return _Training(run, process, stack.pop_all(), log, time.monotonic(), others, gpu)
 
     def _ended(self, training: _Training, *, stopped: bool) -> str:
         """Record the end of a training and release its run; returns why it failed, or an empty text."""
         run, code = training.run, training.process.poll()
         assert code is not None
         seconds = time.monotonic() - training.began
-        how = {"jobs": self.jobs, "threads": threads_for(self.jobs)}
+        others, before = spent_by_others(), training.others
+        alone = others is not None and before is not None and others - before <= _BESIDE * seconds
+        how = {"jobs": self.jobs, "threads": threads_for(self.jobs), "alone": alone}
         line = {"run": run.name, **how, "code": code, "seconds": round(seconds, 1)}
         with (self.folder / "trainings.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
@@ -199,13 +215,13 @@ def _problem(code: int, log: Path) -> str:
 
 
 def ran_with(folder: Path) -> dict[str, list[dict[str, int]]]:
-    """Return the jobs and threads that each run was trained with, from trainings.jsonl."""
+    """Return the jobs and threads that each run was trained with, and whether alone, from trainings.jsonl."""
     settings: dict[str, list[dict[str, int]]] = {}
     with suppress(OSError):
         for text in parsing.read(folder / "trainings.jsonl").splitlines():
             with suppress(ValueError, KeyError, TypeError):  # torn
                 line = parsing.from_json(text)
-                how = {key: int(line[key]) for key in ("jobs", "threads")}
+                how = {key: int(line[key]) for key in ("jobs", "threads")} | {"alone": line.get("alone") is True}
                 of_run = settings.setdefault(str(line["run"]), [])
                 if how not in of_run:
                     of_run.append(how)

@@ -1,27 +1,28 @@
 """The numbers of a study: each arm, the differences between arms, seed by seed and over seeds.
 
-Two sources of chance are kept apart. `sequences`: the bootstrap over held-out sequences of the difference averaged
-over seeds; `seeds`: the t-interval over the differences of the seeds, each a training of its own.
+`sequences` is the bootstrap over held-out sequences of the difference averaged over seeds, `both` the interval of
+`of_seeds_and_sequences`. Both are functions of nats per sequence, which `nats_of` keeps.
 """
 
 import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import attrs
 import torch
 
+from atat_zoo.diffusion.bracket import Bracket
+from atat_zoo.measure.policy import bracket_value
 from atat_zoo.results.history import history
-from atat_zoo.results.intervals import LEVEL, RESAMPLES, of_mean, paired, percent
+from atat_zoo.results.intervals import LEVEL, RESAMPLES, interval, of_seeds_and_sequences, paired, resampled
 from atat_zoo.results.naming import exponential, title
+from atat_zoo.results.store import finite
+from atat_zoo.study.differences import alone, difference
 from atat_zoo.study.measuring import Measured, Written
 from atat_zoo.study.schema import Study, StudyRun
-
-# An arm is not worse when the upper ends of both intervals are at most this many percent.
-NOT_WORSE = 1.0
 
 _COSTS = ("steps", "tokens", "seconds", "seconds_per_step", "peak_memory")
 
@@ -79,6 +80,8 @@ def _run_table(measured: Measured, how: Mapping[str, Any]) -> dict[str, Any]:
     run, past = measured.run, history(measured.run.folder, measured.run.experiment, until=measured.step)
     lines = run.folder.read_metrics(damaged=True)
     keys = ("value", "stderr", "nats_per_token", "bits_per_byte")
+    trained_with = how.get(run.name, [])
+    seconds = past.seconds if alone(trained_with) else None
     counted = measured.beside() if measured.compared == measured.quantity else None  # under the same masks
     return {
         "seed": run.seed,
@@ -90,17 +93,17 @@ def _run_table(measured: Measured, how: Mapping[str, Any]) -> dict[str, Any]:
         "count_table": counted and counted.to_table(),
         "steps": measured.step,
         "tokens": int(lines[-1]["tokens"]) if lines and "tokens" in lines[-1] else None,
-        "seconds": past.seconds,
-        "seconds_per_step": past.seconds / past.clock[-1][0] if past.seconds else None,
+        "seconds": seconds,
+        "seconds_per_step": seconds / past.clock[-1][0] if seconds else None,
         "peak_memory": past.peak_memory,
         "computed": past.computed,
-        "trained_with": how.get(run.name, []),
+        "trained_with": trained_with,
         "machine": {key: value for key, value in run.folder.machine().items() if key in ("processor", "cores")},
         "weights_sha256": measured.weights,
     }
 
 
-def compare(one: Mapping[int, Measured], other: Mapping[int, Measured]) -> dict[str, Any]:
+def compare(one: Mapping[int, Measured], other: Mapping[int, Measured], how: Mapping[str, Any]) -> dict[str, Any]:
     """Return an arm's differences from another, over the seeds that both have; or what keeps them apart."""
     seeds = [seed for seed in one if seed in other]
     if not seeds:
@@ -115,7 +118,7 @@ def compare(one: Mapping[int, Measured], other: Mapping[int, Measured]) -> dict[
     differences["each"] = [{"seed": seed, **each} for seed, each in zip(seeds, differences["each"], strict=True)]
     ratios: dict[str, list[float | None]] = {}
     for seed in seeds:
-        a, b = (_run_table(arm[seed], {}) | {"parameters": arm[seed].parameters} for arm in (one, other))
+        a, b = (_run_table(arm[seed], how) | {"parameters": arm[seed].parameters} for arm in (one, other))
         for key in (*_COSTS, "parameters"):
             ratios.setdefault(key, []).append(a[key] / b[key] if a[key] and b[key] else None)
     medians = {key: _median(values) for key, values in ratios.items()}
@@ -144,45 +147,63 @@ def multipliers(study: Study, measured: ByArm) -> list[dict[str, Any]]:
     """Return by how many times as many steps the baseline reaches the value of each other arm, m.
 
     By interpolation of nats per token in ln steps between the baseline's budgets, three or more; of each seed that all
-    of them have, and the t-interval of ln m over seeds. Where a value is outside of the curve, m is more or less than
-    that of its end; where the curve does not fall, or a number is not finite, there is none.
+    of them have, and the interval of ln m over seeds and sequences. Where a value is outside of the curve, m is more or
+    less than that of its end; where the curve does not fall, or a number is not finite, there is none.
     """
     curve, found = study.at_budgets(study.baseline), []
     if len(curve) < 3:
         return []
     for arm in (arm for arm in measured if arm not in curve):
-        each = []
+        each, logs, samples = [], [], []
         for seed, run in measured[arm].items():
             budgets = [measured[budget][seed] for budget in curve if seed in measured.get(budget, {})]
             if len(budgets) < len(curve) or any(apart(run, budget) for budget in budgets):
                 continue
             mine, theirs = bounds_of(run, budgets[0])
-            points = sorted((budget.step, _nats(budget, theirs)) for budget in budgets)
-            each.append({"seed": seed, **_multiplier(points, run.step, _nats(run, mine))})
+            budgets.sort(key=lambda budget: budget.step)
+            nats = torch.stack([run.nats[mine], *(budget.nats[theirs] for budget in budgets), run.count.double()], 1)
+            steps = [run.step, *(budget.step for budget in budgets)]
+            log = float(_log_multiplier(steps, nats.sum(0)[None]))
+            where = _WHERE.get(log, "unknown" if math.isnan(log) else "inside")
+            end = steps[1] if where == "before" else steps[-1]
+            value = {"inside": math.exp(log), "unknown": None}.get(where, end / run.step)
+            each.append({"seed": seed, "multiplier": value, "where": where})
+            logs.append(log)
+            samples.append(_log_multiplier(steps, resampled(nats, purpose="bootstrap", seed=0)))
         if each:
-            inside = all(one["where"] == "inside" for one in each)
-            interval = of_mean([math.log(one["multiplier"]) for one in each]) if inside else None
-            ends = interval and {key: math.exp(getattr(interval, key)) for key in ("value", "low", "high")}
-            found.append({"arm": arm, "curve": curve, "each": each, "over_seeds": ends})
+            found.append({"arm": arm, "curve": curve, "each": each, "both": _of_logs(logs, samples)})
     return found
+
+
+_WHERE = {-math.inf: "before", math.inf: "beyond"}
+
+
+def _of_logs(logs: Sequence[float], samples: Sequence[torch.Tensor]) -> dict[str, float] | None:
+    """Return the mean of ln m with its interval, as m; None if m is not known of some seed or sequences, or of one."""
+    sequences = interval(statistics.fmean(logs), torch.stack(list(samples)).mean(0))
+    both = of_seeds_and_sequences(logs, sequences) if all(map(math.isfinite, logs)) else None
+    if both is None or not math.isfinite(both.width):
+        return None
+    return {key: exponential(getattr(both, key)) for key in ("value", "low", "high")}
 
 
 def _nats(measured: Measured, bound: str) -> float:
     return float(measured.nats[bound].sum() / measured.count.sum())
 
 
-def _multiplier(points: Sequence[tuple[int, float]], steps: int, nats: float) -> dict[str, Any]:
-    """Return m of an arm from the (steps, nats per token) of the curve, and where on the curve its value lies."""
-    falls = all(before > after for (_, before), (_, after) in pairwise(points))
-    if not falls or not all(math.isfinite(value) for value in (nats, *(value for _, value in points))):
-        return {"multiplier": None, "where": "unknown"}
-    if nats > points[0][1]:
-        return {"multiplier": points[0][0] / steps, "where": "before"}
-    for (left, high), (right, low) in pairwise(points):
-        if low <= nats:
-            share = (high - nats) / (high - low)
-            return {"multiplier": left * (right / left) ** share / steps, "where": "inside"}
-    return {"multiplier": points[-1][0] / steps, "where": "beyond"}
+def _log_multiplier(steps: Sequence[int], sums: torch.Tensor) -> torch.Tensor:
+    """Return ln m, [S], from sums over sequences [S, 2 + B] of an arm's nats, of those of B budgets, and of tokens.
+
+    `steps` are those of the arm and of the budgets, rising. −∞ and ∞ before and beyond the curve, else NaN.
+    """
+    (mine, *curve), at = (sums[:, :-1] / sums[:, -1:]).unbind(1), torch.tensor(steps).double().log()
+    found = torch.where(mine > curve[0], -math.inf, math.inf)
+    unknown = mine.isinf() | mine.isnan()
+    for i, (high, low) in enumerate(pairwise(curve), 1):
+        inside = at[i] + (high - mine) / (high - low) * (at[i + 1] - at[i]) - at[0]
+        found = torch.where((low <= mine) & (mine <= high) & found.isinf(), inside, found)
+        unknown |= ~(high > low)
+    return found.masked_fill(unknown, math.nan)
 
 
 def _median(values: Sequence[Any]) -> Any:
@@ -204,7 +225,7 @@ def tables(study: Study, measured: ByArm, how: Mapping[str, Any]) -> dict[str, A
         "resamples": RESAMPLES,
         "arms": {arm: arm_table(study, arm, found, how) for arm, found in measured.items() if found},
         "comparisons": [
-            {"arm": arm, "against": other, **compare(measured[arm], measured.get(other, {}))}
+            {"arm": arm, "against": other, **compare(measured[arm], measured.get(other, {}), how)}
             for arm in study.arms
             if measured.get(arm)
             for other in study.against(arm)
@@ -224,6 +245,7 @@ def sampler_tables(written: Mapping[str, Sequence[Sequence[Written]]]) -> list[d
                 "sampler": each[0].sampler,
                 "quantity": each[0].quantity,
                 "values": values,
+                "brackets": [bracket_table(one.bracket, one.count) for one in each if one.bracket],
                 "nfe": statistics.fmean(one.nfe for one in each),
                 "seconds": _median([one.seconds for one in each]),
             }
@@ -238,17 +260,33 @@ def sampler_tables(written: Mapping[str, Sequence[Sequence[Written]]]) -> list[d
     return arms
 
 
+def bracket_table(ends: Bracket, count: torch.Tensor) -> dict[str, Any]:
+    """Return what the truth is above, None where the bracket says nothing, and the effective number of orders."""
+    found = bracket_value(ends, count)
+    return {"above": found and found.value, "effective_orders": float(ends.effective.mean())}
+
+
 def paired_over(pairs: Sequence[tuple[Any, Any]], count: Any) -> dict[str, Any]:
-    """Return the difference of pairs of nats [n], one for each seed: over sequences, over seeds, and what follows."""
-    each = [paired(a, b, count) for a, b in pairs]
+    """Return the difference of pairs of nats [n], one for each seed, with its intervals."""
     means = [torch.stack(nats).mean(0) for nats in zip(*pairs, strict=True)]
-    sequences, by_seed = paired(means[0], means[1], count), of_mean([interval.value for interval in each])
-    not_worse = None  # it takes both intervals
-    if by_seed is not None:
-        not_worse = all(percent(interval.high) <= NOT_WORSE for interval in (sequences, by_seed))
-    return {
-        "each": [interval.to_table() for interval in each],
-        "sequences": sequences.to_table(),
-        "over_seeds": by_seed and by_seed.to_table(),
-        "not_worse": not_worse,
-    }
+    return difference([paired(a, b, count) for a, b in pairs], paired(means[0], means[1], count))
+
+
+def nats_of(part: str, measured: ByArm) -> Iterator[dict[str, Any]]:
+    """Yield the nats of each sequence of every run and bound, from which the intervals can be computed again."""
+    for arm, runs in measured.items():
+        for seed, run in runs.items():
+            for bound, nats in run.nats.items():
+                yield kept_nats(nats, run.count, part=part, arm=arm, seed=seed, bound=bound)
+
+
+def nats_of_samplers(written: Mapping[str, Sequence[Sequence[Written]]]) -> Iterator[dict[str, Any]]:
+    """Yield the same of every run and sampler."""
+    for arm, runs in written.items():
+        for each in (each for run in runs for each in run):
+            yield kept_nats(each.nats, each.count, part="samplers", arm=arm, seed=each.run.seed, by=each.sampler)
+
+
+def kept_nats(nats: torch.Tensor, count: torch.Tensor, **about: Any) -> dict[str, Any]:
+    """Return a line of NAME.nats.jsonl: nats of each sequence, to 1e-4, and its tokens."""
+    return about | {"nats": finite([round(value, 4) for value in nats.tolist()]), "tokens": count.tolist()}

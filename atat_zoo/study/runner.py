@@ -3,6 +3,7 @@
 And its plan: what is left to do, and how long it will take by what its own runs have recorded on this machine.
 """
 
+import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +16,12 @@ from atat_zoo.devices import device_name, torch_device
 from atat_zoo.errors import UserError
 from atat_zoo.results.history import history
 from atat_zoo.results.store import finite
-from atat_zoo.run import locks, sha256_of, write_json
+from atat_zoo.run import atomic, locks, sha256_of, write_json, write_text
 from atat_zoo.run.environment import describe, machine
 from atat_zoo.run.model_files import WEIGHTS
 from atat_zoo.study import gaps, results, tasks
 from atat_zoo.study.cluster import elements
+from atat_zoo.study.differences import NOT_WORSE
 from atat_zoo.study.measuring import Written, measure_all, recorded, write_all
 from atat_zoo.study.processes import LocalExecutor, ran_with
 from atat_zoo.study.schema import Study, StudyRun, in_order
@@ -39,6 +41,7 @@ class StudyRunner:
     failed: dict[str, str] = attrs.field(factory=dict)  # why, by the names of runs
     sweep: dict[str, dict[str, Any]] = attrs.field(factory=dict)  # the choice of each arm
     runs: dict[str, list[StudyRun]] = attrs.field(factory=dict)  # of each arm whose settings are known
+    nats: list[dict[str, Any]] = attrs.field(factory=list)  # of each sequence, as `results.nats_of` yields them
 
     def train(self, executor: LocalExecutor, *, test_again: bool = False) -> None:
         """Train everything that is not finished; a run that fails is listed, and the others go on."""
@@ -115,15 +118,16 @@ class StudyRunner:
                 run.check()
 
     def report(self, *, test_again: bool = False) -> dict[str, Any]:
-        """Measure what is finished, and write study.json."""
-        study, how = self.study, ran_with(self.study.folder)
+        """Measure what is finished, and write study.json, and study.nats.jsonl beside it."""
+        study, how, self.nats = self.study, ran_with(self.study.folder), []
         report: dict[str, Any] = {
             "study": study.name,
             "file": study.file.name,
             "half": study.held_out.half,
+            "nats": True,
             "halves": "validation sequences with an even number are for selection, those with an odd one for claims",
             "baseline": study.baseline,
-            "not_worse_percent": results.NOT_WORSE,
+            "not_worse_percent": NOT_WORSE,
             **{key: value for key, value in describe([]).items() if key in ("python", "packages", "git")},
             "sweep": {"seed": study.sweep.seed, "half": "selection", "arms": self.sweep} if study.sweep else None,
             **results.tables(study, self._measured(study.held_out.half), how),
@@ -144,16 +148,22 @@ class StudyRunner:
             except UserError as error:
                 problem = error
         report = finite(report)
-        write_json(study.folder / "study.json", report)
+        atomic.write_all(self.files(study.folder / "study.json", report))
         if problem:
             raise problem
         return report
+
+    def files(self, path: Path, report: dict[str, Any]) -> dict[Path, bytes]:
+        """Return what is written of a report: the nats of each sequence, a line for each run and quantity, and itself."""
+        nats = "".join(f"{json.dumps(line)}\n" for line in self.nats)
+        return {path.with_suffix(".nats.jsonl"): nats.encode(), path: atomic.json_bytes(report)}
 
     def _measured(self, part: str) -> results.ByArm:
         finished = [run for run in in_order(self.runs) if run.finished]
         by_arm: results.ByArm = {arm: {} for arm in self.runs}
         for measured in measure_all(self.study, finished, part, device=self.device, say=self.say):
             by_arm[measured.run.arm][measured.run.seed] = measured
+        self.nats += results.nats_of(part, by_arm)
         return by_arm
 
     def _samplers(self) -> list[dict[str, Any]] | None:
@@ -161,6 +171,7 @@ class StudyRunner:
         for arm in self.study.samplers.arms if self.study.samplers else ():
             for run in (run for run in self.runs.get(arm, ()) if run.finished):
                 written.setdefault(arm, []).append(write_all(self.study, run, device=self.device, say=self.say))
+        self.nats += results.nats_of_samplers(written)
         return results.sampler_tables(written) if self.study.samplers else None
 
     def _gaps(self) -> list[dict[str, Any]] | None:
@@ -171,6 +182,7 @@ class StudyRunner:
             arm: [gaps.price(self.study, run, device=self.device, say=self.say) for run in of_arm]
             for arm, of_arm in runs.items()
         }
+        self.nats += gaps.nats_of(priced)
         return gaps.table(self.study, priced)
 
     def _tasks(self) -> list[dict[str, Any]]:
@@ -179,6 +191,7 @@ class StudyRunner:
             for run in (run for run in runs if run.finished):
                 scores = tasks.measure(self.study, run, device=self.device, say=self.say)
                 found.setdefault(arm, {})[run.seed] = scores
+        self.nats += tasks.nats_of(found, self.study)
         return tasks.tables(self.study, found)
 
     def _once(self, again: bool) -> int:

@@ -1,20 +1,15 @@
 """How a bound changes along the axes of a study's grids: from the numbers of the arms, and as tables."""
 
 from collections.abc import Mapping
-from statistics import NormalDist
 from typing import Any
 
 from atat_zoo.results.format import NONE, cell, change
-from atat_zoo.results.intervals import LEVEL, Interval, of_mean
-from atat_zoo.results.naming import exponential
+from atat_zoo.study.differences import of_point
 from atat_zoo.study.grids import in_word
 from atat_zoo.study.schema import Study
 
 Table = dict[str, Any]
-LEGEND = (
-    "Geometric mean over seeds with its 95 % t-interval, of one seed the value with the interval over sequences; "
-    "differences are paired, with their interval over seeds or, of one seed, over sequences."
-)
+LEGEND = "Geometric mean over seeds, and the difference paired by sequence and mask."
 
 
 def sensitivity(study: Study, part: Mapping[str, Any]) -> list[Table]:
@@ -25,28 +20,13 @@ def sensitivity(study: Study, part: Mapping[str, Any]) -> list[Table]:
             "arm": grid.arm,
             "keys": list(grid.keys),
             "points": [
-                {"values": list(values), "arm": arm, **_bound(part["arms"][arm], compared.get((arm, grid.arm)))}
+                {"values": list(values), "arm": arm, **of_point(part["arms"][arm], compared.get((arm, grid.arm)))}
                 for values, arm in grid.points
                 if arm in part["arms"]
             ],
         }
         for grid in study.grids
     ]
-
-
-def _bound(arm: Table, compared: Table | None) -> Table:
-    """Return an arm's bound with its interval, and its difference from the arm of the grid where that is another."""
-    runs = [run["bounds"][arm["runs"][0]["bound"]] for run in arm["runs"]]
-    nats = [run["nats_per_token"] for run in runs]
-    interval = of_mean(nats)
-    if interval is None:
-        half = NormalDist().inv_cdf((1 + LEVEL) / 2) * runs[0]["stderr"] / runs[0]["value"]  # of the logarithm
-        interval = Interval(value=nats[0], low=nats[0] - half, high=nats[0] + half)
-    ends = {key: exponential(getattr(interval, key)) for key in ("value", "low", "high")}
-    difference = compared and {"problem": compared.get("problem")}
-    if compared and "problem" not in compared:
-        difference = compared["over_seeds"] or compared["sequences"]
-    return {"bound": arm["runs"][0]["bound"], "seeds": len(nats), **ends, "difference": difference}
 
 
 def sensitivity_table(grid: Table) -> tuple[list[str], list[list[str]]]:

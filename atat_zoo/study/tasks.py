@@ -9,7 +9,8 @@ import torch
 
 from atat_zoo.model import Model
 from atat_zoo.registry.spec import unstructure
-from atat_zoo.results.intervals import Interval, of_mean
+from atat_zoo.results.intervals import Interval, of_seeds_and_sequences
+from atat_zoo.results.store import finite
 from atat_zoo.results.tasks import Score, TaskResult, notes_of
 from atat_zoo.study.processes import claimed
 from atat_zoo.study.schema import Study, StudyRun
@@ -78,12 +79,21 @@ def _scores(study: Study, by_arm: Mapping[str, Mapping[int, Mapping[str, Score]]
         yield {"score": name, **about, "rows": rows}
 
 
+def nats_of(found: ByArm, study: Study) -> Iterator[Table]:
+    """Yield the sums and weights of each item of every score, from which the intervals can be computed again."""
+    for arm, runs in found.items():
+        for seed, results in runs.items():
+            for task, result in zip(study.held_out.tasks, results, strict=True):
+                for name, score in result.scores.items():
+                    about = {"part": "tasks", "arm": arm, "seed": seed, "task": title(task), "score": name}
+                    yield finite(about | {"sums": score.sums, "weights": score.weights})
+
+
 def compare(one: Mapping[int, Score], other: Mapping[int, Score]) -> Table:
     """Return how far scores by seed are from another arm's, of the seeds that both have, as differences of their means.
 
     `over_items` is the bootstrap of the difference averaged over seeds, None where the items are not the same, and
-    `over_seeds` the t-interval over the differences of the seeds, None where these are all the same: a few values
-    without a spread say nothing of how far the next one may be.
+    `both` the interval for other seeds and other items, None without it or where it is not known of other seeds.
     """
     pairs = {seed: (score, other[seed]) for seed, score in one.items() if seed in other}
     alike = all((a.quantity, a.of) == (b.quantity, b.of) for a, b in pairs.values())
@@ -91,11 +101,12 @@ def compare(one: Mapping[int, Score], other: Mapping[int, Score]) -> Table:
     each = each if all(map(math.isfinite, each)) else []
     averaged = [_averaged(scores) for scores in zip(*pairs.values(), strict=True)] if each else []
     mine, theirs = averaged or (None, None)
+    over_items = mine.minus(theirs) if mine and theirs else None
     return {
         "seeds": list(pairs),
         "each": each,
-        "over_items": _ends(mine.minus(theirs) if mine and theirs else None),
-        "over_seeds": _ends(of_mean(each) if len({round(one, 12) for one in each}) > 1 else None),
+        "over_items": _ends(over_items),
+        "both": _ends(of_seeds_and_sequences(each, over_items) if over_items else None),
     }
 
 

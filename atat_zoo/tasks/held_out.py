@@ -179,7 +179,7 @@ class BracketTask(OnText):
             "bound": _price(POLICY_BOUND, found.nats, n, of),
             "one order": _price(POLICY_BOUND, found.contribution.sum(1), n, of),
         }
-        if bracket_value(found, n) is None:
+        if bracket_value(found.ends, n) is None:
             scores["truth"] = f"{BRACKET}: its error is wider than it is; name more orders or sequences"
         else:
             scores["truth above"] = _price("tangent", found.lower, n, of)

@@ -150,7 +150,7 @@ def test_a_changed_value_is_in_every_form(place):
     def change(report):
         for run in report["arms"]["sets_417"]["runs"]:
             run["bounds"]["sets bound"]["nats_per_token"] += 1.0
-        table = next(each for each in report["comparisons"] if each["arm"] == "sets_417")["over_seeds"]
+        table = next(each for each in report["comparisons"] if each["arm"] == "sets_417")["both"]
         table |= {"percent": -1.2345, "percent_low": -2.3456, "percent_high": 0.1234}
 
     place.study("sets", change)
@@ -434,12 +434,12 @@ def test_a_table_of_samplers_has_prices_evaluations_and_differences_from_the_fir
     place.made(SAMPLERS)
     lines = place.texts("samplers")[1].splitlines()
     mean = math.exp(statistics.fmean(map(math.log, found[2]["values"])))
-    certain, over_seeds = found[2], found[2]["over_seeds"]
+    certain, both = found[2], found[2]["both"]
     assert lines[4].startswith("| all_parts, strided | ")
     assert lines[4].endswith(" | — | 16.0 | — |")
     first, difference, *others = lines[5].split(" | ")[1:]
-    assert first.startswith(f"{mean:.1f} [")
-    assert difference.startswith(f"{over_seeds['percent']:+.1f} % [")
+    assert first == f"{mean:.1f}"
+    assert difference.startswith(f"{both['percent']:+.1f} % [")
     assert others == [f"{certain['nfe']:.1f}", f"{certain['seconds_ratio']:.2f} |"]
     # Not trained yet: each cell has the command; a seed less is said.
     place.study("system", lambda report: report["samplers"][0].update(seeds=[18, 19]))
@@ -566,7 +566,7 @@ def test_a_sweep_is_drawn_point_by_point(place):
     (place.root / "swept.toml").write_text(study)
     figure = FIGURE | {"kind": "sensitivity", "study": str(place.root / "swept.toml"), "names": {"a": "panel_of_a"}}
     arms = {arm: {"chosen": "fast", "at_an_end": True, "nats_per_token": {"slow": 4.0, "fast": 3.5}} for arm in "ab"}
-    report = {"arms": {"a": {}}, "comparisons": [], "sweep": {"arms": arms}}
+    report = {"arms": {"a": {"runs": []}}, "comparisons": [], "sweep": {"arms": arms}}
     (place.results / "swept.json").write_text(json.dumps(report))
     place.made(figures=[figure])
     svg = (place.out / "figures" / "steps.svg").read_text(encoding="utf-8")
@@ -578,7 +578,7 @@ def test_grids_are_drawn_axis_by_axis(place):
     study += "[grid.axes]\ntrain.steps = [8, 9]\nschedule.warmup_steps = [3]\n[samplers]\narms = ['a']\n"
     study += "each = [{ use = 'ancestral', steps = 8 }, { use = 'ancestral', steps = 4 }]\n"
     (place.root / "varied.toml").write_text(study)
-    figure = FIGURE | {"kind": "sensitivity", "study": str(place.root / "varied.toml"), "intervals": "seeds"}
+    figure = FIGURE | {"kind": "sensitivity", "study": str(place.root / "varied.toml"), "intervals": "both"}
     arm = json.loads((Path(__file__).parents[2] / "docs/studies/sets.json").read_text())["arms"]["mdlm"]
     report = {"arms": dict.fromkeys(("a", "a-train.steps=8"), arm), "comparisons": [], "tokens": 1}
     rows = [{"quantity": "policy bound", "values": values} for values in ([50.0, 51.0, 52.0], [60.0, 60.0, 63.0])]
@@ -711,7 +711,7 @@ def test_a_cited_row_has_a_source_and_a_place(place, change, said):
         ({"study": "sets"}, "figure[0].study: 'sets' has no budgets"),
         ({"arms": ["sets-450"]}, "figure[0].arms: 'sets-450' of the study 'sets_budgets' has no budgets"),
         ({"kind": "arms", "arms": ["sets-450"]}, "does not compare 'sets-450' with its baseline 'mdlm'"),
-        ({"intervals": "seeds"}, "has one seed"),
+        ({"intervals": "both"}, "has one seed"),
     ],
 )
 def test_a_figure_that_cannot_be_is_one_sentence(place, change, said):

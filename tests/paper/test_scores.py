@@ -8,7 +8,7 @@ import statistics
 import pytest
 
 from atat_zoo.errors import UserError
-from atat_zoo.results.intervals import of_mean
+from atat_zoo.study.differences import over_both
 from tests.paper.making import Place
 
 STUDY = """
@@ -35,7 +35,7 @@ def place(tmp_path):
     (tmp_path / "tasked.toml").write_text(STUDY)
     task = {"settings": {"use": "infilling"}, "notes": ["said beside it"]}
     task["scores"] = [score(name, values) for name, values in VALUES.items()]
-    report = {"arms": {"one": {}}, "comparisons": [], "tasks": [task]}
+    report = {"arms": {"one": {"runs": []}}, "comparisons": [], "tasks": [task]}
     (made.results / "tasked.json").write_text(json.dumps(report))
     return made
 
@@ -49,8 +49,10 @@ def wanted(place, **changes):
 def test_a_score_is_its_mean_over_seeds_and_an_arm_without_one_is_missing(place):
     filled = place.made(wanted(place)).tables[0]
     (_, (match, price)), (_, theirs) = filled.rows
-    over = of_mean(VALUES["exact match"])
-    assert (match.value, match.low, match.high) == (over.value, over.low, over.high)
+    found = over_both(VALUES["exact match"], [0.1, 0.2, 0.3])
+    assert (match.value, match.low, match.high) == (found.value, found.low, found.high)
+    logs = over_both([math.log(value) for value in VALUES["price"]], [0.1 / 4, 0.2 / 5, 0.3 / 6])
+    assert (price.low, price.high) == pytest.approx((math.exp(logs.low), math.exp(logs.high)))
     assert price.value == pytest.approx(math.exp(statistics.fmean(map(math.log, VALUES["price"]))))
     assert {each.text for each in theirs} == {"--"}
     assert "atat study" in theirs[0].command

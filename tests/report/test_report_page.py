@@ -259,7 +259,7 @@ def test_the_numbers_of_a_study_are_those_of_its_json(name):
     report, data = json.loads(path.read_text()), studies.of_study(path)
     means = {row["arm"]: row for row in data["tables"]["arms"] if row["kind"] == "mean"}
     for each in report["comparisons"]:
-        found = each["over_seeds"] or each["sequences"]
+        found = each["both"] or each["sequences"]
         row = means[each["arm"]]
         ends = [found[key] for key in ("percent", "percent_low", "percent_high")]
         assert [row["value"], row["low"], row["high"]] == ends
@@ -276,8 +276,8 @@ def test_a_grid_has_a_panel_for_each_axis(tmp_path):
         "Sensitivity of mdlm to train.steps",
         ["rates.scale", "</script><b>"],
     )
-    assert first["rows"][0] == ["450", "perplexity", "55.97 [55.89, 56.05]", "3", "—"]
-    assert [row[-1] for row in second["rows"]] == ["-1.77 % [-2.12, -1.42]", "-1.30 % [-1.61, -0.99]", "—"]
+    assert first["rows"][0] == ["450", "perplexity", "55.97 [53.71, 58.32]", "3", "—"]
+    assert [row[-1] for row in second["rows"]] == ["-1.77 % [-2.16, -1.38]", "-1.30 % [-1.65, -0.95]", "—"]
     rows = data["tables"]["sensitivity"]
     assert [row["panel"] for row in rows] == [0, 0, 0, 1, 1, 1]
     assert [(row["point"], row["own"]) for row in rows[2:]] == [
@@ -296,9 +296,9 @@ def test_the_verdict_of_a_study_is_of_the_arm_that_it_names(tmp_path):
     (tmp_path / "a study.json").write_text(json.dumps(report))
     data = studies.of_study(tmp_path / "a study.json")
     first, others, *_ = data["verdict"]
-    assert first.startswith("bell is −2.2 % [−2.7, −1.7] from mdlm in ")
+    assert first.startswith("bell is −2.2 % [−2.7, −1.6] from mdlm in ")
     assert first.endswith("over 2 seeds.")
-    assert f"bell_middle {studies._change(rows[1]['over_seeds'])} from another, " in others
+    assert f"bell_middle {studies._change(rows[1])} from another, " in others
     assert data["commands"][1] == f"atat report '{tmp_path}/a study.json'"
 
 

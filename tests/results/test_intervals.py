@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from atat_zoo.diffusion.statistics import ratio
-from atat_zoo.results.intervals import interval, of_difference, of_mean, paired, resampled, unpaired
+from atat_zoo.results.intervals import (
+    Interval,
+    interval,
+    of_difference,
+    of_mean,
+    of_seeds_and_sequences,
+    paired,
+    resampled,
+    unpaired,
+)
 
 
 def drawn(seed, n, shared=1.0, apart=0.1, gap=0.0):
@@ -91,6 +100,71 @@ def test_the_t_interval_by_hand():
     assert (two.value, two.high) == (1.0, pytest.approx(1 + 12.70620, abs=1e-4))
     assert three.low == pytest.approx(2 - 4.302653 / math.sqrt(3), abs=1e-5)
     assert of_mean([0.3]) is None
+
+
+# Shares of the variance of a mean over seeds and sequences that are of the seeds, of the sequences, and of both.
+@pytest.mark.parametrize("shares", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (9, 1, 0), (1, 1, 0), (1, 9, 0), (1, 1, 1)])
+@pytest.mark.parametrize("seeds", [2, 3])
+def test_an_interval_for_other_seeds_and_sequences_covers_the_truth(seeds, shares):
+    """Whatever has the larger part of the chance; without the other kind it is no wider than it has to be."""
+    trials, n = 2000, 40
+    random, (of_seed, of_sequence, of_both) = np.random.default_rng(7), np.sqrt(shares) / np.sqrt(sum(shares))
+    rows = of_seed * math.sqrt(seeds) * random.normal(size=(trials, seeds, 1))
+    columns = of_sequence * math.sqrt(n) * random.normal(size=(trials, 1, n))
+    d = rows + columns + of_both * math.sqrt(seeds * n) * random.normal(size=(trials, seeds, n))
+    held, half = 0, stats.t.ppf(0.975, n - 1) * d.mean(1).std(1, ddof=1) / math.sqrt(n)
+    for each, mean, margin in zip(d.mean(2), d.mean((1, 2)), half, strict=True):
+        sequences = Interval(value=mean, low=mean - margin, high=mean + margin)
+        found = of_seeds_and_sequences(each.tolist(), sequences) or sequences  # without a spread of the seeds
+        held += found.low <= 0 <= found.high
+    assert held / trials > 0.94
+    assert held / trials < 0.965 or sum(map(bool, shares)) > 1 or of_both
+
+
+@pytest.mark.slow
+def test_nats_of_each_seed_and_sequence_give_an_interval_that_covers_the_truth():
+    trials, n = 300, 60
+    random, held, over_seeds, over_sequences = np.random.default_rng(3), 0, 0, 0
+    for _ in range(trials):
+        noise = random.normal(size=(3, 1)), 4 * random.normal(size=n), random.normal(size=(3, n))
+        d = torch.as_tensor(0.5 * noise[0] + noise[1] + noise[2])
+        count, zero = torch.ones(n), torch.zeros(n)
+        each = [paired(one, zero, count, resamples=400).value for one in d]
+        sequences = paired(d.mean(0), zero, count, resamples=400)
+        found, by_seed = of_seeds_and_sequences(each, sequences), of_mean(each)
+        for name, one in (("both", found), ("seeds", by_seed), ("sequences", sequences)):
+            inside = one.low <= 0 <= one.high
+            held += inside and name == "both"
+            over_seeds += inside and name == "seeds"
+            over_sequences += inside and name == "sequences"
+    assert held / trials > 0.93
+    assert over_seeds / trials < 0.92
+    assert over_sequences / trials < 0.92
+
+
+values = st.lists(st.floats(-3, 3, width=32), min_size=2, max_size=5)
+margins = st.tuples(st.floats(0, 2), st.floats(0, 2))
+
+
+@given(values, margins)
+def test_the_margins_of_seeds_and_of_sequences_add_up_as_squares(each, ends):
+    mean = sum(each) / len(each)
+    sequences = Interval(value=mean, low=mean - ends[0], high=mean + ends[1])
+    found = of_seeds_and_sequences(each, sequences)
+    if len({round(value, 12) for value in each}) == 1:
+        assert found is None
+        return
+    by_seed = of_mean(each)
+    assert found.value == pytest.approx(mean)
+    assert found.value - found.low == pytest.approx(math.hypot(by_seed.width / 2, ends[0]))
+    assert found.high - found.value == pytest.approx(math.hypot(by_seed.width / 2, ends[1]))
+
+
+def test_nothing_is_known_of_another_seed_from_one_or_from_equal_ones():
+    sequences = Interval(value=0.2, low=0.1, high=0.3)
+    assert of_seeds_and_sequences([0.2], sequences) is None
+    assert of_seeds_and_sequences([0.1 + 0.1, 0.2, 0.3 - 0.1], sequences) is None  # rounding is no spread
+    assert of_seeds_and_sequences([0.2, 0.2 + 1e-9], sequences) is not None
 
 
 @given(st.integers(2, 9), st.integers(2, 9), st.integers(0, 999))

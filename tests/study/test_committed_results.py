@@ -11,6 +11,7 @@ import pytest
 from atat_zoo import study
 from atat_zoo.results.format import change
 from atat_zoo.study import markdown
+from atat_zoo.study.differences import shown
 from benchmarks import study_figure, study_samples
 from tests.measure.making import make_run
 
@@ -55,7 +56,7 @@ def row_of(report, arm):
     return [
         f"{values} ± {bounds[0]['stderr']:.1f}" if len(runs) == 1 else values,
         "" if beside is None else f"{100 * math.expm1(beside):+.1f} %",
-        "" if against is None else change(against["over_seeds"] or against["sequences"], 1),
+        "" if against is None else change(shown(against), 1),
     ]
 
 
@@ -83,7 +84,7 @@ def test_a_table_of_samplers_says_what_was_measured():
         rows = [row for arm in RESULTS[name]["samplers"] for row in arm["samplers"]]
         for said, row in zip(cells(table), rows, strict=True):
             values = ", ".join(f"{value:.1f}" for value in row["values"])
-            compared = [change(row["sequences"], 1), f"{row['seconds_ratio']:.2f}"] if "sequences" in row else ["", "1"]
+            compared = [change(shown(row), 1), f"{row['seconds_ratio']:.2f}"] if "sequences" in row else ["", "1"]
             assert said[1:] == [f"{row['nfe']:.1f}", values, *compared]
 
 
@@ -107,10 +108,7 @@ def test_a_table_of_gaps_says_what_was_measured():
             rows = {(row["arm"], row["by"] and row["by"]["use"]): row for row in part["rows"]}
             bound, turns = rows[report["baseline"], None], rows[report["baseline"], "strided"]
             other, left = rows[arm, "strided"], rows.get(("autoregressive", "left_to_right"))
-            against = {
-                each["by"] and each["by"]["use"]: change(each["over_seeds"] or each["sequences"], 1)
-                for each in other["against"]
-            }
+            against = {each["by"] and each["by"]["use"]: change(shown(each), 1) for each in other["against"]}
             values = [f"{statistics.geometric_mean(row['values']):.1f}" for row in (bound, turns, other, left) if row]
             # By random orders, on fewer sequences, if the baseline was priced by them.
             compared = [against[by] for by in (None, "strided", "combination") if by in against]

@@ -119,7 +119,7 @@ def test_a_point_has_its_interval_and_its_difference_from_the_arm(read):
     study = read(STUDY + '[grid]\narm = "fast"\naxes.optimizer.learning_rate = [1e-3, 1]\n')
     low, high = (f"fast-optimizer.learning_rate={rate}" for rate in (0.001, 1))
     ends = {"percent": 1.0, "percent_low": -1.0, "percent_high": 3.0}
-    compared = {"arm": low, "against": "fast", "over_seeds": ends, "sequences": None}
+    compared = {"arm": low, "against": "fast", "both": ends, "sequences": None}
     part = {
         "arms": {"fast": arm_of(2.0, 2.2), low: arm_of(3.0, 3.0), high: arm_of(4.0)},
         "comparisons": [compared, {"arm": high, "against": "fast", "problem": "no seed"}],
@@ -127,14 +127,19 @@ def test_a_point_has_its_interval_and_its_difference_from_the_arm(read):
     (grid,) = sensitivity(study, part)
     columns, rows = sensitivity_table(grid)
     assert columns == ["optimizer.learning_rate", "bound", "value", "seeds", "difference from fast"]
-    half = (
-        12.706204736 * 0.1
-    )  # Student's t with one degree of freedom, times the standard error of two values 0.2 apart
+    # Student's t with one degree of freedom times the standard error of two values 0.2 apart; 1.96 errors of a bound.
+    half = math.hypot(12.706204736 * 0.1, 0.1959964)
     own = [math.exp(2.1 + shift) for shift in (0, -half, half)]
     one = [math.exp(4 + shift) for shift in (0, -0.1959964, 0.1959964)]
     words = "{:.2f} [{:.2f}, {:.2f}]".format
     assert rows == [
-        ["0.001", "perplexity", words(*[math.exp(3)] * 3), "2", "+1.00 % [-1.00, +3.00]"],
+        [
+            "0.001",
+            "perplexity",
+            words(*[math.exp(3 + shift) for shift in (0, -0.1959964, 0.1959964)]),
+            "2",
+            "+1.00 % [-1.00, +3.00]",
+        ],
         ["0.01", "perplexity", words(*own), "2", "—"],
         ["1", "perplexity", words(*one), "1", "no seed"],
     ]

@@ -15,6 +15,7 @@ from atat_zoo.measure.ngram import NGramNats
 from atat_zoo.run import RunFolder
 from atat_zoo.run.environment import machine
 from atat_zoo.study import markdown, measuring, results, runner
+from atat_zoo.study.differences import NOT_WORSE
 from atat_zoo.study.measuring import Measured, rows_of
 
 
@@ -30,6 +31,8 @@ def test_no_sequence_is_in_both_halves(total, limit, other):
 
 
 COUNT = torch.full((40,), 10)
+# How runs were trained: beside nothing.
+ALONE = {f"{arm}{seed}": [{"jobs": 1, "threads": 1, "alone": True}] for arm in "ab" for seed in range(9)}
 NOISE = torch.linspace(-1, 1, 40, dtype=torch.float64)
 
 
@@ -73,17 +76,17 @@ def test_a_difference_over_seeds_and_over_sequences(tmp_path):
         seed: run_of(tmp_path, f"a{seed}", seed, 4 + NOISE + shift, seconds=3.0, steps=8)
         for seed, shift in ((1, -0.1), (2, -0.2), (3, -0.3), (4, 9.0))
     }
-    found = results.compare(arm, base)
+    found = results.compare(arm, base, ALONE)
     assert found["seeds"] == [1, 2, 3]
     assert [each["nats_per_token"] for each in found["each"]] == pytest.approx([-0.1, -0.2, -0.3])
     # The same shift for every sequence: paired, the noise of the sequences is gone.
     assert found["sequences"]["nats_per_token"] == pytest.approx(-0.2)
     assert found["sequences"]["high"] - found["sequences"]["low"] == pytest.approx(0, abs=1e-9)
     half = 0.1 * 4.302653 / math.sqrt(3)
-    assert found["over_seeds"]["high"] == pytest.approx(-0.2 + half, abs=1e-6)
-    assert found["over_seeds"]["percent_high"] == pytest.approx(100 * math.expm1(-0.2 + half), abs=1e-4)
-    # The interval over seeds ends at +4.97 %: better on average, and yet not shown not to be worse.
-    assert found["over_seeds"]["percent_high"] > results.NOT_WORSE
+    assert found["both"]["high"] == pytest.approx(-0.2 + half, abs=1e-6)
+    assert found["both"]["percent_high"] == pytest.approx(100 * math.expm1(-0.2 + half), abs=1e-4)
+    # The interval ends at +4.97 %: better on average, and yet not shown not to be worse.
+    assert found["both"]["percent_high"] > NOT_WORSE
     assert found["not_worse"] is False
     ratios = {"steps": 2, "tokens": 1, "seconds": 1.5, "seconds_per_step": 0.75, "peak_memory": 1, "parameters": 1}
     assert found["ratios"] == pytest.approx(ratios)
@@ -92,35 +95,36 @@ def test_a_difference_over_seeds_and_over_sequences(tmp_path):
 @pytest.mark.parametrize(
     ("shifts", "not_worse"),
     [
-        ((0.0099, 0.0099), True),  # +0.995 %
-        ((0.0101, 0.0101), False),  # +1.015 %
+        ((0.009899, 0.009900), True),  # +0.995 %, and as much as nothing around it
+        ((0.0101, 0.010101), False),  # +1.015 %
+        ((0.0098, 0.0099), False),  # 12.7 × 0.00005 more
         ((0.0,), None),
+        ((0.0, 0.0), None),  # nothing is known of another seed
         ((-0.1, math.nan), False),
-        ((math.inf, math.inf), False),
-        ((NOISE, NOISE), False),  # zero over seeds, and more than 10 % over sequences
+        ((NOISE, NOISE + 1e-6), False),  # zero over seeds, and more than 10 % over sequences
     ],
 )
-def test_not_worse_means_both_upper_ends_within_one_percent(tmp_path, shifts, not_worse):
+def test_not_worse_means_an_upper_end_within_one_percent(tmp_path, shifts, not_worse):
     base = {seed: run_of(tmp_path, f"b{seed}", seed, 4.0) for seed in range(len(shifts))}
     arm = {seed: run_of(tmp_path, f"a{seed}", seed, 4.0 + shift) for seed, shift in enumerate(shifts)}
-    assert results.compare(arm, base)["not_worse"] is not_worse
+    assert results.compare(arm, base, {})["not_worse"] is not_worse
 
 
 def test_what_cannot_be_compared_is_said(tmp_path):
     base = {1: run_of(tmp_path, "b", 1, 4.0)}
-    assert "no seed" in results.compare({2: run_of(tmp_path, "a", 2, 4.0)}, base)["problem"]
+    assert "no seed" in results.compare({2: run_of(tmp_path, "a", 2, 4.0)}, base, {})["problem"]
     for other, problem in (({"text": "y"}, "other held-out tokens"), ({"bound": "other"}, "no bound 'nelbo'")):
-        assert problem in results.compare({1: run_of(tmp_path, "a", 1, 4.0, **other)}, base)["problem"]
+        assert problem in results.compare({1: run_of(tmp_path, "a", 1, 4.0, **other)}, base, {})["problem"]
 
 
 def test_an_arm_may_be_compared_by_another_bound(tmp_path):
     base = {1: run_of(tmp_path, "b", 1, 4.0)}
-    found = results.compare({1: run_of(tmp_path, "a", 1, 3.8, bound="sets", compared="sets")}, base)
+    found = results.compare({1: run_of(tmp_path, "a", 1, 3.8, bound="sets", compared="sets")}, base, {})
     assert found["bound"] == "sets bound"
     assert found["sequences"]["nats_per_token"] == pytest.approx(-0.2)
     assert results._run_table(run_of(tmp_path, "a", 1, 3.8, bound="sets", compared="sets"), {})["bound"] == "sets bound"
     none = {1: run_of(tmp_path, "a", 1, 3.8, bound="sets", compared="set")}
-    assert results.compare(none, base)["problem"] == "no bound 'set' (there are: sets)"
+    assert results.compare(none, base, {})["problem"] == "no bound 'set' (there are: sets)"
 
 
 def test_a_step_multiplier_is_read_from_the_curve_of_the_baseline(tmp_path):
@@ -139,10 +143,10 @@ def test_a_step_multiplier_is_read_from_the_curve_of_the_baseline(tmp_path):
     same, good, far, poor = results.multipliers(study, measured)
     assert [one["multiplier"] for one in same["each"]] == pytest.approx([1, 1])
     assert [one["multiplier"] for one in good["each"]] == pytest.approx([math.sqrt(2), 2 * math.sqrt(2)])
-    assert good["over_seeds"]["value"] == pytest.approx(2)
-    assert good["over_seeds"]["low"] < 1 < 4 < good["over_seeds"]["high"]
+    assert good["both"]["value"] == pytest.approx(2)
+    assert good["both"]["low"] < 1 < 4 < good["both"]["high"]
     assert far["each"][1] == {"seed": 2, "multiplier": 2, "where": "beyond"}
-    assert far["over_seeds"] is None
+    assert far["both"] is None
     assert poor["each"] == [{"seed": 2, "multiplier": 2, "where": "before"}]
     assert "| far | 1: 1.00, 2: > 2.00 | — |" in list(markdown._multipliers([same, good, far, poor]))
     assert results.multipliers(study, {arm: measured[arm] for arm in ("b", "b-100", "same")}) == []
@@ -152,7 +156,7 @@ def test_a_step_multiplier_is_read_from_the_curve_of_the_baseline(tmp_path):
         (arm, nats), steps = next(iter(other.items())), 200
         changed = measured | {arm: {1: run_of(tmp_path, "other", 1, nats, steps=steps)}}
         (found, *_) = results.multipliers(study, changed)
-        assert (found["each"], found["over_seeds"]) == ([{"seed": 1, "multiplier": None, "where": "unknown"}], None)
+        assert (found["each"], found["both"]) == ([{"seed": 1, "multiplier": None, "where": "unknown"}], None)
         assert "| same | 1: — | — |" in list(markdown._multipliers([found]))
 
 
@@ -204,7 +208,7 @@ def test_a_time_is_of_a_gpu_and_a_bound_of_none(tmp_path, monkeypatch, one_gpu):
     sampler = Zoo.load().spec("sampler", "ancestral")
     spec = SimpleNamespace(each=[sampler], texts=1, repeat=1, sequences=2, orders=1)
     study = SimpleNamespace(samplers=spec, held_out=SimpleNamespace(half="claim", seed=0))
-    bounds = {"count": [1], "nats": [[1.0]], "nfe": [1.0]}
+    bounds = {"count": [1], "nats": [[1.0]], "nfe": [1.0], "brackets": [[[1.0], [1.0]]]}
     monkeypatch.setattr(measuring, "_time", lambda *_: taken.append("time") or {"seconds": [1.0]})
     monkeypatch.setattr(measuring, "_bound", lambda *_: taken.append("price") or bounds)
     for one_gpu[0], device in (("A GPU", "auto"), ("A GPU", "gpu"), ("Another", "auto"), ("Another", "cpu")):

@@ -323,7 +323,7 @@ def test_tasks_are_measured_of_every_arm(copy):
     assert (plain["arm"], plain["seeds"], plain["items"], plain["against"]) == ("plain", [18, 19], [6, 6], [])
     (against,) = fast["against"]
     assert against["each"] == pytest.approx([a - b for a, b in zip(fast["values"], plain["values"], strict=True)])
-    for ends in (against["over_seeds"], against["over_items"]):
+    for ends in (against["both"], against["over_items"]):
         assert ends["value"] == pytest.approx(sum(against["each"]) / 2)
         assert ends["low"] < ends["value"] < ends["high"]
     assert "## Task infilling (gap = 3, texts = 6)" in out

@@ -3,11 +3,12 @@
 import json
 import math
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.results.intervals import of_mean
+from atat_zoo.results.intervals import Interval, of_seeds_and_sequences
 from atat_zoo.results.tasks import Score
 from atat_zoo.study import markdown, tasks
 
@@ -28,12 +29,8 @@ def test_differences_are_those_of_the_means(pairs, exponential):
     assert found["each"] == pytest.approx(expected, abs=1e-9)
     assert found["seeds"] == list(mine)
     assert found["over_items"]["value"] == pytest.approx(sum(expected) / len(pairs), abs=1e-9)
-    t_interval = of_mean(found["each"]) if len({round(one, 12) for one in found["each"]}) > 1 else None
-    assert found["over_seeds"] == (t_interval and pytest.approx(vars_of(t_interval)))
-
-
-def vars_of(interval):
-    return {"value": interval.value, "low": interval.low, "high": interval.high}
+    both = of_seeds_and_sequences(found["each"], Interval(**found["over_items"]))
+    assert found["both"] == (both and pytest.approx(attrs.asdict(both)))
 
 
 def test_the_items_are_resampled_after_the_mean_over_seeds():
@@ -43,19 +40,19 @@ def test_the_items_are_resampled_after_the_mean_over_seeds():
 
 
 def test_other_items_and_no_numbers_are_not_compared():
-    one, nothing = [[1.0, 2.0, 3.0, 4.0]] * 2, {"each": [], "over_items": None, "over_seeds": None}
+    one, nothing = [[1.0, 2.0, 3.0, 4.0]] * 2, {"each": [], "over_items": None, "both": None}
     base = scores(one)
     assert tasks.compare(base, scores(one, of="those")) == {"seeds": [18, 19], **nothing}
     assert tasks.compare(base, {20: base[18]}) == {"seeds": [], **nothing}
     assert tasks.compare(base, scores([[math.inf] * 4] * 2)) == {"seeds": [18, 19], **nothing}
-    # Items that are never the same, as times are, have differences over seeds only.
+    # Items that are never the same, as times are, have differences, and no interval.
     found = tasks.compare(scores(one, of=""), scores(one, of=""))
     assert (found["over_items"], found["each"]) == (None, [0, 0])
     # Nor is rounding a spread: these differ in their last bit.
     mine, theirs = ([[value] * 4 for value in values] for values in ((0.1, 0.3), (0.0, 0.2)))
     found = tasks.compare(scores(mine), scores(theirs))
     assert len(set(found["each"])) == 2
-    assert found["over_seeds"] is None
+    assert found["both"] is None
     # As have items that differ from seed to seed.
     other = {18: base[18], 19: scores(one, of="those")[19]}
     assert (tasks.compare(other, other)["over_items"], tasks.compare(other, other)["each"]) == (None, [0, 0])
@@ -80,13 +77,20 @@ def test_the_table_of_a_task_in_words():
         ["- Measured with seed 3.", "- one note"],
     )
     mean = [f"{math.exp(nats):.2f}" for nats in (3.25, 3.75, 2.75, 3.25)]
-    # Differences that are all the same have no spread, which an interval over seeds would be of.
-    both = ["— (all the same)", "-39.35 % [-39.35, -39.35]"]
+    # Differences that are all the same have no spread, which an interval would be of.
     assert cells == [
-        ["text", "perplexity", "base", "4", f"{mean[0]}, {mean[1]}", "—", "—", "—"],
-        ["text", "perplexity", "arm", "4", f"{mean[2]}, {mean[3]}", "base", *both],
-        ["text", "perplexity", "AR, published", "—", "25.75", "—", "—", "—"],
+        ["text", "perplexity", "base", "4", f"{mean[0]}, {mean[1]}", "—", "—"],
+        ["text", "perplexity", "arm", "4", f"{mean[2]}, {mean[3]}", "base", "— (all the same)"],
+        ["text", "perplexity", "AR, published", "—", "25.75", "—", "—"],
     ]
-    rows[1]["against"][0]["seeds"] = [18]
-    assert next(markdown.task_tables(report))[1][1][1][6] == "— (one seed)"
+    against = rows[1]["against"][0]
+    for each, both, said in (
+        ([0.1], None, "+10.52 % [+0.00, +22.14] (one seed)"),
+        ([0.1, 0.1], None, "+10.52 % [+0.00, +22.14] (all seeds the same)"),
+        ([0.1, 0.1], {"value": 0.1, "low": -0.1, "high": 0.3}, "+10.52 % [-9.52, +34.99]"),
+    ):
+        against |= {"each": each, "both": both, "over_items": {"value": 0.1, "low": 0.0, "high": 0.2}}
+        assert next(markdown.task_tables(report))[1][1][1][6] == said
+    against["over_items"] = against["both"] = None
+    assert next(markdown.task_tables(report))[1][1][1][6] == "—"
     assert list(markdown.task_tables({})) == []
