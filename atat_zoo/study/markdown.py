@@ -7,7 +7,7 @@ from typing import Any
 
 from atat_zoo.results.format import NONE, cell, change, markdown, number, settings, told_apart
 from atat_zoo.results.intervals import Interval
-from atat_zoo.results.naming import exponential, words
+from atat_zoo.results.naming import POLICY_BOUND, exponential, words
 from atat_zoo.results.tasks import in_words
 from atat_zoo.study.differences import FROM_MARGINS, LEGEND, mark, shown
 from atat_zoo.study.sensitivity import LEGEND as SENSITIVITY
@@ -220,6 +220,8 @@ def gap_table(report: Table) -> tuple[list[str], list[list[str]]]:
 def _values(row: Table, digits: str) -> str:
     """Return the value of each seed; of random orders with what the truth is above, and the effective orders."""
     values = [cell(value, digits) for value in row["values"]]
+    if row["quantity"] == POLICY_BOUND and "brackets" not in row:
+        return f"{', '.join(values)} (no bracket recorded)"
     for i, bracket in enumerate(row.get("brackets", ())):
         above = "no bracket" if bracket["above"] is None else f"the truth is above {bracket['above']:{digits}}"
         values[i] += f" ({above}; {cell(bracket['effective_orders'], '.1f')} effective orders)"
