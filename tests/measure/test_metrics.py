@@ -59,6 +59,30 @@ def test_with_equal_weights_they_are_those_of_torchmetrics(n, bins, seed):
         assert mine.compute().value == pytest.approx(float(theirs.compute()), abs=1e-6)
 
 
+@given(seed=st.integers(0, 99), cut=st.integers(1, 29))
+def test_standard_errors_are_the_same_over_one_batch_and_over_several(seed, cut):
+    """Sequences in other batches are others, and one that comes again, under other masks, is the same."""
+    given_ = predictions(30, seed=seed)
+    numbers = torch.tensor([7, 3, 11, 4, 9])
+    for build in (lambda: Calibration(4), lambda: SequenceMean(brier)):
+        one, pieces, batches = build(), build(), build()
+        one.update(**given_, sequence=numbers)
+        for rows in (slice(0, cut), slice(cut, 30)):
+            each = {name: values[rows] for name, values in given_.items()}
+            pieces.update(**each, sequence=numbers)  # pieces of one batch
+            batches.update(**each, sequence=numbers.clone())  # another one of the same sequences
+        apart = build()
+        for row in range(5):
+            mine = given_["row"] == row
+            each = {name: values[mine] for name, values in given_.items()} | {"row": torch.zeros(6, dtype=torch.long)}
+            apart.update(**each, sequence=numbers[row : row + 1])
+        a = one.compute()
+        for other in (pieces, batches, apart):
+            b = other.compute()
+            assert (b.value, b.stderr) == pytest.approx((a.value, a.stderr), abs=1e-12)
+        assert a.stderr > 0
+
+
 @given(seed=st.integers(0, 99))
 def test_weights_count_as_repetitions(seed):
     given_ = predictions(20, seed=seed)

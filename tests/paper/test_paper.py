@@ -423,6 +423,39 @@ GAPS = {"data": "gaps", "study": "sets", "label": "gaps", "caption": "Gaps.", "c
 GAPS |= {"rows": [{"arm": "mdlm", "name": "MDLM_bound"}, {"arm": "atat", "by": "strided", "name": "ATAT in turns"}]}
 
 
+@pytest.mark.parametrize("intervals", ["both", "sequences"])
+def test_a_difference_of_prices_has_the_interval_that_is_asked_for(place, intervals):
+    report = place.study("sets")
+    row = {"arm": "atat", "by": "strided", "against": "strided"}
+    place.made(GAPS | {"rows": [row], "intervals": intervals})
+    (read,) = csv.DictReader(io.StringIO(place.texts("gaps")[2]))
+    price = next(
+        each
+        for each in report["gaps"][0]["rows"]
+        if each["arm"] == "atat" and (each["by"] or {}).get("use") == "strided"
+    )
+    against = next(each for each in price["against"] if (each["by"] or {}).get("use") == "strided")
+    ends = [float(read[f"the whole{end}"]) for end in ("", " low", " high")]
+    assert ends == [against[intervals][key] for key in ("percent", "percent_low", "percent_high")]
+    assert against["both"]["percent_low"] < against["sequences"]["percent_low"]
+    said = (place.out / "results.tex").read_text(encoding="utf-8")
+    assert ("over seeds and sequences" in said) is (intervals == "both")
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_the_newest_evaluation_is_shown_and_of_those_the_largest(place, order):
+    measured = [
+        evaluation(60.0, sequences=768),
+        evaluation(50.0, sequences=100),
+        evaluation(70.0, step=300, sequences=9999),
+    ]
+    run = place.run("it", [measured[number] for number in order])
+    table = {"data": "evaluations", "label": "it", "caption": "It.", "columns": ["value", "sequences"]}
+    place.made(table | {"rows": [{"experiment": "mdlm", "run": run}]})
+    (row,) = csv.DictReader(io.StringIO(place.texts("it")[2]))
+    assert (float(row["value"]), int(row["sequences"])) == (60.0, 768)
+
+
 SAMPLERS = {"data": "samplers", "study": "system", "label": "samplers", "caption": "Samplers."}
 SAMPLERS |= {"columns": ["value", "difference", "evaluations", "times_as_long"]}
 SAMPLERS |= {"rows": [{"arm": "all_parts", "sampler": 1}, {"arm": "all_parts", "sampler": 3, "name": "certain first"}]}
