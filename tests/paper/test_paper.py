@@ -326,14 +326,15 @@ def test_a_run_is_trained_finished_or_evaluated(place):
     assert "| measured | 60.0 [59.0, 61.0] | 1.500 [1.480, 1.520] | 0.50 [0.30, 0.70] |" in place.texts("runs")[1]
 
 
-def test_the_last_evaluation_with_the_most_sequences_is_shown(place):
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_last_evaluation_with_the_most_sequences_is_shown(place, turned):
     tables = [
         evaluation(60.0),
-        evaluation(70.0, step=200),
+        evaluation(70.0, step=200, sequences=9999),
         evaluation(65.0, sequences=8),
         evaluation(1.0, corpus="ptb"),
     ]
-    run = place.run("it", tables)
+    run = place.run("it", tables[::-1] if turned else tables)
     place.made(RUNS | {"columns": ["value"], "rows": [{"experiment": "mdlm", "run": run}]})
     assert "| it | 60.0 [59.0, 61.0] |" in place.texts("runs")[1]
 
@@ -440,20 +441,6 @@ def test_a_difference_of_prices_has_the_interval_that_is_asked_for(place, interv
     assert against["both"]["percent_low"] < against["sequences"]["percent_low"]
     said = (place.out / "results.tex").read_text(encoding="utf-8")
     assert ("over seeds and sequences" in said) is (intervals == "both")
-
-
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
-def test_the_newest_evaluation_is_shown_and_of_those_the_largest(place, order):
-    measured = [
-        evaluation(60.0, sequences=768),
-        evaluation(50.0, sequences=100),
-        evaluation(70.0, step=300, sequences=9999),
-    ]
-    run = place.run("it", [measured[number] for number in order])
-    table = {"data": "evaluations", "label": "it", "caption": "It.", "columns": ["value", "sequences"]}
-    place.made(table | {"rows": [{"experiment": "mdlm", "run": run}]})
-    (row,) = csv.DictReader(io.StringIO(place.texts("it")[2]))
-    assert (float(row["value"]), int(row["sequences"])) == (60.0, 768)
 
 
 SAMPLERS = {"data": "samplers", "study": "system", "label": "samplers", "caption": "Samplers."}

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
@@ -167,4 +168,37 @@ def test_how_a_run_was_trained_is_read_past_a_torn_line(tmp_path):
     assert ran_with(tmp_path) == {}
     lines = [*['{"run": "a", "jobs": 2, "threads": 1}'] * 2, "5", '{"run": "a", "jo']
     (tmp_path / "trainings.jsonl").write_text("\n".join([*lines, '{"run": "a", "jobs": 1, "threads": 2}']))
-    assert ran_with(tmp_path) == {"a": [{"jobs": 2, "threads": 1}, {"jobs": 1, "threads": 2}]}
+    beside, unknown = ({"jobs": jobs, "threads": threads, "alone": False} for jobs, threads in ((2, 1), (1, 2)))
+    assert ran_with(tmp_path) == {"a": [beside, unknown]}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "alone"), [(5.0, 5.9, True), (5.0, 6.1, False), (None, 5.0, False), (5.0, None, False)]
+)
+def test_a_training_ran_alone_where_all_else_took_a_tenth_of_a_core_at_most(
+    tmp_path, monkeypatch, before, after, alone
+):
+    monkeypatch.setattr(processes, "spent_by_others", lambda: after)
+    monkeypatch.setattr(processes.time, "monotonic", lambda: 110.0)
+    run = SimpleNamespace(name="a", finished=True)
+    process = SimpleNamespace(poll=lambda: 0)
+    training = processes._Training(run, process, ExitStack(), tmp_path / "log", 100.0, before, None)
+    executor = LocalExecutor(folder=tmp_path, jobs=1, say=lambda _: None, gpus=[])
+    assert executor._ended(training, stopped=False) == ""
+    assert ran_with(tmp_path)["a"][0]["alone"] is alone
+
+
+def test_what_ended_children_took_is_not_spent_by_others(monkeypatch):
+    ticks = os.sysconf("SC_CLK_TCK")
+    fields = [200, 10, 20, 4000, 500, 3, 2, 5]  # user, nice, system, idle, waiting for disks, …, stolen
+    stat = f"cpu  {' '.join(str(each * ticks) for each in fields)} 7 7\ncpu0 1 2 3\n".encode()
+    monkeypatch.setattr(processes.parsing, "read", lambda _: stat)
+    used = SimpleNamespace(ru_utime=30.0, ru_stime=1.0)
+    monkeypatch.setattr(processes.resource, "getrusage", lambda _: used)
+    assert processes.spent_by_others() == pytest.approx(240 - 31)
+
+    def absent(_):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(processes.parsing, "read", absent)
+    assert processes.spent_by_others() is None
