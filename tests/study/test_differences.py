@@ -121,6 +121,10 @@ def test_seconds_are_shown_of_trainings_that_ran_alone(report):
         ratios = changed["comparisons"][0]["ratios"]
         assert (ratios["seconds"], ratios["seconds_per_step"], ratios["steps"]) == (None, None, 1)
         assert changed["test"]["arms"] == report["test"]["arms"]
+    changed = copy.deepcopy(report)
+    changed["arms"]["b"]["runs"][0]["trained_with"] = []
+    assert completed(changed)["comparisons"][0]["ratios"]["seconds"] is None
+    assert changed["arms"]["a"]["seconds"] == 2.0
     assert completed(copy.deepcopy(report)) == report | {"grids": completed(copy.deepcopy(report))["grids"]}
 
 

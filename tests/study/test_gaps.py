@@ -96,3 +96,16 @@ def test_the_nats_of_each_price_are_kept(run):
     about = {"part": "gaps", "arm": "a", "seed": 1, "by": {"use": "strided"}, "what": "the whole"}
     (line,) = gaps.nats_of({"a": [[priced]]})
     assert line == about | {"nats": [pytest.approx(1.2346), None], "tokens": [3, 4]}
+
+
+def test_two_prices_are_compared_on_the_sequences_that_both_have(run):
+    def price(arm, *nats):
+        values = torch.tensor(nats, dtype=torch.float64)
+        about = {"by": None, "quantity": "bound", "nats": {"it": values}, "count": {"it": torch.full((len(nats),), 2)}}
+        return gaps.Priced(run=SimpleNamespace(arm=arm, seed=1), **about)
+
+    mine, theirs = [price("a", 1.0, 2.0)], [price("b", 3.0, 6.0, 900.0)]
+    for one, other, nats in ((mine, theirs, -1.5), (theirs, mine, 1.5)):
+        row = gaps._row("a", one, [other], "it")
+        assert row["against"][0]["sequences"]["nats_per_token"] == pytest.approx(nats)
+        assert row["sequences"] == len(one[0].count["it"])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from atat_zoo import Zoo
 from atat_zoo.experiment import from_table
 from atat_zoo.measure.ngram import NGramNats
+from atat_zoo.results.intervals import of_seeds_and_sequences, paired
 from atat_zoo.run import RunFolder
 from atat_zoo.run.environment import machine
 from atat_zoo.study import markdown, measuring, results, runner
@@ -158,6 +159,28 @@ def test_a_step_multiplier_is_read_from_the_curve_of_the_baseline(tmp_path):
         (found, *_) = results.multipliers(study, changed)
         assert (found["each"], found["both"]) == ([{"seed": 1, "multiplier": None, "where": "unknown"}], None)
         assert "| same | 1: — | — |" in list(markdown._multipliers([found]))
+
+
+def test_a_step_multiplier_has_the_chance_of_seeds_and_of_sequences(tmp_path):
+    """The sequences of arm and curve are resampled together, and are the same for every seed."""
+    study = SimpleNamespace(baseline="b", at_budgets=lambda arm: ["b", "b-100", "b-400"])
+    steps = {"b-100": 100, "b": 200, "b-400": 400, "a": 200}
+    nats = {"b-100": 4.0 + 0 * NOISE, "b": 3.9 + 0 * NOISE, "b-400": 3.8 + 0 * NOISE, "a": 3.9 + 0.05 * NOISE}
+    measured = {
+        arm: {
+            s: run_of(tmp_path, f"{arm}{s}", s, of + (0.01 * s if arm == "a" else 0), steps=steps[arm]) for s in (1, 2)
+        }
+        for arm, of in nats.items()
+    }
+    (found,) = results.multipliers(study, measured)
+    # ln m is linear in the nats of this curve, ln 2 for 0.1 nats.
+    slope = -math.log(2) / 0.1
+    zero = torch.zeros(40)
+    sequences = paired(zero, (0.05 * NOISE + 0.015) * COUNT, COUNT)
+    each = [one.value for one in (paired(zero, torch.full((40,), shift * 10.0), COUNT) for shift in (0.01, 0.02))]
+    both = of_seeds_and_sequences(each, sequences)
+    for key in ("value", "low", "high"):
+        assert math.log(found["both"][key]) == pytest.approx(-slope * getattr(both, key), rel=1e-6)
 
 
 def test_the_best_point_of_the_sweep_and_whether_it_lies_at_an_end(tmp_path):
