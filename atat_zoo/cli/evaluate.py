@@ -111,7 +111,7 @@ def policy_lines(policy: PolicyValue) -> list[str]:
         numbers.append(("  the truth is above", f"{lower} nats per token, {bracket.value:.1f}"))
         numbers.append(("  effective orders", f"{bracket.effective_orders:.1f} of {policy.orders}"))
     elif policy.orders > 1 and policy.orders % 2 == 0:
-        why = "the bracket's error is wider than it; name more --orders or --sequences"
+        why = "the bracket's error is wider than it, or it lies below zero nats; name more --orders or --sequences"
         numbers.append(("  the truth is above", f"not known: {why}"))
     return [f"sampler {by}, guidance {policy.guidance['use']}, along the same text: {how}", *aligned(numbers)]
 
