@@ -180,7 +180,8 @@ class BracketTask(OnText):
             "one order": _price(POLICY_BOUND, found.contribution.sum(1), n, of),
         }
         if bracket_value(found.ends, n) is None:
-            scores["truth"] = f"{BRACKET}: its error is wider than it is, or it lies below zero nats; name more orders or sequences"
+            why = "its error is wider than it is, or it lies below zero nats"
+            scores["truth"] = f"{BRACKET}: {why}; name more orders or sequences"
         else:
             scores["truth above"] = _price("tangent", found.lower, n, of)
         scores["effective orders"] = Score.over(f"of {self.orders}", found.effective, of=of)
