@@ -54,7 +54,7 @@ def held_out_sequences(folder: Path | str, split: Split, limit: int = 0) -> Sequ
             f"the {split} split in {folder} has no sequence of {contents.length} tokens; "
             'hold out more text, shorten data.length, or set data.remainder = "pad"'
         )
-    wanted = _evenly(total, limit)
+    wanted = evenly(total, limit)
     parts, first = [], 0
     for shard in contents.splits[split].shards:
         inside = wanted[(wanted >= first) & (wanted < first + shard.sequences)] - first
@@ -96,11 +96,11 @@ def corpus_sequences(
     stored = np.concatenate([*parts, packer.finish()])
     if not len(stored):
         raise UserError(f"corpus {corpus.name!r} has no text in its {split} split; name other text, or another --split")
-    return _tensors(stored[_evenly(len(stored), limit)], dtype, form, rows)
+    return _tensors(stored[evenly(len(stored), limit)], dtype, form, rows)
 
 
-def _evenly(total: int, limit: int) -> NDArray[np.int64]:
-    """Return the indices of at most `limit` rows out of `total`, spread evenly; 0 for all."""
+def evenly(total: int, limit: int) -> NDArray[np.int64]:
+    """Return the indices of at most `limit` rows out of `total`, spread evenly, int64 [n]; 0 for all."""
     count = min(limit, total) if limit else total
     return np.arange(count) * total // count
 

@@ -17,7 +17,7 @@ from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.measure import Progress
 from atat_zoo.measure.likelihood import bound_value, measure
 from atat_zoo.measure.ngram import NGramNats, figure, measure_ngram
-from atat_zoo.measure.text import byte_counts, check_evaluation, counted, text_of
+from atat_zoo.measure.text import byte_counts, check_evaluation, counted_of, text_of
 from atat_zoo.measure.written import measure_texts
 from atat_zoo.model import Model
 from atat_zoo.parsing import read
@@ -85,7 +85,9 @@ def numbers_of(
 ) -> dict[str, Any]:
     """Return the measured fields of a `MeasuredRun`; `data` are its training shards, the options those of `measure`."""
     form = model.experiment.data.form
-    measured = measure(model.module, tokens, maskable, spec, form=form, documents=documents, **options)
+    counted = counted_of(form, model.tokenizer, tokens, maskable)
+    of_rows = {"form": form, "counted": counted, "documents": documents}
+    measured = measure(model.module, tokens, maskable, spec, **of_rows, **options)
     measured.refuse_nan(model.experiment.name)
     of_texts = measure_texts(model, tokens, maskable, spec, seed=options["seed"])
     exact, masks = model.experiment.parts["objective"].exact, {"seed": options["seed"], "rows": measured.rows}
@@ -95,7 +97,7 @@ def numbers_of(
         "step": model.step,
         "method": method_of(model.experiment, spec.bound),
         "nats": {name: nats.sum(1) for name, nats in measured.contribution.items()},
-        "count": counted(form, model.tokenizer, tokens, maskable).sum(1),
+        "count": counted.sum(1),
         "bytes": byte_counts(model.tokenizer, tokens, maskable),
         "ngram": ngram,
         "parameters": total,

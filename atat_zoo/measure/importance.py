@@ -95,7 +95,7 @@ class ImportanceResult(RunResult):
 def quality(measured: Measurement, counts: Tensor, bands: int = 5) -> ImportanceQuality:
     """Compare measured importance with loss, in bands of frequency (`counts`, int64 [V]) and in bins of importance."""
     assert measured.importance is not None
-    seen = measured.maskable & measured.token_loss.isfinite()
+    seen = measured.counted & measured.token_loss.isfinite()
     importance, loss = measured.importance[seen].double(), measured.token_loss[seen]
     # The rank is computed in float32: the order of losses that differ by less than its resolution does not matter.
     ranks = rank_within(measured.token_loss.nan_to_num(), seen)[0][seen].double()
@@ -160,7 +160,8 @@ def weigh(
     """Return a run's own held-out text, and its measurement, which has an importance."""
     require_estimator(model.experiment, run, constant=True)
     text = held_out_text(model, run, spec.split, spec.sequences)
-    return text, measure(model.module, text.tokens, text.maskable, spec, seed=seed, progress=progress)
+    x, counted = (text.tokens, text.maskable), text.counted
+    return text, measure(model.module, *x, spec, seed=seed, counted=counted, progress=progress)
 
 
 def importance_of_run(

@@ -29,7 +29,7 @@ from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.measure import Progress
 from atat_zoo.measure.metrics import reading
 from atat_zoo.measure.ngram import NGramNats, figure, measure_ngram
-from atat_zoo.measure.text import Text, byte_counts, counted, special_ids, text_of
+from atat_zoo.measure.text import Text, byte_counts, special_ids, text_of
 from atat_zoo.measure.written import measure_texts
 from atat_zoo.model import Model
 from atat_zoo.results.evaluation import LIKELIHOOD, BoundValue, Evaluation, MetricValue, method_of
@@ -47,6 +47,7 @@ class Measurement:
     rows: Tensor  # number of each sequence in the held-out set, int64 [n]
     tokens: Tensor  # int64 [n, L]
     maskable: Tensor  # bool [n, L]
+    counted: Tensor  # bool [n, L], the tokens that the numbers are per
     contribution: Mapping[str, Tensor]  # share of each token in each bound, by name, nats, float64 [n, L]
     token_loss: Tensor  # cross-entropy averaged over the draws that masked the token, NaN if none did, float64 [n, L]
     # float32 [n, L], None without an estimator; of one that reads z averaged over the draws that masked the token
@@ -89,6 +90,7 @@ def measure(
     seed: int,
     rows: Tensor | None = None,
     form: str = "text",
+    counted: Tensor | None = None,
     documents: Tensor | None = None,
     progress: Progress = None,
 ) -> Measurement:
@@ -97,9 +99,11 @@ def measure(
     The masks are a function of (seed, row): the same for every model, number of processes and batch size. `rows` are
     the numbers of the sequences in the held-out set, int64 [n]; 0 … n−1 when None. The metrics of `spec` are of the
     predictions under the same masks; in a process group they add up over its processes, all of which must measure.
-    The bound `nelbo` is called `answers` if the `form` of `[data]` is `chat`; `documents` are those of a `Text`.
+    The bound `nelbo` is called `answers` if the `form` of `[data]` is `chat`; `counted` and `documents` are those of a
+    `Text`: without the first, every maskable token counts.
     """
     rows = torch.arange(len(tokens)) if rows is None else rows
+    counted = maskable if counted is None else counted
     draws, batch_size, bound = spec.draws, spec.batch_size, spec.bound
     training, device = module.training, exact_device(next(module.parameters()).device)
     denoiser = module.denoiser()
@@ -119,7 +123,9 @@ def measure(
             keys = row_keys(seed, "evaluation", rows[first : first + batch_size].to(device))
             more: dict[str, Any] = {}
             if metrics is not None:
-                more["observe"] = metrics.observer(rows[first : first + batch_size])
+                more["observe"] = metrics.observer(
+                    rows[first : first + batch_size], counted[first : first + batch_size]
+                )
             if documents is not None:
                 more["documents"] = documents[first : first + batch_size].to(device)
             estimates = module.bound(x, of_text, keys, draws, bound, **more)
@@ -147,6 +153,7 @@ def measure(
         rows=rows,
         tokens=tokens,
         maskable=maskable,
+        counted=counted,
         contribution={name: torch.cat(values) for name, values in contribution.items()},
         token_loss=torch.cat([empty, *losses]),
         importance=torch.cat([empty.float(), *importance]) if estimates_importance else None,
@@ -192,8 +199,7 @@ def summarise(
     the metrics of what the model writes. The other names, and the settings split, step, ema and seed, are those of
     `Evaluation`.
     """
-    x, maskable = measured.tokens, measured.maskable
-    per = counted(form, tokenizer, x, maskable)
+    x, maskable, per = measured.tokens, measured.maskable, measured.counted
     n = per.sum(1)
     sizes = byte_counts(tokenizer, x, maskable)
     texts = [tokenizer.decode(row[there].tolist()) for row, there in zip(x, maskable, strict=True)]
@@ -210,7 +216,7 @@ def summarise(
     first = next(iter(measured.contribution.values()))  # of the masks that the n-gram model is measured under
     unigram = frequency_rho = importance_rho = None
     loss = measured.token_loss
-    seen = maskable & loss.isfinite()
+    seen = per & loss.isfinite()
     if counts is not None:
         prior = torch.from_numpy(counts).double() + 1.0
         surprisal = -(prior / prior.sum()).log()[x]
@@ -263,7 +269,8 @@ def evaluate_run(
     if text.data is not None:
         counts = load_counts(text.data)
         ngram = measure_ngram(model.module, text.data, *x, spec, exact=method == LIKELIHOOD, seed=seed)
-    measured = measure(model.module, *x, spec, seed=seed, form=form, documents=text.documents, progress=progress)
+    of_rows = {"form": form, "counted": text.counted, "documents": text.documents}
+    measured = measure(model.module, *x, spec, seed=seed, progress=progress, **of_rows)
     measured.refuse_nan(str(run))
     of_texts = measure_texts(model, *x, spec, seed=seed)
     evaluation = summarise(

@@ -4,7 +4,6 @@ N predictions, V predictable tokens, B rows of a batch, n sequences, b bins.
 """
 
 from collections.abc import Callable, Iterable
-from functools import partial
 from typing import Any
 
 import torch
@@ -40,9 +39,18 @@ class Metrics:
         # It gives each what its `update` names.
         self.together = MetricCollection(dict(self.built), compute_groups=False)
 
-    def observer(self, sequence: Tensor) -> Observer:
-        """Return what is shown the predictions of a batch, whose rows are these sequences, int64 [B]."""
-        return partial(self.show, sequence=sequence.to(self.device))
+    def observer(self, sequence: Tensor, counted: Tensor) -> Observer:
+        """Return what is shown the predictions of a batch.
+
+        Its rows are these sequences, int64 [B], of whose predictions those of the tokens that are `counted`, bool
+        [B, L], have a weight.
+        """
+        sequence, counted = sequence.to(self.device), counted.to(self.device)
+
+        def observe(*, weight: Tensor, row: Tensor, position: Tensor, **of_tokens: Tensor) -> None:
+            self.show(weight=weight * counted[row, position], row=row, sequence=sequence, **of_tokens)
+
+        return observe
 
     def show(self, **what: Any) -> None:
         """Update them, each with what it names: see `Metric.build`."""

@@ -11,7 +11,7 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from atat_zoo.data import is_framed, manifest
+from atat_zoo.data import dialogues, is_framed, manifest
 from atat_zoo.data.pack import pad_of
 from atat_zoo.data.shards import read
 from atat_zoo.measure import Progress
@@ -138,13 +138,21 @@ def pieces(tokens: Tokens, special: Sequence[int]) -> list[Tokens]:
 
 
 def training_text(folder: Path) -> Iterator[Tokens]:
-    """Yield the training tokens of a folder of shards, int64 [T], shard by shard; sequences that follow are joined."""
+    """Yield the training tokens of a folder of shards, int64 [T], shard by shard; sequences that follow are joined.
+
+    Between two documents that are rows of their own, and between two dialogues, is a token that is none.
+    """
     data = manifest.verify(folder, splits=["train"])
     for shard in data.splits["train"].shards:
         rows: Tokens = read(folder, data, shard).astype(np.int64)
         padding = rows == pad_of(data.dtype)
+        if data.form == "chat":
+            rows, _, of_dialogue = dialogues.unpack(rows)
+            begins = np.diff(of_dialogue, prepend=-1) > 0
         rows[padding] = _NONE
-        if data.rows == "document":
+        if data.form == "chat":
+            flat = np.insert(rows.reshape(-1), np.flatnonzero(begins), _NONE)
+        elif data.rows == "document":
             flat = np.pad(rows, ((0, 0), (0, 1)), constant_values=_NONE).reshape(-1)
         elif is_framed(data.special):
             inside = np.ones_like(padding)

@@ -23,7 +23,7 @@ from atat_zoo.generation import Writer
 from atat_zoo.generation.guidance import Guidance
 from atat_zoo.measure import Progress
 from atat_zoo.measure.likelihood import bound_value
-from atat_zoo.measure.text import Text, byte_counts, counted
+from atat_zoo.measure.text import Text, byte_counts
 from atat_zoo.model import Model
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.naming import POLICY, POLICY_BOUND, POLICY_LIKELIHOOD, exponential
@@ -159,7 +159,7 @@ def policy_value(
     model: Model, measured: PolicyNats, text: Text, sampler: Sampler, guidance: Guidance, *, seed: int, orders: int
 ) -> PolicyValue:
     """Return what a measurement on a text says, with the settings under which it was made."""
-    n = counted(model.experiment.data.form, model.tokenizer, text.tokens, text.maskable).sum(1)
+    n = text.counted.sum(1)
     bound = bound_value(measured.nats, n, byte_counts(model.tokenizer, text.tokens, text.maskable))
     return PolicyValue(
         quantity=POLICY_LIKELIHOOD if sampler.deterministic else POLICY_BOUND,

@@ -22,7 +22,7 @@ from atat_zoo.measure.judges import JudgeModel
 from atat_zoo.measure.metrics import DistinctMetric, Metric, UnigramEntropyMetric
 from atat_zoo.measure.overlap import pieces
 from atat_zoo.measure.policy import PolicyNats, PolicyValue, measure_policy, policy_value
-from atat_zoo.measure.text import counted, special_ids, text_of
+from atat_zoo.measure.text import special_ids, text_of
 from atat_zoo.measure.written import ScoredTexts, values_of
 from atat_zoo.model import Model
 from atat_zoo.registry.spec import unstructure
@@ -221,7 +221,7 @@ def policy_bounds(
     own: Any = model.experiment.evaluation
     text = text_of(model, run, attrs.evolve(own, sequences=sequences))
     guidance = model.experiment.parts["guidance"]
-    n = counted(model.experiment.data.form, model.tokenizer, text.tokens, text.maskable).sum(1)
+    n = text.counted.sum(1)
     writer = guidance.guide(model.writer("fp32"))
     bounds: list[dict[str, Any]] = []
     first: PolicyNats | None = None

@@ -29,6 +29,7 @@ class Text:
 
     tokens: Tensor  # int64 [n, L]
     maskable: Tensor  # bool [n, L]; of dialogues the answers alone
+    counted: Tensor  # bool [n, L], the tokens that numbers are per: see `counted_of`
     data: Path | None  # folder of the shards that it was held out of; None for another corpus than the experiment's
     split: str  # which held-out split; `all` for all text of a corpus
     corpus: str = ""  # the source of the text; empty for the experiment's own
@@ -62,7 +63,7 @@ def text_of(
     options: Any = {key: getattr(data, key) for key in ("special", "rows", "form")}
     options |= {"length": model.context.length, "limit": spec.sequences}
     found = corpus_sequences(corpus, model.tokenizer, "train" if all_of_corpus else spec.split, **options)
-    return _text(found, packed, data=None, split=split, corpus=corpus_name)
+    return _text(model, found, packed, data=None, split=split, corpus=corpus_name)
 
 
 def held_out_text(model: Model, run: str | Path, split: Split, sequences: int, *, packed: bool = False) -> Text:
@@ -75,23 +76,25 @@ def held_out_text(model: Model, run: str | Path, split: Split, sequences: int, *
     if (data / TOKENIZER).read_bytes() != read(RunFolder(Path(run)).model_at(model.step) / TOKENIZER):
         problem = f"{data} was tokenized by another tokenizer than the model of {run}: the corpus has changed since"
         raise UserError(f"{problem}; bring its old text back, or train again")
-    return _text(held_out_sequences(data, split, sequences), packed, data=data, split=split)
+    return _text(model, held_out_sequences(data, split, sequences), packed, data=data, split=split)
 
 
-def _text(found: Sequences, packed: bool, **about: Any) -> Text:
+def _text(model: Model, found: Sequences, packed: bool, **about: Any) -> Text:
     if not packed:
         alone(found)
-    return Text(**found._asdict(), **about)
+    counted = counted_of(model.experiment.data.form, model.tokenizer, found.tokens, found.maskable)
+    return Text(**found._asdict(), counted=counted, **about)
 
 
-def counted(form: str, tokenizer: TokenizerModel, tokens: Tensor, maskable: Tensor) -> Tensor:
-    """Return the tokens that a bound on rows of a form of `[data]` is per, bool [n, L].
+def counted_of(form: str, tokenizer: TokenizerModel, tokens: Tensor, maskable: Tensor) -> Tensor:
+    """Return the tokens that all numbers of rows of a form of `[data]` are per, bool [n, L].
 
-    Those that are maskable; of the EOS that fill the row of a dialogue, which cost next to nothing, the first alone.
+    Those that are maskable, without the EOS that fill the row of a dialogue, which cost next to nothing: of several in
+    a row the first ends the dialogue.
     """
     if form != "chat" or tokenizer.eos is None:
         return maskable
-    ends = maskable & (tokens == tokenizer.eos)
+    ends = tokens == tokenizer.eos
     return maskable & ~(ends & F.pad(ends, (1, 0))[:, :-1])
 
 

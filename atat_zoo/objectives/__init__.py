@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class Observer(Protocol):
     """Sees the predictions of masked tokens, some of them at a time."""
 
-    def __call__(self, *, log_probs: Tensor, tokens: Tensor, weight: Tensor, row: Tensor) -> None:
-        """Receive log-probabilities [N, V], true tokens int64 [N], their weights float64 [N], and rows int64 [N]."""
+    def __call__(self, *, log_probs: Tensor, tokens: Tensor, weight: Tensor, row: Tensor, position: Tensor) -> None:
+        """Receive log-probabilities [N, V], true tokens int64 [N], weights float64 [N], rows and positions int64."""
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -281,14 +281,15 @@ class DenoisingModule(OnDevice, ReadsApart, ObjectiveModule):
 
         def at_masked(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
             mask, where = next(each), pairs(masked)
-            shown = () if observe is None else (mask.by_token[where] / len(masks), where[0])
+            shown = () if observe is None else (mask.by_token[where] / len(masks), *where)
             return self.chunked_losses(self.head_inputs_of(z, t, masked, x).at(where), x[where], of_logits, *shown)
 
         def of_logits(logits: Tensor, true: Tensor, _: Tensor, *shown: Tensor) -> dict[str, Tensor]:
             if observe is not None:
-                weight, row = moved(shown, tokens.device)
+                weight, row, position = moved(shown, tokens.device)
                 log_probs, of_text = moved((logits.log_softmax(-1), true), tokens.device)
-                observe(log_probs=log_probs, tokens=of_text, weight=weight.double(), row=row)
+                of_masked = {"weight": weight.double(), "row": row, "position": position}
+                observe(log_probs=log_probs, tokens=of_text, **of_masked)
             return self.token_bounds(logits, true, method.quantity)
 
         with self.apart(documents):

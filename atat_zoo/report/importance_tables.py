@@ -201,7 +201,7 @@ class Analysis:
 def _seen(*measured: Measurement) -> Tensor:
     """Return where a token was measured in all, bool [n, L]: they have the same tokens."""
     weighed = [each.importance for each in measured if each.importance is not None]
-    there = [each.maskable & each.token_loss.isfinite() for each in measured]
+    there = [each.counted & each.token_loss.isfinite() for each in measured]
     return torch.stack([*there, *(each.isfinite() for each in weighed)]).all(0)
 
 

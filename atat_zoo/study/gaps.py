@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from atat_zoo.data.build import build
+from atat_zoo.data.sequences import evenly
 from atat_zoo.diffusion.bracket import Bracket
 from atat_zoo.measure.likelihood import measure
 from atat_zoo.measure.policy import measure_policy
+from atat_zoo.measure.text import counted_of
 from atat_zoo.model import Model
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.naming import POLICY_BOUND, POLICY_LIKELIHOOD, exponential
@@ -60,7 +62,7 @@ def price(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable[[st
     """Return what a finished run pays by its bound and by each sampler; what was measured before is read.
 
     Masks and orders of a sequence are a function of the study's mask seed, so all runs and samplers are paired. A
-    sampler whose order is random pays for the first `random_sequences` only.
+    sampler whose order is random pays for `random_sequences` of them, spread evenly.
     """
     with claimed(run, wait=True):
         return [_price(study, run, by, device, say) for by in samplers_of(study, run)]
@@ -76,7 +78,7 @@ def _price(study: Study, run: StudyRun, sampler: Sampler | None, device: str, sa
     if sampler is None:
         settings |= {"bound": unstructure(held.bound), "draws": held.draws}
     elif drawn:
-        settings["orders"] = spec.orders
+        settings |= {"orders": spec.orders, "spread_over": spec.sequences}
 
     def measured() -> Table:
         say(f"{run.name}: prices of gaps {f'by {sampler.name}' if sampler else 'by its bound'}")
@@ -100,7 +102,8 @@ def _measure(study: Study, spec: GapsSpec, run: StudyRun, sampler: Sampler | Non
     held = study.held_out
     model = Model.from_run(run.path, device)
     _, tokens, maskable = text_of(build(model.experiment), held.half, spec.sequences)
-    tokens, maskable = tokens[:n], maskable[:n]
+    tokens, maskable = _spread(tokens, n), _spread(maskable, n)
+    counted = counted_of(model.experiment.data.form, model.tokenizer, tokens, maskable)
     guided = model.experiment.parts["guidance"].guide(model.writer("fp32"))
     options: dict[str, Any] = {"seed": held.seed, "orders": spec.orders, "batch_size": held.batch_size}
     of_bound: Any = study.spec("validation")
@@ -116,7 +119,7 @@ def _measure(study: Study, spec: GapsSpec, run: StudyRun, sampler: Sampler | Non
             measured = measure(model.module, tokens, among, of_bound, seed=held.seed)
             nats = next(iter(measured.contribution.values())).sum(1)
         table["nats"][what] = finite(nats.tolist())
-        table["count"][what] = among.sum(1).tolist()
+        table["count"][what] = (free & counted).sum(1).tolist()
     return table
 
 
@@ -156,8 +159,8 @@ def _row(arm: str, mine: list[Priced], theirs: Sequence[list[Priced]], what: str
         both = [(one, by_seed[one.run.seed]) for one in mine if one.run.seed in by_seed]
         if both:
             n = min(len(each.count[what]) for each in both[0])
-            pairs = [(one.nats[what][:n], another.nats[what][:n]) for one, another in both]
-            against.append({"by": other[0].by, **paired_over(pairs, both[0][0].count[what][:n])})
+            pairs = [(_spread(one.nats[what], n), _spread(another.nats[what], n)) for one, another in both]
+            against.append({"by": other[0].by, **paired_over(pairs, _spread(both[0][0].count[what], n))})
     return {
         "arm": arm,
         "by": mine[0].by,
@@ -168,3 +171,8 @@ def _row(arm: str, mine: list[Priced], theirs: Sequence[list[Priced]], what: str
         "brackets": [bracket_table(one.bracket[what], one.count[what]) for one in mine if one.bracket],
         "against": against,
     }
+
+
+def _spread(values: Tensor, n: int) -> Tensor:
+    """Return the values of n sequences, spread evenly over all: those that are priced if there are fewer."""
+    return values[evenly(len(values), n)]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from atat_zoo.data.build import build
-from atat_zoo.data.sequences import held_out
+from atat_zoo.data.sequences import evenly, held_out
 from atat_zoo.devices import device_name, torch_device
 from atat_zoo.diffusion.bracket import Bracket
 from atat_zoo.errors import UserError
@@ -25,7 +25,7 @@ from atat_zoo.measure.compare import MeasuredRun, numbers_of
 from atat_zoo.measure.metrics import reading
 from atat_zoo.measure.ngram import NGramNats
 from atat_zoo.measure.policy import measure_policy
-from atat_zoo.measure.text import check_evaluation, digest
+from atat_zoo.measure.text import check_evaluation, counted_of, digest
 from atat_zoo.model import Model
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.evaluation import MetricValue
@@ -48,8 +48,7 @@ def rows_of(part: str, total: int, limit: int) -> Tensor:
     """Return the numbers of a part's sequences, rising int64: of `total` at most `limit`, spread evenly; 0: all."""
     first, distance = PARTS[part]
     there = np.arange(first, total, distance)
-    count = min(limit, len(there)) if limit else len(there)
-    return torch.from_numpy(there[np.arange(count) * len(there) // max(1, count)])
+    return torch.from_numpy(there[evenly(len(there), limit)])
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -207,7 +206,7 @@ def _bound(spec: SamplersSpec, held: HeldOutSpec, run: StudyRun, device: str, sa
     options: dict[str, Any] = {"seed": held.seed, "orders": spec.orders, "batch_size": held.batch_size}
     measured = [measure_policy(writer, sampler, tokens, maskable, **options) for sampler in spec.each]
     return {
-        "count": maskable.sum(1).tolist(),
+        "count": counted_of(model.experiment.data.form, model.tokenizer, tokens, maskable).sum(1).tolist(),
         "nats": [finite(each.nats.tolist()) for each in measured],
         "brackets": [[finite(end.tolist()) for end in each.ends[1:]] for each in measured],
         "nfe": [float(each.nfe.mean()) for each in measured],

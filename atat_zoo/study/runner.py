@@ -16,7 +16,7 @@ from atat_zoo.devices import device_name, torch_device
 from atat_zoo.errors import UserError
 from atat_zoo.results.history import history
 from atat_zoo.results.store import finite
-from atat_zoo.run import atomic, locks, sha256_of, write_json, write_text
+from atat_zoo.run import atomic, locks, sha256_of, write_json
 from atat_zoo.run.environment import describe, machine
 from atat_zoo.run.model_files import WEIGHTS
 from atat_zoo.study import gaps, results, tasks

@@ -89,12 +89,12 @@ class HeldOutTask(OnText):
         import torch
 
         from atat_zoo.measure.likelihood import measure
-        from atat_zoo.measure.text import byte_counts, counted, digest, special_ids
+        from atat_zoo.measure.text import byte_counts, digest, special_ids
 
         text = self.text(model, run)
         x, maskable = text.tokens, text.maskable
         form = model.experiment.data
-        n = counted(form.form, model.tokenizer, x, maskable).sum(1)
+        n = text.counted.sum(1)
         of, sizes = digest(x, maskable), byte_counts(model.tokenizer, x, maskable)
         special = maskable & torch.isin(x, torch.tensor(special_ids(model.tokenizer), dtype=x.dtype))
         scores: dict[str, Score | str] = {}
@@ -105,7 +105,8 @@ class HeldOutTask(OnText):
                 if progress:
                     progress(before * rows + done, len(specs) * rows)
 
-            found = measure(model.module, x, maskable, spec, seed=seed, form=form.form, progress=told)
+            of_rows = {"form": form.form, "counted": text.counted}
+            found = measure(model.module, x, maskable, spec, seed=seed, progress=told, **of_rows)
             (quantity, nats), *others = found.contribution.items()
             if number:
                 scores[f"by {spec.bound.name}"] = _price(title(quantity), nats.sum(1), n, of)
@@ -121,7 +122,8 @@ class HeldOutTask(OnText):
             calibrated = Score(quantity="error", value=error.value, stderr=error.stderr, items=len(x))
             scores["calibration error"] = calibrated
         size = f"{int(n.sum()):,} tokens in {len(x):,} rows of {x.shape[1]}, {int(sizes.sum()):,} bytes"
-        scores["text"] = f'{size}; {int(special.sum()):,} are BOS or EOS (data.special = "{form.special}")'
+        ends = int((special & text.counted).sum())
+        scores["text"] = f'{size}; {ends:,} are BOS or EOS (data.special = "{form.special}")'
         return scores
 
     def _specs(self, experiment: Experiment) -> Iterator[EvaluationSpec]:
@@ -169,7 +171,7 @@ class BracketTask(OnText):
         from atat_zoo.measure.text import digest
 
         text = self.text(model, run)
-        n, of = text.maskable.sum(1), digest(text.tokens, text.maskable)
+        n, of = text.counted.sum(1), digest(text.tokens, text.maskable)
         how: Any = {"seed": seed, "orders": self.orders, "batch_size": model.experiment.evaluation.batch_size}
         writer = model.writer("fp32")
         found = measure_policy(writer, self.sampler, text.tokens, text.maskable, progress=progress, **how)
@@ -231,7 +233,7 @@ class PricesTask(OnText):
 
         require_another(self.judge, run)
         text = self.text(model, run)
-        n, of = text.maskable.sum(1), digest(text.tokens, text.maskable)
+        n, of = text.counted.sum(1), digest(text.tokens, text.maskable)
         batch = model.experiment.evaluation.batch_size
         writer = model.experiment.parts["guidance"].guide(model.writer("fp32"))
         scores: dict[str, Score | str] = {}

@@ -64,7 +64,7 @@ class InfillingTask(Task):
         from atat_zoo.measure.text import digest, held_out_text, special_ids
 
         text = held_out_text(model, run, "validation", self.texts)
-        starts = place_gaps(text.tokens, text.maskable, special_ids(model.tokenizer), self.gap, seed)
+        starts = place_gaps(text.tokens, text.counted, special_ids(model.tokenizer), self.gap, seed)
         rows = (starts >= 0).nonzero()[:, 0]
         if not len(rows):
             problem = f"none of the {len(starts)} held-out texts has {self.gap} tokens together"

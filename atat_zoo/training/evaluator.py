@@ -15,6 +15,7 @@ from atat_zoo.data.sequences import held_out_sequences
 from atat_zoo.experiment import Experiment
 from atat_zoo.measure.likelihood import Measurement, measure, summarise
 from atat_zoo.measure.ngram import NGramNats, measure_ngram
+from atat_zoo.measure.text import counted_of
 from atat_zoo.measure.written import Judges, measure_texts
 from atat_zoo.model import Model
 from atat_zoo.registry import Context
@@ -62,7 +63,8 @@ class Evaluator:
         how: dict[str, Any] = {"seed": self.experiment.seed, "rows": rows, "form": form}
         how["documents"] = None if self.documents is None else self.documents[rows]
         with self._weights():
-            mine = measure(self.objective, self.tokens[rows], self.maskable[rows], spec, **how)
+            own = self.tokens[rows], self.maskable[rows]
+            mine = measure(self.objective, *own, spec, counted=counted_of(form, self.context.tokenizer, *own), **how)
             share: dict[str, Any] = {"rank": rank, "ranks": ranks, "judges": self.judges}
             text = self.tokens[chosen], self.maskable[chosen]
             of_texts = measure_texts(self._model(step), *text, spec, seed=self.experiment.seed, **share)

@@ -27,7 +27,7 @@ def measured(importance=None):
     loss = (tokens / 10 + torch.rand(ROWS, L, generator=generator)).double()
     loss[torch.rand(ROWS, L, generator=generator) < 0.1] = math.nan
     values = tokens / V if importance is None else torch.full(tokens.shape, importance)
-    of_text = {"rows": torch.arange(ROWS), "tokens": tokens, "maskable": maskable}
+    of_text = {"rows": torch.arange(ROWS), "tokens": tokens, "maskable": maskable, "counted": maskable}
     return Measurement(**of_text, contribution={"nelbo": loss}, token_loss=loss, importance=values)
 
 

@@ -134,7 +134,8 @@ def sums(module, x, draws, bound="exact_k"):
     """Return for each metric Σ w · score and Σ w of each sequence, [B, 2]."""
     built = [metric.build() for metric in METRICS]
 
-    def observe(**of_tokens):
+    def observe(position, **of_tokens):
+        assert (position < L).all()
         for each in built:
             each.update(**of_tokens, sequence=torch.arange(len(x)))
 

@@ -1,5 +1,7 @@
 """Copied n-grams and the longest copied span, against a search without any trick."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,8 +9,10 @@ from hypothesis import strategies as st
 
 from atat_zoo.data import manifest
 from atat_zoo.data.build import build
+from atat_zoo.data.dialogues import learned_text, texts_of
 from atat_zoo.experiment import from_table
 from atat_zoo.measure.overlap import Copies, overlap, pieces, training_text
+from tests import talk
 
 
 def slow(texts, training, sizes):
@@ -107,3 +111,22 @@ def test_padding_and_special_tokens_are_never_a_copy(tmp_path):
     # Not even where nobody says that they are special, is padding a token.
     (found,) = overlap([[[np.full(3, 65535)]]], folder, sizes=(1,))
     assert (counts(found.copied), found.longest) == ({1: [0]}, 0)
+
+
+@pytest.mark.parametrize("rows", ["packed", "document"])
+def test_the_training_text_of_a_chat_is_that_of_its_dialogues(tmp_path, rows):
+    """Stored ids carry bits for what is answer and where a dialogue begins; no span lies across two dialogues."""
+    talk.write(tmp_path / "talk.jsonl", number=30)
+    corpus = {"use": "files", "train": [str(tmp_path / "talk.jsonl")]}
+    data = {"root": str(tmp_path / "data"), "length": 160, "form": "chat", "rows": rows, "lanes": 1}
+    experiment = from_table({"name": "x", "corpus": corpus, "tokenizer": "bytes", "data": data})
+    stored = np.concatenate(list(training_text(build(experiment))))
+    dialogues = [part[part >= 0] for part in np.split(stored, np.flatnonzero(stored < 0)) if (part >= 0).any()]
+    written = Counter(bytes(part[part < 256].astype(np.uint8)).decode() for part in dialogues)
+    said = ("".join(learned_text(text)) for text in texts_of(experiment.parts["corpus"], "train", "chat"))
+    assert written == Counter(said)
+    answers = [pieces(part, [256, 257])[-1] for part in dialogues[:5]]
+    across = np.concatenate(dialogues[:2])
+    found, joined = overlap([[[answer] for answer in answers], [[across]]], build(experiment), sizes=(4,))
+    assert found.share(4) == 1.0
+    assert joined.longest == max(map(len, dialogues[:2]))

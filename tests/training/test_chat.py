@@ -16,7 +16,7 @@ from atat_zoo.measure import answering
 from atat_zoo.measure.answering import questions_of, shared_words
 from atat_zoo.measure.compare import measure_runs
 from atat_zoo.measure.likelihood import evaluate_run, measure
-from atat_zoo.measure.text import counted, text_of
+from atat_zoo.measure.text import text_of
 from atat_zoo.model import Model
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.results.intervals import paired
@@ -109,7 +109,7 @@ def test_tuning_lowers_the_bound_on_held_out_answers(tuned):
         .sum(1)
         for module in (model.module, before)
     ]
-    per = counted("chat", model.tokenizer, text.tokens, text.maskable)
+    per = text.counted
     answers = sum(
         len(question.answer[: question.answer.index(model.tokenizer.eos) + 1]) for question in questions_of(text)
     )

@@ -70,7 +70,7 @@ def study(data: Path, out: Path, names: Sequence[str], *, reporter: Any = None) 
         spec = model.experiment.evaluation
         text = text_of(model, out / name, spec)
         if not found:
-            title, count = f"{BASELINE}-mers", text.maskable.sum(1)
+            title, count = f"{BASELINE}-mers", text.counted.sum(1)
             for k, nats in enumerate(counted(model, text.tokens, text.maskable), 1):
                 found.append((f"{k}-mers", "likelihood", nats))
             assert text.data is not None

@@ -35,7 +35,7 @@ class PlaceholderTask(Task):
 
         text = held_out_text(model, run, "validation", self.texts)
         denoiser, mask_id, hits = model.writer().denoiser, model.context.mask_id, []
-        last = torch.arange(text.tokens.shape[1]) == text.maskable.sum(1, keepdim=True) - 1
+        last = text.counted & (text.counted.cumsum(1) == text.counted.sum(1, keepdim=True))
         rows = torch.arange(len(last)).split(model.experiment.evaluation.batch_size)
         for some in rows:
             tokens, where = text.tokens[some].to(model.context.device), last[some].to(model.context.device)
