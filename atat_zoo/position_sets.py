@@ -65,7 +65,8 @@ class StridedPositionSets(PositionSets):
     """Free position number j has turn (j + o) mod s: neighbours in a set are s positions apart.
 
     s evaluations write a text of any length, and little is lost by drawing together what lies far apart. Where there
-    are fewer than s free positions, s is their number. The offset o is 0, or drawn where every position is free.
+    are fewer than s free positions, s is their number. The offset o is 0, or drawn where the free positions begin the
+    text: no token before one of them is given. What follows them may be padding.
     """
 
     name = "strided"
@@ -92,7 +93,8 @@ class StridedPositionSets(PositionSets):
         number, sets = free.cumsum(1) - 1, free.sum(1, keepdim=True).clamp(1, self.stride)
         if self.random_offset:
             drawn = (_unit(keys, 1) * sets).long()
-            number = number + torch.where(free.all(1, keepdim=True), drawn, 0)
+            begin = (free.cumsum(1) == torch.arange(1, free.shape[1] + 1, device=free.device)) == free
+            number = number + torch.where(begin.all(1, keepdim=True), drawn, 0)
         return torch.where(free, number % sets, -1)
 
 

@@ -142,7 +142,8 @@ class RunScorer(ChunkJudge):
 
     @override
     def hidden(self, tokens: Tensor, counted: Tensor) -> Tensor:
-        hidden: Tensor = moved(self.module.hidden(tokens, None), tokens.device)
+        # Those that predict the tokens, as for `losses`: the network has learned no other attention.
+        hidden: Tensor = moved(self.module.head_inputs_of(tokens, None, counted, tokens).hidden, tokens.device)
         return hidden
 
 

@@ -20,7 +20,7 @@ from atat_zoo.diffusion.attention import visible
 from atat_zoo.diffusion.bounds import WeightedMask, average
 from atat_zoo.diffusion.dropout import groups_of_rows
 from atat_zoo.diffusion.positions import pairs, to_host
-from atat_zoo.diffusion.randomness import fold, part_of, row_keys, uniform
+from atat_zoo.diffusion.randomness import fold, part_of, row_keys, stream, uniform
 from atat_zoo.noise import LinearNoise
 from atat_zoo.objectives.causal_module import AutoregressiveModule
 from atat_zoo.objectives.denoising import DenoisingModule, HeadInputs, dense, importance_loss, metrics
@@ -256,6 +256,7 @@ class SetsModule(SetCausalModule):
         # −log p along the objective's own sets, exact where they draw nothing; else the mean over draws, a bound.
         draws = 1 if self.sets.deterministic else draws
         masks = [WeightedMask(masked=maskable, weight=torch.ones_like(keys), t=None)] * draws
+        keys = fold(keys, stream(0, "sets"))  # apart from what the masks of the first bound are drawn by
         numbers, where = iter(range(draws)), pairs(maskable)
 
         def of_draw(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:

@@ -135,7 +135,7 @@ def _rows(path: Path, problem: Name) -> Iterator[Sequence[Any]]:
             named = dict(zip([_RENAMED.get(name, name) for name in table.column_names], table.columns, strict=True))
             yield from zip(*(named[column].to_pylist() for column in columns), strict=True)
             return
-        lines = [line.removesuffix("\r").split("\t") for line in parsing.read(path).decode("utf-8").split("\n")]
+        lines = [line.removesuffix("\r").split("\t") for line in parsing.read(path).decode("utf-8-sig").split("\n")]
         head = list(_COLA) if problem == "cola" else [_RENAMED.get(name, name) for name in lines.pop(0)]
         places = [head.index(column) for column in columns]
         for line in lines:

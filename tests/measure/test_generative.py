@@ -112,6 +112,23 @@ def judge(root):
     return RunJudge(path=str(make_run(root, "judge", length=32)))
 
 
+@pytest.mark.parametrize("objective", ["autoregressive", {"use": "strided", "stride": 4}])
+def test_the_features_of_a_judge_are_what_predicts_the_tokens(tmp_path, objective):
+    """Under the attention that its network has learned: the head makes of them what the judge says of the tokens."""
+    changes = {} if objective == "autoregressive" else {"sampler": {"use": "strided", "stride": 4}}
+    run = make_run(tmp_path, "judge", objective, data={"special": "both"}, **changes)
+    scorer = RunJudge(path=str(run)).build("cpu")
+    texts = ["the old man", "sea"]
+    (_, tokens, counted), *_ = scorer._batches(scorer.encode(texts), 1)
+    with torch.no_grad():
+        hidden = scorer.hidden(tokens, counted)
+        logits = scorer.module.backbone.head(hidden)
+    nats = torch.nn.functional.cross_entropy(logits.transpose(1, 2), tokens, reduction="none")
+    torch.testing.assert_close(nats[counted].double(), scorer.losses(tokens, counted)[counted], rtol=1e-4, atol=1e-5)
+    mean = torch.stack([each[where].mean(0) for each, where in zip(hidden, counted, strict=True)])
+    torch.testing.assert_close(scorer.features(texts), mean)
+
+
 @pytest.fixture(scope="module")
 def writer(root):
     return make_run(root, "writer", "mdlm", sampler={"use": "ancestral", "steps": 4})

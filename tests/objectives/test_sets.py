@@ -11,6 +11,7 @@ from small_objectives import BACKBONE, L, N, V, batch, build, full_batch
 
 from atat_zoo import UserError, Zoo
 from atat_zoo.bounds import ExactKBound
+from atat_zoo.diffusion.bounds import uniform_order
 from atat_zoo.diffusion.randomness import fold, row_keys
 from atat_zoo.experiment import from_table
 from atat_zoo.generation.guided import Contrast, Guided
@@ -19,6 +20,7 @@ from atat_zoo.registry import Context
 from atat_zoo.samplers.order import StridedOrder
 
 ZOO = Zoo.load()
+RANDOM = ZOO.spec("position_sets", {"use": "random", "sets": None})
 DEEP = BACKBONE | {"layers": 2, "local_heads": 1, "max_length": 32}
 COUNTED = DEEP | {"neighbours": 2}
 MAPS = [
@@ -174,6 +176,34 @@ def test_turns_are_a_function_of_the_row_and_divide_the_free_positions(sets, dat
         assert torch.equal(there, torch.arange(len(there)))  # no set is empty
     if part.deterministic:
         assert torch.equal(part.turns(free, keys + 1, torch.zeros_like), turns)
+
+
+@given(length=st.integers(1, 12), padding=st.integers(0, 4), stride=st.integers(1, 5), seed=st.integers(0, 99))
+def test_a_text_begins_with_a_set_of_its_own_also_in_a_padded_row(length, padding, stride, seed):
+    part = ZOO.spec("position_sets", {"use": "strided", "stride": stride, "random_offset": True})
+    keys = row_keys(seed, "x", torch.arange(400))
+    free = (torch.arange(length + padding) < length).expand(400, -1)
+    turns, sets = part.turns(free, keys, torch.zeros_like), min(stride, length)
+    assert torch.equal(turns[:, :length], part.turns(free[:, :length], keys, torch.zeros_like))
+    assert turns[:, 0].bincount(minlength=sets).tolist() == pytest.approx([400 / sets] * sets, abs=70)
+    if length > 1:  # after a prompt there is none
+        after = free & (torch.arange(length + padding) > 0)
+        assert not part.turns(after, keys, torch.zeros_like)[:, 1].any()
+
+
+def test_the_sets_of_a_bound_are_not_drawn_by_what_its_masks_are_drawn_by():
+    """In a random order both were the same order: the two bounds of a text were no two draws."""
+    module, drawn = sets_of(8, sets={"use": "random", "sets": None}), []
+    keys, maskable = row_keys(3, "evaluation", torch.arange(300)), torch.ones(300, 8, dtype=torch.bool)
+    module.sets = SimpleNamespace(
+        deterministic=False, turns=lambda free, keys, score: drawn.append(RANDOM.turns(free, keys, score)) or drawn[-1]
+    )
+    module.own_bounds(text(8, rows=300), maskable, keys, 2)
+    for number, turns in enumerate(drawn):
+        theirs = uniform_order(maskable, fold(keys, number)).double()
+        apart = ((turns - 3.5) * (theirs - 3.5)).sum(1) / 42  # the correlation of two orders of eight
+        assert abs(float(apart.mean())) < 4 / (7 * 300) ** 0.5
+    assert not torch.equal(*drawn)
 
 
 READS_Z = {"use": "transformer", "layers": 1, "width": 8, "heads": 2, "reads": "z"}

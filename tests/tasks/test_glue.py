@@ -84,6 +84,13 @@ def test_a_line_that_lacks_a_column_or_has_a_tab_too_many_is_left_out(tmp_path):
     assert read("qqp", tmp_path, "train").texts == [("NA", "Why?")]
 
 
+def test_a_table_may_begin_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "MRPC").mkdir()
+    content = f"{TABLES['mrpc'][1]}\r\n{LINES['mrpc'][0]}\r\n"
+    (tmp_path / "MRPC" / "train.tsv").write_text(content, encoding="utf-8-sig")
+    assert read("mrpc", tmp_path, "train").texts == [LINES["mrpc"][1]]
+
+
 def test_the_miniature_is_in_the_form_of_glue(root):
     for problem, spec in PROBLEMS.items():
         for split in splits_of(problem):
