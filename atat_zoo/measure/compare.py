@@ -86,7 +86,7 @@ def numbers_of(
     """Return the measured fields of a `MeasuredRun`; `data` are its training shards, the options those of `measure`."""
     form = model.experiment.data.form
     counted = counted_of(form, model.tokenizer, tokens, maskable)
-    of_rows = {"form": form, "counted": counted, "documents": documents}
+    of_rows: Any = {"form": form, "counted": counted, "documents": documents}
     measured = measure(model.module, tokens, maskable, spec, **of_rows, **options)
     measured.refuse_nan(model.experiment.name)
     of_texts = measure_texts(model, tokens, maskable, spec, seed=options["seed"])

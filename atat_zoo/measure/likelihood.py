@@ -269,7 +269,7 @@ def evaluate_run(
     if text.data is not None:
         counts = load_counts(text.data)
         ngram = measure_ngram(model.module, text.data, *x, spec, exact=method == LIKELIHOOD, seed=seed)
-    of_rows = {"form": form, "counted": text.counted, "documents": text.documents}
+    of_rows: Any = {"form": form, "counted": text.counted, "documents": text.documents}
     measured = measure(model.module, *x, spec, seed=seed, progress=progress, **of_rows)
     measured.refuse_nan(str(run))
     of_texts = measure_texts(model, *x, spec, seed=seed)

@@ -105,7 +105,7 @@ class HeldOutTask(OnText):
                 if progress:
                     progress(before * rows + done, len(specs) * rows)
 
-            of_rows = {"form": form.form, "counted": text.counted}
+            of_rows: Any = {"form": form.form, "counted": text.counted}
             found = measure(model.module, x, maskable, spec, seed=seed, progress=told, **of_rows)
             (quantity, nats), *others = found.contribution.items()
             if number:

@@ -11,8 +11,9 @@ import torch
 from atat_zoo import UserError, Zoo
 from atat_zoo.data.build import build
 from atat_zoo.data.sequences import held_out
+from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation import Generation
-from atat_zoo.measure import mauve
+from atat_zoo.measure import mauve, written
 from atat_zoo.measure.judges import RunJudge
 from atat_zoo.measure.judging import judge_run, score, scored_by
 from atat_zoo.measure.overlap import Overlap
@@ -132,6 +133,27 @@ def test_the_features_of_a_judge_are_what_predicts_the_tokens(tmp_path, objectiv
 @pytest.fixture(scope="module")
 def writer(root):
     return make_run(root, "writer", "mdlm", sampler={"use": "ancestral", "steps": 4})
+
+
+def test_each_rank_writes_the_texts_of_its_own_numbers(writer, monkeypatch):
+    """Together they write what one process writes, beside the held-out texts of the same numbers."""
+    model, shown = Model.from_run(writer), []
+    monkeypatch.setattr(written, "values_of", lambda metrics, texts, *_: shown.append(texts) or {})
+    tokens = torch.randint(97, 123, (5, 16), generator=torch.Generator().manual_seed(0))
+    spec = EvaluationSpec(metrics=("unigram_entropy",), texts=9)
+    for rank, ranks in ((0, 1), (0, 2), (1, 2)):
+        written.measure_texts(model, tokens, tokens > 0, spec, seed=3, rank=rank, ranks=ranks)
+    whole, *shares = shown
+    assert whole.sequence.tolist() == [0, 1, 2, 3, 4]
+    assert [each.sequence.tolist() for each in shares] == [[0, 2, 4], [1, 3]]
+    for share in shares:
+        for number, text, reference, cut in zip(
+            share.sequence.tolist(), share.texts, share.references, share.pieces, strict=True
+        ):
+            assert text == whole.texts[number]
+            assert reference == bytes(tokens[number].tolist()).decode() == whole.references[number]
+            assert [each.tolist() for each in cut] == [each.tolist() for each in whole.pieces[number]]
+    assert len(set(whole.texts)) == 5
 
 
 def judged(writer, judge, *, number=6, **options):

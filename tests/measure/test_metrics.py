@@ -199,6 +199,20 @@ def test_the_bounds_are_the_same_with_and_without_them(objective):
     assert 0 < more.metrics["brier_score"].value < 2
 
 
+@pytest.mark.parametrize("objective", ["sedd", "autoregressive"])
+def test_values_and_errors_do_not_depend_on_the_batches(objective):
+    made, x = module(objective), toy().states
+    metrics = (*METRICS, Zoo.load().spec("metric", "calibration_error"))
+    one, *others = (
+        measure(made, x, x >= 0, EvaluationSpec(draws=3, metrics=metrics, batch_size=size), seed=3).metrics
+        for size in (8, 3, 1)
+    )
+    for other in others:
+        for name, value in one.items():
+            assert (other[name].value, other[name].stderr) == pytest.approx((value.value, value.stderr)), name
+            assert value.stderr > 0
+
+
 def test_torchmetrics_is_imported_for_metrics_alone():
     """It takes longer than torch, and an evaluation without metrics needs none of it."""
     code = "import sys, atat_zoo.measure.likelihood, atat_zoo.model; sys.exit('torchmetrics' in sys.modules)"

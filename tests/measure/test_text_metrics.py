@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torchmetrics.text import BLEUScore
 
 from atat_zoo import Zoo
+from atat_zoo.measure.metrics import GenerativeMetric
 from atat_zoo.measure.text_states import adjacent, entropy
 from atat_zoo.measure.written import ScoredTexts, values_of
 
@@ -35,6 +36,26 @@ def test_unigram_entropy_by_hand():
     assert found("unigram_entropy", "aaaa", "bbbb").value == 0.0
     both = found("unigram_entropy", "aabb", "")
     assert (both.value, both.stderr) == pytest.approx((math.log(2) / 2, math.log(2) / 2))  # of log 2 and 0
+
+
+class Known:
+    """A judge that knows what each text costs."""
+
+    title, folder = "known", None
+
+    def nats(self, texts):
+        return torch.tensor([1.0, 4.0, 6.0]).double(), torch.tensor([1, 2, 2])
+
+
+def test_generative_perplexity_by_hand():
+    judge = Known()
+    texts = ScoredTexts(texts=["a", "b", "c"], pieces=[[]] * 3)
+    (value,) = values_of([GenerativeMetric(judge=judge)], texts, lambda spec: spec).values()
+    error = math.sqrt((1.2**2 + 0.4**2 + 1.6**2) * 3 / 2) / 5  # 11 nats in 5 tokens: 2.2 each
+    assert (value.value, value.stderr) == pytest.approx((math.exp(2.2), math.exp(2.2) * error))
+    assert {name: number for name, (number,) in value.table.items()} == pytest.approx(
+        {"nats_per_token": 2.2, "nats_per_token_stderr": error, "tokens": 5.0}
+    )
 
 
 def test_distinct_by_hand():

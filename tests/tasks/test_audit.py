@@ -13,7 +13,7 @@ from atat_zoo.diffusion.bounds import clipped_t
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.experiment import recipe
 from atat_zoo.measure.likelihood import measure
-from atat_zoo.measure.policy import measure_policy
+from atat_zoo.measure.policy import PolicyNats, measure_policy
 from atat_zoo.measure.text import held_out_text
 from atat_zoo.model import Model
 from atat_zoo.noise import LinearNoise
@@ -78,6 +78,22 @@ def test_a_bracket_holds_its_bound(root, model):
     assert list(fixed) == ["exact"]
 
 
+def test_the_ends_of_a_bracket_are_per_token(root, model, monkeypatch):
+    nats = torch.arange(20.0, 26.0).double()
+    orders = {"effective": torch.full_like(nats, 1.5), "contribution": nats[:, None].expand(6, 16) / 16}
+
+    def measured(*_, **how):
+        assert how["orders"] == 4
+        return PolicyNats(nats=nats, lower=nats - 4, nfe=nats, max_nfe=16, **orders)
+
+    monkeypatch.setattr("atat_zoo.measure.policy.measure_policy", measured)
+    scores = BracketTask(sequences=6, orders=4).measure(model, root / "mdlm", seed=1)
+    n = torch.full_like(nats, 16)
+    for name, expected in (("bound", nats), ("one order", nats), ("truth above", nats - 4)):
+        assert scores[name].value == pytest.approx(exp_of(expected, n)), name
+    assert (scores["effective orders"].value, scores["effective orders"].quantity) == (1.5, "of 4")
+
+
 def test_samplers_are_priced_by_their_own_steps(root, model):
     sampler = Zoo.load().spec("sampler", {"use": "ancestral", "steps": 4})
     many = [sampler, {"use": "ancestral", "steps": 8}]
@@ -96,32 +112,44 @@ def test_samplers_are_priced_by_their_own_steps(root, model):
     assert scores["ancestral (temperature = 1.0, steps = 8), entropy"].items == 2
 
 
+# What the code of each does: special tokens, share that is masked at t = 1, rows that share strata, tokens given.
+CODE = {"mdlm": ("both", 0.999, 16, 0), "sedd": ("document", 0.999, 1, 0), "bd3lms": ("sequence", 1.0, 16, 1)}
+
+
+@pytest.mark.parametrize("of", CODE)
 @torch.no_grad()
-def test_a_protocol_is_its_formula_term_by_term(root, model):
-    """MDLM's: one time a row, in the stratum of its place in a batch of 16; the loss of what is masked, over t."""
-    scores = ProtocolTask(of="mdlm", sequences=40, draws=3).measure(model, root / "mdlm", seed=5)
+def test_a_protocol_is_its_formula_term_by_term(root, model, of):
+    """One time a row, in the stratum of its place in its batch; the loss of what is masked, over t, row by row."""
+    special, most, batch, given_ = CODE[of]
+    scores = ProtocolTask(of=of, sequences=40, draws=3).measure(model, root / "mdlm", seed=5)
     corpus = model.experiment.parts["corpus"]
-    x, maskable = sequences(corpus, model.tokenizer, "validation", length=16, special="both", limit=40)
+    x, maskable = sequences(corpus, model.tokenizer, "validation", length=16, special=special, limit=40)
     x = x[maskable.all(1)]
-    n, noise = 16 * len(x), LinearNoise()
+    free, noise = torch.arange(16).expand(x.shape) >= given_, LinearNoise()
+    n = int(free.sum())
     shuffled = torch.randperm(len(x), generator=torch.Generator().manual_seed(5))
     for name, order in (("as published", shuffled), ("in file order", torch.arange(len(x)))):
-        total = 0.0
+        if name not in scores:
+            assert batch == 1
+            continue
+        nats = torch.zeros(len(x), dtype=torch.float64)
         for some in order.split(16):
             keys = row_keys(5, "evaluation", some)
-            how = {"time_at": noise.time_at, "least": 1e-3, "most": 0.999, "batch": 16}
-            (mask,) = clipped_t(torch.ones_like(x[some], dtype=torch.bool), keys, 1, **how)
+            how = {"time_at": noise.time_at, "least": 1e-3, "most": most, "batch": batch}
+            (mask,) = clipped_t(free[some], keys, 1, **how)
             z = x[some].masked_fill(mask.masked, model.context.mask_id)
             log_p = model.module.denoiser()(z, None, mask.masked)
             row, _ = mask.masked.nonzero(as_tuple=True)
-            total -= float((log_p.gather(1, x[some][mask.masked][:, None])[:, 0] * mask.weight[row]).sum())
-        assert scores[name].value == pytest.approx(math.exp(total / n), rel=1e-5), name
+            each = log_p.gather(1, x[some][mask.masked][:, None])[:, 0] * mask.weight[row]
+            nats.index_add_(0, some[row], -each.double())
+        assert scores[name].sums == pytest.approx(nats.tolist(), rel=1e-4), name
+        assert scores[name].value == pytest.approx(math.exp(float(nats.sum()) / n), rel=1e-5), name
         assert scores[name].quantity == "t from 0.001 bound"
-    assert scores["as published"].value != scores["in file order"].value
+    assert batch == 1 or scores["as published"].value != scores["in file order"].value
     spec = attrs.evolve(model.experiment.evaluation, draws=3)
-    nats = measure(model.module, x, torch.ones_like(x, dtype=torch.bool), spec, seed=5).contribution["nelbo"]
+    nats = measure(model.module, x, free, spec, seed=5).contribution["nelbo"]
     assert scores["framed so, by exact_k"].value == pytest.approx(math.exp(float(nats.sum()) / n))
-    assert PROTOCOLS["mdlm"].source in scores["protocol"]
+    assert PROTOCOLS[of].source in scores["protocol"]
 
 
 @pytest.mark.parametrize("of", list(PROTOCOLS))

@@ -15,6 +15,7 @@ PAIRS = {"ab": ("of [the] us", "to [a] war"), "é": ("an [é] x", "in [no] y")}
 def root(tmp_path_factory):
     made = tmp_path_factory.mktemp("probe")
     make_run(made, "run", "mdlm")
+    make_run(made, "framed", "mdlm", data={"special": "both"})
     return made
 
 
@@ -38,10 +39,13 @@ def test_a_word_is_dearer_where_it_does_not_belong(root, monkeypatch):
     assert (scores["right"].value, scores["margin"].sums) == (0.75, (2.0, 0.0, 2.0, 2.0))
 
 
-def test_a_word_is_all_tokens_that_have_a_byte_of_it_and_its_price_is_the_chain(root):
-    model = Model.from_run(root / "run")
+@pytest.mark.parametrize("run", ["run", "framed"])
+def test_a_word_is_all_tokens_that_have_a_byte_of_it_and_its_price_is_the_chain(root, run):
+    model = Model.from_run(root / run)
     row = _Row(model, Placed("an ", "é", " x"))
     assert row.places == [3, 4]  # two bytes
+    ids = list("an é x".encode())
+    assert row.row == ([256, *ids, 257] if run == "framed" else ids)
     mask, tokens, total = model.context.mask_id, torch.tensor([row.row]), 0.0
     denoiser, first = model.writer("fp32").denoiser, row.before + 3
     for hidden in ([first, first + 1], [first + 1]):

@@ -11,10 +11,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import pearsonr, spearmanr
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from atat_zoo import Model, Zoo
+from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.errors import UserError
-from atat_zoo.tasks import require
+from atat_zoo.tasks import fine_tuning, require
 from atat_zoo.tasks.fine_tuning import NetworkWithHead, Recipe, fine_tuned
 from atat_zoo.tasks.glue import MAJORITY, NOTE, GlueTask, framed, score, splits_of
 from atat_zoo.tasks.glue_files import PROBLEMS, absent, folder_of, read
@@ -272,6 +274,45 @@ def test_dropout_is_drawn_by_the_seed(tmp_path):
     recipe = Recipe(epochs=3, batch_size=1, learning_rate=1e-2)
     one, again = (fine_tuned(dropping, rows, labels, recipe, outputs=2, seed=3)(rows) for _ in range(2))
     assert torch.equal(one, again)
+
+
+def test_every_epoch_draws_a_dropout_of_its_own(model, monkeypatch):
+    """By the number of the example among all that are shown, in whatever order these come."""
+    shown = []
+    monkeypatch.setattr(fine_tuning, "set_keys", lambda network, keys: shown.extend(keys.tolist()))
+    recipe = Recipe(epochs=3, batch_size=2, learning_rate=1e-3)
+    fine_tuned(model, [[1], [2], [3]], torch.tensor([0, 1, 0]), recipe, outputs=2, seed=3)
+    wanted = row_keys(3, "dropout", torch.arange(9)).tolist()
+    assert [sorted(shown[i : i + 3]) for i in (0, 3, 6)] == [sorted(wanted[i : i + 3]) for i in (0, 3, 6)]
+    assert shown != wanted  # the order is drawn
+
+
+def test_a_step_is_bert_s(model, monkeypatch):
+    """Gradients are clipped to a norm of 1; the rate rises and falls; weights without a gradient decay by it."""
+    made, norms, rates = [], [], []
+
+    class Kept(NetworkWithHead):
+        def __init__(self, *words, **how):
+            super().__init__(*words, **how)
+            made.append(self)
+
+    def before(optimizer, *_):
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        norms.append(float(torch.stack([g.norm() for g in gradients]).norm()))
+        rates.append(optimizer.param_groups[0]["lr"])
+
+    monkeypatch.setattr(fine_tuning, "NetworkWithHead", Kept)
+    handle = register_optimizer_step_pre_hook(before)
+    try:
+        recipe = Recipe(epochs=10, batch_size=1, learning_rate=1e-2)
+        fine_tuned(model, [[1, 2], [3]], torch.tensor([90.0, -90.0]), recipe, outputs=1, seed=3)
+    finally:
+        handle.remove()
+    assert norms == pytest.approx([1.0] * 20, rel=1e-3)
+    assert rates == pytest.approx([1e-2 * min((i + 1) / 2, 1 - i / 20) for i in range(20)])
+    unseen = model.module.backbone.embedding.weight[200]
+    left = float(np.prod([1 - 0.01 * rate for rate in rates]))
+    torch.testing.assert_close(made[0].network.embedding.weight[200], unseen * left, rtol=1e-5, atol=1e-7)
 
 
 # All nine
