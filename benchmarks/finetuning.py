@@ -121,7 +121,7 @@ def measure(source: Path, runs: dict[str, list[Path]], sequences: int, draws: in
     def of(run: Path) -> Measurement:
         found = measure_likelihood(Model.from_run(run).module, tokens, maskable, spec, seed=0)
         (nats,) = found.contribution.values()
-        return Measurement(nats=nats.sum(1), count=maskable.sum(1))
+        return Measurement(nats=nats.sum(1), count=text.counted.sum(1))
 
     return {"source": [of(source)], **{method: [of(run) for run in each] for method, each in runs.items()}}
 

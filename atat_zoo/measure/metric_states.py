@@ -47,8 +47,9 @@ class Metrics:
         """
         sequence, counted = sequence.to(self.device), counted.to(self.device)
 
-        def observe(*, weight: Tensor, row: Tensor, position: Tensor, **of_tokens: Tensor) -> None:
-            self.show(weight=weight * counted[row, position], row=row, sequence=sequence, **of_tokens)
+        def observe(*, weight: Tensor, row: Tensor, position: Tensor | None = None, **of_tokens: Tensor) -> None:
+            weight = weight if position is None else weight * counted[row, position]
+            self.show(weight=weight, row=row, sequence=sequence, **of_tokens)
 
         return observe
 

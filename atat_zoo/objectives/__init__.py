@@ -26,8 +26,13 @@ if TYPE_CHECKING:
 class Observer(Protocol):
     """Sees the predictions of masked tokens, some of them at a time."""
 
-    def __call__(self, *, log_probs: Tensor, tokens: Tensor, weight: Tensor, row: Tensor, position: Tensor) -> None:
-        """Receive log-probabilities [N, V], true tokens int64 [N], weights float64 [N], rows and positions int64."""
+    def __call__(
+        self, *, log_probs: Tensor, tokens: Tensor, weight: Tensor, row: Tensor, position: Tensor | None = None
+    ) -> None:
+        """Receive log-probabilities [N, V], true tokens int64 [N], weights float64 [N], rows and positions int64 [N].
+
+        Without positions, the EOS that fill rows of dialogues count as their answers do.
+        """
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -156,6 +156,15 @@ def test_tokens_that_no_draw_masked_are_left_out_of_the_correlation():
     assert summed(found).importance_spearman == pytest.approx(expected)
 
 
+def test_an_importance_that_reads_a_time_is_that_of_the_middle():
+    class Timed(Real):
+        def importance(self, tokens, maskable, t):
+            return tokens / V + t[:, None]
+
+    tokens, maskable = text()
+    torch.testing.assert_close(measured(Timed(), tokens, maskable).importance, tokens / V + 0.5)
+
+
 def test_an_importance_that_reads_masks_is_averaged_over_those_that_hide_the_token():
     class OfMasks(Real):
         """Importance is the share of the row that is hidden."""

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from atat_zoo import UserError, Zoo
 from atat_zoo.diffusion.bounds import enumerate_masks, from_denoiser
-from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.diffusion.randomness import fold, row_keys
 from atat_zoo.generation import Writer
-from atat_zoo.measure.policy import bracket_value, measure_policy, policy_nats
+from atat_zoo.measure.policy import PolicyNats, bracket_value, measure_policy, policy_nats, policy_value
+from atat_zoo.measure.text import Text
 from atat_zoo.samplers.draw import CategoricalDraw, NucleusDraw, TopKDraw
 from atat_zoo.samplers.order import LeftToRightOrder, RandomOrder, StridedOrder, UncertaintyOrder
 from atat_zoo.samplers.pace import EverythingPace, OneAtATimePace
@@ -108,6 +109,40 @@ def test_the_truth_lies_in_the_bracket():
     assert value.width == pytest.approx(float((ends[0].nats - ends[0].lower).sum()) / 24)
     assert 1 <= value.effective_orders <= 4
     assert bracket_value(priced(sampler, denoiser, 3), torch.full((8,), 3)) is None
+
+
+def test_a_contribution_is_averaged_over_the_orders():
+    denoiser, joint = Hashed(2), toy()
+    sampler = assemble(order=RandomOrder(), pace=OneAtATimePace())
+    z, seeds, each = torch.full_like(joint.states, 2), torch.zeros_like(joint.states[:, 0]), []
+    for k in range(3):
+        sampler.score_text(denoiser, z, fold(seeds, k), forced := TeacherForcing(joint.states))
+        each.append(forced.nats)
+    found = priced(sampler, denoiser, orders=3)
+    torch.testing.assert_close(found.contribution, torch.stack(each).mean(0))
+    torch.testing.assert_close(found.nats, math.log(3) - (-torch.stack(each).sum(2)).logsumexp(0))
+
+
+def test_the_value_of_a_policy_bound_by_hand():
+    model = tiny_model()
+    nats, width = torch.tensor([20.0, 30.0, 70.0]).double(), torch.tensor([2.0, 3.0, 7.0]).double()
+    contribution = torch.ones(3, 8, dtype=torch.float64)
+    of_orders = {"lower": nats - width, "effective": torch.tensor([1.0, 1.5, 3.5]).double(), "nfe": nats}
+    measured = PolicyNats(nats=nats, contribution=contribution, max_nfe=9, **of_orders)
+    tokens = torch.full((3, 8), ord("a"))
+    counted = torch.arange(8) < torch.tensor([[2], [3], [5]])
+    text = Text(tokens=tokens, maskable=counted, counted=counted, data=None, split="test")
+    sampler, guidance = AncestralSampler(steps=2), Zoo.load().spec("guidance", "none")
+    value = policy_value(model, measured, text, sampler, guidance, seed=1, orders=4)
+    residual = torch.tensor([-4.0, -6.0, 10.0])  # of 12 nats a token
+    error = math.sqrt(float(residual.square().sum()) * 3 / 2) / 10
+    assert (value.nats_per_token, value.nats_per_token_stderr) == pytest.approx((12.0, error))
+    assert (value.value, value.stderr) == pytest.approx((math.exp(12), error * math.exp(12)))
+    assert (value.nats_per_token_of_one_order, value.nfe, value.tokens) == (2.4, 40.0, 10)
+    assert value.bits_per_byte == pytest.approx(12 / math.log(2))
+    assert value.bracket.width == pytest.approx(1.2)
+    assert value.bracket.value == pytest.approx(math.exp(10.8))
+    assert value.bracket.effective_orders == 2.0
 
 
 def test_the_orders_differ():

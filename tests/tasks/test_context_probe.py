@@ -46,6 +46,7 @@ def test_a_word_is_all_tokens_that_have_a_byte_of_it_and_its_price_is_the_chain(
     assert row.places == [3, 4]  # two bytes
     ids = list("an é x".encode())
     assert row.row == ([256, *ids, 257] if run == "framed" else ids)
+    assert row.before == (run == "framed")
     mask, tokens, total = model.context.mask_id, torch.tensor([row.row]), 0.0
     denoiser, first = model.writer("fp32").denoiser, row.before + 3
     for hidden in ([first, first + 1], [first + 1]):
