@@ -12,10 +12,11 @@ from atat_zoo.cli.compare import as_table, notes, quality
 from atat_zoo.cli.compare import training as cost
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import EvaluationSpec, load
-from atat_zoo.measure.compare import ComparedRun, compare, measure_runs, sizes
+from atat_zoo.measure.compare import ComparedRun, Difference, compare, measure_runs, sizes
 from atat_zoo.model import Model
 from atat_zoo.results.evaluation import MetricValue
 from atat_zoo.results.history import History
+from atat_zoo.results.intervals import Interval
 from atat_zoo.training import train
 
 N = 50
@@ -241,3 +242,9 @@ def test_mistakes_are_said_in_one_sentence(tiny, trained):
     ):
         done = tiny.atat("compare", *words, check=False)
         assert (done.returncode, sentence in done.stderr) == (2, True)
+
+
+def test_how_much_narrower_a_paired_interval_is():
+    made = Difference(paired=Interval(value=1, low=0.5, high=1.5), unpaired=Interval(value=1, low=-1, high=3))
+    table = made.to_table()
+    assert (table["paired_width"], table["unpaired_width"], table["narrower"]) == (1.0, 4.0, 4.0)

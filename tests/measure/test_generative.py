@@ -13,7 +13,7 @@ from atat_zoo.data.build import build
 from atat_zoo.data.sequences import held_out
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation import Generation
-from atat_zoo.measure import mauve, written
+from atat_zoo.measure import judging, mauve, written
 from atat_zoo.measure.judges import RunJudge
 from atat_zoo.measure.judging import judge_run, score, scored_by
 from atat_zoo.measure.overlap import Overlap
@@ -154,6 +154,14 @@ def test_each_rank_writes_the_texts_of_its_own_numbers(writer, monkeypatch):
             assert reference == bytes(tokens[number].tolist()).decode() == whole.references[number]
             assert [each.tolist() for each in cut] == [each.tolist() for each in whole.pieces[number]]
     assert len(set(whole.texts)) == 5
+
+
+def test_the_references_of_mauve_are_other_sequences(writer):
+    model = Model.from_run(writer)
+    every, _ = held_out(build(model.experiment), "validation", 8)
+    data, reference = judging._held_out(model, writer, model.experiment.evaluation, 4, 16)
+    assert torch.equal(torch.stack(data), every[0::2])
+    assert torch.equal(torch.stack(reference), every[1::2])
 
 
 def judged(writer, judge, *, number=6, **options):

@@ -54,6 +54,11 @@ def test_the_correlations_are_those_of_the_tokens_that_were_masked():
     assert all(a.most <= b.least for a, b in pairwise(made.bands))
 
 
+def test_the_middle_of_an_entry_decides_its_band():
+    assert frequency_bands(torch.tensor([0, 0, 7]), 2).tolist() == [0, 0, 1]  # middles at 5, 15 and 60 %
+    assert frequency_bands(torch.tensor([2, 5, 0]), 5).tolist() == [1, 3, 0]  # at 25, 70 and 5 %
+
+
 @pytest.mark.parametrize("value", [0.0, 0.3, 1.0])
 def test_a_constant_is_as_far_off_as_it_is_from_the_middle(value):
     made = quality(measured(value), torch.arange(V))

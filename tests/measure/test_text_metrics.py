@@ -1,6 +1,7 @@
 """Metrics of texts: by hand, against torchmetrics, and on real process groups."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import strategies as st
 from torchmetrics.text import BLEUScore
 
 from atat_zoo import Zoo
-from atat_zoo.measure.metrics import GenerativeMetric
+from atat_zoo.measure import text_states
+from atat_zoo.measure.metrics import GenerativeMetric, MauveMetric
 from atat_zoo.measure.text_states import adjacent, entropy
 from atat_zoo.measure.written import ScoredTexts, values_of
 
@@ -56,6 +58,16 @@ def test_generative_perplexity_by_hand():
     assert {name: number for name, (number,) in value.table.items()} == pytest.approx(
         {"nats_per_token": 2.2, "nats_per_token_stderr": error, "tokens": 5.0}
     )
+
+
+def test_mauve_is_of_the_texts_against_the_references_in_the_order_of_their_numbers(monkeypatch):
+    seen = []
+    monkeypatch.setattr(text_states, "mauve_of", lambda *features: seen.extend(features) or 0.5)
+    texts = ScoredTexts(texts=["a", "b"], pieces=[[], []], references=["c", "d"], sequence=torch.tensor([5, 2]))
+    judge = SimpleNamespace(features=lambda texts: torch.tensor([[ord(text), 0] for text in texts]).float())
+    (value,) = values_of([MauveMetric(judge=judge)], texts, lambda spec: spec).values()
+    assert value.value == 0.5
+    assert [each[:, 0].tolist() for each in seen] == [[98, 97], [100, 99]]
 
 
 def test_distinct_by_hand():

@@ -150,6 +150,11 @@ def test_a_protocol_is_its_formula_term_by_term(root, model, of):
     nats = measure(model.module, x, free, spec, seed=5).contribution["nelbo"]
     assert scores["framed so, by exact_k"].value == pytest.approx(math.exp(float(nats.sum()) / n))
     assert PROTOCOLS[of].source in scores["protocol"]
+    text = free & ~torch.isin(x, torch.tensor([model.tokenizer.bos, model.tokenizer.eos]))
+    if (text != free).any():
+        without = scores["framed so, without BOS and EOS"]
+        assert list(without.weights) == text.sum(1).tolist()
+        assert without.sums == pytest.approx((nats * text).sum(1).tolist())
 
 
 @pytest.mark.parametrize("of", list(PROTOCOLS))
@@ -173,6 +178,14 @@ def test_a_score_entropy_is_measured_as_its_code_does(root):
     scores = ProtocolTask(of="sedd", sequences=20).measure(model, root / "sedd", seed=5)
     assert scores["as published"].quantity == "sedd bound"
     assert scores["framed so, by exact_k"].quantity != "sedd bound"
+
+
+def test_published_figures_stand_beside_what_was_published(root, model, monkeypatch):
+    monkeypatch.setattr("atat_zoo.tasks.protocol.published_of", lambda corpus: (1.0, 2.0, 3.0))
+    for of, figures in (("mdlm", {"AR": 1.0, "SEDD": 2.0, "MDLM": 3.0}), ("bd3lms", {})):
+        scores = ProtocolTask(of=of, sequences=4).measure(model, root / "mdlm", seed=5)
+        beside = {name: dict(each.published) for name, each in scores.items() if hasattr(each, "published")}
+        assert beside == {name: figures if name == "as published" else {} for name in beside}
 
 
 def test_published_figures_stand_beside_their_own_corpus():

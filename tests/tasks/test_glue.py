@@ -18,7 +18,7 @@ from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.errors import UserError
 from atat_zoo.tasks import fine_tuning, require
 from atat_zoo.tasks.fine_tuning import NetworkWithHead, Recipe, fine_tuned
-from atat_zoo.tasks.glue import MAJORITY, NOTE, GlueTask, framed, score, splits_of
+from atat_zoo.tasks.glue import MAJORITY, NOTE, GlueTask, _averaged, _cut, framed, score, splits_of
 from atat_zoo.tasks.glue_files import PROBLEMS, absent, folder_of, read
 from atat_zoo.testing.glue import TABLES, TELLING, write
 from tests.cli.terminal import printed
@@ -274,6 +274,41 @@ def test_dropout_is_drawn_by_the_seed(tmp_path):
     recipe = Recipe(epochs=3, batch_size=1, learning_rate=1e-2)
     one, again = (fine_tuned(dropping, rows, labels, recipe, outputs=2, seed=3)(rows) for _ in range(2))
     assert torch.equal(one, again)
+
+
+def test_the_head_and_the_order_are_drawn_by_the_seed(model, monkeypatch):
+    network = model.module.backbone
+    one, again, other = (NetworkWithHead(network, 258, 2, fill=None, seed=seed).head.weight for seed in (1, 1, 2))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+    orders = {}
+    for seed in (1, 2):
+        shown = []
+        monkeypatch.setattr(fine_tuning, "set_keys", lambda network, keys, shown=shown: shown.extend(keys.tolist()))
+        recipe = Recipe(epochs=1, batch_size=4, learning_rate=1e-3)
+        fine_tuned(model, [[1]] * 12, torch.zeros(12).long(), recipe, outputs=2, seed=seed)
+        numbers = row_keys(seed, "dropout", torch.arange(12)).tolist()
+        orders[seed] = [numbers.index(key) for key in shown]
+    assert orders[1] != orders[2]
+    assert sorted(orders[1]) == list(range(12))
+
+
+def test_trainings_are_from_the_seed_and_the_next_ones(root, model, monkeypatch):
+    seeds = []
+
+    def predicts(*_, seed, outputs, **how):
+        seeds.append(seed)
+        return lambda rows: torch.zeros(len(rows), outputs)
+
+    monkeypatch.setattr(fine_tuning, "fine_tuned", predicts)
+    task = GlueTask(path=str(root / "glue"), tasks=("rte", "mnli"), seeds=3)
+    assert task.measure(model, root / "dit", seed=7)["average"].items == 3
+    assert seeds == [7, 7, 8, 8, 9, 9]
+
+
+def test_the_average_is_over_tasks_and_the_longer_text_keeps_the_odd_token():
+    assert _averaged({"mrpc": {"a": 1.0, "b": 0.5}, "rte": {"c": 0.25}})["average"] == 0.5
+    assert [_cut([9, 9], 5), _cut([9, 1], 5), _cut([1, 9], 5), _cut([9], 5)] == [[3, 2], [4, 1], [1, 4], [5]]
 
 
 def test_every_epoch_draws_a_dropout_of_its_own(model, monkeypatch):

@@ -50,6 +50,12 @@ def test_the_numbers_are_those_of_the_texts(root):
     assert "tokens per second" in scores["speed"]
 
 
+def test_n_grams_are_of_as_many_tokens_as_asked_for(root):
+    scores = LongTextTask(**FEW, n=3).measure(Model.from_run(root / "run"), root / "run", seed=2)
+    assert "distinct-3" in scores
+    assert all(n <= 38 for n in scores["distinct-3"].weights)
+
+
 def test_how_fast_it_writes_is_a_note_and_no_score(root):
     (result,) = measure_tasks([LongTextTask(**FEW)], Model.from_run(root / "run"), root / "run", seed=2)
     assert list(result.scores) == ["entropy", "distinct-2"]

@@ -70,6 +70,12 @@ def test_a_title_names_what_differs_from_the_defaults():
     assert title(PricesTask(samplers=["klass", "margin"])) == "prices (samplers = ['klass', 'margin'])"
 
 
+def test_what_is_written_depends_on_the_sampler_that_is_named(root):
+    experiment = Model.from_run(root / "run").experiment
+    own, named = (InfillingTask(sampler=sampler).inputs(experiment)[0] for sampler in (None, "klass"))
+    assert (own["use"], own["steps"], named["use"]) == ("ancestral", 4, "klass")
+
+
 def test_what_is_measured_once_is_read(root, monkeypatch):
     monkeypatch.chdir(root)
     run, times = root / "run", []
