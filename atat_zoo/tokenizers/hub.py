@@ -14,12 +14,14 @@ from atat_zoo.tokenizers import TokenizerModel
 # The first that the vocabulary has not.
 _MASKS = ("[MASK]", "<mask>", "<|mask|>")
 _STARTS = ("[START]", "<start>", "<|start|>")
+_PADDINGS = ("[PAD]", "<pad>", "<|pad|>")
 
 
-def save(tokenizer: TokenizerModel, folder: Path, *, framed: bool, causal: bool, length: int) -> None:
-    """Write what `AutoTokenizer.from_pretrained` reads.
+def save(tokenizer: TokenizerModel, folder: Path, *, framed: bool, causal: bool, length: int) -> int:
+    """Write what `AutoTokenizer.from_pretrained` reads, and return the id of the padding.
 
     The token V is the mask; of a causal model it is the start, with which every text begins, and which is called BOS.
+    The padding is that of the vocabulary, or V + 1; a causal model, which goes on behind a text, has it to the left.
 
     Args:
         tokenizer: one with a `library`.
@@ -47,6 +49,12 @@ def save(tokenizer: TokenizerModel, folder: Path, *, framed: bool, causal: bool,
             f"the tokenizer has ids without a token below its largest, {V - 1}, and the library gives the mask one of "
             "these; number the tokens without gaps, and train again"
         )
+    special = {token.content for token in library.get_added_tokens_decoder().values() if token.special}
+    unused = special - {*names.values()}
+    padding = next((name for name in _PADDINGS if name in unused), _PADDINGS[0])
+    while padding in vocabulary.keys() - unused:  # a token of the text, or an end of it
+        padding = f"[{padding}]"
+    library.add_special_tokens([AddedToken(padding, special=True)])
     first = [own] if causal else []
     first += [names["bos"]] if framed and "bos" in names else []
     last = [names["eos"]] if framed and "eos" in names and not causal else []
@@ -54,15 +62,17 @@ def save(tokenizer: TokenizerModel, folder: Path, *, framed: bool, causal: bool,
         ends = [(token, library.token_to_id(token)) for token in dict.fromkeys([*first, *last])]
         framing = " ".join([*first, "$A", *last])
         library.post_processor = processors.TemplateProcessing(single=framing, special_tokens=ends)
-    special = {f"{key}_token": name for key, name in names.items()}
-    special |= {"bos_token": own} if causal else {"mask_token": own}
+    roles = {f"{key}_token": name for key, name in names.items()}
+    roles |= {"bos_token": own} if causal else {"mask_token": own}
+    roles |= {"pad_token": padding}
     how: dict[str, Any] = {"model_max_length": length, "clean_up_tokenization_spaces": False}
-    how["model_input_names"] = ["input_ids", "attention_mask"]
-    PreTrainedTokenizerFast(tokenizer_object=library, **special, **how).save_pretrained(folder)
+    how |= {"model_input_names": ["input_ids", "attention_mask"], "padding_side": "left" if causal else "right"}
+    PreTrainedTokenizerFast(tokenizer_object=library, **roles, **how).save_pretrained(folder)
     # For versions of the library that have no other name for the class, and do not read these tokens there.
     path = folder / "tokenizer_config.json"
     _write(path, json.loads(path.read_text(encoding="utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"})
-    _write(folder / "special_tokens_map.json", special)
+    _write(folder / "special_tokens_map.json", roles)
+    return int(library.token_to_id(padding))
 
 
 def _write(path: Path, table: dict[str, Any]) -> None:

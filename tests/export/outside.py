@@ -29,14 +29,14 @@ def answers(folder, wanted):
     with torch.no_grad():
         logits = model(wanted["ids"], **asked).logits
         alone = model(wanted["ids"][:1], **{key: value[:1] for key, value in asked.items()}).logits
-    V = model.config.vocab_size - 1
+    V = model.config.predictable
     found = logits[wanted["where"]]
     torch.manual_seed(5)
     more = {"max_new_tokens": 4, "do_sample": True} if causal else {"max_new_tokens": 4}
     written = model.generate(wanted["prompt"], **more)
     return model, {
         "apart": float((found[:, :V] - wanted["logits"]).abs().max()),
-        "mask": float(found[:, V].exp().max()),
+        "mask": float(found[:, V:].exp().max()),
         "alone": float((alone - logits[:1])[..., :V].abs().max()),
         "written": written.tolist(),
     }
@@ -55,6 +55,10 @@ def main():
         again = folder.with_name(f"{folder.name}-again")
         model.save_pretrained(again, max_shard_size="20KB")
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+        both = tokenizer(["We", "We häß you"], padding=True, return_tensors="pt")
+        assert both["attention_mask"].sum() < both["attention_mask"].numel()
+        with torch.no_grad():
+            assert model(**both).logits.shape[:2] == both["input_ids"].shape
         text = tokenizer.decode(tokenizer("We häß you")["input_ids"], skip_special_tokens=True)
         files = len(list(again.glob("*.safetensors")))
         found[folder.name] = {"first": first, "again": answers(again, wanted)[1], "text": text, "files": files}

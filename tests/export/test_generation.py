@@ -109,7 +109,6 @@ def test_lengths_and_ends():
     [
         ({"sampler": "klass"}, "no sampler 'klass'; choose ancestral, confidence, strided"),
         ({"num_beams": 4, "do_sample": True}, "do_sample, num_beams: of no meaning"),
-        ({"attention_mask": torch.tensor([[0, 1]])}, "padded"),
     ],
 )
 def test_what_has_no_meaning_is_refused(options, said):

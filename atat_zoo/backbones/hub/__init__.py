@@ -40,8 +40,10 @@ def write(
         if module.prior is None
         else [len(module.prior.get_buffer(f"apart_{d + 1}")) for d in range(module.prior.reach)]
     )
+    padding = hub.save(tokenizer, folder, framed=framed, causal=causal, length=length + causal)
     config: Any = configuration_atat_zoo.AtatZooConfig(
-        vocab_size=mask + 1,
+        vocab_size=max(mask, padding) + 1,
+        predictable=mask,
         hidden_size=width,
         num_hidden_layers=layers,
         num_attention_heads=heads,
@@ -58,15 +60,18 @@ def write(
         unmasking=None if causal else experiment.parts["sampler"].for_hub or {"steps": length},
         bos_token_id=mask if causal else tokenizer.bos,
         eos_token_id=tokenizer.eos,
+        pad_token_id=padding,
         **({} if causal else {"mask_token_id": mask}),
     )
     config.register_for_auto_class()
     made: Any = modeling_atat_zoo.AtatZooForCausalLM if causal else modeling_atat_zoo.AtatZooForMaskedLM
     made.register_for_auto_class("AutoModelForCausalLM" if causal else "AutoModelForMaskedLM")
     network = made(config).eval()
-    network.load_state_dict(module.state_dict())
+    weights = module.state_dict()
+    rows = weights["embedding.weight"]  # of V + 1 tokens; a padding of its own is never read
+    weights["embedding.weight"] = torch.cat([rows, rows.new_zeros(config.vocab_size - len(rows), rows.shape[1])])
+    network.load_state_dict(weights)
     network.to(dtype and getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
-    hub.save(tokenizer, folder, framed=framed, causal=causal, length=length + causal)
     if not causal:
         (folder / "custom_generate").mkdir()
         shutil.copyfile(generation_atat_zoo.__file__, folder / "custom_generate" / "generate.py")

@@ -10,7 +10,8 @@ class AtatZooConfig(PretrainedConfig):
     """The sizes of the network, and how it is read.
 
     Args:
-        vocab_size: V + 1: the V tokens that are predicted, and the mask (of a causal model: the start), the last one.
+        vocab_size: of all tokens: those that are predicted, the mask, and a padding of its own.
+        predictable: V, the tokens that are predicted; the token V is the mask, or of a causal model the start.
         hidden_size: D.
         num_hidden_layers: their number.
         num_attention_heads: H.
@@ -34,7 +35,8 @@ class AtatZooConfig(PretrainedConfig):
 
     def __init__(
         self,
-        vocab_size: int = 2,
+        vocab_size: int = 3,
+        predictable: int = 1,
         hidden_size: int = 16,
         num_hidden_layers: int = 1,
         num_attention_heads: int = 1,
@@ -51,7 +53,8 @@ class AtatZooConfig(PretrainedConfig):
         unmasking: Mapping[str, Any] | None = None,
         **others: Any,
     ) -> None:
-        self.vocab_size, self.hidden_size, self.intermediate_size = vocab_size, hidden_size, intermediate_size
+        self.vocab_size, self.predictable = vocab_size, predictable
+        self.hidden_size, self.intermediate_size = hidden_size, intermediate_size
         self.num_hidden_layers, self.num_attention_heads = num_hidden_layers, num_attention_heads
         self.max_position_embeddings, self.length = max_position_embeddings, length
         self.form, self.times, self.neighbours = form, list(times), list(neighbours)

@@ -16,7 +16,7 @@ class AtatZooCounts(nn.Module):
 
     def __init__(self, config: AtatZooConfig) -> None:
         super().__init__()
-        self.V, self.reach = config.vocab_size - 1, len(config.neighbours)
+        self.V, self.reach = config.predictable, len(config.neighbours)
         self.gain = nn.Parameter(torch.ones(2 * self.reach))
         for distance, pairs in enumerate(config.neighbours, 1):
             self.register_buffer(f"apart_{distance}", torch.zeros(pairs, 3, dtype=torch.int32))

@@ -1,4 +1,4 @@
-"""Text from a masked language model by unmasking. B texts of L tokens, V of the vocabulary, N masked positions.
+"""Text from a masked language model by unmasking. B texts of L tokens, V of the vocabulary.
 
 This file lies beside the model, which takes it along wherever it is saved, and as custom_generate/generate.py, where
 transformers looks for it, also for other models: `model.generate(ids, custom_generate="owner/name", …)`.
@@ -7,6 +7,7 @@ transformers looks for it, also for other models: `model.generate(ids, custom_ge
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 SAMPLERS = ("ancestral", "confidence", "strided")
@@ -31,17 +32,19 @@ def generate(
 ) -> Tensor:
     """Return texts, int64 [B · num_return_sequences, L], in which no mask is left and no given token is changed.
 
+    A text of a padded batch is the one that it would be without the others, with its padding on the same side.
+
     Args:
         begun: the inputs, if they are not named; transformers gives the model by its name, and so it cannot come first.
         model: a model that gives logits [B, L, V] for ids [B, L].
         inputs: ids [B, L] in which masks are filled, or the beginning of a text, or None for texts that are all mask.
-        attention_mask: of the inputs; texts of one length are written together, without padding.
+        attention_mask: 0 at padding of the inputs; when absent, the padding's id is padding.
         sampler: `ancestral` unmasks positions at random, as in the reverse process of uniform masking; `confidence`
             the likeliest ones, as many in each step; `strided` free position number j in step j mod s.
         steps: evaluations of the model, at most; s of `strided`. With one for each token, every draw is by itself.
         temperature: logits are divided by it; 0 takes the likeliest token.
-        max_length: tokens of the whole text; masks are added behind the inputs, before an EOS that ends them. The
-            length of the training when there are no inputs.
+        max_length: tokens of the whole text, padding not counted; masks are added behind the inputs, before an EOS
+            that ends them. The length of the training when there are no inputs.
         max_new_tokens: how many masks are added, in place of `max_length`.
         num_return_sequences: texts for each of the inputs.
         generator: of the random numbers; torch's own when absent.
@@ -62,17 +65,17 @@ def generate(
     inputs = begun[0] if begun else named
     if wrong := sorted(name for name, value in others.items() if name not in _PASSED and value is not None):
         raise ValueError(f"{', '.join(wrong)}: of no meaning where a text is unmasked; leave it out")
-    if attention_mask is not None and not bool(attention_mask.all()):
-        raise ValueError("the inputs are padded; write texts of one length at a time")
-    ids = _begun(config, inputs, max_length, max_new_tokens, mask, model.device)
-    ids = ids.repeat_interleave(num_return_sequences, dim=0)
+    ids, visible = _begun(config, inputs, attention_mask, max_length, max_new_tokens, mask, model.device)
+    ids, visible = (each.repeat_interleave(num_return_sequences, dim=0) for each in (ids, visible))
 
-    free = ids == mask
+    free = (ids == mask) & visible
     number, n = free.cumsum(1) - 1, free.sum(1, keepdim=True)
     turns, turn = free.long() - 1, 0
     reading = {"turns": turns} if getattr(config, "form", "") == "turns" else {}
+    if not bool(visible.all()):
+        reading["attention_mask"] = visible.long()
     for step in range(steps):
-        masked = ids == mask
+        masked = (ids == mask) & visible
         if sampler == "strided":
             chosen = masked & (number % n.clamp(1, steps) == step)
         elif sampler == "ancestral":
@@ -95,15 +98,29 @@ def generate(
         if sampler == "confidence":
             sure = torch.full(ids.shape, -1.0).to(ids.device).masked_scatter(chosen, p.amax(-1).float().to(ids.device))
             now = -(-masked.sum(1, keepdim=True) // (steps - step))
-            chosen = masked & (sure.argsort(1, descending=True).argsort(1) < now)
+            chosen = masked & (sure.argsort(dim=1, descending=True, stable=True).argsort(1) < now)
         ids, turn = torch.where(chosen, filled, ids), turn + 1
     return ids
 
 
+def visible_in(config: Any, ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """Return where ids [B, L] are no padding, bool [B, L]; without a mask, padding is an id that means nothing else."""
+    if attention_mask is not None:
+        return attention_mask.to(ids.device) != 0
+    padding, *others = (getattr(config, f"{name}_token_id", None) for name in ("pad", "bos", "eos", "mask"))
+    return torch.ones_like(ids, dtype=torch.bool) if padding is None or padding in others else ids != padding
+
+
 def _begun(
-    config: Any, inputs: Tensor | None, length: int | None, more: int | None, mask: int, device: torch.device
-) -> Tensor:
-    """Return the inputs, with masks where text is to be written."""
+    config: Any,
+    inputs: Tensor | None,
+    attention_mask: Tensor | None,
+    length: int | None,
+    more: int | None,
+    mask: int,
+    device: torch.device,
+) -> tuple[Tensor, Tensor]:
+    """Return the inputs, with masks where text is to be written, and where they are no padding."""
     bos, eos = getattr(config, "bos_token_id", None), getattr(config, "eos_token_id", None)
     if inputs is None:
         ends = [i for i in (bos, eos) if i is not None] if getattr(config, "framed", False) else []
@@ -111,8 +128,18 @@ def _begun(
         if length is None and more is None:
             length = getattr(config, "length", None)
     inputs = inputs.to(device)
-    if more is None:
-        more = 0 if length is None else max(0, length - inputs.shape[1])
-    ended = inputs.shape[1] > 0 and eos is not None and bool((inputs[:, -1] == eos).all())
-    at = inputs.shape[1] - ended
-    return torch.cat([inputs[:, :at], inputs.new_full((len(inputs), more), mask), inputs[:, at:]], dim=1)
+    visible, texts = visible_in(config, inputs, attention_mask), []
+    for row, there in zip(inputs, visible, strict=True):
+        text = row[there]
+        new = max(0, (length or 0) - len(text)) if more is None else more
+        at = len(text) - (len(text) > 0 and eos is not None and int(text[-1]) == eos)
+        texts.append(torch.cat([text[:at], text.new_full((new,), mask), text[at:]]))
+    width = max(inputs.shape[1] + (more or 0), *map(len, texts))
+    left = bool((~visible[:, :1] & visible[:, -1:]).any())
+
+    def padded(row: Tensor, value: int) -> Tensor:
+        return F.pad(row, (width - len(row), 0) if left else (0, width - len(row)), value=value)
+
+    padding = 0 if bool(visible.all()) else int(inputs[~visible][0])
+    ids = torch.stack([padded(text, padding) for text in texts])
+    return ids, torch.stack([padded(torch.ones_like(text), 0) for text in texts]) == 1

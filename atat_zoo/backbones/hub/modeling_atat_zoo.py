@@ -1,7 +1,8 @@
 """A language model that atat_zoo has trained, for the Hugging Face hub: it needs torch and transformers alone.
 
-B texts of L tokens, D width, H heads, V predicted tokens, T positions that the network reads. The token V is the mask,
-or of a causal model the start; it is read and never predicted: its logit is −∞. There is no dropout.
+B texts of L tokens, D width, H heads, V predicted tokens, S tokens in all, T positions that the network reads. V is the
+mask, or of a causal model the start. It and the padding are read, and never predicted: their logits are −∞. There is no
+dropout.
 """
 
 import math
@@ -15,7 +16,7 @@ from transformers.modeling_outputs import CausalLMOutput, MaskedLMOutput
 
 from .configuration_atat_zoo import AtatZooConfig
 from .counts_atat_zoo import AtatZooCounts
-from .generation_atat_zoo import generate
+from .generation_atat_zoo import generate, visible_in
 
 
 class AtatZooNorm(nn.Module):
@@ -96,13 +97,20 @@ class AtatZooHead(nn.Module):
 
     def __init__(self, config: AtatZooConfig) -> None:
         super().__init__()
-        V = config.vocab_size - 1
+        self.V = V = config.predictable
         self.weight = None if config.tied_head else nn.Parameter(torch.zeros(V, config.hidden_size))
         self.bias = nn.Parameter(torch.zeros(V)) if config.head_bias else None
 
     def forward(self, hidden: Tensor, embedding: Tensor) -> Tensor:
         """Return logits [..., V] in float32."""
-        return F.linear(hidden, embedding[:-1] if self.weight is None else self.weight, self.bias).float()
+        return F.linear(hidden, embedding[: self.V] if self.weight is None else self.weight, self.bias).float()
+
+
+def put_back(values: Tensor, places: Tensor | None) -> Tensor:
+    """Return values [B, L, …] at the places [B, L] from which their tokens were taken, if they were."""
+    if places is None:
+        return values
+    return torch.empty_like(values).scatter(1, places[..., None].expand_as(values), values)
 
 
 class AtatZooPreTrainedModel(PreTrainedModel):
@@ -124,7 +132,7 @@ class AtatZooPreTrainedModel(PreTrainedModel):
         PreTrainedModel.post_init(self)
 
     def get_input_embeddings(self) -> nn.Embedding:
-        """Return the embedding of V + 1 tokens."""
+        """Return the embedding of S tokens."""
         return self.embedding
 
     def read(
@@ -147,17 +155,38 @@ class AtatZooPreTrainedModel(PreTrainedModel):
             h = layer(h, c, rotation, sees, causal)
         return self.norm(h, c)
 
-    def refuse(self, length: int, most: int) -> None:
-        """Refuse a text that is too long."""
+    def visible_first(
+        self, input_ids: Tensor, attention_mask: Tensor | None, most: int
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return ids with the visible ones of each text at its beginning, where they are visible, and their places.
+
+        So a text is read as if it stood there without its padding, on whichever side that is.
+
+        Args:
+            input_ids: int64 [B, L].
+            attention_mask: 0 at padding, [B, L]; when absent, the padding's id is padding.
+            most: tokens that a text may have.
+
+        Returns:
+            ids, in which the padding is V; bool [B, L]; and the place in the input of each, int64 [B, L]. The last two
+            are None where there is no padding.
+        """
+        visible = visible_in(self.config, input_ids, attention_mask)
+        length = int(visible.sum(1).max())
         if length > most:
             raise ValueError(f"{length} tokens are more than the {most} that this model reads; shorten the text")
+        if bool(visible.all()):
+            return input_ids, None, None
+        places = visible.long().argsort(dim=1, descending=True, stable=True)
+        ids = input_ids.masked_fill(~visible, self.config.predictable)
+        return ids.gather(1, places), visible.gather(1, places), places
 
     def logits(self, hidden: Tensor, near: Tensor | None) -> Tensor:
-        """Return logits [B, L, V + 1], float32, from hidden states [B, L, D] and visible neighbours [B, L, 2R]."""
+        """Return logits [B, L, S], float32, from hidden states [B, L, D] and visible neighbours [B, L, 2R]."""
         logits = self.head(hidden, self.embedding.weight)
         if self.prior is not None and near is not None:
             logits = self.prior(logits.flatten(0, 1), near.flatten(0, 1)).view_as(logits)
-        return F.pad(logits, (0, 1), value=-math.inf)
+        return F.pad(logits, (0, self.config.vocab_size - logits.shape[2]), value=-math.inf)
 
 
 class AtatZooForMaskedLM(AtatZooPreTrainedModel, GenerationMixin):
@@ -174,11 +203,11 @@ class AtatZooForMaskedLM(AtatZooPreTrainedModel, GenerationMixin):
         return_dict: bool | None = None,
         **unused: Any,
     ) -> MaskedLMOutput | tuple[Tensor, ...]:
-        """Return logits [B, L, V + 1].
+        """Return logits [B, L, S].
 
         Args:
             input_ids: int64 [B, L], with masks.
-            attention_mask: 0 at padding, which no token sees, [B, L].
+            attention_mask: 0 at padding, which changes no prediction, [B, L]; when absent, the padding's id is padding.
             timesteps: the diffusion time [B], for a network that reads it; that of the share of masks when absent.
             turns: for a network of the form `turns`, int64 [B, L]: −1 for tokens that were given, else the turn in
                 which each came, or is to come; a prediction reads the tokens of earlier turns alone. When absent, all
@@ -188,18 +217,21 @@ class AtatZooForMaskedLM(AtatZooPreTrainedModel, GenerationMixin):
             return_dict: whether the result is no tuple.
             unused: what other models take.
         """
-        ids, config = input_ids, self.config
-        self.refuse(ids.shape[1], config.max_position_embeddings)
-        masked, real = ids == config.vocab_size - 1, None if attention_mask is None else attention_mask.bool()
+        config = self.config
+        ids, visible, places = self.visible_first(input_ids, attention_mask, config.max_position_embeddings)
+        if turns is not None and visible is not None and places is not None:
+            turns = turns.gather(1, places).masked_fill(~visible, -1)
+        masked = ids == config.predictable if visible is None else (ids == config.predictable) & visible
         if config.form == "turns":
             turns = masked.long() - 1 if turns is None else turns
-            hidden = self.in_turns(ids, turns, real)
+            hidden = self.in_turns(ids, turns, visible)
         else:
             if config.times and timesteps is None:
-                share = masked.sum(1) / (ids.shape[1] if real is None else real.sum(1))
-                timesteps = self.time_at(share)
-            hidden = self.read(ids, timesteps, sees=None if real is None else real[:, None, None])
-        near = None if self.prior is None else self.neighbours(ids, turns)
+                tokens = ids.shape[1] if visible is None else visible.sum(1).clamp(min=1)
+                timesteps = self.time_at(masked.sum(1) / tokens)
+            hidden = self.read(ids, timesteps, sees=None if visible is None else visible[:, None, None])
+        near = None if self.prior is None else put_back(self.neighbours(ids, turns), places)
+        hidden = put_back(hidden, places)
         logits = self.logits(hidden, near)
         loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten())
         found = MaskedLMOutput(loss=loss, logits=logits, hidden_states=(hidden,) if output_hidden_states else None)
@@ -215,20 +247,20 @@ class AtatZooForMaskedLM(AtatZooPreTrainedModel, GenerationMixin):
         low = place.long().clamp(max=len(times) - 2)
         return torch.lerp(times[low], times[low + 1], place - low)
 
-    def in_turns(self, ids: Tensor, turns: Tensor, real: Tensor | None) -> Tensor:
+    def in_turns(self, ids: Tensor, turns: Tensor, visible: Tensor | None) -> Tensor:
         """Return hidden states [B, L, D], of which each has read the tokens of earlier turns.
 
         Position i carries the token before it, or the mask if that comes no earlier than its own, and predicts its own.
         A token whose carrier has another turn than the one from which it may be read is carried once more.
         """
-        mask = self.config.vocab_size - 1
+        mask = self.config.predictable
         carried, ready = F.pad(ids, (1, 0), value=mask), F.pad(turns + 1, (1, 0))
         own = F.pad(turns, (0, 1), value=-1)
         turn = torch.where(own >= 0, own, ready)
         content = ready == turn
         again = (own >= 0) & ~content & (ready <= turns.amax(1, keepdim=True))
         tokens, positions = torch.where(ready <= turn, carried, mask), torch.arange(ids.shape[1] + 1, device=ids.device)
-        there = torch.ones_like(content) if real is None else F.pad(real, (1, 0), value=True)
+        there = torch.ones_like(content) if visible is None else F.pad(visible, (1, 0), value=True)
         if bool(again.any()):
             tokens, turn = torch.cat([tokens, carried], 1), torch.cat([turn, ready], 1)
             content, there, positions = torch.cat([content, again], 1), there.repeat(1, 2), positions.repeat(2)
@@ -239,7 +271,7 @@ class AtatZooForMaskedLM(AtatZooPreTrainedModel, GenerationMixin):
 
     def neighbours(self, ids: Tensor, turns: Tensor | None) -> Tensor:
         """Return the tokens at −1, 1, −2, 2 … that a prediction may read, int64 [B, L, 2R], V for none."""
-        reach, absent, L = len(self.config.neighbours), self.config.vocab_size - 1, ids.shape[1]
+        reach, absent, L = len(self.config.neighbours), self.config.predictable, ids.shape[1]
         offsets = [by for distance in range(1, reach + 1) for by in (-distance, distance)]
 
         def beside(x: Tensor, value: int) -> Tensor:
@@ -267,23 +299,19 @@ class AtatZooForCausalLM(AtatZooPreTrainedModel, GenerationMixin):
         return_dict: bool | None = None,
         **unused: Any,
     ) -> CausalLMOutput | tuple[Tensor, ...]:
-        """Return logits [B, L, V + 1], at each position those of the next token; keys and values are not cached.
+        """Return logits [B, L, S], at each position those of the next token; keys and values are not cached.
 
         The arguments are those of any causal model of the library; `labels` are the tokens themselves.
         """
-        L, sees = input_ids.shape[1], None
-        self.refuse(L, self.config.max_position_embeddings + 1)  # with the start
-        if attention_mask is not None and not bool(attention_mask.all()):
-            before = torch.ones(L, L, dtype=torch.bool, device=input_ids.device).tril()
-            itself = torch.eye(L, dtype=torch.bool, device=input_ids.device)
-            sees = before & attention_mask.bool()[:, None, None] | itself
-        hidden = self.read(input_ids, sees=sees, causal=sees is None)
-        near, absent = None, self.config.vocab_size - 1
+        most = self.config.max_position_embeddings + 1  # with the start
+        ids, _, places = self.visible_first(input_ids, attention_mask, most)
+        hidden = put_back(self.read(ids, causal=True), places)  # what is to the right, as the padding now is, is unseen
+        near, absent = None, self.config.predictable
         if self.prior is not None:
             # Of the next token: itself, and what is before it, to the left, and nothing to the right.
-            left = [F.pad(input_ids, (by, 0), value=absent)[:, :L] for by in range(self.prior.reach)]
-            none = torch.full_like(input_ids, absent)
-            near = torch.stack([each for tokens in left for each in (tokens, none)], dim=2)
+            left = [F.pad(ids, (by, 0), value=absent)[:, : ids.shape[1]] for by in range(self.prior.reach)]
+            none = torch.full_like(ids, absent)
+            near = put_back(torch.stack([each for tokens in left for each in (tokens, none)], dim=2), places)
         logits, loss = self.logits(hidden, near), None
         if labels is not None:
             loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
