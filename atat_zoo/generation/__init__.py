@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import attrs
 
 from atat_zoo.diffusion.contracts import Denoiser
-from atat_zoo.errors import UserError
+from atat_zoo.errors import UserError, clip
 from atat_zoo.generation.infilling import Filled, Infilling, infill
 from atat_zoo.generation.layout import (
     SpaceAwareTokenizer,
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Filled", "Generation", "Infilling", "Writer", "infill"]
 
+_SHOWN = 8  # texts of a generation that is printed
+
 
 @attrs.frozen(kw_only=True, eq=False)
 class Generation:
@@ -42,6 +44,11 @@ class Generation:
     texts: list[str]
     sample: Sample
     seconds: float
+
+    def __repr__(self) -> str:
+        shown = "".join(f"\n  {clip(repr(text))}" for text in self.texts[:_SHOWN])
+        more = f"\n  and {len(self.texts) - _SHOWN:,} more" if len(self.texts) > _SHOWN else ""
+        return f"<Generation in {self.seconds:.2f} s: {self.sample!r}{shown}{more}>"
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,13 +18,14 @@ from typing_extensions import override
 
 from atat_zoo.devices import SPREAD, exact_device, torch_device
 from atat_zoo.diffusion.precision import Precision, computes_in_bf16
-from atat_zoo.errors import UserError
+from atat_zoo.errors import UserError, nearest
 from atat_zoo.experiment import Experiment, conflicts_with, from_table
 from atat_zoo.model.reading import Named, TextReader
 from atat_zoo.model.shown import Unmasking, table
 from atat_zoo.model.spreading import is_spread, spread, without_weights
 from atat_zoo.objectives.assembly import assemble
 from atat_zoo.registry import Context, Zoo
+from atat_zoo.registry.spec import fields_of
 from atat_zoo.run import RunFolder, sha256_of, write_json
 from atat_zoo.run.atomic import making_folder
 from atat_zoo.run.model_files import DESCRIPTION, TOKENIZER, WEIGHTS, check, described, unreadable
@@ -35,6 +37,7 @@ if TYPE_CHECKING:  # a training does not write texts before its end
     from atat_zoo.generation.guidance import Guidance
 
 FORMAT = 1
+_GIVEN = ("number", "weigher")  # by `Model` itself
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -156,9 +159,13 @@ class Model(TextReader):
         suffix, chat, trusted, batch_size, rows, observe.
 
         Raises:
-            UserError: when the length exceeds the training length, or prompt and suffix do not fit.
+            UserError: when there is no such option, the length exceeds the training length, or prompt and suffix do not
+                fit.
         """
-        parts = self._parts(sampler=sampler, guidance=guidance)
+        from atat_zoo.generation import Writer
+
+        parts = self._parts(**(named := {"sampler": sampler, "guidance": guidance}))
+        check_options(options, Writer.write, parts, named)
         writer: Writer = parts["guidance"].guide(self.writer(precision, compile))
         return writer.write(parts["sampler"], number=number, **options)
 
@@ -179,12 +186,14 @@ class Model(TextReader):
         precision are as for `sample`; the options are seed and batch_size.
 
         Raises:
-            UserError: when a gap is malformed, there is none, or a text does not fit.
+            UserError: when there is no such option, a gap is malformed, there is none, or a text does not fit.
         """
         from atat_zoo.generation import infill
 
         texts = [texts] if isinstance(texts, str) else list(texts)
-        parts, writer = self._parts(sampler=sampler, guidance=guidance), self.writer(precision)
+        parts = self._parts(**(named := {"sampler": sampler, "guidance": guidance}))
+        check_options(options, infill, parts, named)
+        writer = self.writer(precision)
         guided = parts["guidance"].guide(writer)
         return infill(guided, parts["sampler"], texts, number=number, weigher=writer, **options)
 
@@ -244,6 +253,49 @@ class Model(TextReader):
         for name in (TOKENIZER, WEIGHTS, DESCRIPTION):
             (complete / name).replace(folder / name)
         complete.rmdir()
+
+
+def check_options(
+    options: Mapping[str, Any], method: Callable[..., Any], parts: Mapping[str, Any], named: Mapping[str, Any]
+) -> None:
+    """Check that a method takes the options; say where one belongs that is a parameter of a part.
+
+    Args:
+        options: by name.
+        method: whose keyword arguments they become.
+        parts: specifications by kind.
+        named: by kind how one was named: None, a name, a table or a specification.
+
+    Raises:
+        UserError: when there is another option.
+    """
+    arguments = inspect.signature(method).parameters.values()
+    known = [each.name for each in arguments if each.default is not each.empty and each.name not in _GIVEN]
+    for name, value in options.items():
+        if name in known:
+            continue
+        for kind, how in named.items():
+            if table := _placed(parts[kind], how, name, value):
+                raise UserError(f"{name} is a parameter of the {kind}; pass {kind}={table}")
+        takes = (f"{kind} {parts[kind].name!r} takes {', '.join(_fields(parts[kind])) or 'none'}" for kind in named)
+        there = f"there are: {', '.join(known)}; {'; '.join(takes)}"
+        raise UserError(f"there is no option {name!r}{nearest(name, known)} ({there})")
+
+
+def _fields(part: Any) -> list[str]:
+    return [field.name for field in fields_of(type(part))]
+
+
+def _placed(part: Any, named: Any, name: str, value: Any) -> dict[str, Any] | None:
+    """Return the table of a specification in which a parameter of it, or of one within it, has a value."""
+    own = dict(named) if isinstance(named, Mapping) else {"use": part.name}
+    if name in _fields(part):
+        return own | {name: value}
+    for field in _fields(part):
+        inner = getattr(part, field)
+        if attrs.has(type(inner)) and (table := _placed(inner, own.get(field), name, value)):
+            return own | {field: table}
+    return None
 
 
 def weights_of(folder: Path, description: dict[str, Any], device: str | torch.device = "cpu") -> dict[str, Tensor]:

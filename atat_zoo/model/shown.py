@@ -84,6 +84,9 @@ class Bounded:
         """The standard error of that over texts; NaN for one text."""
         return ratio(self.nats, self.tokens)[1]
 
+    def __repr__(self) -> str:
+        return f"<Bounded: {self.per_token:.4f} ± {self.stderr:.4f} nats per token>"
+
 
 @attrs.frozen(kw_only=True, eq=False)
 class TextScores:

@@ -34,6 +34,12 @@ class Sample:
     nfe: Tensor
     max_nfe: int
 
+    def __repr__(self) -> str:
+        texts, length = self.tokens.shape
+        mean = float(self.nfe.double().mean()) if texts else 0.0
+        size = f"{texts:,} text{'s' * (texts != 1)} of {length:,} tokens"
+        return f"<Sample of {size}, {mean:.1f} network evaluations each, {self.max_nfe:,} at most>"
+
 
 class Sampler(Protocol):
     """A component of the kind sampler.

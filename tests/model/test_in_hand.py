@@ -201,6 +201,7 @@ def test_a_model_and_its_answers_show_themselves(mdlm):
     score = mdlm.score(TEXTS)
     per_token = f"nelbo {score.first.per_token:.4f} ± {score.first.stderr:.4f} nats per token"
     assert repr(score) == f"<TextScores of 4 texts: {per_token}, 4 draws each>"
+    assert repr(score.first) == f"<Bounded: {per_token.removeprefix('nelbo ')}>"
     shown = [score, score.texts[0], mdlm.importance("a<b>"), mdlm.uncertainty("a<b>"), mdlm.log_probs("a[MASK]")]
     for each in shown:
         page = each._repr_html_()

@@ -1,11 +1,16 @@
 """Text from an assembled model, untrained and tiny; also in bf16, and with a compiled backbone."""
 
+import ast
+
 import pytest
 import torch
 from torch._dynamo.utils import counters
 
 from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.errors import UserError
+from atat_zoo.model.model import check_options
+from atat_zoo.registry import Zoo
+from atat_zoo.registry.spec import unstructure
 from atat_zoo.samplers.published import AncestralSampler, UncertaintyGuidedSampler
 from atat_zoo.testing.toys import FunctionDenoiser
 from tests.model.making import ESTIMATOR, TABLE, tiny_model
@@ -52,6 +57,59 @@ def test_parts_by_name_and_as_tables(model):
     assert model.infill("a [MASK:2] c", sampler=table).texts
     with pytest.raises(UserError, match="did you mean 'klass'"):
         model.sample(sampler="klas")
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (
+            {"sampler": "klass", "steps": 8},
+            "steps is a parameter of the sampler; pass sampler={'use': 'klass', 'steps': 8}",
+        ),
+        (
+            {"temperature": 0.5},
+            "temperature is a parameter of the sampler; pass sampler={'use': 'ancestral', 'temperature': 0.5}",
+        ),
+        (
+            {"sampler": {"use": "combination", "pace": {"use": "fixed"}, "order": "uncertainty"}, "steps": 3},
+            "steps is a parameter of the sampler; pass sampler={'use': 'combination', 'pace': {'use': 'fixed', "
+            "'steps': 3}, 'order': 'uncertainty'}",
+        ),
+        ({"guidance": {"use": "token_bias", "words": ["a"]}, "ban": True}, "ban is a parameter of the guidance"),
+        ({"sede": 3}, "there is no option 'sede'; did you mean 'seed'? (there are: "),
+        ({"sampler": "left_to_right", "weigher": None}, "there is no option 'weigher' (there are: "),
+    ],
+)
+def test_a_parameter_among_the_options_is_a_sentence_that_says_where_it_goes(how, said, model):
+    for ask in (model.sample, lambda **how: model.infill("a [MASK:2] c", **how), model.unmask):
+        with pytest.raises(UserError) as caught:
+            ask(**how)
+        assert said in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", Zoo.load().names("sampler"))
+def test_the_table_that_is_named_for_a_sampler_is_one_that_it_takes(name, model):
+    zoo = Zoo.load()
+    spec = zoo.spec("sampler", name)
+    for key, value in unstructure(spec).items():
+        if key != "use":
+            with pytest.raises(UserError) as caught:
+                check_options({key: value}, model.infill, {"sampler": spec}, {"sampler": name})
+            table = ast.literal_eval(str(caught.value).partition("pass sampler=")[2])
+            assert zoo.spec("sampler", table) == spec
+
+
+def test_what_is_written_prints_its_texts_and_counts_and_no_tensors(model):
+    made = model.sample(9, seed=2, length=10)
+    first, *lines = repr(made).splitlines()
+    mean = sum(made.sample.nfe.tolist()) / 9
+    counts = f"<Sample of 9 texts of 10 tokens, {mean:.1f} network evaluations each, 6 at most>"
+    assert repr(made.sample) == counts
+    assert first == f"<Generation in {made.seconds:.2f} s: {counts}"
+    assert lines == [*(f"  {text!r}" for text in made.texts[:8]), "  and 1 more>"]
+    assert "of 1 text of 24 tokens" in repr(model.sample(1))
+    assert "of 0 texts of 24 tokens, 0.0 network" in repr(model.sample(0))
 
 
 @pytest.fixture(scope="module")
