@@ -150,6 +150,12 @@ def now(run: RunFolder, seen: ListedRun) -> list[str]:
     return said
 
 
+def ticks(steps: int, width: int) -> list[int]:
+    """Return the quarters of the steps; halves or the ends where labels of more would leave one out."""
+    parts = next((parts for parts in (4, 2) if (parts + 1) * (len(str(steps)) + 3) <= width), 1)
+    return sorted({steps * i // parts for i in range(parts + 1)})
+
+
 def frame(run: RunFolder, width: int, height: int) -> tuple[str, bool]:
     """Return bounds and loss against steps as text of that many columns and lines, and whether the run is finished.
 
@@ -181,7 +187,7 @@ def frame(run: RunFolder, width: int, height: int) -> tuple[str, bool]:
         plotext.title(f"{title}, against steps")
         try:
             plotext.xlim(0, seen.steps)
-            plotext.xticks([(seen.steps or 0) * quarter // 4 for quarter in range(5)])
+            plotext.xticks(ticks(seen.steps or 0, max(30, width)))
             plotext.plot(*zip(*points, strict=True), marker="braille")
             said += plotext.uncolorize(plotext.build()).split("\n")
         except (ArithmeticError, ValueError):  # values so large or small that their differences are no numbers

@@ -7,7 +7,7 @@ docs/composer.md says why others are absent.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from typing_extensions import override
 
@@ -37,14 +37,13 @@ class ComposerMonitor(Callback):
 
     composer = ""  # its name there
     arguments: ClassVar[dict[str, str]] = {}  # our parameter for each of its arguments, by name
-    fixed: ClassVar[dict[str, Any]] = {}  # its other arguments
 
     @override
     def build(self) -> ComposerCallback:
         from composer import callbacks
 
         arguments = {argument: getattr(self, parameter) for argument, parameter in self.arguments.items()}
-        callback: ComposerCallback = getattr(callbacks, self.composer)(**arguments, **self.fixed)
+        callback: ComposerCallback = getattr(callbacks, self.composer)(**arguments)
         return callback
 
 
@@ -77,20 +76,25 @@ class LRMonitorCallback(ComposerMonitor):
 
 
 @component
-class OptimizerMonitorCallback(ComposerMonitor):
-    """Composer's OptimizerMonitor: gradient norms after clipping, per parameter and in total, as `l2_norm/grad/…`."""
+class OptimizerMonitorCallback(Callback):
+    """Composer's OptimizerMonitor: the norm of the gradient after clipping, as `l2_norm/grad/global`."""
 
     name = "optimizer_monitor"
-    summary = "norms of the gradients"
+    summary = "norm of the gradient"
     every: int = param(10, help="steps between two measurements", ge=1)
-    composer, arguments = "OptimizerMonitor", {"batch_log_interval": "every"}
-    fixed: ClassVar = {"log_optimizer_metrics": False}
+    tensors: bool = param(False, help="the norm of each tensor's gradient as well, as `l2_norm/grad/TENSOR`")
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Refuse weights that are sharded: Composer 0.32 would log the norms of one rank's part."""
         if experiment.train.sharding != "none":
             text = "optimizer_monitor measures the gradients that one rank has, a part of all with train.sharding"
             yield Problem("train.callbacks", f"{text}; take gradient_norms")
+
+    @override
+    def build(self) -> ComposerCallback:
+        from atat_zoo.training.gradients import NormMonitor
+
+        return NormMonitor(self.every, tensors=self.tensors)
 
 
 @component

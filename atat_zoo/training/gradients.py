@@ -1,9 +1,11 @@
 """What becomes of gradients: Muon's updates; norms of, and clipping by, the denoiser's and the estimator's apart."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from composer import Callback
+from composer.callbacks import OptimizerMonitor
 from composer.core import Algorithm, Event, State
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, get_total_norm
@@ -130,6 +132,21 @@ def _norms(tensor: Tensor) -> Tensor:
     if tensor.ndim < 2:
         return whole(tensor).norm()
     return local(tensor).flatten(1).norm(dim=1).view(-1, *[1] * (tensor.ndim - 1))
+
+
+class NormMonitor(OptimizerMonitor):
+    """Composer's, which has a norm for each tensor, with that of all of them alone unless `tensors`."""
+
+    def __init__(self, every: int, *, tensors: bool) -> None:
+        super().__init__(log_optimizer_metrics=False, batch_log_interval=every)
+        self.tensors = tensors
+
+    @override
+    def batch_end(self, state: State, logger: Any) -> None:
+        found: dict[str, float] = {}
+        super().batch_end(state, SimpleNamespace(log_metrics=found.update))
+        if kept := {name: norm for name, norm in found.items() if self.tensors or name == "l2_norm/grad/global"}:
+            logger.log_metrics(kept)
 
 
 class GradientNorms(Callback):

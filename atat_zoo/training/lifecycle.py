@@ -135,6 +135,18 @@ class CallbackValues(LoggerDestination):
         return values
 
 
+def without_composers_loss(destination: LoggerDestination) -> LoggerDestination:
+    """Return a logger's destination that does not get the loss from Composer: `train/loss` is the same number."""
+    log = destination.log_metrics
+
+    def log_metrics(metrics: dict[str, Any], step: int | None = None) -> None:
+        if kept := {name: value for name, value in metrics.items() if not name.startswith("loss/")}:
+            log(kept, step)
+
+    destination.log_metrics = log_metrics  # type: ignore[method-assign]
+    return destination
+
+
 @runtime_checkable
 class TakesHistograms(Protocol):
     """A logger's destination that draws histograms."""
@@ -223,10 +235,10 @@ class MetricsWriter(Callback):
         self.busy, self.tokens = 0.0, tokens
         if self.utilisation:
             line |= self.utilisation.figures(line)
-        if self.values:  # before ours are logged too
-            line |= self.values.take()
-        if self.spec.loggers:
+        if self.spec.loggers:  # which have had the values of callbacks from these
             self._log(logger, line, step)
+        if self.values:
+            line |= self.values.take()
         self.line = line
 
     def batch_checkpoint(self, state: State, logger: Logger) -> None:

@@ -327,7 +327,8 @@ def _callbacks(model: ZooModel, evaluator: Evaluator, reporter: Reporter) -> tup
     ]
     if spec.loggers:
         folder.logs.mkdir(exist_ok=True)
-    return callbacks, [*(logger.build(folder.logs) for logger in spec.loggers), *values]
+    loggers = [lifecycle.without_composers_loss(logger.build(folder.logs)) for logger in spec.loggers]
+    return callbacks, [*loggers, *values]
 
 
 def _before(experiment: Experiment) -> str:

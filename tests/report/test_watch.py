@@ -15,11 +15,13 @@ import time
 from contextlib import contextmanager
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from atat_zoo.errors import UserError
 from atat_zoo.report.collect import collect
 from atat_zoo.report.runs import glance
-from atat_zoo.report.watch import PageServer, frame, now
+from atat_zoo.report.watch import PageServer, frame, now, ticks
 from atat_zoo.results.naming import PERPLEXITY
 from tests.cli.terminal import printed, received, refused
 from tests.report.run_folders import write_evaluation, write_run
@@ -223,6 +225,23 @@ def test_the_time_that_is_left_is_told_by_the_last_steps_of_a_training(tmp_path)
     assert said[:3] == ["training", "step 20/30", "about 20 s left"]
     assert said[3].startswith("updated at ")
     assert not any("left" in each for each in now(run, glance(run.path, "run")))  # it has stopped
+
+
+@given(st.integers(1, 10**7), st.integers(30, 200), st.floats(-1e4, 1e4))
+def test_the_axis_has_its_ends_and_no_tick_is_left_out(steps, width, loss):
+    plotext = pytest.importorskip("plotext")
+    wanted = ticks(steps, width)
+    assert (wanted[0], wanted[-1]) == (0, steps)
+    assert len(wanted) == min(steps, 4) + 1 or width < 50
+    plotext.clear_figure()
+    plotext.limit_size(False, False)
+    plotext.plot_size(width, 8)
+    plotext.xlim(0, steps)
+    plotext.xticks(wanted)
+    plotext.plot([0, steps], [loss, 2.0], marker="braille")
+    *_, axis, labels = plotext.uncolorize(plotext.build()).rstrip("\n").split("\n")
+    assert [int(label) for label in labels.split()] == wanted
+    assert axis.count("┬") == len(wanted)
 
 
 @pytest.mark.parametrize(

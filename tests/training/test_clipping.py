@@ -13,7 +13,8 @@ from atat_zoo.experiment import load
 from atat_zoo.testing import check_algorithm
 from atat_zoo.training import train
 from atat_zoo.training.algorithms import GradientClippingAlgorithm
-from atat_zoo.training.callbacks import GradientNormsCallback
+from atat_zoo.training.callbacks import GradientNormsCallback, OptimizerMonitorCallback
+from atat_zoo.training.lifecycle import without_composers_loss
 from atat_zoo.training.optimizers import AdamWOptimizer
 
 
@@ -81,6 +82,29 @@ def test_the_norms_of_both_are_logged():
         "gradient_norm/denoiser": pytest.approx(of_denoiser.item()),
         "gradient_norm/estimator": pytest.approx(3, rel=1e-4),
     }
+
+
+@pytest.mark.parametrize("tensors", [False, True])
+def test_the_norm_of_all_gradients_has_one_name_and_those_of_tensors_are_asked_for(tensors):
+    whole, *_ = model((7.0, 3.0))
+    state, log = SimpleNamespace(model=whole, optimizers=[None], fsdp_enabled=False), Log()
+    monitor = OptimizerMonitorCallback(every=4, tensors=tensors).build()
+    for step in range(1, 5):
+        state.timestamp = SimpleNamespace(batch=SimpleNamespace(value=step))
+        monitor.batch_end(state, log)
+        assert bool(log) == (step == 4)
+    trained = [name for name, p in whole.named_parameters() if p.grad is not None]
+    assert log.pop("l2_norm/grad/global") == pytest.approx(norm(whole).item())
+    assert set(log) == ({f"l2_norm/grad/{name}" for name in trained} if tensors else set())
+
+
+def test_the_loss_goes_to_a_logger_under_one_name():
+    told = []
+    destination = SimpleNamespace(log_metrics=lambda metrics, step: told.append((metrics, step)))
+    without = without_composers_loss(destination)
+    without.log_metrics({"loss/train/total": 1.0}, 3)
+    without.log_metrics({"train/loss": 1.0, "loss/train/total": 1.0}, step=3)
+    assert told == [({"train/loss": 1.0}, 3)]
 
 
 def test_conformance():

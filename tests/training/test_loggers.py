@@ -49,7 +49,7 @@ def stub(monkeypatch):
 @pytest.mark.slow
 def test_a_logger_gets_the_curves_and_what_callbacks_measure(tiny, tmp_path, stub):
     said = ["train.steps=4", "train.log_every=2", "train.evaluate_every=2", 'train.loggers=["file"]']
-    said += [f"train.callbacks={MONITORS}", 'evaluation.metrics=["brier_score"]']
+    said += [f"train.callbacks={MONITORS}", 'evaluation.metrics=["brier_score"]', "backbone.layers=2"]
     result = train(load(str(tiny.path), said), tmp_path / "run")
     assert stub.closed
     assert 0 < stub.metrics[2]["validation/brier_score"] < 2
@@ -74,6 +74,11 @@ def test_a_logger_gets_the_curves_and_what_callbacks_measure(tiny, tmp_path, stu
         assert line["lr-Muon/group0"] == line["learning_rate"]
         assert line["l2_norm/grad/global"] == stub.metrics[step]["l2_norm/grad/global"] > 0
         assert line["throughput/tokens_per_sec"] > 0
+        # Each number has one name: none of Composer's beside ours, none of a callback's below `train/`, none a tensor.
+        assert not [
+            name for name in curves if name.startswith(("loss/", "train/lr-", "train/l2_norm", "train/through"))
+        ]
+        assert [name for name in curves if name.startswith("l2_norm")] == ["l2_norm/grad/global"]
     final = json.loads(next(result.folder.evaluations.glob("*step00000004.json")).read_text())
     assert stub.metrics[4]["validation/nelbo"] == final["perplexity"]
     assert "validation/nelbo" in stub.metrics[2]
