@@ -1,7 +1,7 @@
 """The charts: a function for each, from the data of `collect` to an Altair chart, which a notebook shows as it is.
 
 The page has the same charts with their rows apart (`specifications`); `figures` writes them as files. What a run has
-written is in their rows, and its name in the domain of the colours: Vega-Lite puts a title into an expression, which
+written is in their rows, and its name in the domain of scales: Vega-Lite puts a title into an expression, which
 Vega compiles, so every title is one of ours.
 """
 
@@ -35,6 +35,7 @@ CONFIG: Table = {
         "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal",
         "labelColor": "#555", "titleColor": "#555",
         "domain": False, "ticks": False, "labelPadding": 6, "gridColor": "#e6e6e6", "tickCount": 6, "labelFlush": True,
+        "labelSeparation": 8,  # or the last label, which stands within the axis, touches the one before it
     },
     # The title stands above the axis: it is read without turning the head, and is not cut off.
     "axisY": {"titleAngle": 0, "titleAlign": "left", "titleBaseline": "bottom", "titleX": 0, "titleY": -10},
@@ -46,7 +47,7 @@ def loss(data: Table, by: str = "step") -> alt.LayerChart:
     """Training loss as recorded, against steps, tokens or seconds."""
     y = _y("loss:Q", "training loss, nats per token")
     chart = _chart(data, "curves").encode(x=_clock(by), y=y, color=_runs(data, "curves"))
-    line = chart.mark_line(strokeWidth=1.5, clip=True)
+    line = chart.mark_line(clip=True).encode(strokeWidth=_widths(data))
     layers = line + _lone(chart) + _hover(chart, by, ("loss:Q", ".3f"))
     return layers.properties(description="Training loss of each run.")
 
@@ -56,20 +57,20 @@ def bound(data: Table, by: str = "step") -> alt.LayerChart:
     chart = _chart(data, "bounds").encode(x=_clock(by), color=_runs(data, "bounds"))
     y = _y("value:Q", "held-out bound, exponential of nats per token")
     tips = _tips("run:N", "bound:N", _SAID, (f"{by}:Q", ",.0f"))
-    points = chart.mark_point(filled=True, size=60, opacity=1).encode(y=y, tooltip=tips)
+    points = chart.mark_point(filled=True, opacity=1).encode(y=y, tooltip=tips, size=_sizes(data))
     bars = chart.mark_rule().encode(y=y, y2="high:Q").transform_calculate(value="datum.low")
-    line = chart.mark_line(strokeWidth=1.5).encode(y=y, strokeDash=_dash(data, "bounds", "bound"))
+    line = chart.mark_line().encode(y=y, strokeDash=_dash(data, "bounds", "bound"), strokeWidth=_widths(data))
     return (line + bars + points).properties(description="Bound on held-out text of each run.")
 
 
 def metrics(data: Table) -> alt.LayerChart:
     """Metrics of the evaluations on the way; a page shows one at a time."""
     chart = _chart(data, "metrics").encode(x=_clock("step"), color=_runs(data, "metrics"))
-    y = _y("value:Q", "value of the metric (a share from 0 to 1, an entropy in nats)")
-    points = chart.mark_point(filled=True, size=60, opacity=1)
-    points = points.encode(y=y, tooltip=_tips("run:N", "metric:N", _SAID, ("step:Q", ",.0f")))
+    y = _y("value:Q", "value of the metric (a share, or nats)")
+    tips = _tips("run:N", "metric:N", _SAID, ("step:Q", ",.0f"))
+    points = chart.mark_point(filled=True, opacity=1).encode(y=y, tooltip=tips, size=_sizes(data))
     bars = chart.mark_rule().encode(y=y, y2="high:Q").transform_calculate(value="datum.low")
-    line = chart.mark_line(strokeWidth=1.5).encode(y=y, strokeDash=_dash(data, "metrics", "metric"))
+    line = chart.mark_line().encode(y=y, strokeDash=_dash(data, "metrics", "metric"), strokeWidth=_widths(data))
     return (line + bars + points).properties(description="Metrics of each run.")
 
 
@@ -83,7 +84,7 @@ def reliability(data: Table) -> alt.LayerChart:
     # A bar is what the bin adds to the error, but for its share, which is the area of its point.
     bars = chart.mark_rule(strokeWidth=2, opacity=0.5).encode(x=x, y=y, y2="confidence:Q")
     size = alt.Size("share:Q", scale=alt.Scale(range=[20, 400]), legend=None)
-    points = chart.mark_point(filled=True, opacity=0.9).encode(x=x, y=y, size=size, tooltip=tips)
+    points = chart.mark_point(filled=True, opacity=0.6).encode(x=x, y=y, size=size, tooltip=tips)
     return (_diagonal() + bars + points).properties(description="Calibration of the predictions.")
 
 
@@ -112,8 +113,10 @@ def calibration(data: Table) -> alt.LayerChart:
         color=_runs(data, "bins"),
         tooltip=_tips("run:N", ("importance:Q", ".2f"), ("rank:Q", ".2f"), "tokens:Q"),
     )
-    points = chart.mark_line(strokeWidth=1.5, point=alt.OverlayMarkDef(size=50, filled=True))
-    return (_diagonal() + points).properties(description="Calibration of the importance.")
+    points = chart.mark_point(filled=True, opacity=1).encode(size=_sizes(data))
+    return (_diagonal() + chart.mark_line().encode(strokeWidth=_widths(data)) + points).properties(
+        description="Calibration of the importance."
+    )
 
 
 def rates(data: Table) -> alt.LayerChart:
@@ -162,7 +165,8 @@ def strength(data: Table) -> alt.LayerChart:
         y=alt.Y("curriculum_strength:Q", title="strength, exponent of the importance (no unit)"),
         color=_runs(data, "strengths"),
     )
-    line = chart.mark_line(strokeWidth=1.5) + _lone(chart) + _hover(chart, "step", ("curriculum_strength:Q", ".3~f"))
+    line = chart.mark_line().encode(strokeWidth=_widths(data))
+    line += _lone(chart) + _hover(chart, "step", ("curriculum_strength:Q", ".3~f"))
     return line.properties(description="Strength of the curriculum.", height=160)
 
 
@@ -192,7 +196,7 @@ def frontier(data: Table) -> alt.LayerChart:
     )
     names = ("run:N", "sampler:N", "settings:N", "quantity:N")
     tips = _tips(*names, _SAID, ("evaluations:Q", ".1f"), "sequences:Q")
-    points = chart.mark_point(filled=True, size=70, opacity=1).encode(tooltip=tips)
+    points = chart.mark_point(filled=True, opacity=1).encode(tooltip=tips, size=_sizes(data))
     lines = chart.mark_line(strokeWidth=1, opacity=0.4).encode(detail="sampler:N")
     # Only these have a name: those of all would cover each other.
     order: dict[str, Any] = {"groupby": ["run"], "sort": [alt.SortField("evaluations"), alt.SortField("value")]}
@@ -323,6 +327,23 @@ def _runs(data: Table, table: str) -> alt.Color:
     domain = [name for name in colours if name in there or not legend]
     scale = alt.Scale(domain=domain, range=[colours[name] for name in domain])
     return alt.Color("run:N", scale=scale, legend=alt.Legend() if legend else None)
+
+
+def _widths(data: Table) -> alt.StrokeWidth:
+    """Return the width of each run's line: a later one lies on those before it, which are wider and so stay visible."""
+    return alt.StrokeWidth("run:N", scale=_falling(data, 1.5), legend=None)
+
+
+def _sizes(data: Table) -> alt.Size:
+    """Return the area of each run's points, by which they stay visible as lines do by their widths."""
+    return alt.Size("run:N", scale=_falling(data, 60), legend=None)
+
+
+def _falling(data: Table, last: float) -> alt.Scale:
+    """Return a number for each run, `last` for the last one and at most four times that for the first."""
+    names = [run["name"] for run in data["runs"]]
+    before = range(len(names) - 1, -1, -1)
+    return alt.Scale(domain=names, range=[last * (1 + i * min(1, 3 / max(1, len(names) - 1))) for i in before])
 
 
 def _dash(data: Table, table: str, field: str) -> alt.StrokeDash:

@@ -8,9 +8,11 @@ import re
 import shlex
 import shutil
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import vl_convert
 
 from atat_zoo.errors import UserError
 from atat_zoo.report import PALETTE, charts, studies
@@ -85,6 +87,41 @@ def test_a_legend_is_of_what_a_chart_has(data):
     assert '"strokeDash": {"field": "sampler", "legend": {' in several
 
 
+@pytest.mark.parametrize("number", [1, 2, 3, 8])
+def test_a_curve_does_not_hide_the_one_below_it(number):
+    """Each is thinner than those before it, over which it is drawn, and no line is as thick as a bar."""
+    runs = [{"name": f"run{i}"} for i in range(number)]
+    data = {"runs": runs, "tables": {table: [] for table, _ in charts.CHARTS.values()}}
+    for make_ in (charts.loss, charts.bound, charts.metrics, charts.calibration, charts.strength):
+        layers = make_(data).to_dict(validate=False)["layer"]
+        (widths,) = [each["encoding"]["strokeWidth"] for each in layers if "strokeWidth" in each.get("encoding", {})]
+        assert widths["scale"]["domain"] == [run["name"] for run in runs]
+        falling = widths["scale"]["range"]
+        assert falling == sorted(set(falling), reverse=True)
+        assert (falling[-1], falling[0] <= 6) == (1.5, True)
+    for make_ in (charts.bound, charts.metrics, charts.calibration, charts.frontier):
+        layers = make_(data).to_dict(validate=False)["layer"]
+        (areas,) = [each["encoding"]["size"] for each in layers if "size" in each.get("encoding", {})]
+        assert areas["scale"]["range"][-1] == 60
+        assert areas["scale"]["range"] == sorted(set(areas["scale"]["range"]), reverse=True)
+
+
+@pytest.mark.parametrize("number", range(2, 10))
+def test_the_labels_of_an_axis_do_not_touch_on_a_phone(number):
+    """Of ends that stand within the axis, as `labelFlush` has them: a label is about as wide as 6 px a character."""
+    rows = [{"run": "one", "sampler": "a", "evaluations": 7.0 * number * (i + 1), "value": 9.0 - i} for i in range(4)]
+    data = {"runs": [{"name": "one"}], "tables": {"frontier": rows}}
+    chart = charts.frontier(data).properties(width=300).configure(**charts.CONFIG)
+    svg = vl_convert.vegalite_to_svg(chart.to_dict(validate=False))
+    axis = svg.partition("X-axis")[2].partition("role-axis-label")[2].partition("role-axis-")[0]
+    found = re.findall(r'<text text-anchor="(\w+)" transform="translate\(([\d.]+),[^>]*opacity="1"[^>]*>([^<]+)', axis)
+    shift = {"start": 0.0, "middle": 0.5, "end": 1.0}
+    boxes = [(float(x) - shift[anchor] * 6 * len(text), 6 * len(text)) for anchor, x, text in found]
+    assert len(boxes) > 1
+    for (left, width), (right, _) in pairwise(sorted(boxes)):
+        assert left + width + 6 < right
+
+
 @pytest.mark.parametrize("name", charts.CHARTS)
 def test_every_chart_is_valid_and_every_axis_says_its_unit(data, name, tmp_path):
     table, make_ = charts.CHARTS[name]
@@ -103,7 +140,7 @@ def test_every_chart_is_valid_and_every_axis_says_its_unit(data, name, tmp_path)
 
 
 def test_no_word_of_a_run_is_in_an_expression(tmp_path):
-    """Vega compiles them. A word may be in a row of the data, and in the domain of the colours, and nowhere else."""
+    """Vega compiles them. A word may be in a row of the data, and in a scale's domain of runs, and nowhere else."""
     vl_convert = pytest.importorskip("vl_convert")
     words = "'+alert(1)+\\"
     run = make(tmp_path / f"run{words}", bound=words)
