@@ -72,7 +72,7 @@ def save(tokenizer: TokenizerModel, folder: Path, *, framed: bool, causal: bool,
     path = folder / "tokenizer_config.json"
     _write(path, json.loads(path.read_text(encoding="utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"})
     _write(folder / "special_tokens_map.json", roles)
-    return int(library.token_to_id(padding))
+    return library.get_vocab(with_added_tokens=True)[padding]
 
 
 def _write(path: Path, table: dict[str, Any]) -> None:

@@ -144,7 +144,8 @@ class NormMonitor(OptimizerMonitor):
     @override
     def batch_end(self, state: State, logger: Any) -> None:
         found: dict[str, float] = {}
-        super().batch_end(state, SimpleNamespace(log_metrics=found.update))
+        collecting: Any = SimpleNamespace(log_metrics=found.update)
+        super().batch_end(state, collecting)
         if kept := {name: norm for name, norm in found.items() if self.tensors or name == "l2_norm/grad/global"}:
             logger.log_metrics(kept)
 
