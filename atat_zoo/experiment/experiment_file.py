@@ -48,8 +48,7 @@ def recipes() -> list[str]:
 
 def recipe(name: str, zoo: Zoo | None = None) -> Any:
     """Return the corpus of a recipe that ships with the zoo."""
-    # Not `find`: the corpus itself may be in a folder of that name.
-    file = shipped(f"{CORPORA}/{name}")
+    file = shipped(f"{CORPORA}/{name}")  # not `find`: the corpus itself may be in a folder of that name
     if file is None:
         raise KeyError(name)
     table, _ = _read(file, (), {})
@@ -100,12 +99,11 @@ def load(
     except Refused as error:
         _refuse([error.problem], origins, where)
     _merge(merged, table, TABLES)
-    experiment = from_table(merged, origins, where, zoo)
+    experiment, problems = from_table(merged, origins, where, zoo), list[Problem]()
     if source is not None:
         experiment, problems = adopt(experiment, source, zoo)
-        _refuse(problems, origins, where)
-    # Not of a table: a run that was trained with what does nothing can still be read.
-    _refuse(without_effect(experiment, zoo), origins, where)
+    # Only of a file: a run that was trained with settings without effect can still be read.
+    _refuse(problems or without_effect(experiment, zoo), origins, where)
     return experiment
 
 

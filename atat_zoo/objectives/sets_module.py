@@ -254,8 +254,7 @@ class SetsModule(SetCausalModule):
     @override
     def own_bounds(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Estimate]:
         # −log p along the objective's own sets, exact where they draw nothing; else the mean over draws, a bound.
-        draws = 1 if self.sets.deterministic else draws
-        masks = [WeightedMask(masked=maskable, weight=torch.ones_like(keys), t=None)] * draws
+        whole = WeightedMask(masked=maskable, weight=torch.ones_like(keys), t=None)
         keys = fold(keys, stream(0, "sets"))  # apart from what the masks of the first bound are drawn by
         numbers, where = iter(range(draws)), pairs(maskable)
 
@@ -263,7 +262,7 @@ class SetsModule(SetCausalModule):
             turns = self.turns_of(x, maskable, maskable, fold(keys, next(numbers)))
             return {"sets": self.cross_entropy_of_turns(x, turns)[where]}
 
-        return average(of_draw, tokens, masks, self.context.mask_id)
+        return average(of_draw, tokens, [whole] * (1 if self.sets.deterministic else draws), self.context.mask_id)
 
 
 class SetsPredictor(Predictor):

@@ -154,7 +154,7 @@ class StudyRunner:
         return report
 
     def files(self, path: Path, report: dict[str, Any]) -> dict[Path, bytes]:
-        """Return what is written of a report: the nats of each sequence, a line for each run and quantity, and itself."""
+        """Return what is written of a report: the nats of each sequence, a line for each run and quantity, and it."""
         nats = "".join(f"{json.dumps(line)}\n" for line in self.nats)
         return {path.with_suffix(".nats.jsonl"): nats.encode(), path: atomic.json_bytes(report)}
 

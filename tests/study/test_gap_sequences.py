@@ -27,7 +27,7 @@ def seen(monkeypatch):
 
     def measure_policy(writer, sampler, tokens, maskable, **how):
         shown.append(tokens[:, 0].tolist())
-        return SimpleNamespace(nats=tokens[:, 0].double())
+        return SimpleNamespace(nats=tokens[:, 0].double(), ends=())
 
     monkeypatch.setattr(gaps, "measure_policy", measure_policy)
 
