@@ -292,13 +292,16 @@ def _settings(experiment: Experiment, fingerprint: dict[str, Any]) -> dict[str, 
     optional |= {} if spec.form == "text" else {"form": spec.form, "template": tokenizer.template}
     # Rows of earlier versions, in which a content and the template's text could share a token, are built again.
     optional |= {"contents": "apart"} if optional.get("template") else {}
+    file = tokenizer.fingerprint()
+    # So are those of a tokenizer's file, whose added tokens were read from text.
+    optional |= {"added": "unread"} if file else {}
     return {
         "format": manifest.FORMAT,
         "corpus": corpus.identity(),
         "text": fingerprint,
         "spread": [_SPREAD_SEED, SHUFFLED],
         "tokenizer": tokenizer.identity(),
-        "tokenizer_file": tokenizer.fingerprint(),
+        "tokenizer_file": file,
         "data": optional
         | {"block": spec.sequences_per_member, "shard": spec.sequences_per_shard}
         | {key: getattr(spec, key) for key in ("length", "special", "remainder", "dtype", "lanes")},
