@@ -17,9 +17,11 @@ from atat_zoo.estimators import (
     TransformerEstimator,
     UniformEstimator,
 )
+from atat_zoo.estimators.networks import ConstantModule
 from atat_zoo.experiment import from_table
 from atat_zoo.registry import Context
 from atat_zoo.testing import check_estimator
+from atat_zoo.tokenizers import CharactersTokenizer
 
 V, L, B, D = 6, 8, 4, 12
 COUNTS = np.array([0, 1, 3, 7, 15, 999], dtype=np.int64)
@@ -124,6 +126,16 @@ def test_estimators_inside_another_read_the_same():
     assert from_table(table, where="here").parts["estimator"].reads == "z"
 
 
+def test_a_problem_of_an_estimator_inside_is_told_where_it_is():
+    wide = {"use": "transformer", "width": 6, "heads": 4}
+    table = {"name": "a", "estimator": {"use": "hybrid", "learned": wide}}
+    with pytest.raises(UserError, match=r"estimator\.learned\.width: 6 .* change estimator\.learned\.heads"):
+        from_table(table, where="here")
+    inside = {"use": "term_bias", "base": {"use": "hybrid", "learned": {"use": "transformer"}, "prior": wide}}
+    with pytest.raises(UserError, match=r"estimator\.base\.prior\.width: 6 .* change estimator\.base\.prior\.heads"):
+        from_table(table | {"estimator": inside}, where="here")
+
+
 # Golden numbers
 
 
@@ -161,6 +173,30 @@ def test_hybrid_is_the_mix(mix):
         expected = mix * module.a(tokens, embedded, t, maskable) + (1 - mix) * module.b(tokens, embedded, t, maskable)
         torch.testing.assert_close(module(tokens, embedded, t, maskable), expected)
     assert torch.equal(module.b.values, FrequencyEstimator().build(CONTEXT).values)
+
+
+LETTERS = CharactersTokenizer().train(lambda: iter(()))
+TEXT = torch.tensor([LETTERS.encode("a cab and cabs cab")])
+THERE = torch.tensor([[c == "x" for c in "-xxxx---------xxxx"]])
+
+
+@pytest.mark.parametrize(("strength", "there"), [(0.5, 0.75), (1.0, 1.0), (-0.5, 0.25), (-1.0, 0.0)])
+def test_the_tokens_of_words_move_towards_one_or_zero(strength, there):
+    about = Context(vocabulary_size=27, length=18, width=D, tokenizer=LETTERS)
+    module = TermBiasEstimator(words=("cab",), strength=strength).build(about)
+    assert torch.equal(module(TEXT, None, None, TEXT >= 0), torch.where(THERE, there, 0.5))
+
+
+def test_words_that_cannot_be_found_are_refused():
+    about = Context(vocabulary_size=27, length=4, width=D, tokenizer=LETTERS)
+    TermBiasEstimator(words=("cab",)).build(about)
+    for word, said in (("naïve", "'naïve' is unknown"), ("cable", "'cable' takes 5 tokens and a text has 4")):
+        with pytest.raises(UserError, match=rf"estimator\.words: {said}"):
+            TermBiasEstimator(words=(word,)).build(about)
+    with pytest.raises(RuntimeError, match="tokenizer"):
+        TermBiasEstimator(words=("cab",)).build(CONTEXT)
+    for nothing in (TermBiasEstimator(), TermBiasEstimator(words=("cab",), strength=0)):
+        assert isinstance(nothing.build(CONTEXT), ConstantModule), "no words are looked up"
 
 
 # Sizes

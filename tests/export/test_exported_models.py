@@ -12,7 +12,8 @@ from atat_zoo.backbones.dit import DiTBackbone
 from atat_zoo.backbones.hub.modeling_atat_zoo import AtatZooForMaskedLM
 from atat_zoo.export.pushing import push
 from atat_zoo.export.writing import export_run
-from tests.export.making import model_of, run_of
+from atat_zoo.noise import CosineNoise, LinearNoise
+from tests.export.making import FORMS, V, model_of, network_of, run_of, wanted_of
 from tests.limited import full_disk
 
 
@@ -226,3 +227,22 @@ def test_losses_and_half_precision(loaded):
     assert float(found.loss) == pytest.approx(float(expected.mean()), rel=1e-5)
     assert rough.logits.dtype is torch.float32
     assert float(rough.loss) == pytest.approx(float(found.loss), rel=0.05)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_has_the_logits_of_the_run(form):
+    network = network_of(form)
+    wanted = wanted_of(model_of(form), network.config.form)
+    turns = {"turns": wanted["turns"]} if "turns" in wanted else {}
+    with torch.no_grad():
+        found = network(wanted["ids"], **turns).logits[wanted["where"]]
+    torch.testing.assert_close(found[:, :V], wanted["logits"], rtol=1e-5, atol=1e-5)
+    assert found[:, V:].exp().sum() == 0
+
+
+@pytest.mark.parametrize(("form", "noise", "error"), [("timed", CosineNoise(), 1e-5), ("linear", LinearNoise(), 0)])
+def test_the_time_is_that_of_the_noise(form, noise, error):
+    network, shares = network_of(form), torch.arange(25) / 24
+    assert torch.equal(network.time_at(shares), noise.time_at(shares)), "of a text of the training, to the bit"
+    between = torch.tensor([0.0, 2e-4, 1e-3, 0.1, 0.456, 0.9])
+    torch.testing.assert_close(network.time_at(between), noise.time_at(between), rtol=0, atol=error)

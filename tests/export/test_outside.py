@@ -11,33 +11,9 @@ import torch
 from safetensors.torch import save_file
 
 from atat_zoo.export.writing import export_run
-from tests.export.making import FORMS, model_of, run_of
+from tests.export.making import FORMS, V, model_of, run_of, wanted_of
 
-V, L = 258, 24
 PROMPT = [256, 87, 101, 32]
-
-
-def wanted_of(model, form):
-    """Return ids, where predictions are asked for, and our logits there."""
-
-    def logits_at(where, head_inputs):
-        return model.module.logits(head_inputs.at(where))
-
-    generator = torch.Generator().manual_seed(1)
-    ids = torch.randint(0, V, (3, L), generator=generator)
-    with torch.no_grad():
-        if form == "causal":
-            read, where = torch.cat([torch.full((3, 1), V), ids[:, :-1]], 1), torch.ones_like(ids, dtype=torch.bool)
-            return {"ids": read, "where": where, "logits": logits_at(where, model.module.head_inputs(ids, None))}
-        if form == "turns":
-            turns = torch.arange(L).repeat(3, 1) % 5 - 1
-            turns[1] = -1 + torch.randint(0, 2, (L,), generator=generator)
-            where = turns >= 0
-            logits = logits_at(where, model.module.of_turns(ids, turns))
-            return {"ids": ids, "turns": turns, "where": where, "logits": logits}
-        where = torch.rand(3, L, generator=generator) < torch.tensor([0.2, 0.6, 1.0])[:, None]
-        ids[where] = V
-        return {"ids": ids, "where": where, "logits": logits_at(where, model.module.head_inputs(ids, None))}
 
 
 @pytest.fixture(scope="module")

@@ -1,30 +1,11 @@
 """What `attention_mask` hides changes nothing of an export, on whichever side it is and whatever its id."""
 
-import functools
-import tempfile
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atat_zoo.backbones.hub import modeling_atat_zoo, write
-from tests.export.making import FORMS, model_of
-
-V, PAD = 258, 259
-CAUSAL = "autoregressive"
-
-
-@functools.cache
-def network_of(form):
-    """Return the network of an export; it has V tokens, then the mask or the start, then the padding."""
-    model = model_of(form)
-    made = modeling_atat_zoo.AtatZooForCausalLM if form == CAUSAL else modeling_atat_zoo.AtatZooForMaskedLM
-    with tempfile.TemporaryDirectory() as folder:
-        parts = model.module.backbone, model.tokenizer, model.experiment
-        write(model.experiment.parts["backbone"], *parts, Path(folder), dtype=None, max_shard_size="1GB")
-        return made.from_pretrained(folder)
+from tests.export.making import CAUSAL, FORMS, PAD, V, network_of
 
 
 @st.composite

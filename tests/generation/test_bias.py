@@ -5,12 +5,10 @@ import pytest
 import torch
 
 from atat_zoo.errors import UserError
-from atat_zoo.estimators import TermBiasEstimator
 from atat_zoo.experiment import load
 from atat_zoo.generation.guidance import CombinedGuidance, ImportanceBiasGuidance, NoGuidance, TokenBiasGuidance
 from atat_zoo.samplers.published import AncestralSampler
 from atat_zoo.testing import check_guidance
-from atat_zoo.testing.batches import context
 from atat_zoo.testing.guidance import toy_writer
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed
 from atat_zoo.tokenizers.terms import Terms
@@ -146,13 +144,3 @@ def test_inside_of_combined_it_says_where_it_stands():
     assert problem.key == "guidance.first"
     (problem,) = CombinedGuidance(second=CombinedGuidance(first=inner)).check(experiment)
     assert problem.key == "guidance.second.first"
-
-
-def test_the_estimator_does_the_same_in_training():
-    about = context(vocabulary_size=27, length=16, tokenizer=WRITER.tokenizer, counts=None)
-    estimator = TermBiasEstimator(words=("cab",), strength=0.5).build(about)
-    assert torch.equal(estimator(TEXT, None, None, ~NONE), torch.where(THERE, 0.75, 0.5))
-    with pytest.raises(UserError, match="'naïve' is unknown"):
-        TermBiasEstimator(words=("naïve",)).build(about)
-    with pytest.raises(RuntimeError, match="tokenizer"):
-        TermBiasEstimator(words=("cab",)).build(context())

@@ -49,7 +49,12 @@ ROOMS = tuple(room for group in GROUPS for room in group)
 # Of rooms whose tests are not tests/ROOM or tests/test_ROOM.py.
 TESTS = {
     # Without those that run an exported network in another process, where no mutant is known.
-    "backbones": ("tests/backbones", "tests/export/test_exported_models.py", "tests/export/test_generation.py"),
+    "backbones": (
+        "tests/backbones",
+        "tests/export/test_exported_models.py",
+        "tests/export/test_generation.py",
+        "tests/export/test_padding.py",
+    ),
     "bounds": ("tests/test_bound_parts.py",),
     "position_sets": ("tests/test_position_sets.py", "tests/objectives/test_sets.py"),
 }

@@ -61,6 +61,17 @@ def test_a_rate_never_seen_borrows_the_scale_of_all():
     torch.testing.assert_close(target, torch.full((1, 2), 0.5))
 
 
+def test_a_rate_seen_long_ago_keeps_its_own_scale():
+    module = DifficultyTarget(scale="running", decay=0.1, bins=2).build(CONTEXT)
+    low, high = (noised(torch.ones(1, 2, dtype=torch.bool), [rate]) for rate in (0.2, 0.9))
+    first = torch.tensor([[1.0, 3.0]])
+    module.update(module.statistics(low, first), 0.0)
+    for _ in range(3):
+        module.update(module.statistics(high, torch.tensor([[5.0, 9.0]])), 0.0)
+    target, _ = module(low, first)
+    torch.testing.assert_close(target, torch.tensor([[-1.0, 1.0]]).sigmoid())
+
+
 def test_the_running_scale_without_its_memory_is_refused():
     with pytest.raises(TypeError, match="build"):
         DifficultyTarget(scale="running")(noised([[True]]), torch.ones(1, 1))
