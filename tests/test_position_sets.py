@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from atat_zoo import Zoo
+from atat_zoo import UserError, Zoo
 from atat_zoo.diffusion.randomness import fold, row_keys
 
 ZOO = Zoo.load()
@@ -41,6 +41,9 @@ def test_an_offset_is_drawn_of_whole_texts_alone():
         tuple((i + offset) % 3 for i in range(4)): pytest.approx(1 / 3, abs=0.03) for offset in range(3)
     }
     assert shares(turns(spec, [0, 1, 1, 1, 1], rows=100)) == {(-1, 0, 1, 2, 0): 1}
+    # What is behind the free positions may be padding, and of two positions there are two sets.
+    half = pytest.approx(1 / 2, abs=0.03)
+    assert shares(turns(spec, [1, 1, 0], rows=ROWS)) == {(0, 1, -1): half, (1, 0, -1): half}
 
 
 def test_a_window_of_the_whole_text_is_a_random_order_and_half_of_it_is_not():
@@ -50,6 +53,9 @@ def test_a_window_of_the_whole_text_is_a_random_order_and_half_of_it_is_not():
     # u / 2 and 1/4 + u' / 2: the second one comes first where u' < u - 1/2.
     half = shares(turns({"use": "staggered", "sets": 2, "window": 0.5}, [1, 1], rows=ROWS))
     assert half == {(0, 1): pytest.approx(7 / 8, abs=0.02), (1, 0): pytest.approx(1 / 8, abs=0.02)}
+    # With roots in place of u, where u' < (√√u - 1/2)⁴: 4 ∫ x⁴ (x + 1/2)³ dx over x from 0 to 1/2.
+    late = shares(turns({"use": "staggered", "sets": 2, "window": 0.5, "power": 4.0}, [1, 1], rows=ROWS))
+    assert late[1, 0] == pytest.approx(0.0196, abs=0.008)
 
 
 def test_random_sets_are_of_about_equal_size():
@@ -74,6 +80,16 @@ def test_whole_sets_come_by_chance_and_the_others_by_importance(n, first):
         assert (row[others][order.argsort()].diff() >= 0).all()
     # As many rows as there are have some token by chance at each position, in the end.
     assert n > 4 or (~masked).any(0).all()
+
+
+def test_a_mixture_of_one_kind_or_with_other_shares_is_refused():
+    two = ["at_once", "left_to_right"]
+    for given, said in (
+        ({"of": two[:1]}, "of names no two kinds"),
+        ({"of": two, "shares": [1.0]}, "1 numbers for 2 kinds"),
+    ):
+        with pytest.raises(UserError, match=said):
+            ZOO.spec("position_sets", {"use": "mixture"} | given)
 
 
 def test_a_mixture_has_its_kinds_by_their_shares_each_with_a_key_of_its_own():

@@ -96,12 +96,12 @@ def set_keys(module: nn.Module, keys: Tensor) -> None:
 
 def groups_of_rows(module: nn.Module, groups: Sequence[Tensor]) -> Iterator[Tensor]:
     """Yield int64 [A] of each group of a micro-batch's rows, with their keys: a row draws the same in any group."""
-    layers = [layer for layer in module.modules() if isinstance(layer, Dropout) and layer.drops]
-    before = [(layer.keys, layer._call) for layer in layers]
+    drops = [layer for layer in module.modules() if isinstance(layer, Dropout) and layer.drops]
+    before = {layer: (layer.keys, layer._call) for layer in drops}
     for rows in groups:
-        for layer, (keys, call) in zip(layers, before, strict=True):
+        for layer, (keys, call) in before.items():
             assert keys is not None
             layer.keys, layer._call = keys[moved(rows, keys.device)], call
         yield rows
-    for layer, (keys, _) in zip(layers, before, strict=True):
+    for layer, (keys, _) in before.items():
         layer.keys = keys

@@ -115,6 +115,16 @@ def test_the_number_of_weights_has_a_formula(settings):
     assert spec.weights(V) == sum(p.numel() for p in model.parameters())
 
 
+def test_the_flops_of_a_pass_by_hand():
+    """Of 3 texts of 5 tokens through 2 layers of width 8, and 4 predictions among 11 tokens."""
+    spec = DiTBackbone(layers=2, width=8, heads=2)
+    of_token = 12 * 8**2 + 2 * 5 * 8  # of a layer: its matrices, and the scores and sums of attention
+    head = 4 * 11 * 8
+    assert spec.flops(11, 3, 5, 4) == spec.flops(11, 3, 5, 4, first=5) == 2 * (3 * 5 * 2 * of_token + head)
+    asked_for = 3 * 3 * of_token + 3 * 2 * 3 * 8**2  # the last layer reads the other two of each text
+    assert spec.flops(11, 3, 5, 4, first=3) == 2 * (3 * 5 * of_token + asked_for + head)
+
+
 def test_gains_and_biases_are_vectors_and_weights_are_matrices():
     """The optimizer's decay goes by that."""
     model = build(time_conditioning=True, output_bias="zero")

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atat_zoo.backbones.ngram import NgramModel
+from atat_zoo.backbones.ngram import NgramModel, counts_of
 from atat_zoo.data.neighbours import CountTable
 
 V, L, REACH = 7, 6, 2
@@ -94,3 +94,9 @@ def test_damaged_counts_are_refused(value, column):
     state["apart_2"][3, column] = value
     with pytest.raises(RuntimeError, match="apart_2 has counts of tokens that there are not"):
         NgramModel(V, REACH, None).load_state_dict(state)
+
+
+def test_the_counts_of_a_model_are_those_of_its_state():
+    model = torch.nn.ModuleDict({"a": torch.nn.Linear(2, 2), "b": NgramModel(V, REACH, TABLE)})
+    assert set(counts_of(model)) == {"b.apart_1", "b.apart_2", "b.tokens"}
+    assert all(counts is model.state_dict(keep_vars=True)[name] for name, counts in counts_of(model).items())

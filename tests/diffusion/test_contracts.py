@@ -39,6 +39,9 @@ def test_every_fact_has_a_default_and_a_guided_denoiser_those_of_the_other_one()
     assert least.importance(TEXT, TEXT > 0) is None
     assert least.time_at(TEXT) is TEXT
     assert least.of(torch.tensor([0])) is least
+    assert least.writing(TEXT) is least
+    assert least.turn(torch.arange(5)) is None
+    assert More().turn(torch.arange(5)).tolist() == [0, 0, 1, 1, 2]
     assert all(getattr(guided, fact) == getattr(More, fact) for fact in DEFAULTS)
     assert guided.time_at(torch.tensor(0.5)) == 0.25
     assert torch.equal(guided.importance(TEXT, TEXT > 0), TEXT / 4)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import nn
 
-from atat_zoo.diffusion.dropout import Dropout, set_keys
+from atat_zoo.diffusion.dropout import Dropout, _Masked, groups_of_rows, set_keys
 from atat_zoo.diffusion.randomness import row_keys
 
 
@@ -95,3 +95,31 @@ def test_the_type_is_kept_and_the_gradient_is_the_mask(dtype):
     assert y.dtype == dtype
     y.sum().backward()
     assert torch.equal(x.grad, y.detach())
+
+
+@pytest.mark.parametrize("p", [1e-4, 0.3, 0.5, 0.9])
+@pytest.mark.parametrize("entries", [1, 33, 4000])
+def test_for_a_compiler_it_is_the_same_and_so_is_its_gradient(p, entries):
+    x, keys = torch.randn(3, entries, generator=torch.Generator().manual_seed(2)), rows(0, 3)
+    layer, one, two = Dropout(p), x.clone().requires_grad_(), x.clone().requires_grad_()
+    for call in (1, 2):
+        y, other = layer(one, call, keys), _Masked.apply(two, keys, call, layer.threshold)
+        assert torch.equal(y, other)
+        of_one, of_two = (torch.autograd.grad(each.square().sum(), of)[0] for each, of in ((y, one), (other, two)))
+        torch.testing.assert_close(of_two, of_one)
+
+
+def test_rows_in_groups_draw_as_they_do_together():
+    """Also in a second pass: each group counts its calls from where the last pass ended."""
+    x, groups = torch.ones(6, 32), [torch.tensor([4, 0]), torch.tensor([1, 2, 5]), torch.tensor([3])]
+    net, apart = Net(), Net()
+    for each in (net, apart):
+        set_keys(each, rows(0, 6))
+    for _ in range(2):
+        together, found = net(x), [torch.zeros_like(x) for _ in range(4)]
+        for group in groups_of_rows(apart, groups):
+            for into, drawn in zip(found, apart(x[group]), strict=True):
+                into[group] = drawn
+        assert all(torch.equal(a, b) for a, b in zip(together, found, strict=True))
+    assert torch.equal(apart.a.keys, net.a.keys)
+    assert list(groups_of_rows(apart.eval(), groups)) == groups

@@ -1,6 +1,6 @@
 import torch
 
-from atat_zoo.diffusion.positions import pairs, positions, to_host
+from atat_zoo.diffusion.positions import begins, pairs, positions, to_host, within_documents
 
 
 def test_positions_are_those_of_nonzero():
@@ -14,3 +14,10 @@ def test_positions_are_those_of_nonzero():
 
 def test_on_the_host_it_is_the_tensor():
     assert to_host(torch.arange(3)).tolist() == [0, 1, 2]
+
+
+def test_documents_begin_where_their_numbers_change():
+    documents = torch.tensor([[0, 0, 1, 1, 1, 1], [7, 4, 4, 4, 7, 7], [1, 1, 1, 1, 1, 1]])
+    first = [[1, 0, 1, 0, 0, 0], [1, 1, 0, 0, 1, 0], [1, 0, 0, 0, 0, 0]]
+    assert torch.equal(begins(documents), torch.tensor(first).bool())
+    assert within_documents(documents).tolist() == [[0, 1, 0, 1, 2, 3], [0, 0, 1, 2, 0, 1], [0, 1, 2, 3, 4, 5]]

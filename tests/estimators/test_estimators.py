@@ -16,6 +16,7 @@ from atat_zoo.estimators import (
     TermBiasEstimator,
     TransformerEstimator,
     UniformEstimator,
+    require_estimator,
 )
 from atat_zoo.estimators.networks import ConstantModule
 from atat_zoo.experiment import from_table
@@ -258,3 +259,19 @@ def test_bf16_autocast_gives_float32():
 )
 def test_whether_tokens_are_told_apart(estimator, trained, untrained):
     assert [estimator.tells_apart(True), estimator.tells_apart(False)] == [trained, untrained]
+
+
+def test_a_run_without_importance_is_refused_and_one_where_all_is_alike_unless_it_may_be():
+    none = from_table({"name": "a", "objective": "autoregressive", "sampler": "left_to_right"})
+    alike = from_table({"name": "a", "estimator": "uniform"})
+    apart = from_table({"name": "a", "estimator": "frequency", "masking": "importance"})
+    for constant in (False, True):
+        require_estimator(apart, "runs/a", constant=constant)
+        said = r"^runs/a was trained by the objective 'autoregressive', which uses no importance estimator; name a run"
+        with pytest.raises(UserError, match=said):
+            require_estimator(none, "runs/a", constant=constant)
+    with pytest.raises(
+        UserError, match=r"^runs/a has the estimator 'uniform', to which all tokens are alike; name a run"
+    ):
+        require_estimator(alike, "runs/a")
+    require_estimator(alike, "runs/a", constant=True)

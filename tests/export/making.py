@@ -78,7 +78,8 @@ def wanted_of(model, form):
             return {"ids": read, "where": where, "logits": logits_at(where, model.module.head_inputs(ids, None))}
         if form == "turns":
             turns = torch.arange(L).repeat(3, 1) % 5 - 1
-            turns[1] = -1 + torch.randint(0, 2, (L,), generator=generator)
+            turns[1] = torch.randint(-1, 1, (L,), generator=generator)
+            turns[2] = torch.randint(-1, 4, (L,), generator=generator)
             where = turns >= 0
             logits = logits_at(where, model.module.of_turns(ids, turns))
             return {"ids": ids, "turns": turns, "where": where, "logits": logits}
