@@ -116,3 +116,7 @@ def test_none_weighs_everything_alike():
     weights = curriculum.weights(noised(torch.ones(2, 3, dtype=torch.bool)), torch.rand(2, 3), 0.5)
     assert torch.equal(weights, torch.ones(2, 3))
     assert curriculum.stage(0.5) == "none"
+
+
+def test_a_longer_training_is_another_one_from_its_first_step():
+    assert not ThreeStageCurriculum().extends(0, 8, 16)
