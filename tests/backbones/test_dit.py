@@ -115,6 +115,30 @@ def test_the_number_of_weights_has_a_formula(settings):
     assert spec.weights(V) == sum(p.numel() for p in model.parameters())
 
 
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("mlp_ratio", [0.5, 4.0])
+@pytest.mark.parametrize(("preset", "vocabulary_size"), [("tiny", 10), ("mini", 100_000)])
+def test_the_memory_for_its_weights_is_asked_for_before_they_are_made(tied, mlp_ratio, preset, vocabulary_size):
+    spec = DiTBackbone(preset=preset, tied=tied, mlp_ratio=mlp_ratio)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("atat_zoo.machine.free_memory", lambda: 3.96 * spec.weights(vocabulary_size))
+        with pytest.raises(UserError, match=rf"mlp_ratio {mlp_ratio:g} needs about .* for its weights alone.*smaller"):
+            spec.build(Context(vocabulary_size=vocabulary_size, length=L))
+        patch.setattr("atat_zoo.machine.free_memory", lambda: 4 * spec.weights(vocabulary_size))
+        patch.setattr("atat_zoo.backbones.dit_module.DiTModule", lambda *_: "built")
+        assert spec.build(Context(vocabulary_size=vocabulary_size, length=L)) == "built"
+
+
+def test_a_text_is_as_long_as_the_longest_and_no_longer():
+    table = {"name": "a", "backbone": {"max_length": 48, "width": 48, "heads": 6}, "estimator": "uniform"}
+    from_table(table | {"data": {"length": 48}})
+    with pytest.raises(UserError, match=r"data\.length: 49 is longer than backbone\.max_length = 48; shorten the one"):
+        from_table(table | {"data": {"length": 49}})
+    for heads in (5, 16):  # 3 dimensions for each of 16 are not in pairs
+        with pytest.raises(UserError, match=rf"backbone\.width: 48 does not divide into {heads} heads of even width"):
+            from_table(table | {"backbone": {"width": 48, "heads": heads}})
+
+
 def test_the_flops_of_a_pass_by_hand():
     """Of 3 texts of 5 tokens through 2 layers of width 8, and 4 predictions among 11 tokens."""
     spec = DiTBackbone(layers=2, width=8, heads=2)

@@ -222,6 +222,28 @@ def test_the_transformer_adds_at_most_two_percent_to_the_small_backbone():
     assert own == added - 768 * 256 + 50258 * 256  # 13M more, as in ATAT's documents
 
 
+@pytest.mark.parametrize("settings", [{}, {"own_embedding": True}, {"layers": 1, "width": 32}])
+@pytest.mark.parametrize(("vocabulary_size", "length"), [(50_000, 8), (8, 4000)])
+def test_the_memory_for_the_weights_is_asked_for_before_they_are_made(settings, vocabulary_size, length, monkeypatch):
+    spec, context = TransformerEstimator(**settings), Context(vocabulary_size=vocabulary_size, length=length, width=300)
+    weights = parameters(spec, context)
+    monkeypatch.setattr("atat_zoo.estimators.networks.TransformerModule", lambda *_: "built")
+    monkeypatch.setattr("atat_zoo.machine.free_memory", lambda: 4 * weights)
+    assert spec.build(context) == "built"
+    monkeypatch.setattr("atat_zoo.machine.free_memory", lambda: 3.9 * weights)
+    with pytest.raises(
+        UserError, match=rf"{spec.layers} layers and width {spec.width} needs .* weights alone.* smaller"
+    ):
+        spec.build(context)
+
+
+def test_a_text_is_as_long_as_the_longest_and_no_longer():
+    table = {"name": "a", "estimator": {"use": "transformer", "max_length": 32}}
+    from_table(table | {"data": {"length": 32}})
+    with pytest.raises(UserError, match=r"data\.length: 33 is longer than estimator\.max_length = 32; shorten the one"):
+        from_table(table | {"data": {"length": 33}})
+
+
 def test_positions_are_learned_for_the_sequences_that_there_are():
     assert TransformerEstimator().build(Context(vocabulary_size=V, length=L, width=D)).positions.shape == (L, 256)
     assert small(max_length=4).build(Context(vocabulary_size=V, length=L, width=D)).positions.shape == (4, 8)
