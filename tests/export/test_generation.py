@@ -104,6 +104,23 @@ def test_lengths_and_ends():
     assert len(own.asked) == 2, "the sampler of the run"
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_stays_on_its_side_with_its_id_and_masks_come_before_an_end(side):
+    table = torch.nn.functional.one_hot(torch.full((8,), 2), MASK).float()
+    texts, written = ([0, MASK], [1, MASK, 0, EOS]), ([0, 2, 2], [1, 2, 0, 2, EOS])
+
+    def padded(rows):
+        more = [[7] * (max(map(len, rows)) - len(row)) for row in rows]
+        return torch.tensor([pad + row if side == "left" else row + pad for pad, row in zip(more, rows, strict=True)])
+
+    ids, network = padded(texts), Network(table)
+    found = generate(ids, model=network, attention_mask=(ids != 7).long(), temperature=0, max_new_tokens=1, steps=1)
+    assert torch.equal(found, padded(written))
+    ((read, options),) = network.asked
+    assert torch.equal(options["attention_mask"], (read != 7).long())
+    assert "turns" not in options
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
