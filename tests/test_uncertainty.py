@@ -49,6 +49,16 @@ def test_everything_excluded_is_certain_and_not_a_nan():
         assert metric(logits).tolist() == [0.0, 0.0]
 
 
+def test_one_token_left_is_certain_and_excluded_tokens_do_not_count():
+    one = torch.tensor([[-math.inf, 3.0, -math.inf]])
+    logits = torch.cat([P.log(), torch.full((5,), -math.inf)])
+    for metric in [*METRICS, CombinedUncertainty()]:
+        assert metric(torch.zeros(2, 1)).tolist() == [0.0, 0.0]
+        assert metric(one).tolist() == [0.0]
+        assert metric(logits).item() == pytest.approx(metric(P.log()).item(), abs=1e-6)
+        assert metric(torch.zeros(7)).item() == pytest.approx(1, abs=1e-6)
+
+
 def test_combined_without_weights_is_refused():
     with pytest.raises(ValueError, match="must have a weight above 0"):
         CombinedUncertainty(entropy=0.0, variance=0.0, confidence=0.0, margin=0.0)
