@@ -53,7 +53,7 @@ def test_a_time_is_that_of_its_rate_and_a_rate_that_is_never_reached_has_an_end(
     rates = 1 - noise.alpha(times)
     reached = rates < 1 - 1e-12  # beyond, a float64 does not tell times apart
     torch.testing.assert_close(noise.time_at(rates)[reached], times[reached])
-    assert noise.time_at(torch.tensor([-0.5, -1e-9, 1 + 1e-9, 1.5, 3.0])).tolist() == [0, 0, 1, 1, 1]
+    assert noise.time_at(torch.tensor([-3.0, -0.5, -1e-9, 1 + 1e-9, 1.5, 3.0])).tolist() == [0, 0, 0, 1, 1, 1]
 
 
 @pytest.mark.parametrize(

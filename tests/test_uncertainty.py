@@ -33,6 +33,8 @@ P = torch.tensor([0.5, 0.25, 0.125, 0.125])
 )
 def test_values_by_hand(metric, value):
     assert metric(P.log()).item() == pytest.approx(value, abs=1e-6)
+    rows = torch.stack([P.log(), torch.zeros(4), torch.tensor([0.0, -99, -99, -99])])
+    assert metric(rows).tolist() == pytest.approx([value, 1, 0], abs=1e-6)
 
 
 @given(st.lists(st.floats(0, 1), min_size=4, max_size=4).filter(any), st.integers(0, 2**31))
