@@ -7,6 +7,7 @@ import torch
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.generation.guidance import CombinedGuidance, ImportanceBiasGuidance, NoGuidance, TokenBiasGuidance
+from atat_zoo.generation.guided import Guided
 from atat_zoo.samplers.published import AncestralSampler
 from atat_zoo.testing import check_guidance
 from atat_zoo.testing.guidance import toy_writer
@@ -98,6 +99,31 @@ def test_a_denoiser_keeps_what_else_it_can_do():
     log_probs, weights = guided.ordered(z, None, where)
     assert torch.equal(log_probs, guided(z, None, where))
     assert torch.equal(weights, WRITER.denoiser.ordered(z, None, where)[1])
+    visible = (torch.tensor([1, 0]), torch.tensor([2, 5]))
+    z[visible], where = torch.tensor([3, 4]), torch.arange(8) < 2
+    log_probs, own = guided.everywhere(z, None, where.expand(2, -1), visible)
+    assert torch.equal(log_probs, guided(z, None, where.expand(2, -1)))
+    assert torch.equal(own, WRITER.denoiser.everywhere(z, None, where.expand(2, -1), visible)[1])
+    assert torch.equal(guided.importance(TEXT, NONE), WRITER.denoiser.importance(TEXT, NONE))
+
+
+FACTS = {"reads_time": True, "window": 9, "block_size": 3, "frame": ([1], [2]), "importance_reads": "z"}
+FACTS |= {"gives_order_weights": True, "scores_visible_tokens": False, "estimates_importance": True}
+
+
+@pytest.mark.parametrize("facts", [FACTS, {name: not value for name, value in FACTS.items()}], ids=["some", "others"])
+def test_what_a_denoiser_is_stays_so(facts):
+    own = Hashed(MASK)
+    for name, value in facts.items():
+        setattr(own, name, value)
+    own.time_at = lambda rate: rate + 2
+    guided = Guided(own)
+    assert {name: getattr(guided, name) for name in facts} == facts
+    assert guided.mask_id == MASK
+    assert float(guided.time_at(torch.tensor(0.5))) == 2.5
+    weighed = Guided(own, importance=lambda tokens, masked: tokens + masked)
+    assert (weighed.estimates_importance, weighed.importance_reads) == (True, "x")
+    assert torch.equal(weighed.importance(TEXT, THERE), TEXT + THERE)
 
 
 TEXT = torch.tensor([WRITER.tokenizer.encode("a cab and no cab")])

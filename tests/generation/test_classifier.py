@@ -94,6 +94,31 @@ def test_first_order_is_exact_where_the_log_probability_is_linear(inference):
     assert torch.allclose(exact.exp(), linear.exp(), atol=1e-5)
 
 
+class Linear:
+    """A classifier whose log f is a sum over the text, so that its first order is all of it."""
+
+    def __init__(self):
+        self.table = torch.randn(8, 3, generator=torch.Generator().manual_seed(1))
+        self.at = torch.tensor([[1.0, -2.0, 0.5], [0.0, 1.0, 1.0], [-1.0, 0.5, 3.0]])
+
+    def embedded(self, x):
+        return (x * self.at).sum((1, 2)) - 99
+
+    def __call__(self, tokens):
+        return self.embedded(self.table[tokens])
+
+
+def test_a_gradient_says_what_each_token_changes_against_the_mask():
+    model, z, where = Linear(), torch.tensor([[7, 2, 7], [1, 7, 7]]), (torch.tensor([1, 0, 1]), torch.tensor([2, 0, 1]))
+    found = by_gradient(model, z, where)
+    torch.testing.assert_close(found, by_candidates(model, z, where, torch.arange(7).expand(3, -1)), atol=1e-4, rtol=0)
+    changed = model.table[:7] - model.table[7]
+    torch.testing.assert_close(found, torch.stack([changed @ model.at[i] for i in (2, 0, 1)]), atol=1e-4, rtol=0)
+    # Where nothing is masked, nothing is said.
+    nowhere = torch.zeros(2, 0, dtype=torch.int64)
+    assert by_candidates(model, z, (nowhere[0], nowhere[1]), torch.zeros(0, 4, dtype=torch.int64)).shape == (0, 4)
+
+
 def test_many_candidates_are_scored_in_parts(monkeypatch):
     whole = guided(bag(), candidates=9)
     monkeypatch.setattr("atat_zoo.generation.guided._AT_ONCE", 1)
@@ -135,7 +160,9 @@ def test_in_bf16_it_says_the_same(method):
 def test_a_class_that_a_text_cannot_be_of_is_excluded_and_gives_way_where_all_are():
     never_b = Given(lambda tokens: torch.where((tokens == 2).any(1), -torch.inf, -1.0))
     never = Given(lambda tokens: torch.full((len(tokens),), -torch.inf))
+    only_b = Given(lambda tokens: torch.where((tokens == 2).any(1), -1.0, -torch.inf))
     assert (guided(never_b, candidates=27)[:, 2] == -torch.inf).all()
+    assert (guided(only_b, candidates=27)[:, 2] == 0).all()
     assert torch.equal(guided(never, candidates=27), guided(never, strength=0.0))
     with pytest.raises(UserError, match="takes a gradient at an embedding, and this classifier has none"):
         guided(never, method="first_order")

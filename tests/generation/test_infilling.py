@@ -149,6 +149,26 @@ def test_a_gap_at_the_end_has_any_of_its_lengths():
     assert questions(layout) == 0
 
 
+def test_the_length_of_a_gap_follows_from_so_much_text_behind_each_gap():
+    behind = "01" * 20
+    (layout,) = layouts_of([f"0[MASK]1[MASK:1-2]{behind}[MASK]012"], SpaceAwareTokenizer(SYMBOLS), "none", 60)
+    assert layout.choices == ((1, 1, 1), (1, 2, 1))
+    # 32 of the 40 behind the gap of two lengths, and the three behind the next; none behind the first.
+    assert questions(layout) == 2 * (32 + 3)
+    asked = []
+
+    def denoise(tokens, t, where):
+        asked.extend(where.nonzero()[:, 1].tolist())
+        for z, at in zip(tokens[:, :48], where.int().argmax(1).tolist(), strict=True):
+            # Visible is what is given and to the left.
+            assert (z != 3).nonzero()[:, 0].tolist() == [i for i in range(at) if i not in gaps]
+        return torch.full((len(tokens), 3), 1 / 3).log()
+
+    gaps, weigher = (1, 3, 44), attrs.evolve(chains(60), denoiser=FunctionDenoiser(denoise, 3))
+    posterior(weigher, attrs.evolve(layout, choices=(layout.choices[0],) * 2))
+    assert asked == 2 * [*range(4, 36), 45, 46, 47]
+
+
 def test_the_first_token_after_a_space_is_drawn_given_that_it_begins_with_one():
     words = SpaceAwareTokenizer(Letters())
     assert words.openers == list(range(8, 17))

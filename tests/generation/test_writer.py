@@ -6,6 +6,7 @@ import torch
 
 from atat_zoo.errors import UserError
 from atat_zoo.generation import Writer
+from atat_zoo.generation.layout import refuse_length
 from atat_zoo.samplers.published import AncestralSampler, UncertaintyGuidedSampler
 from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed, hashed_importance
@@ -133,6 +134,34 @@ def test_a_text_depends_on_its_seed_and_number_alone():
     assert texts(number=3, **options).texts == seven.texts[:3]
     assert texts(number=7, batch_size=2, **options).texts == seven.texts
     assert texts(number=7, seed=1, **options).texts != seven.texts
+
+
+def test_some_of_the_texts_are_those_of_their_numbers():
+    every = texts(number=6)
+    some = texts(number=6, rows=torch.tensor([4, 1]))
+    assert some.texts == [every.texts[4], every.texts[1]]
+    assert some.sample.nfe.tolist() == every.sample.nfe[[4, 1]].tolist()
+    # Each by a seed of its own, if each has one.
+    z, others = torch.full((2, 12), 10), texts(number=6, seed=7)
+    made = writer().fill(FIVE_STEPS, z, rows=torch.tensor([4, 1]), seed=[0, 7])
+    assert [LETTERS.decode(ids) for ids in made.tokens.tolist()] == [every.texts[4], others.texts[1]]
+
+
+def test_texts_that_memory_does_not_hold_are_refused(monkeypatch):
+    monkeypatch.setattr("atat_zoo.machine.free_memory", lambda: 31.9e9)
+    said = r"^writing 1000000 texts of 1000 tokens needs about 32\.0 GB for those tokens alone, .*; ask for less$"
+    with pytest.raises(UserError, match=said):
+        refuse_length(FIVE_STEPS, 10**6, 1000, 1000)
+    refuse_length(FIVE_STEPS, 10**6, 990, 990)
+
+
+@pytest.mark.parametrize(("number", "more"), [(8, 0), (9, 1), (10, 2)])
+def test_a_generation_prints_its_first_texts(number, more):
+    made = texts(number=number)
+    lines = repr(made).splitlines()
+    assert lines[0].startswith(f"<Generation in {made.seconds:.2f} s: <Sample of {number} texts of 12 tokens")
+    assert [line.strip().rstrip(">") for line in lines[1:9]] == [repr(text) for text in made.texts[:8]]
+    assert lines[9:] == ([f"  and {more} more>"] if more else [])
 
 
 def test_an_observer_is_told_of_rows_over_all_batches():

@@ -39,6 +39,23 @@ def test_a_prediction_reads_all_tokens_of_earlier_turns_and_no_other(module, tex
 
 
 @torch.no_grad()
+def test_tokens_see_what_comes_no_later_and_those_of_their_own_turn_from_left_to_right(module, text, monkeypatch):
+    x, turns = text
+    seen, read = [], module.read
+    monkeypatch.setattr(module, "read", lambda *a, **k: seen.append(k["attention"].clone()) or read(*a, **k))
+    module.hidden_in_turns(x, turns, ascending=False)
+    masks, tokens = seen[0][:, 0, :L], seen[0][:, 0, L:]
+    for row, of_row in enumerate(turns.tolist()):
+        came = sorted(range(L), key=lambda i: (of_row[i], i))
+        for number, i in enumerate(came):
+            # Numbers of what is read: L masks, the start, L tokens.
+            assert tokens[row, i + 1].nonzero()[:, 0].tolist() == sorted([L, *(L + 1 + k for k in came[: number + 1])])
+            earlier = [L + 1 + k for k in came if of_row[k] < of_row[i]]
+            assert masks[row, i].nonzero()[:, 0].tolist() == sorted([i, L, *earlier])
+        assert tokens[row, 0].nonzero()[:, 0].tolist() == [L]
+
+
+@torch.no_grad()
 def test_a_text_is_written_as_it_is_priced(module, text):
     """Rows end at different turns, so later calls ask for some of them."""
     x, turns = text
