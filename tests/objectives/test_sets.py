@@ -16,6 +16,8 @@ from atat_zoo.diffusion.randomness import fold, row_keys
 from atat_zoo.experiment import from_table
 from atat_zoo.generation.guided import Contrast, Guided
 from atat_zoo.measure.policy import policy_nats
+from atat_zoo.objectives import sets_module
+from atat_zoo.objectives.sets_module import others_of, roles
 from atat_zoo.registry import Context
 from atat_zoo.samplers.order import StridedOrder
 
@@ -120,6 +122,20 @@ def test_only_the_rows_that_need_it_are_read_twice(monkeypatch):
     torch.testing.assert_close(nats(module, x, turns), each, rtol=1e-12, atol=1e-12)
     # Positions 0 … L, and in an order of chance up to eleven tokens again, in multiples of eight.
     assert [tuple(shape) for shape in read] == [(2, 13), (2, 25)]
+
+
+def test_carriers_come_in_eights_and_no_more_than_there_are_positions():
+    of = roles(text(21), torch.zeros(3, 21, dtype=torch.int64), V)
+    needed = {0: 0, 1: 1, 2: 8, 8: 8, 9: 16, 16: 16, 17: 21, 21: 21}
+    assert {most: others_of(torch.tensor([0, most]), of) for most in needed} == needed
+
+
+def test_where_all_is_given_or_comes_at_once_no_carrier_is_counted(monkeypatch):
+    """The host would wait for it, at every evaluation."""
+    monkeypatch.setattr(sets_module, "to_host", None)
+    module, z = sets_of(6), text(6)
+    z[:, ::2] = V
+    assert module.head_inputs(z, None).hidden.shape == (3, 6, 16)
 
 
 @settings(deadline=None, max_examples=min(60, settings.default.max_examples))

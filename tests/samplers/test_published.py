@@ -2,6 +2,7 @@
 
 import itertools
 
+import attrs
 import pytest
 import torch
 from exactness import fit, masks
@@ -18,6 +19,42 @@ from atat_zoo.testing.toys import FunctionDenoiser, Hashed, toy
 from atat_zoo.uncertainty import ConfidenceUncertainty
 
 ROWS = 20_000
+
+
+WORDS = ("none", "random", "easy", "hard", "most_certain", "most_uncertain")
+
+
+def others(field, value):
+    """Other values of a parameter, by its type, or another part of the kind that it is named by."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1]
+    if isinstance(value, float):
+        return [value / 2]
+    if value is None:
+        return [7]
+    if isinstance(value, str):
+        return [word for word in WORDS if word != value]
+    zoo = Zoo.load()
+    return [spec for spec in (zoo.spec(field, name) for name in zoo.names(field)) if spec != value][:1]
+
+
+NAMED = [name for name in Zoo.load().names("sampler") if hasattr(Zoo.load().spec("sampler", name), "parts")]
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_parameter_of_a_named_sampler_is_one_of_its_parts(name):
+    sampler, seen = Zoo.load().spec("sampler", name), 0
+    for field in attrs.fields(type(sampler)):
+        for other in others(field.name, getattr(sampler, field.name)):
+            try:
+                changed = attrs.evolve(sampler, **{field.name: other})
+            except (ValueError, TypeError):
+                continue  # no value of this one
+            seen += 1
+            assert changed.parts() != sampler.parts(), field.name
+    assert seen >= len(attrs.fields(type(sampler)))
 
 
 def test_first_hitting_hands_its_times_to_a_denoiser_that_reads_them():
