@@ -99,6 +99,10 @@ def test_a_denoiser_keeps_what_else_it_can_do():
     log_probs, weights = guided.ordered(z, None, where)
     assert torch.equal(log_probs, guided(z, None, where))
     assert torch.equal(weights, WRITER.denoiser.ordered(z, None, where)[1])
+
+
+def test_what_words_do_not_change_is_the_models_own():
+    guided, (z, where) = TokenBiasGuidance(words=("a",)).guide(WRITER).denoiser, all_masks()
     visible = (torch.tensor([1, 0]), torch.tensor([2, 5]))
     z[visible], where = torch.tensor([3, 4]), torch.arange(8) < 2
     log_probs, own = guided.everywhere(z, None, where.expand(2, -1), visible)
