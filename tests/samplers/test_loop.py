@@ -9,6 +9,7 @@ from atat_zoo import Zoo
 from atat_zoo.diffusion.positions import pairs
 from atat_zoo.diffusion.randomness import fold
 from atat_zoo.errors import Note
+from atat_zoo.samplers import Sample
 from atat_zoo.samplers.order import LearnedOrder, RandomOrder, UncertaintyOrder
 from atat_zoo.samplers.pace import BinomialPace, EverythingPace, FirstHittingPace, FixedPace
 from atat_zoo.samplers.parts import SamplerParts
@@ -155,3 +156,13 @@ def test_it_writes_from_left_to_right_and_asks_for_nothing_else():
 )
 def test_which_samplers_are_causal(table, causal):
     assert Zoo.load().spec("sampler", table).causal is causal
+
+
+def test_a_sample_says_what_it_cost_and_prints_no_tensor():
+    tokens = torch.zeros(3, 1200, dtype=torch.int64)
+    three = Sample(tokens=tokens, nfe=torch.tensor([2, 2, 3]), max_nfe=4000)
+    assert repr(three) == "<Sample of 3 texts of 1,200 tokens, 2.3 network evaluations each, 4,000 at most>"
+    one = Sample(tokens=tokens[:1], nfe=torch.tensor([7]), max_nfe=7)
+    assert repr(one) == "<Sample of 1 text of 1,200 tokens, 7.0 network evaluations each, 7 at most>"
+    none = Sample(tokens=tokens[:0], nfe=torch.zeros(0, dtype=torch.int64), max_nfe=0)
+    assert repr(none) == "<Sample of 0 texts of 1,200 tokens, 0.0 network evaluations each, 0 at most>"
