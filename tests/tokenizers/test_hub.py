@@ -10,6 +10,7 @@ from transformers import AutoTokenizer
 from atat_zoo import UserError
 from atat_zoo.registry import Zoo
 from atat_zoo.tokenizers import TokenizerModel, hub
+from atat_zoo.tokenizers.library import LibraryModel, of_characters
 from tests.fixtures import sentences, write_all
 
 LETTERS = st.text("abc xyz", max_size=40)
@@ -85,6 +86,23 @@ def test_a_text_stands_between_the_ends_of_the_training(name, folder):
     _, causal, _ = saved(folder, name, framed=True, causal=True)
     assert causal("the land")["input_ids"] == [ours.vocabulary_size, ours.bos, *ours.encode("the land")]
     assert (causal.bos_token_id, causal.mask_token) == (ours.vocabulary_size, None)
+    for model, right in ((theirs, True), (causal, False)):
+        ids, longer = model("a")["input_ids"], model("a land")["input_ids"]
+        padding = [model.pad_token_id] * (len(longer) - len(ids))
+        assert model(["a", "a land"], padding=True)["input_ids"] == [ids + padding if right else padding + ids, longer]
+
+
+def test_text_that_is_called_as_the_padding_is_no_padding(tmp_path):
+    """Neither a token of the text, nor an end of it, pads, whatever it is called."""
+    library = of_characters("ab", None, ["[PAD]", "<pad>"])
+    library.add_tokens(["[[PAD]]"])
+    ours = LibraryModel(library, bos="[PAD]", eos="<pad>")
+    assert hub.save(ours, tmp_path, framed=True, causal=False, length=8) == ours.vocabulary_size + 1
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs.pad_token == "[[[PAD]]]"
+    assert theirs(["a", "aab"], padding=True)["input_ids"] == [[2, 0, 3, 6, 6], [2, 0, 0, 1, 3]]
+    library.add_special_tokens(["<|pad|>"])
+    assert hub.save(LibraryModel(library, bos="[PAD]", eos="<pad>"), tmp_path, framed=False, causal=True, length=8) == 5
 
 
 def test_what_the_library_cannot_express_is_refused(tmp_path):

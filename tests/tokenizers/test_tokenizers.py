@@ -1,6 +1,7 @@
 """Tokenizers: what goes in comes out, the bytes add up, and files are refused in words."""
 
 import functools
+import hashlib
 import itertools
 import json
 import os
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from atat_zoo.data.pack import pieces
 from atat_zoo.errors import UserError
-from atat_zoo.tokenizers import BPETokenizer, BytesTokenizer, CharactersTokenizer, PretrainedTokenizer
+from atat_zoo.tokenizers import BPETokenizer, BytesTokenizer, CharactersTokenizer, PretrainedTokenizer, RunTokenizer
 from atat_zoo.tokenizers.tables import ALPHABET
 from tests.limited import limited
 
@@ -114,6 +115,53 @@ def test_the_file_of_another_tokenizer(tmp_path):
         CharactersTokenizer(special=True).load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("spec", "content"),
+    [
+        (BytesTokenizer(), {"type": "bytes"}),
+        (
+            CharactersTokenizer(unknown="space"),
+            {"type": "characters", "special": False, "unknown": "space", "alphabet": " abcdefghijklmnopqrstuvwxyz"},
+        ),
+    ],
+    ids=["bytes", "characters"],
+)
+def test_the_file_is_that_of_every_version(tmp_path, spec, content):
+    """Shards and runs of an earlier one have it."""
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    loaded = spec.load(tmp_path)
+    loaded.save(tmp_path)
+    assert json.loads((tmp_path / "tokenizer.json").read_text()) == content
+    assert loaded.decode(loaded.encode("as it is")) == "as it is"
+
+
+# -- of a run ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_tokenizer_of_a_run_is_its_own(tmp_path):
+    like = CharactersTokenizer(special=True)
+    folder = tmp_path / "run" / "model"
+    folder.mkdir(parents=True)
+    with pytest.raises(UserError, match=r"tokenizer\.path: there is no file .*run/model/tokenizer\.json; name a run"):
+        RunTokenizer(path=str(tmp_path / "run"), like=like).fingerprint()
+    like.train(lambda: iter(())).save(folder)
+    file = folder / "tokenizer.json"
+    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    found, named = (RunTokenizer(path=str(tmp_path / "run"), like=like, sha256=sha) for sha in (None, sha256))
+    for each in (found, named):
+        model = each.train(lambda: iter(()))
+        assert (model.vocabulary_size, model.bos, model.eos) == (29, 27, 28)
+        assert each.load(folder).encode("ab") == [1, 2]
+        assert each.fingerprint() == sha256
+        assert each.identity() == like.identity()
+        assert each.template is None
+    file.write_text(file.read_text() + "\n")
+    assert found.train(lambda: iter(())).vocabulary_size == 29
+    assert found.fingerprint() != sha256 == named.fingerprint()
+    with pytest.raises(UserError, match=r"tokenizer\.path: .* has changed since this experiment was resolved"):
+        named.train(lambda: iter(()))
+
+
 # -- pretrained -------------------------------------------------------------------------------------------------------
 
 
@@ -142,6 +190,11 @@ def test_a_pair_of_files(pair):
         assert tokenizer.byte_counts()[tokenizer.encode(text)].sum() == len(text.encode())
     assert tokenizer.byte_counts()[298] == 0
     assert pretrained(pair / "encoder.json").eos is None
+    tokenizer.save(pair)
+    loaded = PretrainedTokenizer(path="gone", bos="|>.", eos="<|endoftext|>").load(pair)
+    assert (loaded.bos, loaded.eos, loaded.encode(TEXTS[0])) == (296, 298, tokenizer.encode(TEXTS[0]))
+    spec = PretrainedTokenizer(path="a", bos="<s>", source="the attic")
+    assert spec.identity() == {"use": "pretrained", "path": "a", "bos": "<s>"}
 
 
 def test_ways_to_name_a_tokenizer(pair):
