@@ -142,6 +142,11 @@ def test_an_embedding_is_of_the_text_alone_and_reads_all_of_it(model):
         assert (model.embed(other) - found[:1]).abs().max() > 1e-4
 
 
+def test_no_padding_is_read_for_an_embedding(mdlm):
+    apart = model_of("mdlm", data={"length": L, "special": "sequence", "rows": "document"})
+    torch.testing.assert_close(apart.embed(TEXTS), mdlm.embed(TEXTS), rtol=1e-4, atol=1e-5)
+
+
 def test_the_time_of_an_embedding_is_that_of_clean_text():
     model = model_of("timed")
     row = torch.tensor([[256, *b"We", 257]])

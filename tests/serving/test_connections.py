@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import resource
+import signal
 import socket
 import threading
 import time
 from contextlib import ExitStack, closing, suppress
+from unittest.mock import Mock
 from urllib.parse import urlsplit
 
 import httpx2
 import pytest
 
+from atat_zoo.serving.server import Server
 from tests.serving.making import listening, served, wait_for
 from tests.serving.test_limits import slow
 
@@ -133,7 +137,40 @@ def test_a_client_that_does_not_read_is_cut_off(model):
         assert b"[DONE]" not in rest(connection)[-20:]
 
 
+def test_a_client_that_reads_on_in_time_is_not_cut_off(model):
+    arriving = 0.03
+
+    async def run():
+        server = Server(served(model, arriving=arriving))
+        server.config.load()
+        made = server.config.http_protocol_class
+        connection = made(config=server.config, server_state=server.server_state, app_state={})
+        transport = Mock(get_extra_info=lambda *_: None)
+        connection.connection_made(transport)
+        connection.cycle = Mock(response_complete=False, more_body=False)  # it is answered
+        connection.pause_writing()
+        connection.resume_writing()
+        await asyncio.sleep(3 * arriving)
+        transport.abort.assert_not_called()
+        connection.pause_writing()
+        await asyncio.sleep(3 * arriving)
+        transport.abort.assert_called_once()
+
+    asyncio.run(run())
+
+
 # The end
+
+
+def test_a_signal_ends_the_server_and_a_second_one_changes_nothing(model):
+    server, before = Server(served(model)), [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+    with server.capture_signals():
+        assert not server.should_exit
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.raise_signal(each)
+            assert server.should_exit
+            assert not server.force_exit  # answers in progress end with an error
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 @pytest.mark.parametrize("stream", [True, False])

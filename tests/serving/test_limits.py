@@ -64,6 +64,8 @@ def test_too_long_too_many_and_too_large(model):
             "too_large",
             "a request has at most 2,000 bytes here; send a shorter text",
         )
+        answer = client.post("/v1/completions", json={}, headers={"content-length": "many"})
+        assert refusal(answer) == (400, None, "content-length is no number")
         # Sent in pieces, its length is not known before.
         pieces = (b'{"prompt": "', *[b"a" * 100] * 30, b'"}')
         answer = client.post("/v1/completions", content=iter(pieces), headers={"content-type": "application/json"})
@@ -101,6 +103,12 @@ def test_a_stream_that_takes_too_long_ends_with_the_sentence(model):
         lines = [line for line in answer.iter_lines() if line]
     assert answer.status_code == 200
     assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "timeout"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_lengths_of_gaps_are_weighed_in_the_precision_of_the_texts(model, precision):
+    service = served(model, precision=precision)
+    assert service.planner.weigher.bf16 == service.planner.writer.bf16 == (precision == "bf16")
 
 
 # Whom it answers
