@@ -85,6 +85,9 @@ def test_ids_are_cut_where_documents_end(tmp_path):
         tmp_path / "a.tar", [{"npy": rows}, {"npy": np.array([*b"four"], np.uint16)}, {"npy": np.array([], int)}]
     )
     assert texts_of(tar, tokenizer="bytes") == ["one", "two", "and thre", "four"]
+    assert texts_of(written(tmp_path / "b.tar", [{"npy": np.array([0, eos])}]), tokenizer="bytes") == ["\0"]
+    with pytest.raises(UserError, match=r"has the ids 0 to 258, and the tokenizer 0 to 257; name the one that made"):
+        texts_of(written(tmp_path / "c.tar", [{"npy": np.array([0, 258])}]), tokenizer="bytes")
 
 
 def test_ids_of_another_tokenizer_become_its_text(tmp_path):

@@ -47,8 +47,10 @@ def test_what_cannot_be_found_is_named(bpe):
         forms_of(LETTERS, "œuvre")
     with pytest.raises(UserError, match="'peace' takes 5 tokens and a text has 4"):
         Terms(LETTERS, ["peace"], longest=4)
-    with pytest.raises(UserError, match="no token 27"):
-        Terms(LETTERS, [], tokens=[27])
+    for token in (-1, 27):
+        with pytest.raises(UserError, match=rf"^tokens: there is no token {token}; ids go from 0 to 26$"):
+            Terms(LETTERS, [], tokens=[token])
+    assert Terms(LETTERS, [], tokens=[0, 26]).pieces.tolist() == [0, 26]
 
 
 @pytest.mark.parametrize(
