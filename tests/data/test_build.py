@@ -1,5 +1,6 @@
 """Building: the same bytes from the same input, whatever happens in between."""
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -213,6 +214,13 @@ def test_shards_built_elsewhere_by_a_tokenizer_from_a_file(experiment, tmp_path)
     written = json.loads(Path(ours.path).read_text())
     Path(ours.path).write_text(json.dumps(written, indent=3))  # as another version of the library may write it
     assert build(experiment(tokenizer=ours, **given)) == tmp_path / "moved"
+    folder, contents = tmp_path / "moved", manifest.load(tmp_path / "moved")
+    for form in ({"indent": 5}, {"indent": None}):  # or as the one that built them has written it
+        (folder / "tokenizer.json").write_text(json.dumps(written, **form))
+        digest = hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()
+        sha256 = contents.sha256 | {"tokenizer.json": digest}
+        (folder / "manifest.json").write_text(attrs.evolve(contents, sha256=sha256).to_json())
+        assert build(experiment(tokenizer=ours, **given)) == folder
     others = [
         (tokenizer("larger", 310, eos="<eos>"), "vocabulary size = 310"),
         (tokenizer("ours"), "eos = None"),

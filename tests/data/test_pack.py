@@ -141,6 +141,17 @@ def test_pieces_are_cut_between_words():
     assert [piece.text for piece in pieces("a" * 25, 10)] == ["a" * 10, "a" * 10, "a" * 5]
 
 
+def test_a_dialogue_is_one_piece_however_long_and_a_document_of_a_row_its_first():
+    long = "x" * (2 * PIECE + 1)
+    sizes = {
+        how: [[len(piece.text) for piece in batch] for batch in batches([long, "y"], *how)]
+        for how in (("packed", "chat"), ("document", "chat"), ("packed", "text"), ("document", "text"))
+    }
+    assert sizes["packed", "chat"] == sizes["document", "chat"] == [[2 * PIECE + 1], [1]]
+    assert sizes["packed", "text"] == [[PIECE], [PIECE], [1, 1]]
+    assert sizes["document", "text"] == [[PIECE], [1]]
+
+
 def test_batches_are_bounded():
     found = list(batches(itertools.repeat("x" * 1000, 5000)))
     assert max(sum(len(p.text) for p in batch) for batch in found) <= (1 << 20) + 1000
