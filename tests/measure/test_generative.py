@@ -221,3 +221,17 @@ def test_mauve_stands_beside_that_of_real_text(writer, judge):
     assert 0 < found.model.mauve < found.data.mauve <= 1
     # 72 held-out sequences are too few for two sets of 50, and for one of 100.
     assert judged(writer, judge, number=50, mauve=True).data.mauve is None
+
+
+@pytest.mark.parametrize(("number", "apart"), [(30, True), (50, False)])
+def test_mauve_is_of_model_and_data_unless_the_data_would_be_compared_with_itself(
+    writer, judge, monkeypatch, number, apart
+):
+    """Of 72 held-out sequences there are two sets of 30, and one of 50."""
+    shown = []
+    monkeypatch.setattr(judging, "check_mauve", lambda number: shown.append(number))
+    monkeypatch.setattr("atat_zoo.measure.text_states.mauve_of", lambda one, other: shown.append(len(one)) or 0.5)
+    found = judged(writer, judge, number=number, mauve=True)
+    assert (found.model.mauve, found.data.mauve) == (0.5, 0.5 if apart else None)
+    assert shown == [number] * (3 if apart else 2)
+    assert found.data.longest_copy_tokens > 0  # what needs no other set is of the data, too

@@ -11,8 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from atat_zoo.measure.importance import calibration, frequency_bands, quality
-from atat_zoo.measure.likelihood import Measurement
+from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.measure.importance import calibration, frequency_bands, importance_of_run, quality, weigh
+from atat_zoo.measure.likelihood import Measurement, measure
+from atat_zoo.measure.text import held_out_text
+from atat_zoo.model import Model
 from atat_zoo.results.store import finite
 from tests.measure.making import make_run
 
@@ -110,3 +113,28 @@ def test_an_objective_without_an_estimator_is_refused(tmp_path, atat):
     code, _, err = atat("importance", str(make_run(tmp_path, "plain", "mlm")))
     assert code == 2
     assert "the objective 'mlm', which uses no importance estimator" in err
+
+
+def plain(found):
+    return finite(attrs.asdict(found))
+
+
+def test_the_importance_of_a_run_is_that_of_its_held_out_text(tmp_path):
+    objective = {"use": "mdlm", "importance_loss_weight": 0.1}
+    estimator = {"use": "transformer", "layers": 1, "width": 8, "heads": 2}
+    run = make_run(tmp_path, "weighs", objective, estimator=estimator, target="difficulty")
+    model, spec, told = Model.from_run(run), EvaluationSpec(sequences=6, draws=3, split="test"), []
+    found = importance_of_run(model, run, spec, seed=2, bands=3, progress=lambda *done: told.append(done))
+    text = held_out_text(model, run, "test", 6)
+    expected = measure(model.module, text.tokens, text.maskable, spec, seed=2, counted=text.counted)
+    assert plain(found.quality) == plain(quality(expected, text.counts, 3))
+    assert told[-1] == (6, 6)
+    about = (found.split, found.step, found.ema, found.estimator, found.target, found.method)
+    assert about == ("test", 3, False, "transformer", "difficulty", "exact_k")
+    assert (found.sequences, found.draws, found.seed) == (6, 3, 2)
+    again = importance_of_run(model, run, spec, seed=2, measured=weigh(model, run, spec, seed=2))
+    assert plain(again.quality) == plain(quality(expected, text.counts))
+    (path,) = (run / "evaluations").glob("importance-test-6x3-seed2-step00000003.json")
+    table = json.loads(path.read_text())
+    assert table == again.to_table()
+    assert (table["tokens"], table["estimator"], "quality" in table) == (again.quality.tokens, "transformer", False)

@@ -112,6 +112,10 @@ def test_perplexity_is_the_exponential_of_nats_per_token():
     assert found.nelbo.value == pytest.approx(math.exp(8.25 / 8))
     assert found.nelbo.bits_per_byte == pytest.approx(8.25 / math.log(2) / 14)
     assert found.perplexity_without_special == pytest.approx(math.exp((8.25 - 0.25) / 7))
+    # The texts are "a b  ca" and " b b  c": a word begins behind white space.
+    assert (found.characters, found.words) == (14, 5)
+    assert found.bits_per_character == pytest.approx(8.25 / math.log(2) / 14)
+    assert found.perplexity_per_word == pytest.approx(math.exp(8.25 / 5))
     # Errors by linearisation: residuals ±(4.25 − 5·8.25/8).
     residual = 4.25 - 5 * 8.25 / 8
     assert found.nelbo.stderr == pytest.approx(found.nelbo.value * math.sqrt(2 * residual**2 * 2) / 8)
@@ -281,3 +285,9 @@ def test_no_tensor_of_an_evaluation_has_the_logits_of_all_places(name, monkeypat
     assert measured.token_loss.shape == given.tokens.shape
     # The embedding is 8 · 401; about twenty positions are masked, and 20 · 400 would be more.
     assert largest.elements <= width * (vocabulary + 1)
+
+
+def test_a_text_without_words_has_no_perplexity_per_word():
+    found = summed(measured(Known(), torch.zeros(2, 3, dtype=torch.int64), torch.ones(2, 3, dtype=torch.bool)))
+    assert (found.words, found.perplexity_per_word) == (0, None)
+    assert found.bits_per_character == pytest.approx(0.5 / math.log(2))

@@ -2,6 +2,7 @@
 
 import math
 
+import attrs
 import pytest
 import torch
 
@@ -9,7 +10,7 @@ from atat_zoo import Zoo
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation import Generation
 from atat_zoo.measure.policy import measure_policy
-from atat_zoo.measure.sampling import bench
+from atat_zoo.measure.sampling import Bench, SamplerResult, bench
 from atat_zoo.measure.text import text_of
 from atat_zoo.model import Model
 from atat_zoo.samplers import Sample
@@ -111,3 +112,28 @@ def test_policy_bounds_are_paired_with_the_first(run, asked):
     assert other.unpriced == "it chooses positions by the tokens that are drawn for them"
     assert (found.prices, found.sequences, found.orders, found.length) == (True, 5, 2, 16)
     assert (found.judge, one.nats_per_token, found.as_good(two)) == (None, None, None)
+
+
+def test_as_good_is_within_two_percent_of_perplexity_and_entropy():
+    scores = {"unigram_entropy": 4.0, "distinct_2": 0.9, "nats_per_token": 6.0, "nats_per_token_stderr": 0.1}
+    costs = {"nfe": 50.0, "max_nfe": 64, "seconds": 2.0, "tokens_per_second": 1.0}
+    first = SamplerResult(name="one", steps=8, sampler={"use": "one"}, **costs, **scores)
+    about = {"judge": "j", "step": 1, "number": 2, "length": 8, "seed": 0, "threads": 1, "device": "cpu"}
+
+    def beside(**changes):
+        other = attrs.evolve(first, **changes)
+        return Bench(**about, measured=(first, other)), other
+
+    for nats, entropy, good in (
+        (5.0, 4.0, True),
+        (6.019, 4.0, True),
+        (6.021, 4.0, False),
+        (6.0, 3.919, False),
+        (6.0, 4.079, True),
+        (6.0, 4.081, False),
+    ):
+        result, other = beside(nats_per_token=nats, unigram_entropy=entropy, seconds=1.0)
+        row = result.to_table()["measured"][1]
+        assert result.as_good(other) is row["as_good"] is good
+        assert (row["time"], row["generative_perplexity"]) == (0.5, pytest.approx(math.exp(nats)))
+        assert row["generative_perplexity_stderr"] == pytest.approx(0.1 * math.exp(nats))

@@ -12,8 +12,9 @@ from torchmetrics.text import BLEUScore
 
 from atat_zoo import Zoo
 from atat_zoo.measure import text_states
+from atat_zoo.measure.metric_states import Metrics
 from atat_zoo.measure.metrics import GenerativeMetric, MauveMetric
-from atat_zoo.measure.text_states import adjacent, entropy
+from atat_zoo.measure.text_states import adjacent, distinct, entropy
 from atat_zoo.measure.written import ScoredTexts, values_of
 
 
@@ -131,3 +132,34 @@ def test_texts_are_compared_by_their_numbers():
         metric.update(texts=[texts[number]], sequence=torch.tensor([number]))
     assert metric.texts() == texts[:2]
     assert metric.compute().value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("texts", "sequences", "every", "of_training", "said"),
+    [
+        (64, 0, 0, 9, None),
+        (19, 0, 0, 9, "evaluation.texts = 19"),
+        (20, 20, 0, 9, None),
+        (64, 19, 0, 9, "evaluation.sequences = 19"),
+        (64, 64, 5, 9, "train.evaluate_sequences = 9"),
+        (18, 19, 5, 0, "evaluation.texts = 18"),
+    ],
+)
+def test_mauve_of_too_few_texts_is_refused(monkeypatch, texts, sequences, every, of_training, said):
+    monkeypatch.setattr("atat_zoo.machine.find_spec", lambda module: True)
+    evaluation = SimpleNamespace(texts=texts, sequences=sequences)
+    train = SimpleNamespace(evaluate_every=every, evaluate_sequences=of_training)
+    found = list(MauveMetric(judge=Known()).check(SimpleNamespace(evaluation=evaluation, train=train)))
+    wanted = [f"{said}: mauve needs 20 at least, and better 1000; raise it"] if said else []
+    assert found == wanted
+
+
+def test_a_process_without_sequences_has_metrics_of_nothing():
+    specs = [Zoo.load().spec("metric", name) for name in ("brier_score", "top_accuracy", "calibration_error")]
+    metrics = Metrics(specs, "cpu")
+    metrics.show_nothing(7)
+    assert [math.isnan(value.value) for value in metrics.values().values()] == [True] * 3
+
+
+def test_a_text_has_so_many_distinct_n_grams():
+    assert [distinct([ids("abab"), ids("abc")], n) for n in (1, 2, 3)] == [(3, 7), (3, 5), (3, 3)]
