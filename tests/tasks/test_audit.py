@@ -277,3 +277,13 @@ def test_mistakes_are_refused_in_a_sentence(root, atat, monkeypatch, words, mess
     code, _, err = atat("audit", "mdlm", *words)
     assert code == 2
     assert message in err
+
+
+def test_the_progress_of_a_task_is_over_all_that_it_measures(root, model):
+    for task, parts in ((ProtocolTask(sequences=12), 3), (HeldOutTask(sequences=12), 2)):
+        told = []
+        scores = task.measure(model, root / "mdlm", seed=5, progress=lambda *done, told=told: told.append(done))
+        rows = scores["per byte" if parts == 2 else "as published"].items
+        assert told[-1] == (parts * rows, parts * rows)
+        assert [done for done, _ in told] == sorted({done for done, _ in told})
+        assert {rows * (i + 1) for i in range(parts)} <= {done for done, _ in told}

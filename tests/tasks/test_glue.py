@@ -18,8 +18,8 @@ from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.errors import UserError
 from atat_zoo.tasks import fine_tuning, require
 from atat_zoo.tasks.fine_tuning import NetworkWithHead, Recipe, fine_tuned
-from atat_zoo.tasks.glue import MAJORITY, NOTE, GlueTask, _averaged, _cut, framed, score, splits_of
-from atat_zoo.tasks.glue_files import PROBLEMS, absent, folder_of, read
+from atat_zoo.tasks.glue import MAJORITY, NOTE, GlueTask, _averaged, _cut, _most_frequent, framed, score, splits_of
+from atat_zoo.tasks.glue_files import PROBLEMS, Examples, absent, folder_of, read
 from atat_zoo.testing.glue import TABLES, TELLING, write
 from tests.cli.terminal import printed
 from tests.measure.making import make_run
@@ -302,8 +302,33 @@ def test_trainings_are_from_the_seed_and_the_next_ones(root, model, monkeypatch)
 
     monkeypatch.setattr(fine_tuning, "fine_tuned", predicts)
     task = GlueTask(path=str(root / "glue"), tasks=("rte", "mnli"), seeds=3)
-    assert task.measure(model, root / "dit", seed=7)["average"].items == 3
+    found = task.measure(model, root / "dit", seed=7)
     assert seeds == [7, 7, 8, 8, 9, 9]
+    quantities = {
+        "rte accuracy": "accuracy",
+        "mnli accuracy_matched": "accuracy",
+        "mnli accuracy_mismatched": "accuracy",
+        "average": "mean of the tasks' scores",
+    }
+    assert {name: score.quantity for name, score in found.items() if name != MAJORITY} == quantities
+    assert {(score.items, score.of) for name, score in found.items() if name != MAJORITY} == {
+        (3, "trainings from seed 7")
+    }
+    one, two = (
+        GlueTask(path=str(root / "glue"), tasks=("rte",), seeds=n).measure(model, root / "dit", seed=7) for n in (1, 2)
+    )
+    assert (one["average"].of, two["average"].of) == ("", "trainings from seed 7")
+
+
+def test_the_majority_is_the_most_frequent_class_or_the_mean():
+    def of(problem, *labels):
+        train, held_out = (Examples([("x",)] * len(each), list(each)) for each in (labels, (0.0, 1.0, 1.0)))
+        (found,) = _most_frequent(problem, [train, held_out])
+        return found.tolist()
+
+    assert of("rte", 0.0, 1.0, 0.0) == [0.0] * 3
+    assert of("rte", 0.0, 1.0) == [0.0] * 3  # of classes alike the first
+    assert of("stsb", 1.0, 2.0, 2.0, 5.0) == [2.5] * 3
 
 
 def test_the_average_is_over_tasks_and_the_longer_text_keeps_the_odd_token():

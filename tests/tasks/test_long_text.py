@@ -69,6 +69,11 @@ def test_a_sampler_that_the_model_cannot_serve_is_refused():
         (problem,) = task.check(experiment)
         assert problem.key == "sampler"
     assert list(LongTextTask(length=8, sampler="left_to_right").check(experiment)) == []
+    length = experiment.data.length
+    assert [
+        each.key for each in LongTextTask(length=length + 1, sampler="first_hitting").check(load("baselines/mdlm"))
+    ] == ["evaluation.tasks"]
+    assert not list(LongTextTask(length=length, sampler="first_hitting").check(load("baselines/mdlm")))
 
 
 def test_a_judge_without_its_package_is_missed_beforehand(monkeypatch):

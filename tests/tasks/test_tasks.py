@@ -175,3 +175,10 @@ def test_tasks_of_an_experiment_are_measured_after_its_training(tiny):
     assert not RunFolder(tiny.root / "without").exists
     there = tiny.atat("check", str(tiny.path), "evaluation.tasks=['zero_shot']").stdout
     assert "not here: PTB: there is no file" in there
+
+
+def test_the_progress_of_a_task_is_told_with_its_title(root):
+    told = []
+    task = attrs.evolve(FEW, texts=5)
+    measure_tasks([task], Model.from_run(root / "run"), root / "run", seed=9, progress=lambda *done: told.append(done))
+    assert told[-1] == ("infilling (gap = 3, texts = 5)", 5, 5)

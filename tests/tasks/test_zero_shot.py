@@ -3,6 +3,7 @@
 import json
 from types import SimpleNamespace
 
+import attrs
 import pytest
 import torch
 from torch import nn
@@ -85,3 +86,36 @@ def test_the_recipe_of_the_published_figures_differs_from_them_only_in_how_wikit
     (said,) = ZeroShotTask(sequences=0).notes(model)
     assert said.startswith("not as published (arXiv:2406.07524): WikiText is read article by article")
     assert TABLE["lambada"].published == (51.28, 49.86, 47.52)
+
+
+def differences(steps=1.0, size=1.0, **task):
+    """Return what differs from the published models in one of so many times as many tokens and parameters."""
+    experiment = load("owt-small/mdlm")
+    experiment = attrs.evolve(
+        experiment, train=attrs.evolve(experiment.train, steps=round(experiment.train.steps * steps))
+    )
+    module = SimpleNamespace(backbone=nn.Linear(13_000, round(13_000 * size), bias=False, device="meta"))
+    sizes = {"context": SimpleNamespace(length=1024), "tokenizer": SimpleNamespace(vocabulary_size=50_257)}
+    model = SimpleNamespace(experiment=experiment, module=module, **sizes)
+    return [each.partition(": ")[2] for each in ZeroShotTask(sequences=0, corpora=("ptb",), **task).notes(model)]
+
+
+def test_ten_percent_more_or_less_is_as_published():
+    assert (
+        [differences(steps=near) for near in (0.92, 1.08)]
+        == [differences(size=near) for near in (0.92, 1.08)]
+        == [[], []]
+    )
+    for far, tokens, millions in ((0.88, "4.6e+11", "149"), (1.12, "5.9e+11", "189")):
+        assert differences(steps=far) == [f"trained on {tokens} tokens, repetitions included, not 5.2e+11"]
+        assert differences(size=far) == [f"a network of {millions} million parameters, not 169"]
+
+
+def test_progress_is_over_all_corpora(root, monkeypatch):
+    monkeypatch.chdir(root)
+    told, task = [], ZeroShotTask(corpora=("ptb", "ag_news"), sequences=5)
+    scores = task.measure(Model.from_run("one"), root / "one", seed=6, progress=lambda *done: told.append(done))
+    rows = [score.items for score in scores.values()]
+    assert told[-1] == (sum(rows), sum(rows))
+    assert (rows[0], sum(rows)) in told
+    assert sorted(told) == told
