@@ -1,5 +1,7 @@
 """Context probes: prices of whole words in their contexts, whatever a tokenizer makes of them."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -88,3 +90,10 @@ def test_a_file_of_pairs_that_is_none_is_refused(root, atat, tmp_path, monkeypat
         (tmp_path / "pairs.toml").write_text(text)
     code, _, err = atat("eval", str(root / "run"), "--task", "{use = 'context_probe', file = 'pairs.toml'}")
     assert (code, said in err) == (2, True), err
+
+
+def test_the_importance_of_a_word_is_the_mean_of_its_tokens(root):
+    seen, scores = [], [SimpleNamespace(value=value) for value in (0.9, 0.9, 0.9, 0.25, 0.5, 0.9, 0.9)]
+    row = _Row(Model.from_run(root / "run"), Placed("an ", "é", " x"))
+    row.model = SimpleNamespace(importance=lambda text: seen.append(text) or scores)
+    assert (row.importance(), seen) == (0.375, ["an é x"])

@@ -1,5 +1,6 @@
 """Guided texts: the numbers by hand, what guidance does to them, and what cannot be measured."""
 
+import hashlib
 import math
 
 import pytest
@@ -8,6 +9,7 @@ import torch
 from atat_zoo.errors import UserError
 from atat_zoo.measure.judges import RunJudge
 from atat_zoo.model import Model
+from atat_zoo.run.model_files import WEIGHTS
 from atat_zoo.tasks.controlled import ControlledTask
 from atat_zoo.tokenizers import BytesTokenizer
 from tests.measure.making import make_run
@@ -85,3 +87,11 @@ def test_what_cannot_be_measured_is_refused(root, topic, atat):
     own = task_of(topic, judge={"use": "run", "path": str(root / "judge")})
     with pytest.raises(UserError, match="is the run itself, which does not judge its own text"):
         own.measure(Model.from_run(root / "judge"), root / "judge", seed=0)
+
+
+def test_the_scores_depend_on_the_sampler_and_the_judge(root, topic):
+    experiment, judge = Model.from_run(root / "run").experiment, {"use": "run", "path": str(root / "judge")}
+    sampler, none = task_of(topic).inputs(experiment)
+    assert (sampler["use"], none) == (experiment.parts["sampler"].name, None)
+    weights = hashlib.sha256((root / "judge" / "model" / WEIGHTS).read_bytes()).hexdigest()
+    assert task_of(topic, judge=judge).inputs(experiment) == [sampler, weights]
