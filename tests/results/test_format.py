@@ -35,6 +35,7 @@ def test_a_number_is_rounded_to_one_or_two_digits_of_its_error(value, error):
         (interval, (5.4821, 5.4013, 5.5631), "+5.48 % [+5.40, +5.56]"),
         (interval, (-0.04, -0.5, 0.42), "+0.0 % [−0.5, +0.4]"),
         (interval, (None, -1.0, 1.0), "not finite"),
+        (interval, (1.0, 1.0, 1.0), "+1.00 % [+1.00, +1.00]"),
     ],
 )
 def test_a_number_beside_its_error_or_within_its_interval(write, numbers, said):

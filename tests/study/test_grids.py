@@ -9,7 +9,7 @@ import pytest
 from atat_zoo.errors import UserError
 from atat_zoo.report.charts import figures
 from atat_zoo.report.studies import of_study
-from atat_zoo.study import markdown
+from atat_zoo.study import grids, markdown
 from atat_zoo.study.sensitivity import sensitivity, sensitivity_table
 from tests.study.making import STUDY, Place
 
@@ -175,3 +175,13 @@ def test_a_study_with_a_grid_from_its_file_to_its_pages(tmp_path):
     assert {"sensitivity-1.svg", "sensitivity-2.png", "sensitivity-2.csv", "arms.svg"} <= drawn
     assert "train.steps" in (tmp_path / "sensitivity-2.csv").read_text()
     assert json.loads(Path(tmp_path / "page.json").read_text()) == place.report()
+
+
+def test_keys_overlap_where_one_is_within_the_other():
+    for one, other, within in (
+        ("train", "train.steps", True),
+        ("train.steps", "train.steps", True),
+        ("train.step", "train.steps", False),
+        ("train.steps", "data.length", False),
+    ):
+        assert grids._overlap(one, other) is grids._overlap(other, one) is within
