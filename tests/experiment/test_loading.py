@@ -9,7 +9,7 @@ import pytest
 
 from atat_zoo import UserError, Zoo
 from atat_zoo.errors import clip
-from atat_zoo.experiment import find, from_table, load
+from atat_zoo.experiment import find, from_table, load, recipe, recipes
 from atat_zoo.registry import TABLES, component
 from atat_zoo.registry.manifest import entry_of, read, shipped
 
@@ -435,3 +435,12 @@ def test_find_prefers_the_path_and_takes_shipped_names(write, tmp_path, monkeypa
     assert find("quickstart.toml") == shipped_one
     write("quickstart.toml", "")
     assert find("quickstart.toml").resolve() == tmp_path / "quickstart.toml"
+
+
+def test_a_recipe_is_the_corpus_of_its_file_and_another_name_is_none():
+    assert "lm1b" in recipes()
+    for name in recipes():
+        assert recipe(name, Zoo.load()) == recipe(name)
+    assert len({repr(recipe(name)) for name in recipes()}) == len(recipes())
+    with pytest.raises(KeyError, match=r"^'nosuch'$"):
+        recipe("nosuch")
