@@ -31,6 +31,10 @@ class KmerEstimator:
 
     reach: int = param(3, help="positions on either side; the table has (V + 1)^(2·reach) numbers", ge=1, le=16)
 
+    def tells_apart(self, trained: bool) -> bool:
+        """See `Estimator`."""
+        return trained  # it starts at ½ everywhere
+
     def build(self, context: Context) -> nn.Module:
         """See `Estimator`."""
         from atat_zoo_genomics.kmers import KmerModule

@@ -18,3 +18,8 @@ def test_both_strands_keep_the_contract_of_a_backbone():
 
 def test_one_place_on_either_side_keeps_the_contract_of_an_estimator():
     check_estimator(Zoo.load().spec("estimator", {"use": "kmer", "reach": 1}))
+
+
+def test_kmers_are_told_apart_once_they_are_learned():
+    estimator = Zoo.load().spec("estimator", {"use": "kmer"})
+    assert [estimator.tells_apart(True), estimator.tells_apart(False)] == [True, False]
