@@ -9,6 +9,8 @@ from atat_zoo_genomics.counts import kmer_nats
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atat_zoo.errors import UserError
+
 
 def test_by_hand():
     # AAC: p(A) = (2 + 2/2)/(3 + 2), p(C) = (1 + 2/2)/(3 + 2).
@@ -32,3 +34,8 @@ def test_what_is_not_text_costs_nothing():
     for nats in kmer_nats(np.array([[0, 1, 2]]), np.array([[0, 2, 2]]), 2, 3):
         assert nats[0, 1:].tolist() == [0, 0]
         assert nats[0, 0] > 0
+
+
+def test_tables_that_no_machine_holds_are_refused_before_anything_is_counted():
+    with pytest.raises(UserError, match="a 30-mer model.*take a smaller k"):
+        next(kmer_nats(np.array([[0, 1, 2]]), np.array([[0, 2, 2]]), 7, 30))

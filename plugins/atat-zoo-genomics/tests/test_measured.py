@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 from importlib import resources
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 import torch
 from atat_zoo_genomics import study as study_module
 from atat_zoo_genomics.__main__ import main
-from atat_zoo_genomics.alphabet import read_bases
+from atat_zoo_genomics.alphabet import DNAModel, read_bases
+from atat_zoo_genomics.counts import kmer_nats
 from atat_zoo_genomics.gue import TASKS, Recipe, by_kmers, find, fitted, read, score
 from atat_zoo_genomics.study import ARMS, Arm, Figure, study, table, trained
 from click.testing import CliRunner
@@ -183,6 +185,49 @@ def test_the_study_measures_all_on_the_same_sequences(data, tmp_path):
     assert figures["6-mers"].difference == 0
     beside = figures["gated convolutions"]
     assert beside.difference == pytest.approx(beside.nats - figures["6-mers"].nats)
+
+
+def test_an_arm_is_trained_or_continued_or_taken_as_it_is(data, tmp_path, monkeypatch):
+    done, folder = [], tmp_path / "runs" / "bell"
+
+    def train(experiment, run, *, reporter):
+        corpus = experiment.parts["corpus"]
+        assert (corpus.train, corpus.validation, corpus.test) == tuple(
+            (str(data / f"{split}.csv"),) for split in ("train", "dev", "test")
+        )
+        assert experiment.parts["rates"].name == "bell"
+        done.append(("train", run, reporter))
+        saved(data, run, "bell")
+
+    def resume(run, *, reporter):
+        done.append(("resume", run, reporter))
+        saved(data, run, "bell")
+
+    monkeypatch.setattr("atat_zoo.training.train", train)
+    monkeypatch.setattr("atat_zoo.training.resume", resume)
+    for _ in range(2):
+        assert trained("bell", data, folder, "a reporter").experiment.parts["rates"].name == "bell"
+    assert done == [("train", folder, "a reporter")]
+    shutil.rmtree(folder / "model")
+    assert trained("bell", data, folder, "another").context.length == LENGTH
+    assert done[1:] == [("resume", folder, "another")]
+
+
+def test_figures_are_of_the_sequences_of_the_test_split_and_their_counts_of_the_training_split(data, tmp_path):
+    saved(data, tmp_path / "runs" / "plain")
+    figures = {figure.title: figure for figure in study(data, tmp_path / "runs", ["plain"])}
+    train, test = (
+        np.array([DNAModel().encode(text) for text in read("prom_core_all", data, split).texts])
+        for split in ("train", "test")
+    )
+    nats = list(kmer_nats(train, test, 7, 8))
+    for k, each in enumerate(nats, 1):
+        figure, beside = figures[f"{k}-mers"], (each - nats[5]).sum(1)
+        assert figure.nats == pytest.approx(each.mean())
+        assert figure.difference == pytest.approx(beside.mean() / LENGTH, abs=1e-12)
+        assert figure.error == pytest.approx(beside.std(ddof=1) / LENGTH / np.sqrt(len(test)), rel=0.02, abs=1e-12)
+        assert figure.quantity == "likelihood"
+    assert [figure.quantity for figure in figures.values()][8:] == ["bound", "bound"]
 
 
 def test_the_table_says_what_is_a_bound():

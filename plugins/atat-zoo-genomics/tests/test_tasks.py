@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from atat_zoo_genomics import tasks
+from atat_zoo_genomics import gue, tasks
 from atat_zoo_genomics.gue import TASKS
 from atat_zoo_genomics.tasks import BENCHMARKS, GenomicBenchmarksTask, GueTask
 from test_measured import planted, saved
@@ -69,15 +69,21 @@ def test_each_training_sequence_is_left_out_once_and_no_fold_trains_on_it(model,
     """The 26 sequences divide into folds of 6, 5, 5, 5 and 5; labels tell them apart."""
     name = "human_enhancers_cohn"
     benchmarks(tmp_path / "data", name, train=26, test=7)
-    trained, asked = [], []
+    trained, asked, how, calls = [], [], [], []
 
-    def fine_tuned(model, rows, labels, recipe, *, outputs, seed, **_):
-        trained.append([tuple(row) for row in rows])
+    def fine_tuned(of, rows, labels, recipe, *, outputs, seed, attends, trained_=trained):
+        assert of is model
+        trained_.append([tuple(row) for row in rows])
+        how.append((recipe.epochs, recipe.batch_size, recipe.learning_rate, outputs, seed, attends))
+        # The places of a binding site tell the classes apart, so a label is of its own sequence.
+        assert labels.tolist() == [int("TATAAA" in model.tokenizer.decode(row)) for row in rows]
         return lambda rows: asked.append([tuple(row) for row in rows]) or torch.zeros(len(rows), outputs)
 
     monkeypatch.setattr("atat_zoo.tasks.fine_tuning.fine_tuned", fine_tuned)
-    task = GenomicBenchmarksTask(path=str(tmp_path / "data"), only=(name,))
-    found = task.measure(model, tmp_path / "run", seed=3)
+    task = GenomicBenchmarksTask(path=str(tmp_path / "data"), only=(name,), epochs=7, batch_size=5, learning_rate=0.5)
+    found = task.measure(model, tmp_path / "run", seed=3, progress=lambda *done: calls.append(done))
+    assert how == [(7, 5, 0.5, 2, 3 + fold, False) for fold in range(5)]
+    assert calls == [(fold, 5) for fold in range(1, 6)]
     left_out, tests = asked[::2], asked[1::2]
     everything = sorted(row for fold in left_out for row in fold)
     assert len(everything) == len(set(everything)) == 26
@@ -87,6 +93,34 @@ def test_each_training_sequence_is_left_out_once_and_no_fold_trains_on_it(model,
     assert all(test == tests[0] for test in tests)
     share = np.mean([not label for label in planted(7, 1)[1]])
     assert found[f"{name} test"].value == pytest.approx(share)  # class 0 is the folder `negative`
+    left = [np.mean(["TATAAA" not in model.tokenizer.decode(row) for row in fold]) for fold in left_out]
+    assert found[f"{name} left out"].value == pytest.approx(np.mean(left))
+    assert {found[key].quantity for key in found} == {"accuracy", "mean of the data sets' scores"}
+    again = task.measure(model, tmp_path / "run", seed=3)
+    assert trained[5:] == trained[:5]
+    assert again == found
+    task.measure(model, tmp_path / "run", seed=4)
+    assert trained[10:] != trained[:5]
+
+
+def test_gue_trains_a_head_for_each_seed_by_the_recipe(model, tmp_path, monkeypatch):
+    names, how = ("tf_0", "virus_covid"), []
+    for name in names:
+        gue_files(tmp_path / "GUE", name)
+
+    def fitted(name, of, train, seed, recipe, *, trained):
+        how.append((name, of is model, len(train.texts), seed, tuple(recipe), trained))
+        return lambda texts: np.arange(len(texts)) % 2
+
+    monkeypatch.setattr(gue, "fitted", fitted)
+    task = GueTask(path=str(tmp_path / "GUE"), only=names, seeds=2, epochs=7, batch_size=5, learning_rate=0.5)
+    found = task.measure(model, tmp_path / "run", seed=3)
+    assert how == [(name, True, 300, seed, (7, 5, 0.5), True) for seed in (3, 4) for name in names]
+    labels = planted(120, 1)[1]
+    for name, metric in zip(names, ("mcc", "f1"), strict=True):
+        assert found[f"{name} {metric}"].value == pytest.approx(gue.score(name, np.arange(120) % 2, labels))
+    quantities = ["Matthews' correlation", "F1, mean over classes", "mean of the data sets' scores"]
+    assert [each.quantity for each in found.values()] == quantities
 
 
 def test_three_classes_are_numbered_by_their_names(model, tmp_path):

@@ -248,6 +248,34 @@ def test_what_does_not_fit_is_said_in_a_sentence(tmp_path, run):
         RunLM(draws=8)
 
 
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_bar_counts_the_requests_unless_the_harness_wants_none(quiet, monkeypatch):
+    bars = []
+
+    class Bar:
+        def __init__(self, total, disable):
+            self.total, self.disable, self.done = total, disable, 0
+            bars.append(self)
+
+        def update(self, n):
+            self.done += n
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            assert self.done == self.total
+
+    monkeypatch.setattr("atat_zoo_lm_eval.model.tqdm", Bar)
+    lm = small(batch_size=2)
+    lm.loglikelihood(asked(("the", "a"), ("the", "b"), ("the", "c"), ("a", "dog"), ("a", "")), disable_tqdm=quiet)
+    lm.loglikelihood_rolling(asked(("the house",), ("",), ("a",), kind="loglikelihood_rolling"), disable_tqdm=quiet)
+    lm.generate_until(asked(("the", {"until": ["."], "max_gen_toks": 3}), kind="generate_until"), disable_tqdm=quiet)
+    # A bar of the bounds and one of what the greedy sampler writes; two of texts, the drawn ones being none.
+    assert [bar.total for bar in bars] == [4, 4, 2, 1, 0]
+    assert all(bar.disable is quiet for bar in bars)
+
+
 def test_texts_that_the_tokenizer_changes_are_counted(caplog):
     lm = small()
     requests = [Instance("loglikelihood_rolling", {}, (text,), 0) for text in ("abc", "a?c")]
