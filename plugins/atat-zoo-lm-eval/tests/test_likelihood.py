@@ -229,6 +229,24 @@ def test_wrong_arguments_are_said_in_a_sentence(options, message):
         small(**options)
 
 
+def test_what_a_row_has_room_for_is_between_its_ends_and_the_masks_after():
+    assert (small().room, small().max_gen_toks) == (L - 2, (L - 2) // 2)
+    assert small(max_gen_toks=L - 2).max_gen_toks == L - 2
+    assert (small(after=L - 4).room, small(after=L - 4).after) == (2, L - 4)
+    assert small(max_gen_toks="1", draws="1", seed="0", after="0").max_gen_toks == 1
+    said = small(after=3).get_model_info()["atat_zoo"]
+    assert (said["step"], said["after"]) == (0, 3)
+    assert "lower bounds" in said["note"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has the GPU that the harness names")
+def test_the_gpu_that_the_harness_names_unasked_is_the_cpu_where_there_is_none(run):
+    lm = RunLM(run, device="cuda:0")
+    assert lm.model.device.type == "cpu"
+    assert lm.title == f"atat_zoo, {run}"
+    assert small().title == "atat_zoo"
+
+
 def test_one_process_evaluates(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError, match="one process, and WORLD_SIZE says there are more"):
