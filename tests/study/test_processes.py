@@ -173,17 +173,18 @@ def test_how_a_run_was_trained_is_read_past_a_torn_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "alone"), [(5.0, 5.9, True), (5.0, 6.1, False), (None, 5.0, False), (5.0, None, False)]
+    ("before", "after", "jobs", "alone"),
+    [(5.0, 5.9, 1, True), (5.0, 5.9, 2, False), (5.0, 6.1, 1, False), (None, 5.0, 1, False), (5.0, None, 1, False)],
 )
 def test_a_training_ran_alone_where_all_else_took_a_tenth_of_a_core_at_most(
-    tmp_path, monkeypatch, before, after, alone
+    tmp_path, monkeypatch, before, after, jobs, alone
 ):
     monkeypatch.setattr(processes, "spent_by_others", lambda: after)
     monkeypatch.setattr(processes.time, "monotonic", lambda: 110.0)
     run = SimpleNamespace(name="a", finished=True)
     process = SimpleNamespace(poll=lambda: 0)
     training = processes._Training(run, process, ExitStack(), tmp_path / "log", 100.0, before, None)
-    executor = LocalExecutor(folder=tmp_path, jobs=1, say=lambda _: None, gpus=[])
+    executor = LocalExecutor(folder=tmp_path, jobs=jobs, say=lambda _: None, gpus=[])
     assert executor._ended(training, stopped=False) == ""
     assert ran_with(tmp_path)["a"][0]["alone"] is alone
 
