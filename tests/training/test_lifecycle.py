@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.run import RunFolder
 from atat_zoo.training import lifecycle, train
-from atat_zoo.training.composer_model import ZooModel
-from atat_zoo.training.lifecycle import MetricsWriter, MovingAverage
+from atat_zoo.training.composer_model import ZooModel, sum_over_ranks
+from atat_zoo.training.lifecycle import MetricsWriter, MovingAverage, Progress
 from atat_zoo.training.memory import peak_memory
 
 
@@ -92,3 +93,42 @@ def test_it_is_on_the_device_that_is_asked_for():
     average = MovingAverage(nn.Linear(3, 2).to("meta"), 0.9, "meta")
     average.batch_end(None, None)
     assert {a.device.type for a in average.average} == {"meta"}
+
+
+def test_an_average_goes_on_from_its_checkpoint():
+    """Its next step has the decay, and the average, that it would have had."""
+    net = nn.Linear(3, 2)
+    one, other = MovingAverage(net, 0.5), MovingAverage(nn.Linear(3, 2), 0.5)
+    other.live = one.live
+    for _ in range(3):
+        with torch.no_grad():
+            net.weight.add_(1.0)
+        one.batch_end(None, None)
+    other.load_state_dict(one.state_dict())
+    with torch.no_grad():
+        net.weight.add_(1.0)
+    for each in (one, other):
+        each.batch_end(None, None)
+    assert one.steps == other.steps == 4
+    assert all(torch.equal(a, b) for a, b in zip(one.average, other.average, strict=True))
+
+
+def test_the_parts_get_the_progress_of_each_step_and_no_step_is_updated_twice():
+    began, ended = [], []
+    objective = SimpleNamespace(
+        begin_step=lambda: began.append(model.step), end_step=lambda *words: ended.append(words)
+    )
+    model = SimpleNamespace(objective=objective, meters=SimpleNamespace(reset=list), steps=8, step=0)
+    progress = Progress(model)
+    for step in range(2):
+        state = SimpleNamespace(timestamp=SimpleNamespace(batch=step))
+        progress.before_train_batch(state, None)
+        progress.before_train_batch(state, None)  # again, with smaller micro-batches
+        progress.after_train_batch(state, None)
+        state.timestamp.batch = step + 1
+        progress.batch_end(state, None)
+    assert began == [0, 0, 1, 1]
+    assert ended == [(sum_over_ranks, 1 / 8), (sum_over_ranks, 2 / 8)]
+    state.timestamp.batch = 1
+    with pytest.raises(UserError, match="does not suffice for the optimizer's update at step 2"):
+        progress.before_train_batch(state, None)

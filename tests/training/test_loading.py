@@ -11,6 +11,7 @@ import types
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from pickle import UnpicklingError
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ import torch
 
 from atat_zoo import UserError
 from atat_zoo.experiment import load
-from atat_zoo.training.continuing import Loading, check_saved, inert, only_data
+from atat_zoo.training.continuing import Loading, check_saved, inert, only_data, refused
 from tests import forked
 from tests.tiny import folder_of
 
@@ -123,6 +124,20 @@ def test_only_what_goes_wrong_while_it_loads_is_the_checkpoints_fault(tmp_path):
     loading.after_load(None, None)
     with pytest.raises(ZeroDivisionError), loading.guarded():
         raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (UnpicklingError("Unsupported global: GLOBAL os.system was not allowed"), r"and texts \(os\.system\), and"),
+        (UnpicklingError("invalid load key"), "and texts, and nothing else is read"),
+        (ValueError("first\nsecond"), "from: ValueError: first; delete"),
+        (ValueError(), "from: ValueError: ; delete"),
+    ],
+)
+def test_the_refusal_of_a_checkpoint_names_what_it_holds(error, why):
+    with pytest.raises(UserError, match=why):
+        raise refused(Path("step.pt"), error)
 
 
 # Runs

@@ -4,12 +4,14 @@ import os
 import platform
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 from atat_zoo import Zoo
+from atat_zoo.training import memory
 from atat_zoo.training.gradients import orthogonalise
 
 
@@ -102,6 +104,25 @@ def test_the_fused_step_is_the_plain_one(name):
     both = (trained(name, 20, fused=fused, weight_decay=0.1, learning_rate=1e-2) for fused in (True, False))
     for fused, plain in zip(*both, strict=True):
         torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("refused", [None, -1, -2, -4])
+def test_glibc_gets_numbers_that_are_an_int_of_c_and_says_whether_it_takes_them(monkeypatch, refused):
+    """Trimming, padding and mapping are its parameters -1, -2 and -4; ctypes would cut a larger number in silence."""
+    told = {}
+
+    def mallopt(parameter, value):
+        told[parameter] = value
+        return int(parameter != refused)
+
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=mallopt))
+    assert memory.keep_freed_memory() == (refused is None)
+    assert told.keys() == {-1, -2, -4}
+    assert told[-4] == 0  # no block is mapped
+    assert told[-1] == 2**31 - 1  # nothing is given back
+    assert 2**20 < told[-2] < 2**31
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: SimpleNamespace())
+    assert memory.keep_freed_memory() is False
 
 
 @pytest.mark.slow

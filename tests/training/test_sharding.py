@@ -1,10 +1,16 @@
 """Weights, gradients and the optimizer's state sharded over two ranks: the training of whole ones, to rounding."""
 
+import copy
 import json
 import re
 
 import pytest
+import torch
+from torch import distributed, nn
+from torch.distributed.tensor import DTensor
 
+from atat_zoo.training import sharding
+from atat_zoo.training.sharding import WholeWeights, shard
 from tests import forked
 from tests.training.test_resume import same, unfinished, wait_for_step
 
@@ -74,6 +80,57 @@ def evaluations(tiny, run):
         {name: bound["value"] for name, bound in json.loads(path.read_text())["bounds"].items()}
         for path in sorted((tiny.root / run / "evaluations").glob("*.json"))
     ]
+
+
+class Net(nn.Module):
+    """Layers in a list, and a head; returns figures by name, as an objective does."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+        self.head = nn.Linear(4, 2)
+        self.register_buffer("scale", torch.tensor(2.0))
+
+    def forward(self, x):
+        """Return the loss."""
+        for layer in self.layers:
+            x = layer(x).tanh()
+        return {"loss": self.scale * self.head(x).square().mean()}
+
+
+@pytest.fixture
+def one_rank(tmp_path):
+    """Have a process group of this process alone."""
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+def test_one_rank_shards_into_itself(one_rank, monkeypatch):
+    """Gradients are those of the whole model, every layer is a unit, and a copy has the weights while it needs them."""
+    asked, units = [], []
+    fully_shard = sharding.fully_shard
+    monkeypatch.setattr(sharding.dist, "initialize_dist", asked.append)
+    monkeypatch.setattr(sharding, "fully_shard", lambda unit, mesh: units.append(unit) or fully_shard(unit, mesh=mesh))
+    net, x = Net(), torch.randn(3, 4)
+    plain = copy.deepcopy(net)
+    plain(x)["loss"].backward()
+    whole = WholeWeights(net)
+    shard(net, "cpu")
+    assert asked == ["cpu"]
+    assert units[:3] == [*net.layers, net]
+    net(x)["loss"].backward()
+    for ours, theirs in zip(net.parameters(), plain.parameters(), strict=True):
+        assert isinstance(ours, DTensor)
+        assert sharding.local(ours).shape == theirs.shape
+        torch.testing.assert_close(sharding.whole(ours.grad), theirs.grad)
+        again = sharding.sharded_like(theirs.detach(), ours)
+        assert again.placements == ours.placements
+        assert torch.equal(again.full_tensor(), theirs)
+    with whole.gathered():
+        torch.testing.assert_close(whole.module(x)["loss"], plain(x)["loss"])
+    assert all(parameter.is_meta for parameter in whole.module.parameters())
+    assert whole.module.scale is net.scale
 
 
 @pytest.mark.slow
