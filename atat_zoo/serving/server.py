@@ -9,6 +9,7 @@ import asyncio
 import resource
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -81,7 +82,8 @@ class Server(uvicorn.Server):
 
 def _files() -> int:
     """Return how many files this process may have open."""
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return sys.maxsize if most == resource.RLIM_INFINITY else most  # which is -1
 
 
 class Connection(H11Protocol):

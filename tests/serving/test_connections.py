@@ -54,6 +54,13 @@ def rest(connection):
     return said
 
 
+def test_connections_are_held_where_files_have_no_limit(model, monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    with listening(served(model)) as address, closing(connected(address)) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert rest(connection).startswith(b"HTTP/1.1 200 ")
+
+
 @pytest.mark.parametrize("limit", ["connections", "files"])
 @pytest.mark.parametrize("said", [b"", b"GET /health HT", post(b"{", 100)], ids=["idle", "header", "body"])
 def test_idle_connections_make_room(model, monkeypatch, limit, said):
