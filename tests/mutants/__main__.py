@@ -40,6 +40,18 @@ timeout_constant = 10.0
 timeout_multiplier = 3.0
 do_not_mutate_patterns = {patterns}
 """
+# What tests read, besides the package.
+READ = (
+    "tests",
+    "registry.toml",
+    "experiments",
+    "plugins",
+    "docs",
+    "benchmarks",
+    "README.md",
+    "CHANGELOG.md",
+    "CITATION.cff",
+)
 # Prints what a plugin, or one of its extras, needs and this interpreter does not have.
 MISSING = """
 import sys
@@ -66,7 +78,7 @@ def folder_of(group):
         copied = [each.name for each in root.iterdir() if each.name not in (package, "pyproject.toml")]
         tests = ["tests"]
     else:
-        root, package, copied = ROOT, "atat_zoo", ["tests", "registry.toml", "experiments", "plugins"]
+        root, package, copied = ROOT, "atat_zoo", list(READ)
         tests = [test for room in group for test in held_by(room)]
     for name in copied:
         if not (folder / name).is_symlink():
