@@ -13,6 +13,7 @@ import tempfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from atat_zoo.run import RunFolder
 from tests import forked
 from tests.attack import moments
 from tests.attack.driver import FAILED, FINE, REFUSED, Ended, Verdict, atat, judge, last_words, one_by_one, unreadable
@@ -84,7 +85,7 @@ def served():
 def train(variant, folder, env, file_limit=None, extra=()):
     """Begin the training, with `extra` words, or continue it if it was begun."""
     words, ranks = VARIANTS[variant]
-    words = RESUME if (folder / "run" / "resolved.toml").exists() else [*BEGIN, *words, *extra]
+    words = RESUME if RunFolder(folder / "run").exists else [*BEGIN, *words, *extra]
     words = [word.replace("ADDRESS", served()) if "ADDRESS" in word else word for word in words]
     if ranks == 1:
         return atat(words, folder, env=env, code=moments.CODE, file_limit=file_limit)
