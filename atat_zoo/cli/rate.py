@@ -97,9 +97,9 @@ def import_ratings(key: Path, ratings: tuple[Path, ...], out: Path | None, as_ma
     from atat_zoo.results.ratings import ratings_of, require, unblinded
 
     require()
-    form = RatingForm.from_key(key)
-    out = out or key.with_name(f"{key.name.removesuffix(KEY).removesuffix('.json')}.results.json")
+    out = out or key.parent / f"{key.name.removesuffix(KEY).removesuffix('.json')}.results.json"
     check_output(out, "--out", (key, ratings))
+    form = RatingForm.from_key(key)
     result = unblinded(form, ratings_of(form, ratings))
     write_json(out, result.to_table())
     if as_json:
