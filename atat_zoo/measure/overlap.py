@@ -140,7 +140,7 @@ def pieces(tokens: Tokens, special: Sequence[int]) -> list[Tokens]:
 def training_text(folder: Path) -> Iterator[Tokens]:
     """Yield the training tokens of a folder of shards, int64 [T], shard by shard; sequences that follow are joined.
 
-    Between two documents that are rows of their own, and between two dialogues, is a token that is none.
+    An id that no token has separates documents that are rows of their own, and dialogues.
     """
     data = manifest.verify(folder, splits=["train"])
     for shard in data.splits["train"].shards:

@@ -186,7 +186,7 @@ class Model(TextReader):
         precision are as for `sample`; the options are seed and batch_size.
 
         Raises:
-            UserError: when there is no such option, a gap is malformed, there is none, or a text does not fit.
+            UserError: for an unknown option, a malformed gap, a text without a gap, or one that does not fit.
         """
         from atat_zoo.generation import infill
 

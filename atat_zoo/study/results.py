@@ -148,7 +148,7 @@ def multipliers(study: Study, measured: ByArm) -> list[dict[str, Any]]:
 
     By interpolation of nats per token in ln steps between the baseline's budgets, three or more; of each seed that all
     of them have, and the interval of ln m over seeds and sequences. Where a value is outside of the curve, m is more or
-    less than that of its end; where the curve does not fall, or a number is not finite, there is none.
+    less than that of its end; None where the curve does not fall, or a number is not finite.
     """
     curve, found = study.at_budgets(study.baseline), []
     if len(curve) < 3:

@@ -1,4 +1,4 @@
-"""Prices of gaps: what is kept of them under which settings, and what is said of a bound by random orders."""
+"""NLL of gaps: what a cache of it depends on, and the bracket of a bound by random orders."""
 
 import json
 from types import SimpleNamespace

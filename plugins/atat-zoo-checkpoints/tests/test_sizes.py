@@ -1,4 +1,4 @@
-"""What a network is said to cost: its weights before it is built, and the FLOPs of a pass."""
+"""The estimated cost of a network: its weights before it is built, and the FLOPs of a pass."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def built(spec: TransformersBackbone, context: Context) -> TransformersModule:
 
 
 def _refuse_strange(network: Any, files: Mapping[str, Tensor], spec: TransformersBackbone) -> None:
-    """Raise a `UserError` if a weight is of a type that is none, or has a number that is not finite."""
+    """Raise a `UserError` if a weight is not floating-point, or has a number that is not finite."""
     prefix = f"{network.base_model_prefix}."
     named = dict(network.named_parameters())
     for name, weight in files.items():
