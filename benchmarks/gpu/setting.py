@@ -167,17 +167,18 @@ def words_in(folder: Path, size: Size) -> list[str]:
     """Write a text of drawn words and their tokenizer, and return the overrides that name them."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
-    tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(size.vocabulary)}, unk_token="w0"))
+    words = {"[EOS]": 0} | {f"w{i}": i for i in range(1, size.vocabulary)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="w1"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.save(str(folder / "tokenizer.json"))
     rng, named = np.random.default_rng(0), []
     for split, rows in (("train", size.sequences), ("validation", 16)):
         # Frequencies as in text; the length of a line is that of a sequence.
-        drawn = rng.zipf(1.2, (rows, size.length)) % size.vocabulary
+        drawn = rng.zipf(1.2, (rows, size.length)) % (size.vocabulary - 1) + 1
         (folder / f"{split}.txt").write_text("\n".join(" ".join(f"w{i}" for i in row) for row in drawn) + "\n")
         named.append(f'corpus.{split}=["{folder / split}.txt"]')
     named += ["corpus.document=line", f"tokenizer.path={folder / 'tokenizer.json'}"]
-    return [*named, "tokenizer.bos=w0", "tokenizer.eos=w0"]
+    return [*named, "tokenizer.bos=[EOS]", "tokenizer.eos=[EOS]"]
 
 
 def heading(setting: Setting) -> dict[str, str]:

@@ -105,10 +105,10 @@ def test_the_truth_lies_in_the_bracket():
     ends = [priced(sampler, denoiser, 4, seed) for seed in range(100)]
     upper, lower = (torch.stack(end).mean(0) for end in zip(*((e.nats, e.lower) for e in ends), strict=True))
     assert float(lower.sum()) < float(-true.sum()) < float(upper.sum())
-    value = bracket_value(ends[0], torch.full((8,), 3))
+    value = bracket_value(ends[0].ends, torch.full((8,), 3))
     assert value.width == pytest.approx(float((ends[0].nats - ends[0].lower).sum()) / 24)
     assert 1 <= value.effective_orders <= 4
-    assert bracket_value(priced(sampler, denoiser, 3), torch.full((8,), 3)) is None
+    assert bracket_value(priced(sampler, denoiser, 3).ends, torch.full((8,), 3)) is None
 
 
 def test_a_contribution_is_averaged_over_the_orders():

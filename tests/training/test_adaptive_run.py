@@ -29,7 +29,7 @@ heads = 2
 use = "learned_order"
 """
 # Tables of which the objective uses no part, or that are above.
-UNUSED = ("rates", "masking", "curriculum", "estimator", "sampler")
+UNUSED = ("rates", "masking", "curriculum", "estimator", "target", "sampler")
 
 
 def experiment(tiny, form):
