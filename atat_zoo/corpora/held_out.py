@@ -125,7 +125,7 @@ def _chosen(corpus: Divided, method: str, validation: float, test: float, stamp:
     held_out = HeldOut.choose(texts, validation=validation, test=test, seed=corpus.seed)
     if held_out.documents < 1 + (validation > 0) + (test > 0):
         raise UserError(
-            f"corpus.train: {held_out.documents} document is not enough to hold some out; name corpus.validation and "
+            f"corpus.train: too few documents to hold some out ({held_out.documents}); name corpus.validation and "
             "corpus.test, or divide the text into more documents"
         )
     return held_out

@@ -196,7 +196,7 @@ class TextReader:
             sampler: another one in place of this.
 
         Raises:
-            UserError: when a gap is malformed, there is none, or the text does not fit.
+            UserError: when a gap is malformed, or the text has no gap or does not fit.
         """
         return self.infill(text, 1, sampler=sampler or self._greedy(evaluations)).texts[0]
 

@@ -64,7 +64,7 @@ def attack(draw, number, seed, base, work):
 def compose(draw, work):
     """Write an experiment and its corpus; returns what it is."""
     kind = draw.choice(("files", "files", "files", "json", "text8"))
-    texts = LINES if kind == "json" else TEXTS
+    texts = {"files": TEXTS, "json": LINES, "text8": LETTERS}[kind]
     made = draw.choice(list(texts))
     data, story = texts[made](draw), [kind, made]
     name = {"files": "text.txt", "json": "text.jsonl", "text8": "text8"}[kind]
@@ -74,7 +74,7 @@ def compose(draw, work):
         data = bomb(packing) if is_bomb else packed(data, packing)
         name += packing
         story.append(f"bomb{packing}" if is_bomb else packing)
-    if draw.random() < 0.3:
+    if draw.random() < 0.2:
         change = draw.choice(CHANGES)
         data = change(draw, data or b"\0")
         story.append(change.__name__)
@@ -82,9 +82,11 @@ def compose(draw, work):
     if kind == "text8":
         corpus = f'use = "text8"\npath = "{name}"'
     else:
-        held_out = draw.choice(("", 'validation = ["other.txt"]', "validation_share = 0.0\ntest_share = 0.0"))
-        (work / "other.txt").write_text("we the people of the union\n" * 9)
         document = draw.choice(("file", "line", "paragraph"))
+        # Of one document none is held out.
+        apart = ('validation = ["other.txt"]', "validation_share = 0.0\ntest_share = 0.0")
+        held_out = draw.choice((*apart, *apart, *(() if document == "file" else ("",))))
+        (work / "other.txt").write_text("we the people of the union\n" * 9)
         corpus = f'use = "files"\ntrain = ["{name}"]\n{held_out}\ndocument = "{document}"'
     tokenizer = draw.choice(TOKENIZERS)
     if tokenizer == PRETRAINED:
@@ -96,14 +98,16 @@ def compose(draw, work):
         library = library.from_str(json.dumps(content))
         library.add_tokens(["<|role|>"])
         library.save(str(work / "tokenizer.json"))
-    length = draw.choice((1, 4, 16, 64))
+    length, special = draw.choice((1, 4, 16, 64)), draw.choice(("none", "document", "sequence", "both"))
+    if special != "none" and tokenizer.startswith(CHARACTERS):
+        tokenizer += "\nspecial = true"
     settings = EXPERIMENT.format(
         length=length,
         lanes=draw.choice((1, 2, 8)),
         # Short sequences, a few in a member and a shard, are slow, and the same again and again.
         member=8 * (64 // length),
         shard=draw.choice((16, 64, 256)) * (64 // length),
-        special=draw.choice(("none", "document", "sequence", "both")),
+        special=special,
         remainder=draw.choice(("drop", "pad")),
         rows=draw.choice(("packed", "document")),
     )
@@ -201,6 +205,7 @@ def json_lines(draw):
     return "\n".join(lines).encode()
 
 
+LETTERS = {name: TEXTS[name] for name in ("letters", "much in little", "noise")}
 LINES: dict[str, Make] = {"JSON": json_lines, "more JSON": json_lines}
 LINES |= {name: TEXTS[name] for name in ("noise", "empty", "much in little")}
 KIND = one_by_one("corpora", 2, attack)

@@ -128,7 +128,7 @@ def attack(draw, number, seed, base, work):
     ended = run(variant, work, plan, limit if act == "small" else None)
     story = [f"{name}: {act} at {limit if act == 'small' else f'{at} {known[at]}'}: exit code {ended.code}"]
     why = kills.wrong(ended, act, "one") or between(base, work, name)
-    memory = ended.memory
+    memory, stopped = ended.memory, ended.code != 0
     if name == "rate export" and not (work / "form.html").exists():
         (work / "form.key.json").unlink(missing_ok=True)  # as it asks: it may be that of a form that was moved
     if not why:
@@ -143,7 +143,7 @@ def attack(draw, number, seed, base, work):
         why = "" if done else judge(again, (0,)).why
         why = why or finished(base, work, name)
         ended, memory = again, max(memory, again.memory)
-    return kills.failure(why, story, ended, memory) if why else Verdict(REFUSED if len(story) > 1 else FINE, "", memory)
+    return kills.failure(why, story, ended, memory) if why else Verdict(REFUSED if stopped else FINE, "", memory)
 
 
 def between(base, work, name):

@@ -11,12 +11,12 @@ pytestmark = pytest.mark.slow
 # kind -> cases in the suite: in all at most two minutes on one core; a case of `endurance` alone takes that
 CASES = {
     "kills": (0, 1, 4, 5, 9, 43),  # 5 over HTTP, 9 on two ranks, 43 with loader workers that outlive their process
-    "replacements": (0, 2, 7, 10),  # two of import, one of export and paper
+    "replacements": (0, 2, 7, 10, 26),  # import, export, paper, and one that no stop reaches
     "experiments": range(250),
     "command_lines": range(15),
     "artefacts": range(15),
     "received": range(15),
-    "corpora": (*range(8), 44),  # which is fine
+    "corpora": range(6),
     "archives": range(9),
     "connections": range(1),
 }
@@ -26,7 +26,7 @@ CASES = {
 def test_nothing_is_lost_and_nothing_trusted(name):
     tally = driver.run(import_module(f"tests.attack.{name}").KIND, CASES[name], seed=17)
     # What was stopped, and then continued to its end, counts as refused.
-    assert tally.count(driver.FINE) > 0 or name in ("kills", "replacements")
+    assert tally.count(driver.FINE) > 0 or name == "kills"
     said = [f"{why}\n{driver.reproduction(name, 17, number)}" for number, why in tally.failures.items()]
     assert not said, "\n\n".join(said)
 

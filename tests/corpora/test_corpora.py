@@ -274,7 +274,7 @@ def test_a_file_that_goes_away(tmp_path):
         ("a.txt.gz", gzip.compress(b"hello" * 1000, mtime=0)[:-20], {}, "cannot be decompressed"),
         ("a.txt.gz", b"hello", {}, "cannot be decompressed"),
         ("a.txt.zst", b"hello", {}, "cannot be decompressed"),
-        ("a.txt", b"one document", {"test_share": 0.05}, "1 document is not enough to hold some out"),
+        ("a.txt", b"one document", {"test_share": 0.05}, r"too few documents to hold some out \(1\)"),
         ("a.jsonl", b'{"text": "a"}\n{', {}, "line 2 is not JSON"),
         ("a.jsonl", b'{"content": "a"}', {"text_field": "contents"}, "has no 'contents'; did you mean 'content'"),
         ("a.jsonl", b'["a"]', {}, "line 1 has no 'text'"),

@@ -180,11 +180,11 @@ def test(group, number, seed, jobs, python, equivalent):
         return {name: status_by_exit_code[found.get(name)] for name in names}
 
     if left := [name for name, status in results().items() if status not in KILLED]:
-        command = [python, "-c", "from mutmut.__main__ import cli; cli()", "run", "--max-children", str(jobs)]
+        command = [python, str(Path(__file__).with_name("mutmut_run.py")), "run", "--max-children", str(jobs)]
         with Path("mutmut.log").open("w", encoding="utf-8") as log:
             done = subprocess.run([*command, *left], stdout=log, stderr=log, check=False)
         if done.returncode:
-            text = f"{title}: mutmut stopped, as it does where a test fails without a mutant; see {folder}/mutmut.log"
+            text = f"{title}: mutmut stopped; see {folder}/mutmut.log"
             return (len(mutants), len(names), 0), text
     found = results()
     killed = sum(status in KILLED for status in found.values())
@@ -193,6 +193,9 @@ def test(group, number, seed, jobs, python, equivalent):
         f"{title:44}{len(mutants):8}{len(changes):8}{len(changes) - len(names):12}{killed:8}{rate:8.1%}"
         f"{time.monotonic() - began:8.0f} s"
     ]
+    failing = Path("failing.txt").read_text(encoding="utf-8").splitlines() if Path("failing.txt").exists() else []
+    if failing:
+        lines.append(f"{len(failing)} of the tests fail without a mutant, and hold nothing here: {', '.join(failing)}")
     for name, status in found.items():
         if status not in KILLED:
             was, now = changes[name]
