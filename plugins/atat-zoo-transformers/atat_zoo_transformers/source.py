@@ -95,7 +95,7 @@ class FoundTokenizer(NamedTuple):
 
     library: Tokenizer
     special: dict[str, str]  # the names of its special tokens by their purpose
-    template: str | None  # of dialogues, for Jinja
+    template: Any  # of dialogues, for Jinja, as its files say it: a text, None, or several by their names
 
 
 def tokenizer_of(model: str, revision: str | None) -> FoundTokenizer:
@@ -109,14 +109,23 @@ def tokenizer_of(model: str, revision: str | None) -> FoundTokenizer:
     library.no_truncation()
     library.no_padding()
     special = {key: str(name) for key in SPECIAL if (name := getattr(found, key, None)) is not None}
-    template = found.chat_template
-    template = template.get("default") if isinstance(template, dict) else template
+    return FoundTokenizer(library, special, found.chat_template)
+
+
+def template_of(model: str, found: Any) -> str | None:
+    """Return a model's template of dialogues, of several the one that is named "default"."""
+    if isinstance(found, dict) and "default" not in found:
+        raise Unreadable(
+            f"model = {model!r} has the chat templates {clip(', '.join(map(repr, found)), 60)} and no 'default'; write "
+            "the one you want by tokenizer.chat_template"
+        )
+    template = found["default"] if isinstance(found, dict) else found
     if template is not None and (not isinstance(template, str) or re.search("[\ud800-\udfff]", template)):
         raise Unreadable(
             f"model = {model!r} has a chat template that is no text, {clip(repr(template), 60)}; correct chat_template "
             "in its tokenizer_config.json, or take it out"
         )
-    return FoundTokenizer(library, special, template)
+    return template
 
 
 def is_foreign(config: dict[str, Any]) -> bool:

@@ -47,11 +47,12 @@ class TransformersTokenizer(Tokenizer):
 
     def __attrs_post_init__(self) -> None:
         if self.special is None or self.sha256 is None:
-            from atat_zoo_transformers.source import tokenizer_of
+            from atat_zoo_transformers.source import template_of, tokenizer_of
 
-            library, special, template = tokenizer_of(self.model, self.revision)
+            library, special, templates = tokenizer_of(self.model, self.revision)
             object.__setattr__(self, "special", special if self.special is None else self.special)
-            object.__setattr__(self, "chat_template", template if self.chat_template is None else self.chat_template)
+            if self.chat_template is None:
+                object.__setattr__(self, "chat_template", template_of(self.model, templates))
             object.__setattr__(self, "sha256", self.sha256 or _digest(library.to_str()))
 
     @property

@@ -8,8 +8,9 @@ import tracemalloc
 import pytest
 import transformers
 from atat_zoo_transformers import rendering
-from atat_zoo_transformers.source import Unreadable, tokenizer_of
+from atat_zoo_transformers.source import Unreadable
 from atat_zoo_transformers.template import ChatModel
+from atat_zoo_transformers.tokenizer import TransformersTokenizer
 from models import byte_pairs
 from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -165,11 +166,22 @@ def test_a_long_dialogue_has_room():
     assert len(rendering.rendered(template, [m._asdict() for m in said])) > 1_000_000
 
 
-@pytest.mark.parametrize("template", [7, True, {"default": 7}, "\ud800"])
-def test_a_template_that_is_no_text_is_refused(tmp_path, template):
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (7, "has a chat template that is no text, 7; correct chat_template in its tokenizer_config"),
+        (True, "has a chat template that is no text, True; correct"),
+        ({"default": 7}, "has a chat template that is no text, 7; correct"),
+        ("\ud800", "has a chat template that is no text, '.ud800'; correct"),
+        ({"rag": "a", "tool_use": "b"}, "has the chat templates 'rag', 'tool_use' and no 'default'; write the one"),
+    ],
+)
+def test_a_template_that_cannot_be_taken_is_refused(tmp_path, template, message):
     names = {"bos": "<s>", "eos": "</s>"}
     transformers.PreTrainedTokenizerFast(tokenizer_object=byte_pairs(names), bos_token="<s>").save_pretrained(tmp_path)
     path = tmp_path / "tokenizer_config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"chat_template": template}))
-    with pytest.raises(Unreadable, match=r"has a chat template that is no text, .*; correct chat_template in its"):
-        tokenizer_of(str(tmp_path), None)
+    with pytest.raises(Unreadable, match=message):
+        TransformersTokenizer(model=str(tmp_path))
+    # One that is written in the experiment takes its place.
+    assert TransformersTokenizer(model=str(tmp_path), chat_template="x").chat_template == "x"
