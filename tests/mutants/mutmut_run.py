@@ -1,8 +1,9 @@
 """Runs mutmut: `python mutmut_run.py run …`, in the folder of a group.
 
 A process that a test starts in another folder would look there for mutmut's configuration, so it does not count which
-functions it calls. A test that fails though nothing is changed, as one does that looks at the names of functions, holds
-no function; `failing.txt` has their names. mutmut would stop in both cases.
+functions it calls. A test that fails though nothing is changed (one that looks at the names of functions) holds none;
+`failing.txt` has their names. mutmut would stop in both cases. What a fixture calls is called for all tests that use
+it, not for the first alone.
 """
 
 import os
@@ -17,22 +18,45 @@ FAILING = Path("failing.txt").absolute()
 execute, set_mutant = PytestRunner.execute_pytest, mutmut.set_mutant_under_test
 
 
-class Failing:
+class Calls:
+    def __init__(self):
+        self.failing, self.by_fixture = set(), {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef):
+        called = state()._stats
+        before = set(called)
+        called.clear()
+        try:
+            return (yield)
+        finally:
+            self.by_fixture.setdefault(fixturedef, set()).update(called)
+            called.update(before)
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item):
         report = yield
         if report.failed:
-            state()._stats.clear()  # the functions that it has called
-            with FAILING.open("a", encoding="utf-8") as file:
-                file.write(f"{item.nodeid}\n")
             report.outcome = "passed"
+            if item.nodeid not in self.failing:
+                self.failing.add(item.nodeid)
+                with FAILING.open("a", encoding="utf-8") as file:
+                    file.write(f"{item.nodeid}\n")
         return report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_teardown(self, item):
+        called = state()._stats
+        for fixtures in item._fixtureinfo.name2fixturedefs.values():
+            called.update(*(self.by_fixture.get(each, ()) for each in fixtures))
+        if item.nodeid in self.failing:
+            called.clear()
 
 
 def execute_pytest(runner, words, plugins=()):
     if plugins:  # it counts which functions a test calls
         FAILING.write_text("", encoding="utf-8")
-        plugins = [*plugins, Failing()]
+        plugins = [Calls(), *plugins]
     return execute(runner, words, plugins=plugins)
 
 

@@ -28,10 +28,12 @@ from atat_zoo.paper.manifest import load
 from atat_zoo.paper.samplers import axis_of
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.study import study_file
+from atat_zoo.study.differences import over_both
 from atat_zoo.study.sensitivity import sensitivity
 from tests.limited import full_disk
 from tests.paper.making import ARMS, Place, evaluation, scored
 
+STUDIES = Path(experiments.__file__).parents[2] / "experiments" / "studies"
 CITED = {"table": "main", "name": "Other_one", "source": "arXiv:2406.07524", "differs": "50 % of the data"}
 
 
@@ -420,6 +422,55 @@ def test_hyper_parameters_are_those_of_the_run_if_it_is_there(place):
     assert lines[-1].endswith("| bell |")
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "shown"),
+    [
+        ("objective.importance_loss_weight", 0.25, "0.25"),
+        ("train.compile", True, "yes"),
+        ("train.compile", False, "no"),
+        ("train.steps", 45000, "45,000"),
+        ("corpus.train", ["a.txt", "b.txt"], "a.txt, b.txt"),
+    ],
+)
+def test_a_hyper_parameter_is_shown_as_one_reads_it(place, key, value, shown):
+    table = experiments.load("mdlm", ["corpus.use=files", 'corpus.train=["x"]']).to_table()
+    room, _, name = key.partition(".")
+    (place.root / "made.toml").write_text(tomli_w.dumps(table | {room: table.get(room, {}) | {name: value}}))
+    rows = [{"experiment": str(place.root / "made.toml"), "run": str(place.root / "absent")}]
+    place.made({"data": "parameters", "label": "keys", "caption": "Keys.", "columns": [key], "rows": rows})
+    assert place.texts("keys")[1].splitlines()[-1] == f"| {key} | {shown} |"
+
+
+def test_the_frame_loads_what_tables_and_figures_need():
+    text = latex.main("A title", ["one"], ["two"])
+    packages = ["[T1]{fontenc}", "{lmodern}", "{textcomp}", "[margin=2.5cm]{geometry}", "{adjustbox}", "{booktabs}"]
+    packages += ["{graphicx}", "[hidelinks]{hyperref}"]
+    assert [line.removeprefix("\\usepackage") for line in text.splitlines() if "usepackage" in line] == packages
+    assert "\\input{tables/one}\n\\input{figures/two}\n" in text
+
+
+@pytest.mark.parametrize("intervals", ["both", "sequences"])
+def test_a_metric_of_an_arm_has_the_interval_over_seeds_and_texts(place, intervals):
+    values, errors = [0.5, 0.75, 0.625], [0.25, 0.25, 0.25]
+    text = (STUDIES / "sets.toml").read_text().replace("[evaluation]", '[evaluation]\nmetrics = ["brier_score"]')
+    (place.root / "sets.toml").write_text(text)
+
+    def change(report):
+        for run, value, stderr in zip(report["arms"]["sets"]["runs"], values, errors, strict=True):
+            run["metrics"] = {"brier_score": {"value": value, "stderr": stderr}}
+
+    place.study("sets", change)
+    scored = {"study": str(place.root / "sets.toml"), "columns": ["brier_score"], "rows": [{"arm": "sets"}]}
+    place.made(ARMS | scored | {"intervals": intervals})
+    (read,) = csv.DictReader(io.StringIO(place.texts("main")[2]))
+    assert float(read["brier_score"]) == statistics.fmean(values)
+    if intervals == "both":
+        found = over_both(values, errors)
+        assert [float(read[f"brier_score {end}"]) for end in ("low", "high")] == [found.low, found.high]
+    else:
+        assert not read.get("brier_score low")
+
+
 GAPS = {"data": "gaps", "study": "sets", "label": "gaps", "caption": "Gaps.", "columns": ["the whole"]}
 GAPS |= {"rows": [{"arm": "mdlm", "name": "MDLM_bound"}, {"arm": "atat", "by": "strided", "name": "ATAT in turns"}]}
 
@@ -542,6 +593,12 @@ def test_a_figure_is_drawn_from_the_results_and_alike_each_time(place):
     place.study("sets_budgets", change)
     again = drawn()
     assert [a != b for a, b in zip(once, again, strict=True)] == [False, False, False, True, True, False]
+
+
+def test_an_arm_that_the_author_has_not_named_has_its_own_name(place):
+    place.study("sets_budgets")
+    place.made(figures=[FIGURE | {"kind": "arms", "label": "arms"}])
+    assert ">sets</text>" in (place.out / "figures" / "arms.svg").read_text(encoding="utf-8")
 
 
 def test_a_paper_that_finds_no_room_is_as_it_was(place):

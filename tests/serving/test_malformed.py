@@ -6,6 +6,8 @@ import json
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from atat_zoo.serving.asked import CompletionRequest
@@ -90,6 +92,19 @@ def body(draw):
         at = draw.randrange(len(text))
         text = text[:at] if kind > 0.95 else text[:at] + bytes([draw.randrange(256)]) + text[at + 1 :]
     return text
+
+
+@given(
+    field=st.sampled_from(["best_of", "logprobs", "logit_bias", "frequency_penalty", "presence_penalty"]),
+    value=st.none() | st.booleans() | st.integers(-2, 2) | st.floats(-1, 1) | st.just({}) | st.just({"5": 1}),
+)
+def test_what_a_client_always_sends_is_taken_and_what_has_no_effect_is_refused(field, value):
+    neutral = {"best_of": 1, "logit_bias": {}, "frequency_penalty": 0, "presence_penalty": 0}
+    if value is None or (not isinstance(value, bool) and field in neutral and value == neutral[field]):
+        assert CompletionRequest.model_validate({field: value}).model_dump()[field] == value
+    else:
+        with pytest.raises(ValidationError, match="leave it out"):
+            CompletionRequest.model_validate({field: value})
 
 
 @pytest.mark.slow

@@ -48,6 +48,7 @@ def small(tmp_path_factory):
 def test_a_run_says_what_was_done(small):
     result, told = small
     assert (result.finished, result.step, result.signal, list(result.tasks)) == (True, 4, None, [])
+    assert result.model.step == 4
     assert [line["step"] for line in told.lines] == [1, 2, 3, 4]
     assert told.lines == list(result.folder.read_metrics())
     for line in told.lines:
