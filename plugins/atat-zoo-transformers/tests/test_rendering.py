@@ -26,7 +26,8 @@ AS_DICTS = [message._asdict() for message in SAID]
     [
         "{{ bos_token }}{% for m in messages %}<|{{ m.role }}|>{{ m.content | trim }}{{ loop.length }}{{ loop.last }}\n"
         "{{ loop.cycle('a', 'b') }}{% endfor %}{% for m in messages[::-1] if m.role != 'user' %}{{ m }}{% endfor %}",
-        "{% for m in messages %}\n    {% if m.role == 'user' %}\n  {{ m.content }}\n\t {% else %} x\n    {% endif %}\n{% endfor %}",
+        "{% for m in messages %}\n    {% if m.role == 'user' %}\n  {{ m.content }}\n\t {% else %} x\n    {% endif %}\n"
+        "{% endfor %}",
         "{% set ns = namespace(x=[], n=0) %}{% for m in messages[1:] %}{% set ns.x = ns.x + [m] %}"
         "{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.x | tojson(indent=2) }}{{ ns.n ** 2 }} "
         "{{ 'a' ~ 3 ~ ns.n }}{{ ns }}",
