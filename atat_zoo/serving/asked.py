@@ -5,6 +5,7 @@ Fields of OpenAI's that ask a masked diffusion model for what it does not have a
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
@@ -33,16 +34,16 @@ def _whole(text: str) -> str:
     return text
 
 
-def _absent(sentence: str, *neutral: Any) -> BeforeValidator:
-    """Return what refuses a value of a field other than these; it says why."""
+def _absent(sentence: str, neutral: tuple[Any, ...], value: Any) -> Any:
+    """Refuse a value of a field other than the neutral ones, and say why."""
+    same = (value == each and not isinstance(value, bool) for each in neutral)
+    if value is not None and not any(same):
+        raise _wrong(f"{sentence}; leave it out")
+    return value
 
-    def check(value: Any) -> Any:
-        same = (value == each and not isinstance(value, bool) for each in neutral)
-        if value is not None and not any(same):
-            raise _wrong(f"{sentence}; leave it out")
-        return value
 
-    return BeforeValidator(check)
+def _unless(sentence: str, *neutral: Any) -> BeforeValidator:
+    return BeforeValidator(partial(_absent, sentence, neutral))
 
 
 def _named(value: Any, depth: int = 0) -> Any:
@@ -63,10 +64,10 @@ Text = Annotated[str, AfterValidator(_whole)]
 Texts = Annotated[list[Text], BeforeValidator(_texts)]
 Named = Annotated[Any, BeforeValidator(_named)]
 _ORDER = "a masked diffusion model draws the tokens of a text out of order"
-BestOf = Annotated[Any, _absent("texts are not ranked, as the likelihood of a text is only bounded", 1)]
-LogProbs = Annotated[Any, _absent(f"{_ORDER}, and has no log-probability of each given those before")]
-LogitBias = Annotated[Any, _absent("words are weighed by guidance.use=token_bias when the server is started", {})]
-Penalty = Annotated[Any, _absent(f"{_ORDER}, and penalises none for those before", 0)]
+BestOf = Annotated[Any, _unless("texts are not ranked, as the likelihood of a text is only bounded", 1)]
+LogProbs = Annotated[Any, _unless(f"{_ORDER}, and has no log-probability of each given those before")]
+LogitBias = Annotated[Any, _unless("words are weighed by guidance.use=token_bias when the server is started", {})]
+Penalty = Annotated[Any, _unless(f"{_ORDER}, and penalises none for those before", 0)]
 
 
 class _Table(BaseModel):

@@ -98,13 +98,14 @@ def compose(draw, work):
         library = library.from_str(json.dumps(content))
         library.add_tokens(["<|role|>"])
         library.save(str(work / "tokenizer.json"))
-    length, special = draw.choice((1, 4, 16, 64)), draw.choice(("none", "document", "sequence", "both"))
+    special = draw.choice(("none", "document", "sequence", "both"))
+    # Short sequences, a few in a member and a shard, are slow, and the same again and again.
+    length = draw.choice((1, 4, 16, 64)) if len(data) < 1 << 20 else 64
     if special != "none" and tokenizer.startswith(CHARACTERS):
         tokenizer += "\nspecial = true"
     settings = EXPERIMENT.format(
         length=length,
         lanes=draw.choice((1, 2, 8)),
-        # Short sequences, a few in a member and a shard, are slow, and the same again and again.
         member=8 * (64 // length),
         shard=draw.choice((16, 64, 256)) * (64 // length),
         special=special,
