@@ -36,16 +36,16 @@ def test_the_count_is_of_the_maskable_tokens():
     assert count_masked(rate, maskable, torch.tensor([0.9, 0.5, 0.9])).tolist() == [0, 1, 3]
 
 
-@given(st.integers(0, 99), st.floats(1, 3), st.lists(st.integers(0, 3), min_size=8, max_size=8))
+@given(st.integers(0, 99), st.floats(1, 3), st.lists(st.integers(0, 3), min_size=40, max_size=40))
 def test_the_lowest_of_the_first_are_hidden(seed, excess, scores):
-    maskable = torch.arange(8) < torch.tensor([[8], [5], [0]])
-    order, count = uniform_order(maskable, torch.arange(3) + seed), torch.tensor([4, 2, 0])
+    maskable = torch.arange(40) < torch.tensor([[40], [25], [0]])
+    order, count = uniform_order(maskable, torch.arange(3) + seed), torch.tensor([20, 7, 0])
     hidden = first_masked(order, count, excess, maskable)
     scores = torch.tensor(scores).float().expand(3, -1)
     mask = lowest(scores, order, count, hidden)
-    for row, n in enumerate((8, 5, 0)):
+    for row, n in enumerate((40, 25, 0)):
         k = int(count[row])
-        first = sorted(range(8), key=lambda i, row=row: int(order[row, i]))[: min(n, ceil(k * excess))]
+        first = sorted(range(40), key=lambda i, row=row: int(order[row, i]))[: min(n, ceil(k * excess))]
         assert hidden[row].nonzero().flatten().tolist() == sorted(first)
         kept = sorted(first, key=lambda i, row=row: (float(scores[row, i]), int(order[row, i])))[:k]
         assert mask[row].nonzero().flatten().tolist() == sorted(kept)

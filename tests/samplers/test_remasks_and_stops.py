@@ -91,6 +91,13 @@ def test_the_planner_keeps_the_best_down_to_the_share():
     assert PlannerRemask()(step).nonzero()[:, 1].tolist() == [1, 3, 5, 7, 8]
 
 
+def test_the_planner_keeps_the_left_of_equals():
+    step = step_with((0.9, 0.5), rows=2, length=40)
+    step.open, step.total = torch.zeros_like(step.open), torch.full((2,), 40)
+    step.confidence = torch.full((2, 40), 0.5)
+    assert PlannerRemask()(step).nonzero()[:, 1].tolist() == [*range(20, 40)] * 2
+
+
 def test_the_share_of_the_grid_is_not_rounded_below():
     # 10 · (1 − 0.9) is 0.9999999999999998; and 180 · 0.65 is less than 117 in float32.
     for length, share, masked in ((10, 1 - 0.9, 1), (180, 1 - (1 - 13 / 20), 117)):
