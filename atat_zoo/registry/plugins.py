@@ -84,7 +84,10 @@ def installed(disabled: tuple[str, ...]) -> Iterator[Plugin]:
 
 @contextmanager
 def of_plugin() -> Iterator[None]:
-    """Let code of a plugin run; a KeyboardInterrupt that it raises, and not the user, becomes a RuntimeError."""
+    """Let code of a plugin run; a KeyboardInterrupt that it raises, and not the user, becomes a RuntimeError.
+
+    A user's reaches the main thread alone, and none where SIGINT is ignored, as behind `nohup`.
+    """
     pressed = False
     before: Any = signal.getsignal(signal.SIGINT)
     watches = callable(before) and threading.current_thread() is threading.main_thread()
@@ -99,7 +102,7 @@ def of_plugin() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as error:
-        if pressed or not watches:
+        if pressed:
             raise
         raise RuntimeError("it raises KeyboardInterrupt") from error
     finally:

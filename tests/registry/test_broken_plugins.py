@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from atat_zoo.registry.plugins import of_plugin
 from tests.installing import GOOD, alone, good, install
 
 __all__ = ["alone", "install"]
@@ -174,3 +177,28 @@ def test_a_part_that_needs_parameters_is_held_by_its_example_or_by_its_descripti
 def test_an_example_that_is_wrong_is_one_sentence(example, sentence, known, atat):
     known("shown", GOOD, files={"examples.py": example})
     assert sentence in said(atat, "zoo", "check", "atat-zoo-shown")
+
+
+@pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN])
+@pytest.mark.parametrize("apart", [False, True])
+def test_an_interrupt_is_the_users_only_if_one_was_pressed(handler, apart):
+    def raised(pressed):
+        try:
+            with of_plugin():
+                if pressed:
+                    signal.raise_signal(signal.SIGINT)
+                raise KeyboardInterrupt
+        except BaseException as error:
+            return type(error)
+
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        if apart:  # in a thread, where a signal is never handled
+            with ThreadPoolExecutor(1) as pool:
+                assert pool.submit(raised, False).result() is RuntimeError
+        else:
+            assert raised(False) is RuntimeError
+            assert raised(True) is (KeyboardInterrupt if callable(handler) else RuntimeError)
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
