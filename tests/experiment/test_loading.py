@@ -10,6 +10,7 @@ import pytest
 from atat_zoo import UserError, Zoo
 from atat_zoo.errors import clip
 from atat_zoo.experiment import find, from_table, load, recipe, recipes
+from atat_zoo.experiment.effects import reads_importance
 from atat_zoo.registry import TABLES, component
 from atat_zoo.registry.manifest import entry_of, read, shipped
 
@@ -444,3 +445,16 @@ def test_a_recipe_is_the_corpus_of_its_file_and_another_name_is_none():
     assert len({repr(recipe(name)) for name in recipes()}) == len(recipes())
     with pytest.raises(KeyError, match=r"^'nosuch'$"):
         recipe("nosuch")
+
+
+def test_what_reads_importance_says_so_and_masks_by_position_alone_do_not():
+    zoo = Zoo.load()
+
+    def reading(kind):
+        return {name for name in zoo.names(kind) if reads_importance(kind, zoo.spec(kind, name))}
+
+    assert {*zoo.names("masking")} - reading("masking") == {"uniform", "position"}
+    assert reading("curriculum") == {"dynamic", "planner_aware", "three_stage"}
+    assert reads_importance("position_sets", zoo.spec("position_sets", "by_importance"))
+    assert not reads_importance("position_sets", zoo.spec("position_sets", "random"))
+    assert not reading("rates")

@@ -206,3 +206,23 @@ def test_an_experiment_says_which_distributions_its_parts_are_from(kind, overrid
     assert made.to_table()["requires"] == ["atat-zoo-good"]
     assert from_table(made.to_table()) == made
     assert load("mdlm").requires == ()
+
+
+@pytest.mark.parametrize(
+    ("metadata", "found"),
+    [
+        ({"Name": "it", "Version": "2"}, "2"),
+        ({"Name": "it"}, "unknown"),
+        (None, "unknown"),
+        (FileNotFoundError, "unknown"),
+    ],
+)
+def test_the_version_of_half_an_installation_is_unknown(metadata, found):
+    class Half:
+        @property
+        def metadata(self):
+            if metadata is FileNotFoundError:
+                raise metadata
+            return metadata
+
+    assert plugins._metadata(Half(), "Version", "unknown") == found

@@ -252,6 +252,7 @@ def test_a_forked_process_deletes_no_lock(folder):
 RUN = {"resolved.toml": "a", "environment.json": "a", "samples.txt": "a", "model/model.json": "a", "logs/x/y": "a"}
 RUN |= {"evaluations/a.json": "a", "metrics.jsonl": "", "metrics.damaged": "", "report/spread.json": "a"}
 NEXT = {"environment.json": "b", "model/model.json": "b", "model/b": "b", "checkpoints/b": "b", "resolved.toml": "b"}
+NEXT |= {"samples.txt": "b"}  # which is behind resolved.toml in the alphabet
 BEGUN = {"environment.json": "b", "resolved.toml": "b"}
 THEIRS = {"notes.md": "kept", "report.html": "kept", "figures/loss.svg": "kept"}
 

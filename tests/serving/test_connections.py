@@ -169,6 +169,12 @@ def test_a_client_that_reads_on_in_time_is_not_cut_off(model):
 # The end
 
 
+def test_it_says_errors_alone_takes_few_connections_at_once_and_waits_at_its_end(model):
+    config = Server(served(model)).config
+    assert (config.log_level, config.access_log, config.timeout_graceful_shutdown) == ("error", False, 2)
+    assert 1 <= config.backlog <= 64
+
+
 def test_a_signal_ends_the_server_and_a_second_one_changes_nothing(model):
     server, before = Server(served(model)), [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
     with server.capture_signals():
