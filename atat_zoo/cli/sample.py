@@ -37,6 +37,7 @@ HIDDEN = "▁"
 @click.option("--prompt", default="", help="Beginning of every text.")
 @click.option("--suffix", default="", help="End of every text.")
 @click.option("--chat", default="", help="A question, of which every text is an answer.")
+@click.option("--windows", is_flag=True, help="Print windows of running text: what follows an EOS, too.")
 @options("batch_size")
 @output("--trace", help="Write the steps to this file, as lines of JSON.")
 @click.option("--watch", is_flag=True, help="Show the texts on the terminal while they unmask.")

@@ -22,6 +22,9 @@ _LIMITS = Limits()
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at; 0.0.0.0 for all.")
 @click.option("--port", default=8422, show_default=True, type=click.IntRange(0, 65535), help="0 for one that is free.")
 @click.option("--key", envvar="ATAT_KEY", help="What a request must send as its key; also in ATAT_KEY.")
+@click.option(
+    "--cors", multiple=True, help="Origin of web pages that may ask, such as http://localhost:3000; * for all."
+)
 @options("device", "same_precision")
 @click.option("--compile", is_flag=True, help="Compile the network first (takes a minute).")
 @count("--longest", 1, "Tokens in the longest text.", _LIMITS.longest)
@@ -42,17 +45,23 @@ def serve(
     host: str,
     port: int,
     key: str | None,
+    cors: tuple[str, ...],
     device: str,
     precision: Any,
     compile: bool,
     **limits: Any,
 ) -> None:
-    """Serve the final model of RUN over HTTP, as OpenAI's completions do, until Ctrl-C.
+    """Serve the final model of RUN over HTTP, as OpenAI's completions and chat completions, until Ctrl-C.
 
     `/` is a page on which texts unmask. `sampler.KEY=VALUE` and `guidance.use=…` change how texts are written.
     """
     if key is not None and not re.fullmatch(r"[!-~]+", key):
         raise UserError("--key: is empty, or has what a header cannot have; use ASCII letters, digits and signs")
+    for origin in cors:
+        if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", origin):
+            raise UserError(
+                f"--cors {clip(origin)}: is no origin; write it without a path, as http://localhost:3000, or *"
+            )
     experiment, _ = chosen(run, overrides, sampler, step)
     require()
     here = host in ("127.0.0.1", "localhost", "::1")
@@ -79,6 +88,7 @@ def serve(
             compile=compile,
             key=key,
             here=here,
+            cors=cors,
         )
         address, number = listening.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address

@@ -17,8 +17,8 @@ from atat_zoo.errors import UserError, clip
 from atat_zoo.generation.infilling import Filled, Infilling, infill
 from atat_zoo.generation.layout import (
     SpaceAwareTokenizer,
-    answer_in,
     asked,
+    before_end,
     ends,
     framing,
     prompted,
@@ -63,6 +63,7 @@ class Writer:
     tokenizer: TokenizerModel  # whose `vocabulary_size` is the mask
     length: int  # tokens in a text of the training data
     special: Literal["none", "document", "sequence", "both"] = "none"
+    form: Literal["text", "chat"] = "text"  # as in `[data]`; dialogues have EOS by their template
     cost: int = 1  # passes through a network per evaluation
     device: str | torch.device = "cpu"  # of the texts
     network: str | torch.device | None = None  # of the network, if that is another
@@ -82,17 +83,22 @@ class Writer:
         suffix: str = "",
         chat: str | Sequence[Mapping[str, str]] = (),
         trusted: bool = False,
+        windows: bool = False,
         batch_size: int = 64,
         rows: Tensor | None = None,
         observe: Observer | None = None,
     ) -> Generation:
         """Write `number` texts that begin with a prompt and end with a suffix, `batch_size` at once.
 
-        With a `chat`, a question or the messages so far, it writes an answer, which the prompt begins, and the texts
-        are answers up to their ends. Unless the messages are `trusted`, a template by which the text of one can pass
-        for a message of somebody else is refused.
+        What is written ends before its first EOS, where the training data has EOS; the suffix follows. With `windows`
+        the texts are windows of running text: all tokens but BOS and EOS, the beginnings of further documents included.
+        The sample always has all tokens.
 
-        A text has `length` tokens, prompt, BOS and EOS included; the training length if None. The same seed writes the
+        With a `chat`, a question or the messages so far, it writes an answer, which the prompt begins, and the texts
+        are answers. Unless the messages are `trusted`, a template by which the text of one can pass for a message of
+        somebody else is refused.
+
+        A row has `length` tokens, prompt, BOS and EOS included; the training length if None. The same seed writes the
         same texts. Text n does not depend on their number, except for the rounding of a network that computes several
         texts at once; only those of the numbers `rows`, int64 [n], are written, if these are given. `observe` is called
         with a record of each step; see `Sampler.sample`. Rows are numbered over all texts. It raises `UserError` when a
@@ -115,9 +121,19 @@ class Writer:
         writer = require_leading_space(self, opening, words)
         sample = writer.fill(sampler, tokens, rows=rows, seed=seed, batch_size=batch_size, observe=observe)
         begins = len(framing(self.tokenizer, self.special, length, seen=self.length, before=before)[0]) if chat else 0
-        written = (ids[begins:] for ids in sample.tokens.tolist())
-        texts = [answer_in(self.tokenizer, ids) if chat else self.tokenizer.decode(ids) for ids in written]
+        masked = [i for i, token in enumerate(row) if token == self.denoiser.mask_id]
+        gap = slice(masked[0], masked[-1] + 1) if masked else slice(begins, begins)
+        end = self.end(chat=bool(chat), windows=windows)
+        texts = [
+            self.tokenizer.decode([*ids[begins : gap.start], *before_end(ids[gap], end), *ids[gap.stop :]])
+            for ids in sample.tokens.tolist()
+        ]
         return Generation(texts=texts, sample=sample, seconds=time.perf_counter() - started)
+
+    def end(self, *, chat: bool = False, windows: bool = False) -> int | None:
+        """Return the token that ends what is written: EOS, or None where the training data has none; see `write`."""
+        has = chat or self.form == "chat" or self.special != "none"
+        return self.tokenizer.eos if has and not windows else None
 
     def autocast(self) -> torch.autocast:
         """Return the context in which the network computes in its precision."""

@@ -38,6 +38,10 @@ _LENGTHS = re.compile(r"(?P<shortest>[0-9]{1,9})(?:-(?P<longest>[0-9]{1,9}))?", 
 FORMS = "[MASK] for a token, [MASK:3] for three, [MASK:2-5] for two to five"
 
 
+class TooLongError(UserError):
+    """A text of more tokens than the model has learned."""
+
+
 @attrs.frozen
 class Gap:
     """A gap of `shortest` to `longest` tokens."""
@@ -130,7 +134,7 @@ class SpaceAwareTokenizer:
 def refuse_length(sampler: Sampler, number: int, length: int, seen: int) -> None:
     """Refuse texts that memory does not hold, or of which the denoiser would see more at once than it has `seen`."""
     if length > seen and not sampler.blockwise:
-        raise UserError(
+        raise TooLongError(
             f"a length of {length} is more than the {seen} tokens the model has learned; ask for at most {seen}, or "
             'take the sampler "semi_autoregressive", which goes on from block to block'
         )
@@ -148,7 +152,9 @@ def framing(
     return [*(() if list(before[:1]) == first else first), *before], last
 
 
-def asked(tokenizer: TokenizerModel, chat: str | Sequence[Mapping[str, str]], *, trusted: bool = False) -> list[int]:
+def asked(
+    tokenizer: TokenizerModel, chat: str | Sequence[Mapping[str, str]], *, trusted: bool = False, where: str = "chat"
+) -> list[int]:
     """Return a question, or the messages of a dialogue so far, in tokens, up to where the answer begins.
 
     Unless all of it is `trusted`, a template is refused by which a message can pass for one of somebody else.
@@ -157,16 +163,20 @@ def asked(tokenizer: TokenizerModel, chat: str | Sequence[Mapping[str, str]], *,
         every = [{"role": "user", "content": chat}] if isinstance(chat, str) else chat
         messages = [message_of(each, number) for number, each in enumerate(every, 1)]
     except ValueError as error:
-        raise UserError(f"chat: {error}") from None
+        raise UserError(f"{where}: {error}") from None
     if not trusted:
         tokenizer.check_turns(messages)
     return [i for part in tokenizer.chat(messages, answering=True) for i in part.ids]
 
 
+def before_end(ids: Sequence[int], end: int | None) -> Sequence[int]:
+    """Return the ids before the first that is `end`; all if there is none."""
+    return ids[: ids.index(end)] if end in ids else ids
+
+
 def answer_in(tokenizer: TokenizerModel, ids: Sequence[int]) -> str:
     """Return the text of an answer: of its tokens up to the first EOS."""
-    end = ids.index(tokenizer.eos) if tokenizer.eos in ids else len(ids)
-    return tokenizer.decode(ids[:end])
+    return tokenizer.decode(before_end(ids, tokenizer.eos))
 
 
 def prompted(
@@ -239,20 +249,25 @@ class Layout:
 
 
 def lay_out(
-    template: Template, words: SpaceAwareTokenizer, special: str, length: int, where: str = "the text"
+    template: Template,
+    words: SpaceAwareTokenizer,
+    special: str,
+    length: int,
+    where: str = "the text",
+    before: Sequence[int] = (),
 ) -> Layout:
-    """Tokenise a text with gaps, called `where`, between `special` tokens.
+    """Tokenise a text with gaps, called `where`, between `special` tokens, and behind those `before` it.
 
     If it does not fit the `length` in tokens, or its gaps leave too many lengths to choose from, it raises `UserError`.
     """
     tokenizer = words.tokenizer
-    first, last = ends(tokenizer, special)
-    before = [words.before_gap(piece) for piece in template.pieces[:-1]]
-    pieces = [ids for ids, _ in before] + [tokenizer.encode(template.pieces[-1])]
+    first, last = framing(tokenizer, special, length, seen=length, before=before)
+    begun = [words.before_gap(piece) for piece in template.pieces[:-1]]
+    pieces = [ids for ids, _ in begun] + [tokenizer.encode(template.pieces[-1])]
     pieces[0], pieces[-1] = [*first, *pieces[0]], [*pieces[-1], *last]
     given, least = sum(map(len, pieces)), sum(gap.shortest for gap in template.gaps)
     if given + least > length:
-        raise UserError(
+        raise TooLongError(
             f"{where} is {given} tokens and its gaps at least {least}, {given + least} together, and the model has "
             f"learned {length}; shorten the text or its gaps"
         )
@@ -264,7 +279,7 @@ def lay_out(
             "narrow them, as in [MASK:2-5]"
         )
     choices = tuple(choice for choice in itertools.product(*lengths) if sum(choice) <= least + room)
-    opens = tuple(opens for _, opens in before)
+    opens = tuple(opens for _, opens in begun)
     return Layout(template=template, pieces=tuple(map(tuple, pieces)), opens=opens, choices=choices)
 
 

@@ -168,7 +168,7 @@ def judge_run(
         remedy = f"lower --number to {len(reference)} or take another --split"
         raise UserError(f"{problem}, and MAUVE compares as many texts as were written; {remedy}")
     report("writing", 0, number)
-    generation = model.sample(number, sampler=sampler, length=length, seed=seed)
+    generation = model.sample(number, sampler=sampler, length=length, seed=seed, windows=True)
     report("writing", number, number)
     tokenizer, judges = model.tokenizer, Judges(known=[(judge_spec, judge)])
     special = special_ids(tokenizer)

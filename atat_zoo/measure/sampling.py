@@ -154,7 +154,7 @@ def bench(
     `orders` the K averaged inside them.
     """
     report = progress or (lambda stage, done, total: None)
-    options: dict[str, Any] = {"length": length, "seed": seed, "batch_size": batch_size}
+    options: dict[str, Any] = {"length": length, "seed": seed, "batch_size": batch_size, "windows": True}
     if not samplers:
         raise UserError(f"{run}: no sampler of those fits its model; name one that does, as the run's own")
     # The first evaluations of a process are slower, so they are not measured.

@@ -111,7 +111,7 @@ def measure_texts(
     training = model.module.training
     model.module.eval()
     try:
-        written = model.sample(len(rows), rows=rows, seed=seed, batch_size=spec.batch_size)
+        written = model.sample(len(rows), rows=rows, seed=seed, batch_size=spec.batch_size, windows=True)
     finally:
         model.module.train(training)
     special = special_ids(model.tokenizer)

@@ -137,6 +137,7 @@ class Model(TextReader):
             tokenizer=self.tokenizer,
             length=self.context.length,
             special=self.experiment.data.special,
+            form=self.experiment.data.form,
             device=self.context.device,
             network=self.device,
             bf16=computes_in_bf16(precision, self.device),
@@ -156,7 +157,7 @@ class Model(TextReader):
 
         Sampler and guidance are the experiment's own if None, or go by name, as a table {use = …}, or as a
         specification; see `writer` for precision and compile, and `Writer.write` for the options: length, seed, prompt,
-        suffix, chat, trusted, batch_size, rows, observe.
+        suffix, chat, trusted, windows, batch_size, rows, observe.
 
         Raises:
             UserError: when there is no such option, the length exceeds the training length, or prompt and suffix do not
@@ -210,7 +211,7 @@ class Model(TextReader):
         written = made.sample.tokens[0].tolist()
         drawn = {position for step in steps for position in step.get("positions", ())}
         start = [self.context.mask_id if i in drawn else token for i, token in enumerate(written)]
-        return Unmasking.of(start, steps, self.tokenizer)
+        return Unmasking.of(start, steps, self.tokenizer, text=made.texts[0])
 
     def _parts(self, **named: Any) -> dict[str, Any]:
         """Return the experiment's specifications by kind, with others in their place if they fit it and each other."""

@@ -122,14 +122,16 @@ class Unmasking:
 
     Attributes:
         frames: of each evaluation of the network the tokens of the text, None for a mask; the first is before it.
-        text: what was written.
+        text: what was written, as `Model.sample` has it.
     """
 
     frames: list[list[str | None]]
     text: str
 
     @classmethod
-    def of(cls, start: Sequence[int], steps: Sequence[Mapping[str, Any]], tokenizer: TokenizerModel) -> Unmasking:
+    def of(
+        cls, start: Sequence[int], steps: Sequence[Mapping[str, Any]], tokenizer: TokenizerModel, *, text: str
+    ) -> Unmasking:
         """Return it from the tokens at the beginning and the records of `Sampler.sample`, of one text."""
 
         def shown(row: Sequence[int]) -> list[str | None]:
@@ -143,7 +145,7 @@ class Unmasking:
             for position, token in zip(step.get("positions", ()), step.get("tokens", ()), strict=True):
                 row[position] = token
             frames.append(shown(row))
-        return cls(frames=frames, text=tokenizer.decode(row))
+        return cls(frames=frames, text=text)
 
     def __repr__(self) -> str:
         return f"<Unmasking of {len(self.frames[0])} tokens in {len(self.frames) - 1} evaluations: {self.text!r}>"

@@ -14,11 +14,12 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Receive, Scope, Send
 
 from atat_zoo.errors import UserError, clip
-from atat_zoo.serving.answers import Answer, CompletionAnswer, InfillAnswer
-from atat_zoo.serving.asked import CompletionRequest, InfillRequest, TextRequest
+from atat_zoo.serving.answers import Answer, ChatAnswer, CompletionAnswer, InfillAnswer
+from atat_zoo.serving.asked import ChatRequest, CompletionRequest, InfillRequest, TextRequest
 from atat_zoo.serving.batching import BusyError, Done, Drawn, Event, Failed, Job, StoppedError
 from atat_zoo.serving.guard import Guard
 from atat_zoo.serving.page import page
@@ -41,6 +42,9 @@ def application(service: Service) -> FastAPI:
 
     web = FastAPI(title=service.name, docs_url=None, redoc_url=None, lifespan=lifespan, default_response_class=Json)
     web.add_middleware(Guard, service=service)
+    if service.cors:  # around the guard: a browser asks whether it may without a key, and reads what is refused
+        how: Any = {"allow_origins": service.cors, "allow_methods": ("GET", "POST"), "allow_headers": ("*",)}
+        web.add_middleware(CORSMiddleware, **how, expose_headers=("Retry-After",))
     for each in (RequestValidationError, HTTPException, RefusedError, UserError, Exception):
         web.add_exception_handler(each, explained)
 
@@ -67,6 +71,10 @@ def application(service: Service) -> FastAPI:
     @web.post("/v1/completions")
     async def completions(asked: CompletionRequest, request: Request) -> Response:
         return await _answered(service, request, asked, partial(service.planner.completion, asked), CompletionAnswer)
+
+    @web.post("/v1/chat/completions")
+    async def chat(asked: ChatRequest, request: Request) -> Response:
+        return await _answered(service, request, asked, partial(service.planner.chat, asked), ChatAnswer)
 
     @web.post("/v1/infill")
     async def infill(asked: InfillRequest, request: Request) -> Response:
@@ -194,4 +202,5 @@ class EventStream(StreamingResponse):
 
 def _same_model(service: Service, name: str) -> None:
     if name != service.name:
-        raise RefusedError(404, f"there is no model {clip(name)!r} here; name {service.name!r}, or none", "model")
+        said = f"there is no model {clip(name)!r} here; name {service.name!r}, or none"
+        raise RefusedError(404, said, "model", "model_not_found")

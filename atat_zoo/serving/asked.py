@@ -1,10 +1,12 @@
-"""What a request may ask for: the fields of `/v1/completions` and `/v1/infill`, checked, each mistake a sentence.
+"""What a request may ask for: the fields of the three endpoints that write, checked, each mistake a sentence.
 
-Fields of OpenAI's that ask a masked diffusion model for what it does not have are refused, and say why.
+Fields of OpenAI's that ask a masked diffusion model for what it does not have are refused, and say why. Values of them
+that clients send to say nothing are taken.
 """
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from typing import Annotated, Any
 
@@ -36,7 +38,7 @@ def _whole(text: str) -> str:
 
 def _absent(sentence: str, neutral: tuple[Any, ...], value: Any) -> Any:
     """Refuse a value of a field other than the neutral ones, and say why."""
-    same = (value == each and not isinstance(value, bool) for each in neutral)
+    same = (value == each and isinstance(value, bool) == isinstance(each, bool) for each in neutral)
     if value is not None and not any(same):
         raise _wrong(f"{sentence}; leave it out")
     return value
@@ -60,14 +62,23 @@ def _named(value: Any, depth: int = 0) -> Any:
     return value
 
 
+def _integer(value: Any) -> Any:
+    """Return a number without a fraction as an integer, which JSON does not tell apart."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Integer = Annotated[int, BeforeValidator(_integer)]
 Text = Annotated[str, AfterValidator(_whole)]
 Texts = Annotated[list[Text], BeforeValidator(_texts)]
 Named = Annotated[Any, BeforeValidator(_named)]
 _ORDER = "a masked diffusion model draws the tokens of a text out of order"
 BestOf = Annotated[Any, _unless("texts are not ranked, as the likelihood of a text is only bounded", 1)]
-LogProbs = Annotated[Any, _unless(f"{_ORDER}, and has no log-probability of each given those before")]
+LogProbs = Annotated[Any, _unless(f"{_ORDER}, and has no log-probability of each given those before", False, 0)]
 LogitBias = Annotated[Any, _unless("words are weighed by guidance.use=token_bias when the server is started", {})]
 Penalty = Annotated[Any, _unless(f"{_ORDER}, and penalises none for those before", 0)]
+Tools = Annotated[Any, _unless("this model calls no tools", [], "none", "auto")]
+Format = Annotated[Any, _unless("this model writes text", {"type": "text"}, ["text"])]
+Unread = Annotated[Any, Field(description="is not read")]
 
 
 class _Table(BaseModel):
@@ -80,36 +91,38 @@ class StreamOptions(_Table):
     """How a stream ends."""
 
     include_usage: bool | None = Field(None, description="whether a last chunk has the usage")
+    include_obfuscation: bool | None = Field(None, description="is not read: nothing here is padded")
 
 
 class TextRequest(_Table):
-    """What both requests take."""
+    """What every request takes."""
 
     model: str | None = Field(None, description="the model's name, as `/v1/models` has it")
-    n: int | None = Field(None, ge=1, description="texts for each text that is given; 1 when absent")
-    seed: int | None = Field(None, ge=0, lt=2**63, description="the same seed gives the same text")
+    n: Integer | None = Field(None, ge=1, description="texts for each text that is given; 1 when absent")
+    seed: Integer | None = Field(None, ge=-1, lt=2**63, description="the same seed gives the same text; -1 draws one")
     stream: bool | None = Field(None, description="answer by server-sent events")
     stream_options: StreamOptions | None = None
     temperature: float | None = Field(None, ge=0, description="of the draw; 0 takes the most probable token")
-    top_p: float | None = Field(None, gt=0, le=1, description="draw from the likeliest tokens of this probability")
-    user: str | None = Field(None, description="is not read")
+    top_p: float | None = Field(None, ge=0, le=1, description="draw from the likeliest tokens of this probability")
+    user: Unread = None
     sampler: Named = Field(None, description="a sampler's name, or a table {use = …} of it")
     unmasking: bool | None = Field(None, description="whether a stream has the state of the whole text")
 
 
-class CompletionRequest(TextRequest):
-    """The fields of `/v1/completions`."""
+class EndingRequest(TextRequest):
+    """What the requests take whose text ends where a text ends."""
 
-    prompt: Texts | None = Field(None, description="beginning of the text, or several")
-    suffix: Text | None = Field(None, description="end of the text")
-    max_tokens: int | None = Field(None, ge=1, description="tokens to write; as long as a text of the training")
-    stop: Texts | None = Field(None, description="up to four texts, before which the completion ends")
-    echo: bool | None = Field(None, description="whether the text begins with the prompt")
-    best_of: BestOf = None
+    max_tokens: Integer | None = Field(None, ge=0, description="tokens to write; as long as a text of the training")
+    stop: Texts | None = Field(None, description="up to four texts, before which what is written ends")
     logprobs: LogProbs = None
     logit_bias: LogitBias = None
     frequency_penalty: Penalty = None
     presence_penalty: Penalty = None
+
+    @field_validator("stop", mode="before")
+    @classmethod
+    def _no_stop(cls, value: Any) -> Any:
+        return None if value == [] else value
 
     @field_validator("stop")
     @classmethod
@@ -118,6 +131,44 @@ class CompletionRequest(TextRequest):
             raise _wrong("an empty text is everywhere; name one that ends the completion")
         if value and len(value) > _STOPS:
             raise _wrong(f"{len(value)} texts are too many; name at most {_STOPS}")
+        return value
+
+
+class CompletionRequest(EndingRequest):
+    """The fields of `/v1/completions`."""
+
+    prompt: Texts | None = Field(None, description="beginning of the text, or several")
+    suffix: Text | None = Field(None, description="end of the text")
+    echo: bool | None = Field(None, description="whether the text begins with the prompt")
+    windows: bool | None = Field(None, description="whether the text goes on behind an EOS, as running text does")
+    best_of: BestOf = None
+
+
+class ChatRequest(EndingRequest):
+    """The fields of `/v1/chat/completions`."""
+
+    messages: list[dict[str, Any]] = Field(
+        min_length=1, description="the dialogue so far, of which an answer is written"
+    )
+    max_completion_tokens: Integer | None = Field(None, ge=1, description="tokens to write, in place of max_tokens")
+    top_logprobs: LogProbs = None
+    tools: Tools = None
+    tool_choice: Tools = None
+    functions: Tools = None
+    function_call: Tools = None
+    response_format: Format = None
+    modalities: Format = None
+    metadata: Unread = None
+    parallel_tool_calls: Unread = None
+    prompt_cache_key: Unread = None
+    safety_identifier: Unread = None
+    service_tier: Unread = None
+    store: Unread = None
+
+    @field_validator("messages")
+    @classmethod
+    def _messages(cls, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        _whole(json.dumps(_named(value, 1), ensure_ascii=False))
         return value
 
 

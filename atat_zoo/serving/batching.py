@@ -242,7 +242,9 @@ class Worker:
         writer = require_leading_space(self.writer, texts[0].form[1], self.words)
         sample = writer.fill(
             sampler,
-            torch.tensor([text.layout.row(text.lengths, mask_id) for text in texts], device=writer.device),
+            torch.tensor(
+                [text.layout.row(text.lengths, mask_id) for text in texts], dtype=torch.int64, device=writer.device
+            ),
             rows=torch.tensor([text.number for text in texts]),
             seed=[job.seed for job, _ in batch],
             batch_size=len(batch),

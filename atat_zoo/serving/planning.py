@@ -12,7 +12,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.experiment import Experiment, conflicts_with
 from atat_zoo.generation import Writer
 from atat_zoo.generation.infilling import draw_lengths, layouts_of, posterior, row_numbers
-from atat_zoo.generation.layout import Gap, Layout, SpaceAwareTokenizer, Template, lay_out
+from atat_zoo.generation.layout import Gap, Layout, SpaceAwareTokenizer, Template, asked, lay_out
 from atat_zoo.registry import Zoo
 from atat_zoo.registry.spec import fields_of
 from atat_zoo.samplers import Sampler
@@ -21,7 +21,7 @@ from atat_zoo.samplers.parts import CompositeSampler, SamplerParts
 from atat_zoo.samplers.published import CombinationSampler
 from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.serving import Limits
-from atat_zoo.serving.asked import CompletionRequest, InfillRequest, TextRequest
+from atat_zoo.serving.asked import ChatRequest, CompletionRequest, InfillRequest, TextRequest
 from atat_zoo.serving.batching import Job, WantedText
 
 # The most steps that a sampler may have, besides some for each masked token: those that fill nothing take time, too.
@@ -40,6 +40,7 @@ class Plan:
     number: int
     sampler: Sampler
     seed: int
+    end: int | None = None  # the token that ends what is written
 
     @property
     def weighs(self) -> bool:
@@ -62,16 +63,30 @@ class Planner:
     limits: Limits
     words: SpaceAwareTokenizer
 
-    def completion(self, asked: CompletionRequest) -> Plan:
+    def completion(self, request: CompletionRequest) -> Plan:
         """Plan texts with one gap, between a prompt and the suffix."""
-        prompts = asked.prompt or [""]
-        return self._plan(asked, len(prompts), lambda sampler: [self._around(sampler, p, asked) for p in prompts])
+        texts = [(prompt, request.suffix or "") for prompt in request.prompt or [""]]
+        number, end = request.max_tokens, self.writer.end(windows=bool(request.windows))
+        return self._plan(request, len(texts), lambda how: [self._around(how, each, number) for each in texts], end)
 
-    def infill(self, asked: InfillRequest) -> Plan:
+    def chat(self, request: ChatRequest) -> Plan:
+        """Plan answers to messages, which a client may have from anybody."""
+        tokenizer = self.writer.tokenizer
+        if self.writer.form == "text" and tokenizer.template is None:
+            said = "messages: this model has learned running text"
+            raise UserError(f'{said}; ask /v1/completions, or serve a run that was trained with data.form = "chat"')
+        before = asked(tokenizer, request.messages, where="messages")
+        number = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
+        end = self.writer.end(chat=True)
+        return self._plan(request, 1, lambda how: [self._around(how, ("", ""), number, before)], end)
+
+    def infill(self, request: InfillRequest) -> Plan:
         """Plan texts with gaps."""
-        return self._plan(asked, len(asked.text), lambda _: self._with_gaps(asked.text))
+        return self._plan(request, len(request.text), lambda _: self._with_gaps(request.text))
 
-    def _plan(self, asked: TextRequest, texts: int, lay: Callable[[Sampler], list[Layout]]) -> Plan:
+    def _plan(
+        self, asked: TextRequest, texts: int, lay: Callable[[Sampler], list[Layout]], end: int | None = None
+    ) -> Plan:
         number = asked.n or 1
         if texts * number > self.limits.batch_size:
             most = f"this server writes at most {self.limits.batch_size} for a request"
@@ -88,8 +103,8 @@ class Planner:
             steps = _most_steps(sampler, masked) if asked.sampler is not None else 0
             if steps > _STEPS + _EACH * masked:
                 raise TooLargeError(f"the sampler would take {steps:,} steps to fill {masked:,} tokens; take fewer")
-        seed = secrets.randbelow(2**31) if asked.seed is None else asked.seed
-        return Plan(layouts=layouts, number=number, sampler=sampler, seed=seed)
+        seed = secrets.randbelow(2**31) if asked.seed in (None, -1) else asked.seed
+        return Plan(layouts=layouts, number=number, sampler=sampler, seed=seed, end=end)
 
     def sampler(self, asked: TextRequest) -> Sampler:
         """Return the sampler of a request, if it fits the model."""
@@ -98,7 +113,8 @@ class Planner:
             sampler = Zoo.load().spec("sampler", asked.sampler)
         if asked.temperature is not None or asked.top_p is not None:
             temperature = 1.0 if asked.temperature is None else asked.temperature
-            sampler = _drawing(sampler, temperature, asked.top_p)
+            # The likeliest tokens of no probability are the most probable one.
+            sampler = _drawing(sampler, *((0.0, None) if asked.top_p == 0 else (temperature, asked.top_p)))
         if problems := conflicts_with(self.experiment, {"sampler": sampler}):
             raise UserError(str(problems[0]))
         return sampler
@@ -106,21 +122,28 @@ class Planner:
     def _with_gaps(self, texts: Sequence[str]) -> list[Layout]:
         return layouts_of(texts, self.words, self.writer.special, self.writer.length)
 
-    def _around(self, sampler: Sampler, prompt: str, asked: CompletionRequest) -> Layout:
-        """Return the layout of a prompt, a gap of `max_tokens`, or of what is left of the model's length, and a suffix.
+    def _around(
+        self, sampler: Sampler, texts: tuple[str, str], number: int | None, before: Sequence[int] = ()
+    ) -> Layout:
+        """Return the layout of a prompt and a suffix around a gap of a number of tokens, or of what is left of a row.
 
-        A text longer than the model sees at once has no BOS and EOS, and a space at the end of its prompt stays there.
+        Tokens `before` the prompt are what it answers. A text longer than the model sees at once, or of which
+        nothing is written, has no BOS and EOS, and a space at the end of its prompt stays there.
         """
-        writer, texts, number = self.writer, (prompt, asked.suffix or ""), asked.max_tokens
-        if sampler.blockwise and number is not None:
-            pieces = tuple(tuple(writer.tokenizer.encode(text)) for text in texts)
-            if number + sum(map(len, pieces)) > writer.length:
+        writer = self.writer
+        if number == 0 or (sampler.blockwise and number is not None):
+            first, last = (tuple(writer.tokenizer.encode(text)) for text in texts)
+            pieces = ((*before, *first), last)
+            if number == 0 or number + sum(map(len, pieces)) > writer.length:
                 template = Template(texts, (Gap(number, number),))
                 return Layout(template=template, pieces=pieces, opens=(False,), choices=((number,),))
 
         def fitting(tokens: int) -> Layout:
-            template, where = Template(texts, (Gap(tokens, tokens),)), "the prompt with its suffix"
-            return lay_out(template, self.words, writer.special, writer.length, where)
+            template, where = (
+                Template(texts, (Gap(tokens, tokens),)),
+                "the dialogue" if before else "the prompt with its suffix",
+            )
+            return lay_out(template, self.words, writer.special, writer.length, where, before)
 
         return fitting(number or writer.length - sum(map(len, fitting(1).pieces)))
 

@@ -11,34 +11,34 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from atat_zoo.errors import UserError, clip, nearest
+from atat_zoo.generation.layout import TooLongError
 from atat_zoo.machine import ran_out
-from atat_zoo.serving.asked import CompletionRequest, InfillRequest
+from atat_zoo.serving.asked import ChatRequest, CompletionRequest, InfillRequest, StreamOptions
 from atat_zoo.serving.batching import StoppedError
 from atat_zoo.serving.planning import TooLargeError
 
-_KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
-_CODES = {401: "invalid_api_key", 404: "not_found", 408: "timeout", 413: "too_large", 429: "too_many_requests"}
+_CODES = {401: "invalid_api_key", 408: "timeout", 413: "too_large", 429: "rate_limit_exceeded"}
 _HEADERS = {
     **{401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}},
     **{status: {"Connection": "close"} for status in (408, 413)},  # of whose request more may come
 }
 _PROBLEMS = 8  # of a request that are said at once
-_FIELDS = sorted({*CompletionRequest.model_fields, *InfillRequest.model_fields})
-_ROUTES = "GET /health or /v1/models, or POST /v1/completions or /v1/infill"
+_FIELDS = sorted({*CompletionRequest.model_fields, *ChatRequest.model_fields, *InfillRequest.model_fields})
+_ROUTES = "GET /health or /v1/models, or POST /v1/completions, /v1/chat/completions or /v1/infill"
 # Of the framework's own refusals.
 _SENTENCES = {
     400: "the request cannot be read; send JSON that is not nested deeply",
     404: f"there is nothing here; {_ROUTES}",
-    405: f"this is asked by another method; {_ROUTES}",
+    405: f"this is asked by another method; {_ROUTES}; pages of another origin may ask if --cors names it",
 }
 
 
 class RefusedError(Exception):
     """A request that is answered by a status and a sentence."""
 
-    def __init__(self, status: int, sentence: str, param: str | None = None) -> None:
+    def __init__(self, status: int, sentence: str, param: str | None = None, code: str | None = None) -> None:
         super().__init__(sentence)
-        self.status, self.sentence, self.param = status, sentence, param
+        self.status, self.sentence, self.param, self.code = status, sentence, param, code or _CODES.get(status)
 
 
 class Json(Response):
@@ -60,7 +60,8 @@ def refusal(error: Exception) -> RefusedError:
     if isinstance(error, HTTPException):
         return RefusedError(error.status_code, _SENTENCES.get(error.status_code, error.detail))
     if isinstance(error, UserError):
-        return RefusedError(413 if isinstance(error, TooLargeError) else 400, str(error))
+        code = "context_length_exceeded" if isinstance(error, TooLongError) else None
+        return RefusedError(413 if isinstance(error, TooLargeError) else 400, str(error), code=code)
     if isinstance(error, StoppedError):
         return RefusedError(503, "the server has been stopped; ask again once it runs")
     if ran_out(error):
@@ -73,14 +74,15 @@ def _malformed(error: RequestValidationError) -> RefusedError:
     problems: dict[str, str] = {}
     for problem in error.errors()[:_PROBLEMS]:
         _, *path = problem["loc"]
-        kind, name = problem["type"], clip(path[0]) if path else ""
+        kind, name = problem["type"], ".".join(clip(each) for each in path if isinstance(each, str))
         text = problem["msg"][:1].lower() + problem["msg"][1:]
         if kind == "json_invalid":
             name, text = "", f"the request is no JSON: {problem['ctx']['error']}"
         elif not name:
             text = "the request is no JSON object; send one, with the header Content-Type: application/json"
         elif kind == "extra_forbidden":
-            text = f"is no field of this request{nearest(name, _FIELDS)}"
+            known = list(StreamOptions.model_fields) if len(path) > 1 else _FIELDS
+            text = f"is no field of this request{nearest(path[-1], known)}"
         elif kind == "missing":
             text = "is missing"
         problems.setdefault(name, f"{name}: {text}" if name else text)
@@ -88,11 +90,9 @@ def _malformed(error: RequestValidationError) -> RefusedError:
 
 
 def table_of(refused: RefusedError) -> dict[str, Any]:
-    """Return an error in OpenAI's form."""
-    kind = _KINDS.get(refused.status, "server_error" if refused.status >= 500 else "invalid_request_error")
-    return {
-        "error": {"message": refused.sentence, "type": kind, "param": refused.param, "code": _CODES.get(refused.status)}
-    }
+    """Return an error in OpenAI's form, with its types: a request too many is one of `requests`."""
+    kind = "server_error" if refused.status >= 500 else "requests" if refused.status == 429 else "invalid_request_error"
+    return {"error": {"message": refused.sentence, "type": kind, "param": refused.param, "code": refused.code}}
 
 
 async def explained(_: Request, error: Exception) -> Json:

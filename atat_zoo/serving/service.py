@@ -18,7 +18,11 @@ from atat_zoo.serving.planning import Planner
 
 @attrs.frozen(kw_only=True, eq=False)
 class Service:
-    """A model by its name; `key` is what a request must have, and `here` whether only this machine's are answered."""
+    """A model by its name.
+
+    `key` is what a request must have, `here` whether only this machine's are answered, and `cors` the origins of pages
+    that may ask from a browser.
+    """
 
     name: str
     about: dict[str, Any]  # JSON
@@ -27,6 +31,7 @@ class Service:
     limits: Limits
     key: str | None = None
     here: bool = True
+    cors: tuple[str, ...] = ()
 
     @classmethod
     def of_model(

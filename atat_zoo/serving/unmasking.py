@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
-from atat_zoo.generation.layout import Layout, SpaceAwareTokenizer
+from atat_zoo.generation.layout import Layout, SpaceAwareTokenizer, before_end
 
 Segment = dict[str, str | int]
 
@@ -19,6 +19,7 @@ class UnmaskingText:
     layout: Layout
     lengths: tuple[int, ...]
     words: SpaceAwareTokenizer
+    end: int | None = None  # the token that ends what is written
     ids: list[int] = attrs.field(init=False)
     new: frozenset[int] = frozenset()  # positions that the last step has filled
 
@@ -29,6 +30,16 @@ class UnmaskingText:
     def mask_id(self) -> int:
         """The mask."""
         return self.words.tokenizer.vocabulary_size
+
+    @property
+    def written(self) -> list[int]:
+        """The tokens of all gaps, as far as these go, without the end."""
+        return [self.ids[i] for _, span, _ in self._gaps() for i in span]
+
+    @property
+    def ended(self) -> bool:
+        """Whether what is written ends before its gap does."""
+        return len(self.written) < sum(self.lengths)
 
     def draw(self, positions: Sequence[int], tokens: Sequence[int]) -> None:
         """Take a step."""
@@ -70,5 +81,7 @@ class UnmaskingText:
 
     def _gaps(self) -> Iterator[tuple[str, range, bool]]:
         """Yield each gap: the text before it, its positions, and whether a space of that text belongs to it."""
-        spans = self.layout.spans(self.lengths)
-        return zip(self.layout.template.pieces, spans, self.layout.opens, strict=False)
+        for piece, span, opens in zip(
+            self.layout.template.pieces, self.layout.spans(self.lengths), self.layout.opens, strict=False
+        ):
+            yield piece, span[: len(before_end(self.ids[span.start : span.stop], self.end))], opens

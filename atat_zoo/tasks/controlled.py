@@ -63,6 +63,7 @@ class ControlledTask(Task):
         of = f"{self.texts} texts, seed {seed}"
         # In float32: rounded further, the texts would depend on how many are written at once.
         how: Any = {"seed": seed, "precision": "fp32", "batch_size": model.experiment.evaluation.batch_size}
+        how["windows"] = True
         for number, (guidance, whose) in enumerate(((self.guidance, ""), ("none", "unguided "))):
             if progress:
                 progress(number * self.texts, 2 * self.texts)

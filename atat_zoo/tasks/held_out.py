@@ -250,6 +250,7 @@ class PricesTask(OnText):
             if self.texts:
                 # In float32: rounded further, the texts would depend on how many are written at once.
                 how: Any = {"sampler": sampler, "seed": seed, "precision": "fp32", "batch_size": batch}
+                how["windows"] = True
                 written = model.sample(self.texts, **how)
                 drawn = f"{self.texts} texts of {written.sample.tokens.shape[1]} tokens, seed {seed}"
                 of_texts = scores_of(written, drawn, judge=self.judge, model=model)

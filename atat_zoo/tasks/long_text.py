@@ -67,7 +67,7 @@ class LongTextTask(Task):
         batch = model.experiment.evaluation.batch_size
         # In float32: rounded further, the texts would depend on how many are written at once.
         how: Any = {"sampler": self.sampler, "length": self.length, "seed": seed, "precision": "fp32"}
-        how["batch_size"] = batch
+        how |= {"batch_size": batch, "windows": True}
         if progress:
             progress(0, self.texts)
         written = model.sample(self.texts, **how)

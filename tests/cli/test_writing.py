@@ -57,6 +57,16 @@ def test_sample_prints_texts_or_json_with_their_cost(atat):
     assert json.loads(atat(*words)[1])["texts"] == sampled["texts"]
 
 
+def test_sample_ends_a_text_at_eos_unless_windows_are_asked_for(atat, root):
+    make_run(root, "ends", "mdlm", sampler={"use": "ancestral", "steps": 4}, data={"special": "both"})
+    model = Model.from_run(root / "ends")
+    words = ("sample", "ends", "--json", "--number", "150", "--prompt", "We", "--seed", "4")
+    for more, windows in (((), False), (("--windows",), True)):
+        made = json.loads(printed(atat, *words, *more))["texts"]
+        assert made == model.sample(150, prompt="We", seed=4, windows=windows).texts
+    assert made != model.sample(150, prompt="We", seed=4).texts
+
+
 @pytest.mark.parametrize(
     "words",
     [

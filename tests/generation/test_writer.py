@@ -3,6 +3,8 @@
 import attrs
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from atat_zoo.errors import UserError
 from atat_zoo.generation import Writer
@@ -42,6 +44,33 @@ def test_sequences_with_special_tokens_are_given_both_ends():
     # As with a tokenizer without special tokens.
     bare = writer(special="sequence", tokenizer=Alphabet("abcdefghij"))
     assert (texts(prompt="a", writer=bare).sample.tokens[:, 0] == 0).all()
+
+
+@given(
+    prompt=st.text("abc", max_size=3),
+    suffix=st.text("abc", max_size=3),
+    special=st.sampled_from(["none", "document", "sequence", "both"]),
+    windows=st.booleans(),
+    chat=st.sampled_from(["", "ab"]),
+    seed=st.integers(0, 99),
+)
+def test_what_is_written_ends_before_its_first_eos(prompt, suffix, special, windows, chat, seed):
+    made = writer(tokenizer=Talking("abcdefgh", bos=8, eos=9), special=special)
+    found = made.write(FIVE_STEPS, number=4, seed=seed, prompt=prompt, suffix=suffix, windows=windows, chat=chat)
+    framed = special in ("sequence", "both")
+    before = [8] * framed + LETTERS.encode(chat + prompt)
+    for text, ids in zip(found.texts, found.sample.tokens.tolist(), strict=True):
+        assert ids[: len(before)] == before
+        written = ids[len(before) : len(ids) - len(suffix) - framed]
+        assert len(written) + len(before) + len(suffix) + framed == 12
+        if 9 in written and not windows and (special != "none" or chat):
+            written = written[: written.index(9)]
+        assert text == f"{prompt}{LETTERS.decode(written)}{suffix}"
+
+
+def test_a_tokenizer_without_eos_ends_nothing():
+    made = texts(number=5, prompt="a", writer=writer(tokenizer=Alphabet("abcdefghij"), special="document"))
+    assert [len(text) for text in made.texts] == [12] * 5
 
 
 @attrs.frozen

@@ -59,7 +59,7 @@ def test_the_minimum_of_rounds_counts_and_the_first_call_is_not_measured(run, as
     options = {"number": 9, "length": 8, "seed": 3, "repeat": 2, "batch_size": 6, "sequences": 0}
     pairs = [("one", 2, FIRST), ("two", None, SECOND)]
     found = bench(Model.from_run(run), run, Judge(), pairs, progress=lambda *each: stages.append(each), **options)
-    asked_of = {"length": 8, "seed": 3, "batch_size": 6}
+    asked_of = {"length": 8, "seed": 3, "batch_size": 6, "windows": True}
     assert calls == [(6, FIRST, asked_of), *[(9, FIRST, asked_of), (9, SECOND, asked_of)] * 2]
     assert stages == [("one", 0, 4), ("two", 1, 4), ("one", 2, 4), ("two", 3, 4), ("judging", 0, 2), ("judging", 1, 2)]
     one, two = found.measured

@@ -84,7 +84,7 @@ def test_too_many_wait_and_too_long_a_while(model):
         wait_for(lambda: service.worker.queue == 2, "two wait")
         assert client.get("/health").json() == {"status": "ok", "waiting": 2, "writing": 1}
         answer = client.post("/v1/completions", json={})
-        assert refusal(answer) == (429, "too_many_requests", "2 requests wait, and no more may; ask again in a while")
+        assert refusal(answer) == (429, "rate_limit_exceeded", "2 requests wait, and no more may; ask again in a while")
         assert answer.headers["retry-after"] == "1"
         late = "this takes longer than a request may here; ask for fewer or shorter texts, or for fewer steps"
         assert [refusal(each.result()) for each in posted] == [(408, "timeout", late)] * 3
@@ -141,6 +141,41 @@ def test_a_key(model):
         good = {"authorization": "Bearer sesame-1"}
         assert texts(client.post("/v1/completions", json={}, headers=good))
         assert client.get("/health").status_code == client.get("/").status_code == 200
+
+
+PREFLIGHT = {
+    "origin": "http://pages.example:3000",
+    "access-control-request-method": "POST",
+    "access-control-request-headers": "authorization,content-type,x-stainless-lang",
+}
+
+
+@pytest.mark.parametrize(
+    ("cors", "allowed"),
+    [
+        ((), None),
+        (("*",), "*"),
+        (("http://other.example", "http://pages.example:3000"), "http://pages.example:3000"),
+        (("http://pages.example",), None),
+    ],
+)
+def test_pages_of_other_origins_ask_if_they_are_named(model, cors, allowed):
+    """Trial 8: a browser asks by OPTIONS, without the key, and shows a page what it is allowed to read."""
+    with in_process(served(model, cors=cors, key="sesame-1")) as client:
+        may = client.options("/v1/completions", headers=PREFLIGHT)
+        assert may.status_code == (200 if allowed else 400 if cors else 401)
+        assert may.headers.get("access-control-allow-origin") == allowed
+        if allowed:
+            named = may.headers["access-control-allow-headers"].lower().replace(" ", "").split(",")
+            assert {"authorization", "content-type", "x-stainless-lang"} <= set(named)
+            assert "POST" in may.headers["access-control-allow-methods"]
+        for headers, status in (({}, 401), ({"authorization": "Bearer sesame-1"}, 200)):
+            origin = {"origin": PREFLIGHT["origin"]}
+            answer = client.post("/v1/completions", json={"max_tokens": 1}, headers={**headers, **origin})
+            assert answer.status_code == status
+            assert answer.headers.get("access-control-allow-origin") == allowed
+    with in_process(served(model)) as client:
+        assert "if --cors names it" in refusal(client.options("/v1/completions"))[2]
 
 
 # Over a socket

@@ -35,6 +35,9 @@ def test_what_cannot_be_served_is_a_sentence(atat, run, monkeypatch, tmp_path):
     assert "Cannot assign requested address" in refused(atat, "serve", str(run), "--host", "203.0.113.1", "--port", "0")
     assert "is no name of a machine" in refused(atat, "serve", str(run), "--host", "a" * 99, "--port", "0")
     assert "--key: is empty, or has" in refused(atat, "serve", str(run), "--key", "sésame")
+    for origin in ("localhost:3000", "http://a.example/", "ftp://a.example", ""):
+        said = f"--cors {origin}: is no origin; write it without a path, as http://localhost:3000, or *"
+        assert said in refused(atat, "serve", str(run), "--cors", "*", "--cors", origin)
     assert "is no run folder" in refused(atat, "serve", str(tmp_path))
     assert "must be at least 1" in refused(atat, "serve", str(run), "sampler.steps=0")
     monkeypatch.setattr("atat_zoo.serving.find_spec", lambda name: None)

@@ -9,11 +9,13 @@ import shlex
 import shutil
 import subprocess
 
+import openai
 import pytest
 from attrs import evolve
 
-from atat_zoo.serving.asked import CompletionRequest, InfillRequest
+from atat_zoo.serving.asked import ChatRequest, CompletionRequest, InfillRequest
 from tests.pages import ROOT, blocks
+from tests.serving.calls import talking
 from tests.serving.making import listening, served
 
 PAGE = ROOT / "docs" / "serving.md"
@@ -39,13 +41,23 @@ def test_what_curl_is_told(ask):
 
 
 def test_what_openais_client_is_told(ask):
-    (code,) = [block.text for block in blocks(PAGE) if block.language == "python noexec"]
+    code, chat = [block.text for block in blocks(PAGE) if block.language == "python noexec"]
     with contextlib.redirect_stdout(io.StringIO()) as said:
         exec(compile(ask(code), str(PAGE), "exec"), {})
     assert said.getvalue().count("'masked'") >= 3
+    with (
+        listening(served(talking())) as address,
+        openai.OpenAI(base_url=f"{address}/v1", api_key="none") as client,
+        contextlib.redirect_stdout(io.StringIO()) as said,
+    ):
+        exec(compile(chat.replace("tutor", "tiny"), str(PAGE), "exec"), {"client": client})
+    assert said.getvalue().split()[-1] in ("stop", "length")
 
 
 def test_every_field_is_on_the_page():
     text = PAGE.read_text(encoding="utf-8")
-    fields = {*CompletionRequest.model_fields, *InfillRequest.model_fields} - {"model", "user"}
+    fields = {*CompletionRequest.model_fields, *ChatRequest.model_fields, *InfillRequest.model_fields} - {
+        "model",
+        "user",
+    }
     assert [field for field in fields if f"`{field}`" not in text and "penalty" not in field] == []
