@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 # Two workers, one thread each: tests are many and small.
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help quickstart test test-fast current test-browser test-new test-plugins attack mutants docs lint golden bench gpu study study-all study-rest study-gpu baselines samplers clean
+.PHONY: help quickstart test test-fast current test-browser test-new test-plugins test-clients attack mutants docs lint golden bench gpu study study-all study-rest study-gpu baselines samplers clean
 
 help:
 	@echo "make quickstart   train a model on English text, evaluate it, read what it writes, and look at it all (minutes)"
@@ -15,6 +15,7 @@ help:
 	@echo "make test-browser the pages in Chromium, which is installed if there is none"
 	@echo "make test-new     what atat new writes, kind by kind in an empty environment; KIND=noise for one, BORROW=1 takes the libraries from here"
 	@echo "make test-plugins the plugins here, each in an environment of its own; NAME=atat-zoo-example for one, BORROW=1 as above"
+	@echo "make test-clients thirty calls to atat serve by clients of OpenAI's interface, each in an environment of its own; NAME=litellm for one"
 	@echo "make attack       kill it, mislead it, damage its files: N=1 takes minutes, N=100 hours; ONLY=kills for one kind"
 	@echo "make mutants      change one expression at a time, and see whether a test fails: N=200 of them (half an hour), or N=all; SEED=1; PLUGINS=1 installs the plugins for theirs"
 	@echo "make docs         the documentation as a site, build/site/index.html: guides, every part, the results (a minute; offline)"
@@ -83,6 +84,9 @@ test-new: $(VENV)/installed-test
 
 test-plugins: $(VENV)/installed-test
 	$(BIN)/python -m tests.plugin_environments $(NAME) $(if $(BORROW),--borrow)
+
+test-clients: $(VENV)/installed-test
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.client_environments $(NAME)
 
 # N=100: 300 kills, 200 trainings that are killed 20 times each, 20,000 experiments, 2,000 command lines, 2,000 damaged artefacts, 200 corpora.
 attack: $(VENV)/installed-test
