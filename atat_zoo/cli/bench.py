@@ -107,7 +107,7 @@ def _show_samplers(result: Bench, refused: dict[str, str], as_markdown: bool) ->
         rows.append(row)
     judge = f"judge: {result.judge}" if judged else "no judge: name one with --by to have the texts scored"
     click.echo(
-        f"{result.number} texts of {result.length} tokens each, seed {result.seed}, step {result.step}, "
+        f"{number(result.number, 'text')} of {result.length} tokens each, seed {result.seed}, step {result.step}, "
         f"on {result.device} with {number(result.threads, 'thread')}; {judge}" + ("\n" if as_markdown else "")
     )
     table(columns, rows, as_markdown)
@@ -128,7 +128,7 @@ def _policy_cells(result: SamplerResult) -> list[str]:
     sign, difference = "≤" if bound.quantity == POLICY_BOUND else "=", result.policy_difference
     return [
         with_error(bound.nats_per_token, bound.nats_per_token_stderr, ".3f"),
-        "" if difference is None else f"{difference:+.3f} ± {result.policy_difference_stderr:.3f}",
+        "" if difference is None else with_error(difference, result.policy_difference_stderr, ".3f", "+"),
         f"{sign} {bound.value:.1f}",
         f"{bound.nfe:.1f}",
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from atat_zoo.cli.tasks import compare_tasks
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.experiment import from_table
 from atat_zoo.results.evaluation import LIKELIHOOD
-from atat_zoo.results.format import NONE, cell, change, number, with_error
+from atat_zoo.results.format import NONE, cell, change, errors_over, number, with_error
 from atat_zoo.results.naming import PERPLEXITY, TABLE, title, words
 from atat_zoo.run import RunFolder
 from atat_zoo.run.changes import between_models
@@ -155,7 +156,7 @@ def quality(comparison: Comparison) -> Cells:
 
 def difference_of(difference: Difference | None) -> tuple[str, str]:
     """Return a difference in nats per token and as a ratio, each with its interval."""
-    if difference is None:
+    if difference is None or not math.isfinite(difference.paired.width):  # of one sequence
         return NONE, NONE
     numbers = difference.to_table()
     return f"{numbers['nats_per_token']:+.4f} [{numbers['low']:+.4f}, {numbers['high']:+.4f}]", change(numbers)
@@ -189,12 +190,13 @@ def _tables(comparison: Comparison) -> list[str]:
 
 def _conditions(comparison: Comparison, text: str) -> list[str]:
     """Return on what and how the runs were compared."""
+    errors = [bound.stderr for row in comparison.rows for bound in row.bounds.values()]
     weights = {"EMA" if row.run.ema else "final" for row in comparison.rows}
     draws = number(comparison.draws, "draw")
     return [
         f"{title(comparison.quantity)}: of {text}, the same for every run; {draws} each by {comparison.method}, the "
-        f"same masks (seed {comparison.seed}); {' and '.join(sorted(weights))} weights; ± one standard error over "
-        "sequences.",
+        f"same masks (seed {comparison.seed}); {' and '.join(sorted(weights))} weights; "
+        f"{errors_over(errors, 'sequence', comparison.sequences)}.",
         f"Differences are to {comparison.baseline}; 95 % intervals: paired bootstrap over sequences. "
         "A run is one training: how far another seed's would lie is not in them.",
     ]
@@ -204,7 +206,7 @@ def notes(comparison: Comparison) -> list[str]:
     """Return the conditions of the comparison and how to read it, one or two sentences per line."""
     what = title(comparison.quantity)
     where = f"{comparison.corpus}, {comparison.split}" if comparison.corpus else comparison.split
-    text = f"{comparison.sequences:,} sequences of {where} text, {comparison.tokens:,} tokens"
+    text = f"{number(comparison.sequences, 'sequence')} of {where} text, {comparison.tokens:,} tokens"
     lines = [*_conditions(comparison, text), *_sentences_on_differences(comparison)]
     if any(row.run.metrics for row in comparison.rows):
         averaged = "Metrics of predictions are of masked tokens, averaged over the same masks with the bound's weights"

@@ -17,7 +17,7 @@ from atat_zoo.estimators import require_estimator
 from atat_zoo.experiment import from_table
 from atat_zoo.results import naming
 from atat_zoo.results.evaluation import Evaluation
-from atat_zoo.results.format import aligned, cell, number, settings, with_error
+from atat_zoo.results.format import aligned, cell, errors_over, number, settings, with_error
 from atat_zoo.run import RunFolder
 
 if TYPE_CHECKING:
@@ -148,6 +148,9 @@ def lines(evaluation: Evaluation) -> list[str]:
     what = "text" if evaluation.form == "text" else "answers, given the rest of their dialogues"
     text = [f"{where} {what}: {number(evaluation.sequences, 'sequence')}, {by}", f"  counted: {_counted(evaluation)}"]
     text += aligned(numbers)
+    errors = [bound.stderr for bound in evaluation.bounds.values()]
+    if evaluation.sequences == 1 or not any(errors):
+        text.append(f"  {errors_over(errors, 'sequence', evaluation.sequences)}")
     rho, alone = evaluation.importance_spearman, evaluation.frequency_spearman
     if rho is not None:
         frequency = "" if alone is None else f" (frequency alone: {alone:.3f})"

@@ -14,6 +14,7 @@ from atat_zoo.experiment import from_overrides
 from atat_zoo.measure.judges import judges_itself
 from atat_zoo.registry import Zoo
 from atat_zoo.results.format import NONE, cell, with_error
+from atat_zoo.results.format import number as counted
 from atat_zoo.results.naming import GENERATIVE_PERPLEXITY, words
 from atat_zoo.run import RunFolder
 
@@ -99,7 +100,7 @@ def judge_of(text: str, run: Path) -> Any:
 def _show(judged: JudgedRun) -> None:
     from atat_zoo.measure.mauve import RELIABLE
 
-    texts = f"{judged.number} texts of {judged.length} tokens by {judged.sampler['use']}"
+    texts = f"{counted(judged.number, 'text')} of {judged.length} tokens by {judged.sampler['use']}"
     click.echo(f"{texts}, seed {judged.seed}, step {judged.step}\njudge: {judged.judge}")
     pairs = zip(_numbers(judged.model), _numbers(judged.data), strict=True)
     rows = [[name, mine, data] for (name, mine), (_, data) in pairs if (mine, data) != (NONE, NONE)]

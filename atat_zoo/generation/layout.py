@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from atat_zoo.data import is_framed
-from atat_zoo.errors import UserError
+from atat_zoo.errors import UserError, refuse_halves
 from atat_zoo.machine import require
 from atat_zoo.samplers import Sampler
 from atat_zoo.tokenizers import TokenizerModel
@@ -60,6 +60,7 @@ class Template:
 
 def parse(text: str, where: str = "the text") -> Template:
     """Return a text as pieces and gaps, or raise `UserError`, in which it is called `where`."""
+    refuse_halves(text, where)
     pieces, gaps, end = [], [], 0
     for match in _GAP.finditer(text):
         pieces.append(text[end : match.start()])
@@ -197,6 +198,8 @@ def prompted(
     its prompt stays there. If prompt and suffix do not fit, it raises `UserError`.
     """
     tokenizer = words.tokenizer
+    refuse_halves(prompt, "the prompt")
+    refuse_halves(suffix, "the suffix")
     first, last = framing(tokenizer, special, length, seen=seen, before=before)
     ids, opens = words.before_gap(prompt) if length <= seen else (tokenizer.encode(prompt), False)
     before, after = [*first, *ids], [*tokenizer.encode(suffix), *last]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from atat_zoo.devices import exact_device
 from atat_zoo.diffusion.randomness import row_keys
-from atat_zoo.errors import UserError
+from atat_zoo.errors import UserError, refuse_halves
 from atat_zoo.experiment import conflicts_with
 from atat_zoo.model.shown import Bounded, LogProbs, TextScores, TokenScore, TokenScores
 from atat_zoo.registry import Zoo
@@ -233,6 +233,7 @@ class TextReader:
         from atat_zoo.generation.layout import ends
 
         first, last = ends(self.tokenizer, self.experiment.data.special)
+        refuse_halves(text, where)
         ids = self.tokenizer.encode(text)
         row = [*first, *ids, *last]
         if not ids:

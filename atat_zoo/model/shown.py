@@ -85,7 +85,15 @@ class Bounded:
         return ratio(self.nats, self.tokens)[1]
 
     def __repr__(self) -> str:
-        return f"<Bounded: {self.per_token:.4f} ± {self.stderr:.4f} nats per token>"
+        return f"<Bounded: {self.said}>"
+
+    @property
+    def said(self) -> str:
+        """The nats per token and their standard error, or why there is none."""
+        if len(self.nats) == 1:
+            return f"{self.per_token:.4f} nats per token (no standard error, as there is one text)"
+        equal = "" if self.stderr else " (the texts do not differ)"
+        return f"{self.per_token:.4f} ± {self.stderr:.4f} nats per token{equal}"
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -108,9 +116,9 @@ class TextScores:
         return next(iter(self.bounds.values()))
 
     def __repr__(self) -> str:
-        said = (f"{name} {b.per_token:.4f} ± {b.stderr:.4f} nats per token" for name, b in self.bounds.items())
+        said = (f"{name} {bound.said}" for name, bound in self.bounds.items())
         drawn = f"{self.draws} draws each" if self.draws else "exact"
-        return f"<TextScores of {len(self.texts)} texts: {', '.join(said)}, {drawn}>"
+        return f"<TextScores of {len(self.texts)} text{'s' * (len(self.texts) != 1)}: {', '.join(said)}, {drawn}>"
 
     def _repr_html_(self) -> str:
         return _line(html.escape(repr(self))) + "".join(text._repr_html_() for text in self.texts)

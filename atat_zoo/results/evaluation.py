@@ -41,7 +41,7 @@ class MetricValue:
         """The value and its error with four digits, or a dash where there is none."""
         if not math.isfinite(self.value):
             return NONE
-        return with_error(self.value, self.stderr if math.isfinite(self.stderr or 0) else None, ".4f")
+        return with_error(self.value, self.stderr, ".4f")
 
 
 @attrs.frozen(kw_only=True)
@@ -66,7 +66,7 @@ class NGramFigure:
     def verdict(self) -> str:
         """The same in a few words."""
         percent, error = self.percent
-        return f"{abs(percent):.1f} ± {error:.1f} % {'lower' if percent < 0 else 'higher'}"
+        return f"{with_error(abs(percent), error, '.1f')} % {'lower' if percent < 0 else 'higher'}"
 
     def to_table(self) -> dict[str, Any]:
         """Return the numbers as a JSON object."""
@@ -130,7 +130,7 @@ class Evaluation(RunResult):
     def sentence(self) -> str:
         """Return the bounds as one line."""
         said = [
-            f"{self.split} {title(name)} {b.value:.1f} ± {b.stderr:.1f}, {b.bits_per_byte:.3f} bits per byte"
+            f"{self.split} {title(name)} {with_error(b.value, b.stderr, '.1f')}, {b.bits_per_byte:.3f} bits per byte"
             for name, b in self.bounds.items()
         ]
         return f"{', '.join(said)} ({size(self.sequences, self.draws)})"

@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 NONE = "—"
@@ -108,9 +108,17 @@ def cell(value: float | None, digits: str, unit: str = "") -> str:
     return NONE if value is None else f"{value:{digits}}{unit}"
 
 
-def with_error(value: float | None, error: float | None, digits: str) -> str:
-    """Return `58.21 ± 1.23`, both with so many digits; the value alone without an error."""
-    return f"{value:{digits}}" + ("" if error is None else f" ± {error:{digits}}")
+def with_error(value: float | None, error: float | None, digits: str, sign: str = "") -> str:
+    """Return `58.21 ± 1.23`, both with so many digits; the value alone without an error, as one text has none."""
+    there = error is not None and math.isfinite(error)
+    return f"{value:{sign}{digits}}" + (f" ± {error:{digits}}" if there else "")
+
+
+def errors_over(errors: Iterable[float | None], what: str, count: int) -> str:
+    """Return what `±` means beside numbers with these errors over so many sequences, say, or why there is none."""
+    if count == 1:
+        return f"no standard errors, as there is one {what}"
+    return f"± one standard error over {what}s" if any(errors) else f"± 0, as the {what}s do not differ"
 
 
 def change(difference: Mapping[str, Any], digits: int = 2) -> str:

@@ -93,9 +93,11 @@ def unpaired(a: Tensor, b: Tensor, count: Tensor, *, seed: int = 0, resamples: i
 
 
 def _means(nats: Tensor, count: Tensor, purpose: str, seed: int, resamples: int) -> Tensor:
-    """Return nats per token of each resample, [R]."""
+    """Return nats per token of each resample, [R]; of one sequence, anything."""
     import torch
 
+    if len(nats) == 1:  # nothing is known of another sequence
+        return torch.tensor([-torch.inf, torch.inf]).double().repeat(resamples // 2)
     sums, tokens = resampled(torch.stack([nats, count], 1), purpose=purpose, seed=seed, resamples=resamples).unbind(1)
     return sums / tokens
 

@@ -122,7 +122,7 @@ def difference(one: Score, other: Score) -> str:
 
 def in_words(interval: Interval | None, *, exponential: bool) -> str:
     """Return a difference of `Score.mean` in words: in percent of an exponential, else as it is."""
-    if interval is None:
+    if interval is None or not math.isfinite(interval.width):
         return NONE
     if exponential:
         return change(interval.to_table())

@@ -15,7 +15,7 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from typing_extensions import override
 
-from atat_zoo.errors import UserError, nearest
+from atat_zoo.errors import UserError, nearest, refuse_halves
 from atat_zoo.tokenizers.tables import FILE, TableModel
 
 _END_OF_TEXT = "<|endoftext|>"
@@ -185,6 +185,8 @@ def encoded_by(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
         # The fast one: it keeps no offsets, which nothing here reads.
         encoded = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
     except Exception as error:  # the library raises bare Exception, for text that a vocabulary does not cover
+        for text in texts:
+            refuse_halves(text, "the text")
         raise UserError(
             f"tokenizer: the text cannot be encoded: {error}; take a tokenizer that knows all of it, like bytes or bpe"
         ) from None

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from atat_zoo.errors import UserError
+from atat_zoo.errors import UserError, refuse_halves
 from atat_zoo.tokenizers import BOS, EOS, TokenizerModel
 
 if TYPE_CHECKING:
@@ -78,7 +78,11 @@ class BytesModel(SmallModel):
 
     @override
     def encode(self, text: str) -> list[int]:
-        return list(text.encode())
+        try:
+            return list(text.encode())
+        except UnicodeEncodeError:
+            refuse_halves(text, "the text")
+            raise
 
     @cached_property
     @override
