@@ -1,11 +1,8 @@
 """The one exception for mistakes that the person at the keyboard can mend, and the words of messages."""
 
-import re
 from collections.abc import Sequence
 
 import attrs
-
-_HALF = re.compile("[\ud800-\udfff]")
 
 
 class UserError(Exception):
@@ -51,10 +48,3 @@ def nearest(word: str, known: Sequence[str]) -> str:
 
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
-
-
-def refuse_halves(text: str, where: str) -> None:
-    """Raise a `UserError` for a text, called `where`, with half a surrogate pair, as JSON that was cut can have."""
-    if half := _HALF.search(text):
-        said = f"{where} has half a surrogate pair, {half[0]!r}, at character {half.start()}, which is no text"
-        raise UserError(f"{said}; remove it, or replace it by U+FFFD")

@@ -1,4 +1,4 @@
-"""Regular files; TOML and JSON as plain values, or a `ValueError` whose text is the reason. Imports no torch."""
+"""Regular files; TOML and JSON as plain values, or a `ValueError` whose text is the reason; and whole characters."""
 
 import errno
 import json
@@ -11,11 +11,14 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+from atat_zoo.errors import UserError
+
 # An experiment nests its parts less than ten deep. The functions that merge and check tables call themselves for each.
 _DEEPEST = 64
 # Bits of an integer. What is wrong with a longer one could not be said: Python refuses to print it.
 _LONGEST = 4096
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_HALF = re.compile("[\ud800-\udfff]")
 _LARGEST = 1 << 30  # bytes of a file that is read at once: the metrics of a million lines have fewer
 
 
@@ -56,6 +59,13 @@ def from_json(data: bytes) -> Any:
         except UnicodeEncodeError:  # nothing that has it could be written
             raise ValueError("it has half a surrogate pair, which is no character") from None
     return value
+
+
+def refuse_halves(text: str, where: str) -> None:
+    """Raise a `UserError` for a text, called `where`, with half a surrogate pair, as JSON that was cut can have."""
+    if half := _HALF.search(text):
+        said = f"{where} has half a surrogate pair, {half[0]!r}, at character {half.start()}, which is no text"
+        raise UserError(f"{said}; remove it, or replace it by U+FFFD")
 
 
 def _checked(read: Callable[[str], Any], text: str) -> Any:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 import attrs
 
 from atat_zoo.data import is_framed
-from atat_zoo.errors import UserError, refuse_halves
+from atat_zoo.errors import UserError
 from atat_zoo.machine import require
+from atat_zoo.parsing import refuse_halves
 from atat_zoo.samplers import Sampler
 from atat_zoo.tokenizers import TokenizerModel
 from atat_zoo.tokenizers.dialogues import message_of

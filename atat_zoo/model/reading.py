@@ -12,9 +12,10 @@ from torch import Tensor
 
 from atat_zoo.devices import exact_device
 from atat_zoo.diffusion.randomness import row_keys
-from atat_zoo.errors import UserError, refuse_halves
+from atat_zoo.errors import UserError
 from atat_zoo.experiment import conflicts_with
 from atat_zoo.model.shown import Bounded, LogProbs, TextScores, TokenScore, TokenScores
+from atat_zoo.parsing import refuse_halves
 from atat_zoo.registry import Zoo
 
 if TYPE_CHECKING:

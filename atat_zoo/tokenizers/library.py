@@ -15,7 +15,8 @@ from typing import Any
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from typing_extensions import override
 
-from atat_zoo.errors import UserError, nearest, refuse_halves
+from atat_zoo.errors import UserError, nearest
+from atat_zoo.parsing import refuse_halves
 from atat_zoo.tokenizers.tables import FILE, TableModel
 
 _END_OF_TEXT = "<|endoftext|>"

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from atat_zoo.errors import UserError, refuse_halves
+from atat_zoo.errors import UserError
+from atat_zoo.parsing import refuse_halves
 from atat_zoo.tokenizers import BOS, EOS, TokenizerModel
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.errors import UserError, refuse_halves
+from atat_zoo.errors import UserError
+from atat_zoo.parsing import refuse_halves
 from atat_zoo.registry import Zoo
 from tests.model.making import tiny_model
 
