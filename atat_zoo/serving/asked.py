@@ -70,6 +70,7 @@ def _integer(value: Any) -> Any:
 Integer = Annotated[int, BeforeValidator(_integer)]
 Text = Annotated[str, AfterValidator(_whole)]
 Texts = Annotated[list[Text], BeforeValidator(_texts)]
+Stops = Annotated[Texts | None, BeforeValidator(lambda value: None if value == [] else value)]
 Named = Annotated[Any, BeforeValidator(_named)]
 _ORDER = "a masked diffusion model draws the tokens of a text out of order"
 BestOf = Annotated[Any, _unless("texts are not ranked, as the likelihood of a text is only bounded", 1)]
@@ -113,16 +114,11 @@ class EndingRequest(TextRequest):
     """What the requests take whose text ends where a text ends."""
 
     max_tokens: Integer | None = Field(None, ge=0, description="tokens to write; as long as a text of the training")
-    stop: Texts | None = Field(None, description="up to four texts, before which what is written ends")
+    stop: Stops | None = Field(None, description="up to four texts, before which what is written ends")
     logprobs: LogProbs = None
     logit_bias: LogitBias = None
     frequency_penalty: Penalty = None
     presence_penalty: Penalty = None
-
-    @field_validator("stop", mode="before")
-    @classmethod
-    def _no_stop(cls, value: Any) -> Any:
-        return None if value == [] else value
 
     @field_validator("stop")
     @classmethod

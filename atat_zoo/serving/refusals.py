@@ -61,7 +61,8 @@ def refusal(error: Exception) -> RefusedError:
         return RefusedError(error.status_code, _SENTENCES.get(error.status_code, error.detail))
     if isinstance(error, UserError):
         code = "context_length_exceeded" if isinstance(error, TooLongError) else None
-        return RefusedError(413 if isinstance(error, TooLargeError) else 400, str(error), code=code)
+        param = next((field for field in _FIELDS if str(error).startswith(f"{field}:")), None)
+        return RefusedError(413 if isinstance(error, TooLargeError) else 400, str(error), param, code)
     if isinstance(error, StoppedError):
         return RefusedError(503, "the server has been stopped; ask again once it runs")
     if ran_out(error):

@@ -105,6 +105,7 @@ def test_what_is_refused_says_what_and_why(client, asked, said, code):
     )
     error = answer.json()["error"]
     assert (answer.status_code, error["type"], error["code"]) == (400, "invalid_request_error", code)
+    assert error["param"] == (None if code else said.partition(":")[0])
     assert error["message"].startswith(said)
 
 

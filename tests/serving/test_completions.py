@@ -52,10 +52,42 @@ def test_openais_client_raises_its_own_errors(theirs):
         (openai.BadRequestError, {"logprobs": 1}, "draws the tokens of a text out of order"),
         (openai.BadRequestError, {"best_of": 2}, "best_of: texts are not ranked"),
         (openai.NotFoundError, {"model": "gpt"}, "there is no model 'gpt' here; name 'tiny', or none"),
+        (openai.BadRequestError, {"extra_body": {"sampler": "klas"}}, "did you mean 'klass'"),
         (openai.APIStatusError, {"n": 65}, "65 texts are asked for"),
     ):
         with pytest.raises(error, match=words):
             theirs.completions.create(**({"model": "tiny", "prompt": "a"} | asked))
+
+
+def test_a_model_that_is_not_there_has_openais_code(client):
+    for answer in (client.post("/v1/completions", json={"model": "gpt"}), client.get("/v1/models/gpt")):
+        error = answer.json()["error"]
+        assert (answer.status_code, error["type"]) == (404, "invalid_request_error")
+        assert (error["param"], error["code"]) == ("model", "model_not_found")
+    error = client.get("/v1/nothing").json()["error"]
+    assert (error["param"], error["code"]) == (None, None)
+
+
+def test_a_seed_of_minus_one_is_drawn(client):
+    """Trial 8, as when it is absent: it is told, and writes the same again."""
+    told = [client.post("/v1/completions", json={"seed": -1}).json() for _ in range(2)]
+    seeds = [answer["seed"] for answer in told]
+    assert min(seeds) >= 0
+    assert seeds[0] != seeds[1]
+    assert texts(client.post("/v1/completions", json={"seed": seeds[0]})) == [told[0]["choices"][0]["text"]]
+
+
+@pytest.mark.parametrize("echo", [None, False, True])
+@pytest.mark.parametrize("prompt", ["", "a b", "a "])
+def test_nothing_is_written_of_no_tokens(client, prompt, echo):
+    """Trial 8: whole and as a stream, without an evaluation of the network."""
+    asked = {"prompt": prompt, "max_tokens": 0, "echo": echo}
+    answer = client.post("/v1/completions", json=asked)
+    assert texts(answer) == [prompt if echo else ""]
+    assert answer.json()["choices"][0]["finish_reason"] == "length"
+    assert (answer.json()["usage"]["completion_tokens"], answer.json()["evaluations"]) == (0, 0)
+    (event,), _ = chunks(client, "/v1/completions", **asked)
+    assert (event["choices"][0]["text"], event["choices"][0]["finish_reason"]) == (prompt if echo else "", "length")
 
 
 def test_what_a_completion_takes(client, model):
@@ -85,6 +117,8 @@ def test_what_a_completion_takes(client, model):
     ("asked", "draw"),
     [
         ({"temperature": 0}, {"use": "categorical", "temperature": 0.0}),
+        ({"top_p": 0}, {"use": "categorical", "temperature": 0.0}),
+        ({"top_p": 0, "temperature": 0.5}, {"use": "categorical", "temperature": 0.0}),
         ({"temperature": 0.5, "top_p": 0.8}, {"use": "nucleus", "temperature": 0.5, "p": 0.8}),
         ({"top_p": 0.8}, {"use": "nucleus", "p": 0.8}),
     ],

@@ -86,6 +86,7 @@ def test_too_many_wait_and_too_long_a_while(model):
         answer = client.post("/v1/completions", json={})
         assert refusal(answer) == (429, "rate_limit_exceeded", "2 requests wait, and no more may; ask again in a while")
         assert answer.headers["retry-after"] == "1"
+        assert answer.json()["error"]["type"] == "requests"
         late = "this takes longer than a request may here; ask for fewer or shorter texts, or for fewer steps"
         assert [refusal(each.result()) for each in posted] == [(408, "timeout", late)] * 3
         assert service.worker.queue == 0
@@ -102,7 +103,8 @@ def test_a_stream_that_takes_too_long_ends_with_the_sentence(model):
     ):
         lines = [line for line in answer.iter_lines() if line]
     assert answer.status_code == 200
-    assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "timeout"
+    error = json.loads(lines[-1].removeprefix("data: "))["error"]
+    assert (error["code"], error["type"]) == ("timeout", "invalid_request_error")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

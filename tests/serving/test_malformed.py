@@ -7,7 +7,7 @@ import math
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -114,6 +114,10 @@ def body(draw):
         [{}, {"5": 1}, [], [1], "none", "auto", "required", "a", {"type": "text"}, {"type": "x"}, ["text"]]
     ),
 )
+@example(field="best_of", value=True)
+@example(field="frequency_penalty", value=False)
+@example(field="logprobs", value=False)
+@example(field="logprobs", value=0)
 def test_what_a_client_always_sends_is_taken_and_what_has_no_effect_is_refused(field, value):
     kind, given = (CompletionRequest, {}) if field == "best_of" else (ChatRequest, {"messages": [{}]})
     if value is None or any(
