@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import override
 
-from atat_zoo.backbones import Backbone
+from atat_zoo.backbones.lora import LoRABackbone
 from atat_zoo.errors import Problem, UserError
 from atat_zoo.machine import require
 from atat_zoo.registry import component, param
@@ -36,7 +36,7 @@ PRESETS: dict[str, tuple[int, int, int]] = {
 
 
 @component
-class DiTBackbone(Backbone):
+class DiTBackbone(LoRABackbone):
     """A bidirectional transformer with rotary positions and normalised queries and keys.
 
     Residual branches and an untied head start at zero, so that an untrained model predicts its output bias alone. With
@@ -54,7 +54,7 @@ class DiTBackbone(Backbone):
     name = "dit"
     summary = "transformer with rotary positions, normalised queries and keys, optional adaLN time conditioning"
     refs = ("arXiv:2212.09748", "arXiv:2104.09864", "arXiv:2406.07524", "arXiv:2010.04245")
-    adjustable = ("dropout", "checkpoint_activations")
+    adjustable = (*LoRABackbone.adjustable, "dropout", "checkpoint_activations")
     returns_first = True
     preset: Literal["nano", "mini", "tiny", "documented", "small", "medium", "large", "xl", "2.7b", "6.7b"] = param(
         "small",

@@ -72,11 +72,13 @@ def export_run(
     """
     run, out = Path(run), Path(out)
     experiment = check_export(run, out, max_shard_size=max_shard_size)
+    from atat_zoo.backbones.lora import merge
     from atat_zoo.export.card import Card
     from atat_zoo.model import Model
 
     model = Model.from_run(run, step=step)
     module: Any = model.module
+    merge(module)
     _refuse_overflow(module.backbone, dtype)
     with quiet_transformers(), making_folder(out) as beside:
         how: dict[str, Any] = {"dtype": dtype, "max_shard_size": max_shard_size}

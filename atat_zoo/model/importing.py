@@ -71,6 +71,11 @@ def import_model(
         if folder.exists and not overwrite:
             raise UserError(f"{out} has a run already; replace it with --overwrite, or choose another folder")
         backbone = experiment.parts["backbone"]
+        if getattr(backbone, "lora_rank", 0):
+            raise UserError(
+                f"backbone.lora_rank: an import trains nothing; leave it out, and set it in the training that begins with "
+                f"init_from={out}"
+            )
         if not getattr(backbone, "built_with_weights", False):  # compare, before it takes the memory that settings ask
             with _understanding(published), torch.device("meta"), needing_no_memory():
                 backbone.imported(assemble(experiment, context), published)

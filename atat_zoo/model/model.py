@@ -18,6 +18,7 @@ from typing_extensions import override
 
 from atat_zoo.devices import SPREAD, exact_device, torch_device
 from atat_zoo.diffusion.precision import Precision, computes_in_bf16
+from atat_zoo.backbones.lora import merge, of_base, with_base
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.experiment import Experiment, conflicts_with, from_table
 from atat_zoo.model.reading import Named, TextReader
@@ -52,6 +53,7 @@ class Model(TextReader):
     tokenizer: TokenizerModel
     module: Any  # the objective with its parts, in evaluation mode
     step: int  # optimizer steps of its training
+    base: Mapping[str, Any] | None = None  # of LoRA: the run with the weights beside which its matrices are
 
     @classmethod
     def from_run(cls, run: str | Path, device: str = "cpu", step: int | None = None) -> Model:
@@ -76,7 +78,8 @@ class Model(TextReader):
             context = Context(**description["context"], device=str(exact_device(device)))
         except (ValueError, KeyError, TypeError, OverflowError) as error:  # JSON of another shape
             raise unreadable(folder / DESCRIPTION, error) from error
-        weights = weights_of(folder, description, "cpu" if spreads else context.device)
+        where = "cpu" if spreads else context.device
+        weights, base = weights_of(folder, description, where), description.get("base")
         experiment = from_table(table, where=str(folder / DESCRIPTION))
         tokenizer = experiment.parts["tokenizer"].load(folder)
         if context.vocabulary_size != tokenizer.vocabulary_size:
@@ -90,6 +93,8 @@ class Model(TextReader):
         if not spreads:
             module.to(device)
         try:
+            if base is not None:
+                weights = with_base(weights, base_weights(folder, base, where), module.state_dict())
             module.load_state_dict(weights, assign=bare)
         except RuntimeError as error:
             first = str(error).splitlines()[1:2] or [str(error)]
@@ -98,7 +103,7 @@ class Model(TextReader):
         if spreads:
             spread(module, str(device))
         module.eval()
-        return cls(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=step)
+        return cls(experiment=experiment, context=context, tokenizer=tokenizer, module=module, step=step, base=base)
 
     @property
     def device(self) -> torch.device:
@@ -230,7 +235,10 @@ class Model(TextReader):
         Raises:
             UserError: when a weight is not finite, or the file system refuses.
         """
-        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in self.module.state_dict().items()}
+        state = self.module.state_dict()
+        if self.base is not None:  # which has these
+            state = {name: tensor for name, tensor in state.items() if name not in of_base(self.module)}
+        weights = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
         if (name := not_finite(weights)) is not None:
             raise UserError(
                 f"{folder} is not written: after step {self.step} the weights {name} are not finite; begin a new run "
@@ -247,6 +255,7 @@ class Model(TextReader):
                 "parameters": sum(p.numel() for p in self.module.parameters()),
                 "sha256": {name: sha256_of(beside / name) for name in (WEIGHTS, TOKENIZER)},
                 "context": attrs.asdict(self.context, filter=lambda field, _: field.name not in left_out),
+                **({} if self.base is None else {"base": self.base}),
                 "experiment": self.experiment.to_table(),
             }
             write_json(beside / DESCRIPTION, description)
@@ -310,6 +319,33 @@ def weights_of(folder: Path, description: dict[str, Any], device: str | torch.de
     if (name := not_finite(weights)) is not None:
         raise UserError(f"{path}: the weights {name} are not finite; copy the run again, or train again")
     return weights
+
+
+def plain_weights(folder: Path, device: str | torch.device = "cpu") -> dict[str, Tensor]:
+    """Return the tensors of a model folder by name as those of a model without LoRA, into which its matrices go."""
+    description = described(folder)
+    if not description["experiment"].get("backbone", {}).get("lora_rank"):
+        return weights_of(folder, description, device)
+    module = Model.load(folder, device).module
+    merge(module)
+    weights: dict[str, Tensor] = module.state_dict()
+    return weights
+
+
+def base_weights(folder: Path, base: Any, device: str | torch.device) -> dict[str, Tensor]:
+    """Return the weights of the run with which a training by LoRA began, of which only its matrices are in `folder`."""
+    try:
+        places, digest = [RunFolder(Path(base[key])).model for key in ("run", "path")], base["sha256"]
+    except (KeyError, TypeError) as error:
+        raise unreadable(folder / DESCRIPTION, error) from error
+    holds = f"{folder} holds LoRA's matrices only, for the weights of {base['run']}"
+    found = [place for place in places if (place / WEIGHTS).is_file()]
+    if not found:
+        raise UserError(f"{holds}, which is not there any more; move that run back to {base['path']}")
+    for place in found:
+        if sha256_of(place / WEIGHTS) == digest:
+            return plain_weights(place, device)
+    raise UserError(f"{holds}, which has other weights now; put back those with which it was trained, or train it again")
 
 
 def not_finite(weights: Mapping[str, Tensor]) -> str | None:

@@ -6,6 +6,7 @@ import attrs
 import torch
 from torch import nn
 
+from atat_zoo.backbones.lora import adapt
 from atat_zoo.experiment import Experiment
 from atat_zoo.registry import Context
 
@@ -22,6 +23,7 @@ def assemble(experiment: Experiment, context: Context) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(context.seed)
         parts: dict[str, Any] = {"backbone": experiment.parts["backbone"].build(context)}
+        adapt(parts["backbone"], experiment.parts["backbone"])
         context = attrs.evolve(context, width=parts["backbone"].embedding.embedding_dim)
         for kind in sorted(objective.uses - {"backbone"}):
             spec = experiment.parts[kind]

@@ -6,7 +6,7 @@ texts and containers of them, which is all that Composer's state and ours need: 
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from composer import Callback, Logger, State
+from torch import Tensor
 from torch.torch_version import TorchVersion
 
 from atat_zoo import parsing
@@ -117,17 +118,26 @@ def only_data() -> Iterator[None]:
         os.environ.update({name: value for name, value in before.items() if value is not None})
 
 
-def inert(checkpoint: dict[str, Any]) -> None:
-    """Remove from a loaded checkpoint what Composer would evaluate as Python; its `load_ignore_keys`."""
+def inert(checkpoint: dict[str, Any], base: Mapping[str, Tensor] | None = None) -> None:
+    """Remove from a loaded checkpoint what Composer would evaluate as Python; its `load_ignore_keys`.
+
+    `base` has the weights that it lacks, as those of the run with which a training by LoRA began.
+    """
     state = checkpoint["state"]
+    state["model"] = {**(base or {}), **state["model"]}
     # Of algorithms in a list, Composer evaluates the texts that describe them; of a table it loads the states alone.
     if "algorithms" in state:
         state["algorithms"] = dict(state["algorithms"])
 
 
-def without_generators(checkpoint: dict[str, Any]) -> None:
-    """Remove the states of the generators before a checkpoint is written: they are not restored, and not all data."""
+def without_generators(checkpoint: dict[str, Any], base: Iterable[str] = ()) -> None:
+    """Remove the states of the generators before a checkpoint is written: they are not restored, and not all data.
+
+    So are the weights that another run has, which `base` names.
+    """
     del checkpoint["rng"]
+    for name in base:
+        del checkpoint["state"]["model"][name]
 
 
 class Loading(Callback):

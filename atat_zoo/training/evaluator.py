@@ -39,9 +39,11 @@ class Evaluator:
         average: MovingAverage | None,
         device: str,
         whole: WholeWeights | None = None,
+        base: dict[str, Any] | None = None,
     ) -> None:
         self.experiment, self.context, self.folder, self.device = experiment, context, folder, device
         self.objective, self.average, self.whole = whole.module if whole else objective, average, whole
+        self.base = base  # see `Model`
         spec = experiment.evaluation
         self.tokens, self.maskable, self.documents = held_out_sequences(data, spec.split, spec.sequences)
         self.data = data
@@ -125,6 +127,7 @@ class Evaluator:
             tokenizer=self.context.tokenizer,
             module=self.objective,
             step=step,
+            base=self.base,
         )
 
     def save(self, step: int) -> Model | None:

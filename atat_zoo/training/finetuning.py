@@ -8,15 +8,16 @@ import attrs
 import torch
 from torch import Tensor, nn
 
+from atat_zoo.backbones.lora import of_base, without_lora
 from atat_zoo.backbones.ngram import counts_of
 from atat_zoo.diffusion.contracts import StatefulPart
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import Experiment
 from atat_zoo.experiment.inheritance import Source, incompatibilities
-from atat_zoo.model import weights_of
+from atat_zoo.model.model import plain_weights
 from atat_zoo.registry import Zoo
 from atat_zoo.run import sha256_of
-from atat_zoo.run.model_files import WEIGHTS, described
+from atat_zoo.run.model_files import WEIGHTS
 
 
 @attrs.frozen(kw_only=True)
@@ -37,7 +38,7 @@ class InitialWeights:
             raise UserError("\n".join(map(str, problems)))
         folder = source.folder.model
         try:
-            weights = weights_of(folder, described(folder))
+            weights = plain_weights(folder)
         except UserError as error:
             raise UserError(f"init_from: {error}") from None
         return cls(source=source, sha256=sha256_of(folder / WEIGHTS), weights=weights)
@@ -45,6 +46,14 @@ class InitialWeights:
     def record(self) -> dict[str, Any]:
         """Return the entry of environment.json."""
         return {"run": self.source.path, "step": self.source.step, "sha256": self.sha256}
+
+    def base(self) -> dict[str, Any]:
+        """Return what a model that is trained by LoRA says of it."""
+        return {**self.record(), "path": str(self.source.folder.path.resolve())}
+
+    def kept_by(self, objective: nn.Module) -> dict[str, Tensor]:
+        """Return the weights that a training by LoRA leaves as they are, by their names in it."""
+        return {name: self.weights[str(without_lora(name))] for name in of_base(objective)}
 
     def load_into(self, objective: nn.Module) -> str:
         """Copy the weights of the backbone and of every part that both models have, and return a message.
@@ -79,10 +88,11 @@ class InitialWeights:
 def parts_of(objective: nn.Module) -> dict[str, dict[str, Tensor]]:
     """Return the tensors of each part: the saved state of the backbone, and the trained weights of the others.
 
-    Without the counts of the backbone's prior: each training leaves out of its own text's what it predicts.
+    Without the counts of the backbone's prior: each training leaves out of its own text's what it predicts; and without
+    LoRA's matrices, which begin at zero.
     """
     counts = counts_of(objective)
-    state = {name: tensor for name, tensor in objective.state_dict().items() if name not in counts}
+    state = {plain: t for name, t in objective.state_dict().items() if name not in counts and (plain := without_lora(name))}
     parts: dict[str, dict[str, Tensor]] = {"backbone": {n: t for n, t in state.items() if n.startswith("backbone.")}}
     for name, parameter in objective.named_parameters():
         part = name.partition(".")[0]

@@ -17,8 +17,9 @@ of this step; `Checkpoints` saves the state, then stops if interrupted.
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -286,9 +287,10 @@ class Checkpoints(Callback):
         spec: TrainSpec,
         interruption: Interruption,
         write_model: Callable[[int, Path | None], None],
+        base: Iterable[str] = (),
     ) -> None:
         self.folder, self.spec, self.interruption, self.write_model = folder, spec, interruption, write_model
-        self.saved, self.interrupted = -1, False
+        self.saved, self.interrupted, self.base = -1, False, base
 
     def batch_checkpoint(self, state: State, logger: Logger) -> None:
         """Save if it is time; then stop if the training was interrupted."""
@@ -319,7 +321,7 @@ class Checkpoints(Callback):
             self.write_model(step, beside)
         try:
             with self.folder.writing_checkpoint(step, self.spec.checkpoints_kept) as path:
-                save_checkpoint(state, str(path), ignore_keys=without_generators)
+                save_checkpoint(state, str(path), ignore_keys=partial(without_generators, base=self.base))
                 if first:
                     check_saved(path)
         except RuntimeError as error:

@@ -57,7 +57,7 @@ def check(experiment: Experiment, device: str, ranks: int) -> None:
         if value % ranks:
             raise UserError(f"{key} = {value} cannot be shared by {ranks} ranks; choose a multiple of {ranks}")
     refuse_sizes(experiment.data.length, spec.batch_size, ranks, experiment.data.workers)
-    if problems := lacking((experiment.parts["optimizer"], *spec.parts)):
+    if problems := lacking((experiment.parts["optimizer"], experiment.parts["backbone"], *spec.parts)):
         raise UserError("\n".join(problems))
     require_tasks(experiment.evaluation.tasks, experiment)
     if not device.startswith("cuda"):

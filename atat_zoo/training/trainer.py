@@ -5,7 +5,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +15,7 @@ import torch
 from composer import Callback, DataSpec, Trainer
 from composer.algorithms import GradientClipping
 from composer.utils import dist
+from torch import Tensor
 
 from atat_zoo.data import manifest as shards
 from atat_zoo.data.build import build
@@ -35,6 +36,7 @@ from atat_zoo.run.atomic import check_name
 from atat_zoo.run.environment import describe
 from atat_zoo.run.folder import Checkpoint
 from atat_zoo.run.interruption import Interruption
+from atat_zoo.run.model_files import described
 from atat_zoo.tasks.running import measure_tasks
 from atat_zoo.training import lifecycle
 from atat_zoo.training.composer_model import SkippedRows, ZooModel, prepare
@@ -162,7 +164,8 @@ def _run(
         os.environ.setdefault("NODE_RANK", os.environ["GROUP_RANK"])
     device = device_of(spec.device)
     check(experiment, device, ranks)
-    # A run with a checkpoint no longer needs the run of its initial weights.
+    # A run with a checkpoint no longer needs the run of its initial weights, but by LoRA, which leaves them as they are.
+    by_lora = experiment.init_from is not None and getattr(experiment.parts["backbone"], "lora_rank", 0) > 0
     initial = InitialWeights.of(experiment) if fresh else None
     if initial and initial.source.folder.path.resolve() == folder.path.resolve():
         raise UserError(f"init_from: {folder.path} would be replaced by its own continuation; choose another --out")
@@ -202,22 +205,31 @@ def _run(
         bf16 = computes_in_bf16(spec.precision, device)
         computes = {"device": device_name(device), "precision": "bf16" if bf16 else "fp32", "ranks": ranks}
         checkpoint = None if fresh else _cut_back(folder, last, computes, reporter)
-        if checkpoint is None and experiment.init_from is not None:
-            initial = initial or _same_beginning(experiment, folder, reporter)
-            reporter.message(initial.load_into(objective))
-        if fresh and rank == 0:
-            _begin(experiment, folder, computes, initial)
+        if experiment.init_from is not None and (checkpoint is None or by_lora):
+            initial = initial or _same_beginning(experiment, folder, last, reporter)
+            began = initial.load_into(objective)
+            if checkpoint is None:
+                reporter.message(began)
+        kept = initial.kept_by(objective) if initial and by_lora else {}
+        base = {f"objective.{name}": weight for name, weight in kept.items()}
+        if fresh:
+            every = list(objective.parameters())
+            trained, of = sum(p.numel() for p in every if p.requires_grad), sum(p.numel() for p in every)
+            reporter.message(f"trainable parameters: {trained:,} of {of:,} ({trained / of:.2%})")
+            if rank == 0:
+                facts = {"computes": computes, "parameters": {"trainable": trained, "all": of}}
+                _begin(experiment, folder, facts, initial)
         model = ZooModel(objective, spec.steps, bf16=bf16, detailed=bool(spec.loggers))
         if whole:
             shard(model, device)
             objective.reads_at_once = True
         average = lifecycle.MovingAverage(model, spec.ema, device) if spec.ema else None
-        evaluator = Evaluator(experiment, data, context, folder, objective, average, device, whole)
+        evaluator = Evaluator(experiment, data, context, folder, objective, average, device, whole, base=initial.base() if initial and base else None)
         interruption = Interruption(partial(lifecycle.asked_to_stop, reporter.message))
-        checkpoints = lifecycle.Checkpoints(folder, spec, interruption, evaluator.write)
+        checkpoints = lifecycle.Checkpoints(folder, spec, interruption, evaluator.write, base)
         ours, loggers = _callbacks(model, evaluator, reporter)
         ours = [*ours, *callbacks, checkpoints]
-        trainer = _trainer(evaluator, device, model, loader, ours, loggers, Loading(checkpoint))
+        trainer = _trainer(evaluator, device, model, loader, ours, loggers, Loading(checkpoint), base)
         if checkpoint:
             done = trainer.state.timestamp.batch.value
             if rank == 0:
@@ -255,10 +267,10 @@ def compile_objective(objective: Any) -> None:
     objective.takes_block_masks = getattr(objective.backbone, "takes_block_masks", False)
 
 
-def _begin(experiment: Experiment, folder: RunFolder, computes: dict[str, Any], initial: InitialWeights | None) -> None:
+def _begin(experiment: Experiment, folder: RunFolder, facts: dict[str, Any], initial: InitialWeights | None) -> None:
     """Write the first files of a new run, which takes the place of an earlier one only now."""
     source = {"init_from": initial.record()} if initial else {}
-    environment = {"seed": experiment.seed, "computes": computes, **source, **describe(Zoo.load().plugins)}
+    environment = {"seed": experiment.seed, **facts, **source, **describe(Zoo.load().plugins)}
     with folder.replacement() as new:
         write_json(new.environment, environment)
         write_text(new.resolved, experiment.to_toml())
@@ -281,17 +293,21 @@ def _cut_back(folder: RunFolder, last: Checkpoint | None, computes: dict[str, An
     return last.path if last else None
 
 
-def _same_beginning(experiment: Experiment, folder: RunFolder, reporter: Reporter) -> InitialWeights:
-    """Return the beginning of a run that was interrupted before its first checkpoint."""
+def _same_beginning(
+    experiment: Experiment, folder: RunFolder, last: Checkpoint | None, reporter: Reporter
+) -> InitialWeights:
+    """Return the beginning of a run that was interrupted before its first checkpoint, or that is trained by LoRA."""
     initial = InitialWeights.of(experiment)
     assert initial is not None
     recorded = folder.initial_weights()
+    with suppress(UserError, KeyError, TypeError):
+        recorded = described(folder.checkpoint_model(last.step))["base"]["sha256"] if last else recorded
     if recorded is None:
         reporter.message(f"{folder.environment} does not say with which weights the run began: it begins with today's")
     elif recorded != initial.sha256:
         raise UserError(
-            f"init_from: {experiment.init_from} has other weights than {folder.path} began with, which has no "
-            "checkpoint yet; train it again with --overwrite"
+            f"init_from: {experiment.init_from} has other weights than {folder.path} began with, which "
+            f"{'is trained by LoRA' if last else 'has no checkpoint yet'}; train it again with --overwrite"
         )
     return initial
 
@@ -346,6 +362,7 @@ def _trainer(
     callbacks: list[Any],
     loggers: list[Any],
     loading: Loading,
+    base: dict[str, Tensor],
 ) -> Trainer:
     experiment, kind = evaluator.experiment, torch.device(device).type
     spec = experiment.train
@@ -375,7 +392,7 @@ def _trainer(
             run_name=experiment.name,
             seed=experiment.seed % 2**32,
             load_path=str(loading.path) if loading.path else None,
-            load_ignore_keys=inert,
+            load_ignore_keys=partial(inert, base=base),
         )
     trainer.logger.log_hyperparameters(experiment.to_table())
     # Composer allows TF32 on a GPU; here fp32 means fp32, in training as in evaluation.

@@ -1,7 +1,7 @@
 """Model FLOPs: how many a training step has, and the share of what the devices can do at most.
 
 A step counts three times its forward pass, the backward pass being twice as much (Chowdhery et al., PaLM,
-arXiv:2204.02311, appendix B). As there, attention counts, in full under a causal mask; embeddings, norms and anything
+arXiv:2204.02311, appendix B), and with LoRA twice, as the weights have no gradients. As there, attention counts, in full under a causal mask; embeddings, norms and anything
 else that is no matrix product do not; nor does what is computed a second time to save memory. Unlike there, the head
 counts at the positions that need logits alone: those that are masked. The importance estimator counts as nothing, so
 that its time lowers the figure.
@@ -49,7 +49,7 @@ def step_flops(experiment: Experiment, vocabulary_size: int, mask_rate: float) -
         rows, tokens = objective.network_input(experiment)
     first = {"first": length} if getattr(backbone, "returns_first", False) else {}
     forward: float = backbone.flops(vocabulary_size, rows, tokens, mask_rate * rows * length, **first)
-    return 3 * forward
+    return (2 if getattr(backbone, "lora_rank", 0) else 3) * forward
 
 
 def peak_flops(experiment: Experiment, device: str, bf16: bool) -> float | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import override
 
-from atat_zoo.backbones import Backbone
+from atat_zoo.backbones.lora import LoRABackbone
 from atat_zoo.errors import Problem
 from atat_zoo.machine import require
 from atat_zoo.noise import LogLinearNoise
@@ -25,7 +25,7 @@ PREFIX = {"sedd": "", "mdlm": "backbone.", "bd3lm": "backbone.", "setdlm": "back
 
 
 @component
-class DDiTBackbone(Backbone):
+class DDiTBackbone(LoRABackbone):
     """The diffusion transformer of SEDD, as MDLM, D3PM, BD3LM, Duo and SetDLM have it, and an autoregressive model.
 
     Rotary positions, layer norms with a gain, a feed-forward network with biases, and adaLN: a condition of σ = −log α

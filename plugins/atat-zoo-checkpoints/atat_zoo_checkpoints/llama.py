@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from typing_extensions import override
 
-from atat_zoo.backbones import Backbone
+from atat_zoo.backbones.lora import LoRABackbone
 from atat_zoo.errors import Problem
 from atat_zoo.machine import require
 from atat_zoo.registry import component, param
@@ -72,7 +72,7 @@ FORMS: dict[str, dict[str, str]] = {
 
 
 @component
-class LlamaBackbone(Backbone):
+class LlamaBackbone(LoRABackbone):
     """A transformer of RMS norms, rotary positions, grouped keys and a gated feed-forward network, without a time.
 
     It is the network of Llama, and with `qkv_bias` that of Qwen2, attending to all positions, unless the objective says

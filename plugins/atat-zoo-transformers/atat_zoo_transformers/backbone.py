@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import attrs
 
+from atat_zoo.backbones.lora import LoRABackbone
 from atat_zoo.errors import Problem
 from atat_zoo.registry import Zoo, component, param
 
@@ -25,7 +26,7 @@ _LENGTH = 512  # of an imported run's sequences, or fewer, if the model reads no
 
 
 @component
-class TransformersBackbone:
+class TransformersBackbone(LoRABackbone):
     """A masked or causal language model of the Hugging Face hub, or of a folder: BERT, RoBERTa, ModernBERT, GPT-2, ….
 
     A masked language model is a denoiser as it is: p_θ(x_i | z) is its prediction at a mask, and the column of its own
@@ -49,7 +50,7 @@ class TransformersBackbone:
     name = "transformers"
     summary = "a masked or causal language model of the Hugging Face hub, or of a folder"
     refs = ("https://huggingface.co/docs/transformers", "arXiv:1810.04805", "arXiv:2410.17891", "arXiv:2106.09685")
-    adjustable = ("model", "revision", "pretrained", "checkpoint_activations")
+    adjustable = (*LoRABackbone.adjustable, "model", "revision", "pretrained", "checkpoint_activations")
     built_with_weights = True  # what the network makes of tokens is looked at
 
     model: str = param(help="name on the hub, or folder")
@@ -69,13 +70,6 @@ class TransformersBackbone:
     dtype: Literal["float32", "bfloat16", "float16"] = param("float32", help="of the weights")
     checkpoint_activations: bool = param(
         False, help="in training, keep a layer's input only and compute the layer again for the gradient: less memory"
-    )
-    lora_rank: int = param(
-        0, help="rank of LoRA's matrices, which are then all that is trained of the model; 0: all of it is", ge=0
-    )
-    lora_alpha: float = param(16.0, help="LoRA's α: the product of its matrices counts α/rank", gt=0)
-    lora_layers: tuple[str, ...] = param(
-        (), help='names of the layers with LoRA, as ["query", "value"]; all linear ones when absent'
     )
     trust_remote_code: bool = param(False, help="whether code of the model's author may run; see above")
     config: str | None = param(None, help="the model's config.json, as text; filled in from the model when absent")
@@ -159,14 +153,14 @@ class TransformersBackbone:
         dtype: str | None,
         max_shard_size: str,
     ) -> None:
-        """See `Backbone`: as the model that it was, with LoRA's matrices added to its own; the module is used up."""
+        """See `Backbone`: as the model that it was; the module is used up."""
         import torch
         from transformers import PreTrainedTokenizerFast
 
         from atat_zoo_transformers.module import restored
         from atat_zoo_transformers.source import SPECIAL, reading
 
-        network = restored(cast("Any", module), self)
+        network = restored(cast("Any", module))
         with reading(str(folder)):
             network.to(dtype and getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
             if tokenizer.library is not None:

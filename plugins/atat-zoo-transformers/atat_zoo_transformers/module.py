@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
-import warnings
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -201,13 +200,6 @@ class TransformersModule(nn.Module):
                 f"{spec.model} reads from left to right, and its code in this version of transformers takes no other "
                 "attention mask; name another model"
             )
-        if spec.lora_rank:
-            self.network = _with_lora(network, spec)
-            self.head.requires_grad_(False)
-        # A weight with two names is saved under the first, as safetensors want it.
-        named: dict[Tensor, str] = {}
-        pairs = [(named.setdefault(p, name), name) for name, p in self.named_parameters(remove_duplicate=False)]
-        self.twice = {name: first for first, name in pairs if name != first}
         self.register_state_dict_post_hook(_once)
         self.register_load_state_dict_pre_hook(_again)
 
@@ -253,6 +245,13 @@ class TransformersModule(nn.Module):
     def own(self, tokens: Tensor) -> Tensor:
         """Return tokens with the model's own id of the mask."""
         return torch.where(tokens == self.V, self.mask_id, tokens)
+
+    @property
+    def twice(self) -> dict[str, str]:
+        """The second names of weights that have two, with the first, under which safetensors want them saved."""
+        named: dict[Tensor, str] = {}
+        pairs = [(named.setdefault(p, name), name) for name, p in self.named_parameters(remove_duplicate=False)]
+        return {name: first for first, name in pairs if name != first}
 
     def ask(self, tokens: Tensor, **options: Any) -> Tensor:
         """Return what the network makes of tokens, [B, L, …]."""
@@ -351,24 +350,6 @@ def _last_layer(network: Any, spec: TransformersBackbone) -> tuple[str, nn.Linea
     return name, layer
 
 
-def _with_lora(network: Any, spec: TransformersBackbone) -> Any:
-    """Return a network that learns by small matrices beside its own, which do not change."""
-    try:
-        import peft
-    except ImportError:
-        raise UserError(
-            "backbone.lora_rank needs the package peft; install it with `pip install 'atat-zoo-transformers[lora]'`"
-        ) from None
-    layers: Any = list(spec.lora_layers) or "all-linear"
-    settings = peft.LoraConfig(r=spec.lora_rank, lora_alpha=spec.lora_alpha, target_modules=layers)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # peft asks by a name that transformers has changed
-            return peft.get_peft_model(network, settings)
-    except ValueError as error:
-        raise UserError(f"backbone.lora_layers: {str(error).splitlines()[0]}; name layers of the model") from None
-
-
 def _once(module: TransformersModule, state: dict[str, Any], prefix: str, _: Any) -> None:
     for name in module.twice:
         del state[prefix + name]
@@ -380,9 +361,9 @@ def _again(module: TransformersModule, state: dict[str, Any], prefix: str, *_: A
             state[prefix + name] = state[prefix + first]
 
 
-def restored(module: TransformersModule, spec: TransformersBackbone) -> Any:
-    """Return the model as the library knows it, with LoRA's matrices added to its own; the module is used up."""
-    network: Any = module.network.merge_and_unload() if spec.lora_rank else module.network
+def restored(module: TransformersModule) -> Any:
+    """Return the model as the library knows it; the module is used up."""
+    network = module.network
     parent, _, name = module.layer.rpartition(".")
     network.get_submodule(parent).register_module(name, module.head.layer())
     for key, rate in module.rates.items():

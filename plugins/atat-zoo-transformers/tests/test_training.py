@@ -97,7 +97,7 @@ def test_with_lora_the_model_s_own_weights_stay_and_the_export_has_both(root):
     assert learned
     assert all("lora_" in name for name in learned)
     own = transformers.AutoModelForMaskedLM.from_pretrained(root / "bert").eval()
-    weight = backbone.network.get_submodule("base_model.model.bert.encoder.layer.0.attention.self.query").base_layer
+    weight = backbone.network.bert.encoder.layer[0].attention.self.query.base_layer
     assert torch.equal(weight.weight, own.bert.encoder.layer[0].attention.self.query.weight)
     ids = torch.randint(5, 80, (1, 20), generator=torch.Generator().manual_seed(0))
     export_run(root / "lora", root / "merged")

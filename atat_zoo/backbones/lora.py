@@ -1,0 +1,92 @@
+"""LoRA (Hu et al., 2021): low-rank matrices beside the linear layers of a backbone, which are all of it that is trained.
+
+The layers are peft's, as it knows those of `transformers`, too, merges them, and its files are what others load.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from atat_zoo.backbones import Backbone
+from atat_zoo.errors import UserError
+from atat_zoo.machine import lacking
+from atat_zoo.registry import component_base, param
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+_ADDED = ".lora_"  # in the names of the matrices
+_WITHIN = ".base_layer."  # in the names of the weights beside which they are
+
+
+@component_base
+class LoRABackbone(Backbone):
+    """A backbone of which LoRA can be trained; `assemble` adds the matrices to what `build` returns."""
+
+    adjustable: ClassVar[tuple[str, ...]] = ("lora_rank", "lora_alpha", "lora_layers")
+
+    lora_rank: int = param(
+        0, help="rank of LoRA's matrices, which are then all that is trained of the backbone; 0: all of it is", ge=0
+    )
+    lora_alpha: float = param(16.0, help="LoRA's α: the product of its matrices counts α/rank", gt=0)
+    lora_layers: tuple[str, ...] = param(
+        (), help='names of the layers with LoRA, as ["query", "value"]; all linear ones when absent'
+    )
+
+    @property
+    def package(self) -> tuple[str, str] | None:
+        """The optional dependency."""
+        return ("peft", "atat-zoo[lora]") if self.lora_rank else None
+
+
+def adapt(module: nn.Module, spec: Any) -> None:
+    """Add the matrices of LoRA to a backbone's module, and freeze all else of it; without a rank do nothing."""
+    if not getattr(spec, "lora_rank", 0):
+        return
+    if problems := lacking([spec]):
+        raise UserError(problems[0])
+    import peft
+
+    layers: Any = list(spec.lora_layers) or "all-linear"
+    there = {name for name, layer in module.named_modules() if getattr(getattr(layer, "weight", None), "ndim", 0) == 2}
+    for name in spec.lora_layers:
+        if not any(f".{each}".endswith(f".{name}") for each in there):
+            known = ", ".join(sorted({each.rpartition(".")[2] for each in there}))
+            raise UserError(f"backbone.lora_layers: {spec.name!r} has no layer {name!r} with a matrix; name some of {known}")
+    settings = peft.LoraConfig(r=spec.lora_rank, lora_alpha=spec.lora_alpha, target_modules=layers)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # peft asks by a name that transformers has changed
+            peft.inject_adapter_in_model(settings, module)
+    except ValueError as error:
+        raise UserError(f"backbone.lora_layers: {str(error).splitlines()[0]}; name layers of the model") from None
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()  # also beside weights in half precision, as in peft's own models
+
+
+def merge(module: nn.Module) -> None:
+    """Add the product of LoRA's matrices to the weights beside them, in place; a module without them stays as it is."""
+    for name, layer in list(module.named_modules()):
+        if hasattr(layer, "get_base_layer"):
+            layer.merge()
+            parent, _, last = name.rpartition(".")
+            setattr(module.get_submodule(parent), last, layer.get_base_layer())
+
+
+def of_base(objective: nn.Module) -> set[str]:
+    """Return the names of the weights that a training by LoRA leaves as they are: the backbone's own."""
+    return {name for name, _ in objective.named_parameters() if name.startswith("backbone.") and without_lora(name)}
+
+
+def without_lora(name: str) -> str | None:
+    """Return the name that a tensor has without LoRA; None for one of LoRA's matrices."""
+    return None if _ADDED in name else name.replace(_WITHIN, ".")
+
+
+def with_base(own: Mapping[str, Tensor], base: Mapping[str, Tensor], names: Any) -> dict[str, Tensor]:
+    """Return tensors by `names` of a model with LoRA: its own, and those that only the model has that it began with."""
+    rest = {name: base[plain] for name in names if (plain := without_lora(name)) in base}
+    return {**rest, **own}

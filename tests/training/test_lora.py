@@ -1,0 +1,270 @@
+"""LoRA from any run: what is trained, kept and saved; of what it is made the weights come from the run it began with."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from atat_zoo.backbones.lora import merge
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import load
+from atat_zoo.measure.likelihood import evaluate_run
+from atat_zoo.model import Model
+from atat_zoo.model.model import plain_weights
+from atat_zoo.objectives.assembly import assemble
+from atat_zoo.run.atomic import discard
+from atat_zoo.training import resume, train
+from atat_zoo.training.finetuning import InitialWeights
+from tests.training.test_trainer import Listener
+
+pytest.importorskip("peft", reason="the extra atat-zoo[lora] is not installed")
+
+BASE = """
+[corpus]
+use = "files"
+document = "line"
+train = ["{root}/train.txt"]
+validation = ["{root}/validation.txt"]
+[tokenizer]
+use = "bytes"
+[backbone]
+layers = 1
+width = 32
+heads = 2
+max_length = 32
+[data]
+root = "{root}/shards"
+length = 16
+sequences_per_member = 8
+sequences_per_shard = 32
+lanes = 4
+[train]
+steps = 4
+batch_size = 8
+save_every = 2
+log_every = 1
+precision = "fp32"
+[optimizer]
+learning_rate = 1e-2
+[schedule]
+warmup_steps = 1
+[evaluation]
+sequences = 8
+draws = 2
+samples = 0
+"""
+RANK = "backbone.lora_rank=4"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory, tiny):
+    folder = tmp_path_factory.mktemp("lora")
+    for name in ("train", "validation"):
+        shutil.copy(tiny.root / f"{name}.txt", folder)
+    (folder / "base.toml").write_text(BASE.format(root=folder))
+    return folder
+
+
+def trained(root, run, *overrides, reporter=None):
+    """Train the experiment with other settings; returns the run's folder."""
+    train(load(str(root / "base.toml"), overrides), run, reporter=reporter)
+    return run
+
+
+@pytest.fixture(scope="module")
+def base(root):
+    return trained(root, root / "base")
+
+
+@pytest.fixture(scope="module")
+def tuned(root, base):
+    return trained(root, root / "tuned", f"init_from={base}", RANK)
+
+
+def logits(model, tokens=None):
+    """Return what a model predicts for a text without masks; the last id is the mask."""
+    tokens = torch.arange(60, 76)[None] if tokens is None else tokens
+    backbone = model.module.backbone
+    with torch.no_grad():
+        return backbone.head(backbone(tokens))
+
+
+def test_the_matrices_alone_are_trained_and_saved(root, base, tuned):
+    model, theirs = Model.from_run(tuned), load_file(base / "model" / "model.safetensors")
+    saved, state = load_file(tuned / "model" / "model.safetensors"), model.module.state_dict()
+    layers = {name.partition(".lora_")[0] for name in saved}
+    assert layers == {f"backbone.blocks.0.{name}" for name in ("qkv", "out", "up", "down")}
+    assert all(".lora_" in name for name in saved)
+    plain = {name.replace(".base_layer", ""): tensor for name, tensor in state.items() if name not in saved}
+    assert plain.keys() == theirs.keys()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in plain.items())
+    assert all(saved[name].any() for name in saved), "the second matrix begins at zero, and has been trained"
+    # Rank 4 beside matrices of 32 x 96, 32 x 32, 32 x 128 and 128 x 32.
+    environment = json.loads((tuned / "environment.json").read_text())
+    own = sum(tensor.numel() for tensor in theirs.values())
+    assert environment["parameters"] == {"trainable": 4 * 512, "all": own + 4 * 512}
+    assert json.loads((base / "environment.json").read_text())["parameters"] == {"trainable": own, "all": own}
+    said = json.loads((tuned / "model" / "model.json").read_text())["base"]
+    assert said == {**environment["init_from"], "path": str(base.resolve())}
+
+
+def test_the_number_of_trainable_parameters_is_said(root, base, tmp_path):
+    said = Listener()
+    trained(root, tmp_path / "run", f"init_from={base}", RANK, "train.steps=1", reporter=said)
+    beginning, sizes = said.said
+    assert beginning == f"beginning with {base} (objective mdlm, step 4): backbone from there"
+    own = sum(tensor.numel() for tensor in load_file(base / "model" / "model.safetensors").values())
+    assert sizes == f"trainable parameters: 2,048 of {own + 2_048:,} ({2_048 / (own + 2_048):.2%})"
+
+
+def test_a_loaded_model_is_the_trained_one(tuned):
+    model = Model.from_run(tuned)
+    (recorded,) = (json.loads(path.read_text()) for path in (tuned / "evaluations").iterdir())
+    again = evaluate_run(model, tuned, model.experiment.evaluation, seed=17)
+    assert again.nelbo.value == recorded["perplexity"]
+    spread = Model.from_run(tuned, "spread")
+    assert torch.equal(logits(spread), logits(model))
+
+
+def test_merged_it_predicts_the_same_without_matrices(base, tuned):
+    model = Model.from_run(tuned)
+    before = logits(model)
+    merge(model.module)
+    torch.testing.assert_close(logits(model), before, rtol=1e-5, atol=1e-5)
+    assert (logits(Model.from_run(base)) - before).abs().max() > 1e-3
+    weights = plain_weights(tuned / "model")
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in model.module.state_dict().items())
+    assert weights.keys() == load_file(base / "model" / "model.safetensors").keys()
+
+
+@pytest.mark.parametrize("rank", [0, 4, 2])
+def test_the_next_training_begins_with_the_merged_weights(root, base, tuned, rank):
+    experiment = load(str(root / "base.toml"), [f"init_from={tuned}", f"backbone.lora_rank={rank}"])
+    source = Model.from_run(tuned)
+    objective = assemble(experiment, source.context)
+    InitialWeights.of(experiment).load_into(objective)
+    merge(source.module)
+    with torch.no_grad():
+        hidden = objective.backbone.eval()(torch.arange(60, 76)[None])
+        assert torch.equal(objective.backbone.head(hidden), logits(source))
+
+
+def test_of_two_trainings_the_second_stands_on_the_first(root, tuned, tmp_path):
+    run = trained(root, tmp_path / "second", f"init_from={tuned}", "train.steps=2")
+    model = Model.from_run(run)
+    assert model.experiment.parts["backbone"].lora_rank == 4, "as the run has it"
+    merge(model.module)
+    assert not torch.equal(logits(model), logits(Model.from_run(tuned)))
+    copy = shutil.copytree(tuned, tmp_path / "copy")
+    assert torch.equal(logits(Model.from_run(copy)), logits(Model.from_run(tuned)))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["backbone.tied=true", "backbone.time_conditioning=true", "backbone.dropout=0.1"],
+        ["backbone.neighbours=1", "backbone.output_bias=unigram", "backbone.local_heads=1"],
+        ["train.ema=0.5", "backbone.checkpoint_activations=true", "train.microbatch_size=2"],
+        ["objective=autoregressive", "sampler=left_to_right"],
+        ["objective={use='block', size=4}", "sampler=left_to_right", "optimizer=muon"],
+        ["estimator={use='transformer', layers=1, width=16, heads=2}", "masking={use='position', bias='running'}"],
+        ['backbone.lora_layers=["qkv", "up"]', "backbone.lora_alpha=4"],
+        ["train.precision=bf16", 'train.algorithms=["gradient_clipping"]'],
+    ],
+    ids=["conditioned", "counts", "average", "autoregressive", "block", "estimator", "layers", "bf16"],
+)
+def test_whatever_is_trained_is_loaded_again(root, base, tmp_path, overrides):
+    fixed = [each for each in overrides if each.startswith(("backbone.t", "backbone.n", "backbone.o", "backbone.loc"))]
+    first = trained(root, tmp_path / "base", *fixed, "train.steps=1") if fixed else base
+    result = train(load(str(root / "base.toml"), [f"init_from={first}", RANK, *overrides]), tmp_path / "run")
+    kept, theirs = result.model.module.state_dict(), load_file(first / "model" / "model.safetensors")
+    saved = load_file(tmp_path / "run" / "model" / "model.safetensors")
+    frozen = {name: tensor for name, tensor in kept.items() if name not in saved}
+    assert frozen
+    assert all(torch.equal(tensor, theirs[name.replace(".base_layer", "")]) for name, tensor in frozen.items())
+    again = evaluate_run(result.model, tmp_path / "run", result.model.experiment.evaluation, seed=17)
+    assert next(iter(again.bounds.values())).value == next(iter(result.evaluation.bounds.values())).value
+    assert not any(torch.equal(saved[name], torch.zeros_like(saved[name])) for name in saved if ".lora_" in name)
+
+
+# Resuming
+
+
+@pytest.fixture
+def interrupted(base, tuned, tmp_path):
+    """Return a copy of the run, back at its first checkpoint, whose base is a copy, too."""
+    folder, other = shutil.copytree(tuned, tmp_path / "run"), shutil.copytree(base, tmp_path / "base")
+    for path in (*folder.glob("checkpoints/step-00000004*"), folder / "model"):
+        discard(path)
+    for path in (folder / "resolved.toml", *folder.rglob("*.json")):
+        path.write_text(path.read_text().replace(f'"{base}"', f'"{other}"'))
+    return folder
+
+
+def test_a_checkpoint_has_the_matrices_alone_and_continues_bit_for_bit(interrupted, tuned):
+    state = torch.load(interrupted / "checkpoints" / "step-00000002.pt", weights_only=False)["state"]["model"]
+    assert state
+    assert all(".lora_" in name for name in state)
+    said = Listener()
+    resume(interrupted, reporter=said)
+    assert said.said == [f"continuing {interrupted} after step 2 of 4"]
+    weights = (tuned / "model" / "model.safetensors").read_bytes()
+    assert (interrupted / "model" / "model.safetensors").read_bytes() == weights
+
+
+def test_a_run_whose_base_is_gone_or_has_changed_is_refused(interrupted, tmp_path):
+    resume(interrupted)
+    other = Model.from_run(tmp_path / "base")
+    with torch.no_grad():
+        next(other.module.parameters()).mul_(2)
+    other.save(tmp_path / "base" / "model")
+    with pytest.raises(UserError, match=r"model holds LoRA's matrices only, .*, which has other weights now; put back"):
+        Model.from_run(interrupted)
+    with pytest.raises(UserError, match=r"init_from: .* began with, which is trained by LoRA; train it again with"):
+        resume(interrupted)
+    (interrupted / "environment.json").unlink()
+    with pytest.raises(UserError, match=r"init_from: .* began with, which is trained by LoRA"):
+        resume(interrupted)
+    shutil.rmtree(tmp_path / "base")
+    with pytest.raises(UserError, match=r"which is not there any more; move that run back to "):
+        Model.from_run(interrupted)
+    with pytest.raises(UserError, match=r"init_from: .* is no run folder"):
+        resume(interrupted)
+
+
+def test_a_base_is_found_from_any_folder(root, base, tmp_path, monkeypatch):
+    monkeypatch.chdir(root)
+    run = trained(root, tmp_path / "run", "init_from=base", RANK, "train.steps=1")
+    found = logits(Model.from_run(run))
+    monkeypatch.chdir(tmp_path)
+    assert torch.equal(logits(Model.from_run(run)), found)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([RANK], r"backbone\.lora_rank: LoRA leaves the weights as they are, and these are random; name a run"),
+        (["init_from={base}", "backbone.lora_rank=-1"], r"backbone\.lora_rank: must be at least 0, not -1"),
+        (
+            ["init_from={base}", RANK, 'backbone.lora_layers=["qkv", "query"]'],
+            r"lora_layers: 'dit' has no layer 'query' with a matrix; name some of .*out, qkv, up",
+        ),
+        (["init_from={base}", RANK, 'backbone.lora_layers=["head"]'], r"lora_layers: .*Head.* is not supported"),
+        (["init_from={base}", RANK, "backbone.width=16"], r"backbone\.width: 16 here, 32 in"),
+    ],
+)
+def test_what_cannot_be_trained_by_lora_is_said(root, base, tmp_path, overrides, message):
+    with pytest.raises(UserError, match=message):
+        trained(root, tmp_path / "run", *(each.format(base=base) for each in overrides))
+    assert not (tmp_path / "run" / "resolved.toml").exists()
+
+
+def test_without_peft_it_is_said_how_to_install_it(root, base, tmp_path, monkeypatch):
+    monkeypatch.setattr("atat_zoo.machine.find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"dit needs the package peft; install it with `pip install 'atat-zoo\[lora\]'"):
+        trained(root, tmp_path / "run", f"init_from={base}", RANK)
