@@ -126,6 +126,7 @@ class DiTBackbone(LoRABackbone):
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: the length, heads that do not divide the width, or shards that cannot be counted."""
+        yield from LoRABackbone.check(self, experiment)
         if experiment.data.length > self.max_length:
             yield Problem(
                 "data.length",

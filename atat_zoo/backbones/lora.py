@@ -1,4 +1,4 @@
-"""LoRA (Hu et al., 2021): low-rank matrices beside the linear layers of a backbone, which are all of it that is trained.
+"""LoRA (Hu et al., 2021): low-rank matrices beside a backbone's linear layers, which are all of it that is trained.
 
 The layers are peft's, as it knows those of `transformers`, too, merges them, and its files are what others load.
 """
@@ -6,16 +6,18 @@ The layers are peft's, as it knows those of `transformers`, too, merges them, an
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from atat_zoo.backbones import Backbone
-from atat_zoo.errors import UserError
+from atat_zoo.errors import Problem, UserError
 from atat_zoo.machine import lacking
 from atat_zoo.registry import component_base, param
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+    from atat_zoo.experiment import Experiment
 
 _ADDED = ".lora_"  # in the names of the matrices
 _WITHIN = ".base_layer."  # in the names of the weights beside which they are
@@ -40,6 +42,12 @@ class LoRABackbone(Backbone):
         """The optional dependency."""
         return ("peft", "atat-zoo[lora]") if self.lora_rank else None
 
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
+        """Yield the problem of weights that are random: whoever overrides this yields from it."""
+        if self.lora_rank and experiment.init_from is None and not getattr(self, "pretrained", False):
+            text = "LoRA leaves the weights as they are, and these are random; name a run by init_from, or set it to 0"
+            yield Problem("backbone.lora_rank", text)
+
 
 def adapt(module: nn.Module, spec: Any) -> None:
     """Add the matrices of LoRA to a backbone's module, and freeze all else of it; without a rank do nothing."""
@@ -54,11 +62,14 @@ def adapt(module: nn.Module, spec: Any) -> None:
     for name in spec.lora_layers:
         if not any(f".{each}".endswith(f".{name}") for each in there):
             known = ", ".join(sorted({each.rpartition(".")[2] for each in there}))
-            raise UserError(f"backbone.lora_layers: {spec.name!r} has no layer {name!r} with a matrix; name some of {known}")
+            raise UserError(
+                f"backbone.lora_layers: {spec.name!r} has no layer {name!r} with a matrix; name some of {known}"
+            )
     settings = peft.LoraConfig(r=spec.lora_rank, lora_alpha=spec.lora_alpha, target_modules=layers)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # peft asks by a name that transformers has changed
+            # peft asks by a name that transformers has changed, and finds out which way round GPT-2's weights are.
+            warnings.simplefilter("ignore")
             peft.inject_adapter_in_model(settings, module)
     except ValueError as error:
         raise UserError(f"backbone.lora_layers: {str(error).splitlines()[0]}; name layers of the model") from None
@@ -81,12 +92,12 @@ def of_base(objective: nn.Module) -> set[str]:
     return {name for name, _ in objective.named_parameters() if name.startswith("backbone.") and without_lora(name)}
 
 
-def without_lora(name: str) -> str | None:
-    """Return the name that a tensor has without LoRA; None for one of LoRA's matrices."""
-    return None if _ADDED in name else name.replace(_WITHIN, ".")
+def without_lora(name: str) -> str:
+    """Return the name that a tensor has without LoRA; an empty text for one of LoRA's matrices."""
+    return "" if _ADDED in name else name.replace(_WITHIN, ".")
 
 
-def with_base(own: Mapping[str, Tensor], base: Mapping[str, Tensor], names: Any) -> dict[str, Tensor]:
+def with_base(own: Mapping[str, Tensor], base: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
     """Return tensors by `names` of a model with LoRA: its own, and those that only the model has that it began with."""
-    rest = {name: base[plain] for name in names if (plain := without_lora(name)) in base}
-    return {**rest, **own}
+    plain = {name: without_lora(name) for name in names}
+    return {**{name: base[plain[name]] for name in plain if plain[name] in base}, **own}

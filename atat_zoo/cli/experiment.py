@@ -34,7 +34,13 @@ def missing(experiment: Experiment) -> list[str]:
         except UserError as error:
             sentences.append(str(error))
     sentences += [sentence for task in experiment.evaluation.tasks for sentence in task.absent()]
-    return sentences + lacking((experiment.parts["optimizer"], *experiment.data.stages, *experiment.train.parts))
+    used = (
+        experiment.parts["backbone"],
+        experiment.parts["optimizer"],
+        *experiment.data.stages,
+        *experiment.train.parts,
+    )
+    return sentences + lacking(used)
 
 
 @click.command()

@@ -212,10 +212,6 @@ def conflicts(experiment: Experiment) -> list[Problem]:
             "always reads all of it, both ways; take another backbone, or an objective like mdlm"
         )
         problems.append(Problem("objective", text))
-    begun = experiment.init_from is not None or getattr(backbone, "pretrained", False)
-    if getattr(backbone, "lora_rank", 0) and not begun:
-        text = "LoRA leaves the weights as they are, and these are random; name a run by init_from, or set it to 0"
-        problems.append(Problem("backbone.lora_rank", text))
     optimizer = experiment.parts["optimizer"]
     if experiment.train.sharding != "none" and not getattr(optimizer, "shardable", False):
         text = (

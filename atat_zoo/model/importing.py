@@ -73,8 +73,8 @@ def import_model(
         backbone = experiment.parts["backbone"]
         if getattr(backbone, "lora_rank", 0):
             raise UserError(
-                f"backbone.lora_rank: an import trains nothing; leave it out, and set it in the training that begins with "
-                f"init_from={out}"
+                "backbone.lora_rank: an import trains nothing; leave it out, and set it in the training that begins "
+                f"with init_from={out}"
             )
         if not getattr(backbone, "built_with_weights", False):  # compare, before it takes the memory that settings ask
             with _understanding(published), torch.device("meta"), needing_no_memory():

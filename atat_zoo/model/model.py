@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from typing_extensions import override
 
+from atat_zoo.backbones.lora import merge, of_base, with_base
 from atat_zoo.devices import SPREAD, exact_device, torch_device
 from atat_zoo.diffusion.precision import Precision, computes_in_bf16
-from atat_zoo.backbones.lora import merge, of_base, with_base
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.experiment import Experiment, conflicts_with, from_table
 from atat_zoo.model.reading import Named, TextReader
@@ -345,7 +345,9 @@ def base_weights(folder: Path, base: Any, device: str | torch.device) -> dict[st
     for place in found:
         if sha256_of(place / WEIGHTS) == digest:
             return plain_weights(place, device)
-    raise UserError(f"{holds}, which has other weights now; put back those with which it was trained, or train it again")
+    raise UserError(
+        f"{holds}, which has other weights now; put back those with which it was trained, or train it again"
+    )
 
 
 def not_finite(weights: Mapping[str, Tensor]) -> str | None:

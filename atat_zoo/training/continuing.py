@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from composer import Callback, Logger, State
+from composer.utils import dist
 from torch import Tensor
 from torch.torch_version import TorchVersion
 
@@ -98,6 +99,25 @@ def record(folder: RunFolder, experiment: Experiment, done: int) -> None:
     # The final model is final no longer; that of the checkpoint stays.
     atomic.discard(folder.model)
     write_text(folder.resolved, experiment.to_toml())
+
+
+def cut_back(
+    folder: RunFolder, last: Checkpoint | None, computes: dict[str, Any], message: Callable[[str], object]
+) -> Path | None:
+    """Return the path of the checkpoint of an interrupted run, and cut its metrics back to that step."""
+    if dist.get_global_rank() == 0:
+        if damaged := folder.cut_metrics(last.step if last else 0):
+            message(damaged)
+        began = folder.began_with()
+        changed = [f"{key} {began[key]} is now {now}" for key, now in computes.items() if began.get(key, now) != now]
+        if not began.keys() >= computes.keys():
+            message(
+                f"{folder.environment} does not say with which {', '.join(computes)} the run began: with others it "
+                "ends with slightly other weights"
+            )
+        if changed:
+            message(f"not bit for bit what it would have been: {', '.join(changed)}")
+    return last.path if last else None
 
 
 # Besides what torch itself allows. `TorchVersion` is a text.

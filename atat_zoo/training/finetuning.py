@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -16,8 +18,9 @@ from atat_zoo.experiment import Experiment
 from atat_zoo.experiment.inheritance import Source, incompatibilities
 from atat_zoo.model.model import plain_weights
 from atat_zoo.registry import Zoo
-from atat_zoo.run import sha256_of
-from atat_zoo.run.model_files import WEIGHTS
+from atat_zoo.run import RunFolder, sha256_of
+from atat_zoo.run.folder import Checkpoint
+from atat_zoo.run.model_files import WEIGHTS, described
 
 
 @attrs.frozen(kw_only=True)
@@ -42,6 +45,25 @@ class InitialWeights:
         except UserError as error:
             raise UserError(f"init_from: {error}") from None
         return cls(source=source, sha256=sha256_of(folder / WEIGHTS), weights=weights)
+
+    @classmethod
+    def again(
+        cls, experiment: Experiment, folder: RunFolder, last: Checkpoint | None, message: Callable[[str], object]
+    ) -> InitialWeights:
+        """Return those of a run that was interrupted before its first checkpoint, or that is trained by LoRA."""
+        initial = cls.of(experiment)
+        assert initial is not None
+        recorded = folder.initial_weights()
+        with suppress(UserError, KeyError, TypeError):
+            recorded = described(folder.checkpoint_model(last.step))["base"]["sha256"] if last else recorded
+        if recorded is None:
+            message(f"{folder.environment} does not say with which weights the run began: it begins with today's")
+        elif recorded != initial.sha256:
+            raise UserError(
+                f"init_from: {experiment.init_from} has other weights than {folder.path} began with, which "
+                f"{'is trained by LoRA' if last else 'has no checkpoint yet'}; train it again with --overwrite"
+            )
+        return initial
 
     def record(self) -> dict[str, Any]:
         """Return the entry of environment.json."""
@@ -92,7 +114,9 @@ def parts_of(objective: nn.Module) -> dict[str, dict[str, Tensor]]:
     LoRA's matrices, which begin at zero.
     """
     counts = counts_of(objective)
-    state = {plain: t for name, t in objective.state_dict().items() if name not in counts and (plain := without_lora(name))}
+    state = {
+        plain: t for name, t in objective.state_dict().items() if name not in counts and (plain := without_lora(name))
+    }
     parts: dict[str, dict[str, Tensor]] = {"backbone": {n: t for n, t in state.items() if n.startswith("backbone.")}}
     for name, parameter in objective.named_parameters():
         part = name.partition(".")[0]

@@ -5,7 +5,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,11 +36,10 @@ from atat_zoo.run.atomic import check_name
 from atat_zoo.run.environment import describe
 from atat_zoo.run.folder import Checkpoint
 from atat_zoo.run.interruption import Interruption
-from atat_zoo.run.model_files import described
 from atat_zoo.tasks.running import measure_tasks
 from atat_zoo.training import lifecycle
 from atat_zoo.training.composer_model import SkippedRows, ZooModel, prepare
-from atat_zoo.training.continuing import Loading, continued, inert, record
+from atat_zoo.training.continuing import Loading, continued, cut_back, inert, record
 from atat_zoo.training.evaluator import Evaluations, Evaluator, log_evaluation
 from atat_zoo.training.finetuning import InitialWeights
 from atat_zoo.training.memory import (
@@ -164,7 +163,7 @@ def _run(
         os.environ.setdefault("NODE_RANK", os.environ["GROUP_RANK"])
     device = device_of(spec.device)
     check(experiment, device, ranks)
-    # A run with a checkpoint no longer needs the run of its initial weights, but by LoRA, which leaves them as they are.
+    # A run with a checkpoint needs the run of its initial weights no longer, unless LoRA leaves these as they are.
     by_lora = experiment.init_from is not None and getattr(experiment.parts["backbone"], "lora_rank", 0) > 0
     initial = InitialWeights.of(experiment) if fresh else None
     if initial and initial.source.folder.path.resolve() == folder.path.resolve():
@@ -204,9 +203,9 @@ def _run(
             compile_objective(objective)
         bf16 = computes_in_bf16(spec.precision, device)
         computes = {"device": device_name(device), "precision": "bf16" if bf16 else "fp32", "ranks": ranks}
-        checkpoint = None if fresh else _cut_back(folder, last, computes, reporter)
+        checkpoint = None if fresh else cut_back(folder, last, computes, reporter.message)
         if experiment.init_from is not None and (checkpoint is None or by_lora):
-            initial = initial or _same_beginning(experiment, folder, last, reporter)
+            initial = initial or InitialWeights.again(experiment, folder, last, reporter.message)
             began = initial.load_into(objective)
             if checkpoint is None:
                 reporter.message(began)
@@ -224,7 +223,17 @@ def _run(
             shard(model, device)
             objective.reads_at_once = True
         average = lifecycle.MovingAverage(model, spec.ema, device) if spec.ema else None
-        evaluator = Evaluator(experiment, data, context, folder, objective, average, device, whole, base=initial.base() if initial and base else None)
+        evaluator = Evaluator(
+            experiment,
+            data,
+            context,
+            folder,
+            objective,
+            average,
+            device,
+            whole,
+            base=initial.base() if initial and base else None,
+        )
         interruption = Interruption(partial(lifecycle.asked_to_stop, reporter.message))
         checkpoints = lifecycle.Checkpoints(folder, spec, interruption, evaluator.write, base)
         ours, loggers = _callbacks(model, evaluator, reporter)
@@ -274,42 +283,6 @@ def _begin(experiment: Experiment, folder: RunFolder, facts: dict[str, Any], ini
     with folder.replacement() as new:
         write_json(new.environment, environment)
         write_text(new.resolved, experiment.to_toml())
-
-
-def _cut_back(folder: RunFolder, last: Checkpoint | None, computes: dict[str, Any], reporter: Reporter) -> Path | None:
-    """Return the path of the checkpoint of an interrupted run, and cut its metrics back to that step."""
-    if dist.get_global_rank() == 0:
-        if damaged := folder.cut_metrics(last.step if last else 0):
-            reporter.message(damaged)
-        began = folder.began_with()
-        changed = [f"{key} {began[key]} is now {now}" for key, now in computes.items() if began.get(key, now) != now]
-        if not began.keys() >= computes.keys():
-            reporter.message(
-                f"{folder.environment} does not say with which {', '.join(computes)} the run began: with others it "
-                "ends with slightly other weights"
-            )
-        if changed:
-            reporter.message(f"not bit for bit what it would have been: {', '.join(changed)}")
-    return last.path if last else None
-
-
-def _same_beginning(
-    experiment: Experiment, folder: RunFolder, last: Checkpoint | None, reporter: Reporter
-) -> InitialWeights:
-    """Return the beginning of a run that was interrupted before its first checkpoint, or that is trained by LoRA."""
-    initial = InitialWeights.of(experiment)
-    assert initial is not None
-    recorded = folder.initial_weights()
-    with suppress(UserError, KeyError, TypeError):
-        recorded = described(folder.checkpoint_model(last.step))["base"]["sha256"] if last else recorded
-    if recorded is None:
-        reporter.message(f"{folder.environment} does not say with which weights the run began: it begins with today's")
-    elif recorded != initial.sha256:
-        raise UserError(
-            f"init_from: {experiment.init_from} has other weights than {folder.path} began with, which "
-            f"{'is trained by LoRA' if last else 'has no checkpoint yet'}; train it again with --overwrite"
-        )
-    return initial
 
 
 def _callbacks(model: ZooModel, evaluator: Evaluator, reporter: Reporter) -> tuple[list[Any], list[Any]]:

@@ -1,10 +1,10 @@
 """Model FLOPs: how many a training step has, and the share of what the devices can do at most.
 
 A step counts three times its forward pass, the backward pass being twice as much (Chowdhery et al., PaLM,
-arXiv:2204.02311, appendix B), and with LoRA twice, as the weights have no gradients. As there, attention counts, in full under a causal mask; embeddings, norms and anything
-else that is no matrix product do not; nor does what is computed a second time to save memory. Unlike there, the head
-counts at the positions that need logits alone: those that are masked. The importance estimator counts as nothing, so
-that its time lowers the figure.
+arXiv:2204.02311, appendix B), and with LoRA twice, as the weights have no gradients. As there, attention counts, in
+full under a causal mask; embeddings, norms and anything else that is no matrix product do not; nor does what is
+computed a second time to save memory. Unlike there, the head counts at the positions that need logits alone: those that
+are masked. The importance estimator counts as nothing, so that its time lowers the figure.
 """
 
 from typing import Any

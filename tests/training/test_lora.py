@@ -1,4 +1,4 @@
-"""LoRA from any run: what is trained, kept and saved; of what it is made the weights come from the run it began with."""
+"""LoRA from any run: what is trained and saved; all other weights are those of the run that it began with."""
 
 import json
 import shutil
@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from atat_zoo.backbones.lora import merge
+from atat_zoo.cli.experiment import missing
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.measure.likelihood import evaluate_run
@@ -266,5 +267,7 @@ def test_what_cannot_be_trained_by_lora_is_said(root, base, tmp_path, overrides,
 
 def test_without_peft_it_is_said_how_to_install_it(root, base, tmp_path, monkeypatch):
     monkeypatch.setattr("atat_zoo.machine.find_spec", lambda name: None)
+    experiment = load(str(root / "base.toml"), [f"init_from={base}", RANK])
+    assert missing(experiment) == ["dit needs the package peft; install it with `pip install 'atat-zoo[lora]'`"]
     with pytest.raises(UserError, match=r"dit needs the package peft; install it with `pip install 'atat-zoo\[lora\]'"):
         trained(root, tmp_path / "run", f"init_from={base}", RANK)

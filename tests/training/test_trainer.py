@@ -144,7 +144,8 @@ def test_it_evaluates_on_the_way(tiny, tmp_path):
     result = train(experiment, tmp_path / "run", reporter=listener)
     steps = sorted(json.loads(p.read_text())["step"] for p in result.folder.evaluations.iterdir())
     assert steps == [0, 2, 4, 6]
-    assert [text.partition(":")[0] for text in listener.said] == ["step 0, before the training", "step 2", "step 4"]
+    said = [text.partition(":")[0] for text in listener.said]
+    assert said == ["trainable parameters", "step 0, before the training", "step 2", "step 4"]
     assert all("validation perplexity" in text and "(8 sequences × 2 draws)" in text for text in listener.said)
     found = [json.loads(p.read_text())["metrics"]["calibration_error"] for p in result.folder.evaluations.iterdir()]
     assert len({each["value"] for each in found}) == 4

@@ -62,6 +62,14 @@ def test_other_backbones(backbone):
     assert step_flops(experiment, V, rate) == pytest.approx(flops, rel=tolerance)
 
 
+def test_with_lora_the_backbone_s_own_weights_have_no_gradient():
+    pytest.importorskip("peft", reason="the extra atat-zoo[lora] is not installed")
+    experiment = from_table({**TABLE, "init_from": "runs/base", "backbone": {"preset": "nano", "lora_rank": 1}})
+    flops, rate = counted(experiment)
+    # LoRA's own products are added, and none leads back to the embedding.
+    assert step_flops(experiment, V, rate) == pytest.approx(flops, rel=0.05)
+
+
 def test_an_estimator_counts_as_nothing():
     estimator = {"use": "transformer", "layers": 1, "width": 64, "heads": 2}
     experiment = experiment_of(estimator=estimator, masking={"use": "importance"})

@@ -85,6 +85,7 @@ class DDiTBackbone(LoRABackbone):
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: a sequence that is too long, and a noise under which t is another σ than in training."""
+        yield from LoRABackbone.check(self, experiment)
         if experiment.data.length > self.max_length:
             yield Problem(
                 "data.length",

@@ -149,6 +149,7 @@ class LlamaBackbone(LoRABackbone):
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: a sequence that is too long, or a shift of a part of a text."""
+        yield from LoRABackbone.check(self, experiment)
         objective = experiment.parts["objective"]
         if self.shift and objective.masks_attention:
             yield Problem(

@@ -118,6 +118,7 @@ class TransformersBackbone(LoRABackbone):
         """Yield the problems: a sequence that is longer than the model reads, a mask that text has, a wrong shift."""
         from atat_zoo_transformers.source import ends_of, longest_of
 
+        yield from LoRABackbone.check(self, experiment)
         objective, special = experiment.parts["objective"], experiment.data.special
         denoises = not getattr(objective, "shifted", False)
         if self.shift and getattr(objective, "masks_attention", False):

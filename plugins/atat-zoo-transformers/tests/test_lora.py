@@ -56,7 +56,9 @@ def test_an_imported_model_is_trained_by_lora_and_exported_merged(name, tmp_path
         found = backbone.head(backbone(ids))
         assert torch.equal(found, trained.head(trained(ids)))
     export_run(tmp_path / "tuned", tmp_path / "merged")
-    import_model(str(tmp_path / "merged"), tmp_path / "again", ["data.length=16", f"backbone.mask_id={backbone.mask_id}"])
+    import_model(
+        str(tmp_path / "merged"), tmp_path / "again", ["data.length=16", f"backbone.mask_id={backbone.mask_id}"]
+    )
     again, before = (Model.from_run(tmp_path / run).module.backbone for run in ("again", "imported"))
     with torch.no_grad():
         torch.testing.assert_close(again.head(again(ids)), found, rtol=1e-4, atol=1e-4)
@@ -69,6 +71,8 @@ def test_an_imported_model_is_trained_by_lora_and_exported_merged(name, tmp_path
 
 def test_an_import_itself_is_not_by_lora(tmp_path):
     small("bert", tmp_path / "model")
-    with pytest.raises(UserError, match=r"backbone\.lora_rank: an import trains nothing; leave it out, and set it in the"):
+    with pytest.raises(
+        UserError, match=r"backbone\.lora_rank: an import trains nothing; leave it out, and set it in the"
+    ):
         import_model(str(tmp_path / "model"), tmp_path / "run", ["data.length=16", "backbone.lora_rank=4"])
     assert not (tmp_path / "run").exists()
