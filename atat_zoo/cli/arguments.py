@@ -30,6 +30,15 @@ CHANGED = ("sampler", "guidance")
 HELD_OUT = ("split", "bound", "metrics", "sequences", "draws", "sequences_at_once", "mask_seed")
 
 
+def _step(_: click.Context, __: click.Parameter, value: str | None) -> int | str | None:
+    """Return a step of a run, or which one it is: `newest` or `best`."""
+    if value is None or value in ("newest", "best"):
+        return value
+    if not value.isdecimal():
+        raise click.BadParameter(f"{value!r} is no step; give its number, newest or best")
+    return int(value)
+
+
 def count(flag: str, least: int, help: str, default: int | None = None, **how: Any) -> Callable[[_Command], _Command]:
     """Return an option that takes a whole number, from `least` on."""
     how |= {"default": default, "show_default": default is not None, "help": help}
@@ -44,7 +53,12 @@ def _choice(flag: str, values: Sequence[str], help: str, default: str | None = N
 _OPTIONS = {
     "run": click.argument("run", type=click.Path(path_type=Path)),
     "overrides": click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]..."),
-    "step": count("--step", 1, "Take the weights of this checkpoint, also of an unfinished run."),
+    "step": click.option(
+        "--step",
+        callback=_step,
+        metavar="N|newest|best",
+        help="Take the weights of this checkpoint, also of an unfinished run; best needs train.keep_best.",
+    ),
     "text": click.option("--corpus", "text", help="Other text: files, the name of a corpus, or a table {use = …}."),
     "split": _choice("--split", ["validation", "test"], "Held-out text; the experiment's when absent."),
     "bound": click.option("--bound", help="exact_k, continuous_t, or a table like {use = 'discrete_t', steps = 8}."),
@@ -181,7 +195,7 @@ def with_sampler(overrides: Sequence[str], sampler: str | None) -> list[str]:
 
 
 def chosen(
-    run: Path, overrides: Sequence[str], sampler: str | None, step: int | None = None
+    run: Path, overrides: Sequence[str], sampler: str | None, step: int | str | None = None
 ) -> tuple[Experiment, TokenizerModel]:
     """Return a trained run's experiment with another sampler or guidance, and its tokenizer; imports no torch."""
     from atat_zoo.experiment import from_overrides

@@ -43,7 +43,7 @@ def bench() -> None:
 @options("orders", "batch_size", "device", "markdown", "json")
 def samplers(
     run: Path,
-    step: int | None,
+    step: int | str | None,
     by: str | None,
     wanted: tuple[str, ...],
     steps: tuple[int, ...],

@@ -37,7 +37,7 @@ Cells = tuple[list[str], list[list[str]]]  # columns and rows
 def compare(
     runs: tuple[Path, ...],
     baseline: Path | None,
-    step: int | None,
+    step: int | str | None,
     text: str | None,
     tasks: tuple[str, ...],
     seed: int | None,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def evaluate(
     run: Path,
     overrides: tuple[str, ...],
-    step: int | None,
+    step: int | str | None,
     text: str | None,
     tasks: tuple[str, ...],
     seed: int | None,
@@ -188,7 +188,7 @@ def _counted(evaluation: Evaluation) -> str:
 def importance(
     run: Path,
     more: tuple[Path, ...],
-    step: int | None,
+    step: int | str | None,
     bands: int,
     figures: bool,
     out: Path | None,

@@ -24,7 +24,7 @@ from atat_zoo.results.format import number
 def export(
     run: Path,
     folder: Path,
-    step: int | None,
+    step: int | str | None,
     dtype: str | None,
     max_shard_size: str,
     repository: str | None,

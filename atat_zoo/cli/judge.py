@@ -37,7 +37,7 @@ _NGRAM = "n of the n-grams to look up in the training text; 4, 8 and 13 when abs
 def judge(
     run: Path,
     overrides: tuple[str, ...],
-    step: int | None,
+    step: int | str | None,
     by: str,
     number: int,
     sampler: str | None,

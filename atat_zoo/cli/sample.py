@@ -19,6 +19,7 @@ from atat_zoo.generation import Infilling
 from atat_zoo.generation.infilling import layouts_of
 from atat_zoo.generation.layout import SpaceAwareTokenizer, asked, parse, prompted, refuse_length
 from atat_zoo.registry.spec import unstructure
+from atat_zoo.run import RunFolder
 from atat_zoo.run.atomic import replacing
 from atat_zoo.tokenizers import TokenizerModel
 
@@ -47,7 +48,7 @@ HIDDEN = "▁"
 def sample(
     run: Path,
     overrides: tuple[str, ...],
-    step: int | None,
+    step: int | str | None,
     number: int,
     length: int | None,
     seed: int,
@@ -86,7 +87,7 @@ def sample(
     row, _ = prompted(words, data.special, length, prompt, suffix, seen=data.length, before=before)
     parts = {kind: experiment.parts[kind] for kind in CHANGED}
     header = {"run": str(run), **{kind: unstructure(part) for kind, part in parts.items()}, "seed": seed}
-    header |= {} if step is None else {"step": step}
+    header |= {} if step is None else {"step": RunFolder(run).step_of(step)}
     observers: list[Callable[[dict[str, Any]], None]] = []
     with ExitStack() as stack:
         if trace:
@@ -194,7 +195,7 @@ def infill(
     words: tuple[str, ...],
     path: str | None,
     number: int,
-    step: int | None,
+    step: int | str | None,
     seed: int,
     sampler: str | None,
     device: str,
@@ -219,7 +220,7 @@ def infill(
     infilling = Model.from_run(run, device, step).infill(texts, number, seed=seed, **parts, **given)
     if as_json:
         tables = {kind: unstructure(part) for kind, part in parts.items()}
-        which = {} if step is None else {"step": step}
+        which = {} if step is None else {"step": RunFolder(run).step_of(step)}
         print_json({"run": str(run), **which, **tables, "seed": seed, **table_of(texts, infilling)})
         return
     for j, (text, fills) in enumerate(zip(texts, infilling.filled, strict=True)):

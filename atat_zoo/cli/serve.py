@@ -40,7 +40,7 @@ _LIMITS = Limits()
 def serve(
     run: Path,
     overrides: tuple[str, ...],
-    step: int | None,
+    step: int | str | None,
     sampler: str | None,
     host: str,
     port: int,

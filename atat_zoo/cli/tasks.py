@@ -23,7 +23,14 @@ _FLAGS = {"text": "--corpus", "sequences_at_once": "--batch-size", "metrics": "-
 
 
 def evaluate_tasks(
-    run: Path, wanted: Sequence[str], *, step: int | None, seed: int | None, device: str, as_json: bool, **other: Any
+    run: Path,
+    wanted: Sequence[str],
+    *,
+    step: int | str | None,
+    seed: int | None,
+    device: str,
+    as_json: bool,
+    **other: Any,
 ) -> None:
     """Measure a run by tasks, and print the scores; `other` are options of the bound, which are refused."""
     results = _measured([run], wanted, step=step, seed=seed, device=device, silent=as_json, **other)[run]
@@ -38,7 +45,7 @@ def compare_tasks(
     wanted: Sequence[str],
     *,
     baseline: int,
-    step: int | None,
+    step: int | str | None,
     seed: int | None,
     device: str,
     as_markdown: bool,
@@ -72,7 +79,7 @@ def _measured(
     runs: Sequence[Path],
     wanted: Sequence[str],
     *,
-    step: int | None,
+    step: int | str | None,
     seed: int | None,
     device: str,
     silent: bool,

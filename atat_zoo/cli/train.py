@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 @options("overrides")
 @output("--out", help="The run folder; runs/NAME when absent.")
 @click.option("--resume", type=click.Path(path_type=Path), help="Continue this run with exactly the next sample.")
+@count("--step", 1, "With --resume: from the checkpoint of this step; later ones are deleted. The newest when absent.")
 @click.option(
     "--overwrite", is_flag=True, help="Replace an existing run, once the new one is validated and its shards are built."
 )
@@ -45,6 +46,7 @@ def train(
     overrides: tuple[str, ...],
     out: Path | None,
     resume: Path | None,
+    step: int | None,
     overwrite: bool,
     profile: int | None,
     dry_run: bool,
@@ -66,6 +68,8 @@ def train(
         raise UserError("name either an experiment, or a run to continue with --resume RUN")
     if resume is not None and (out or overwrite):
         raise UserError("--resume continues a run as it was begun: leave out --out and --overwrite")
+    if resume is None and step is not None:
+        raise UserError("--step only works with --resume; add the run to continue")
     # Every mistake is reported before torch is imported.
     loaded = load(experiment, overrides) if experiment else None
     on = {"gpus": gpus, "gpu": gpu, "price": price, "vocabulary": vocabulary}
@@ -90,7 +94,7 @@ def train(
         if loaded is not None:
             result = training.train(loaded, folder, overwrite=overwrite, reporter=reporter, callbacks=profiles)
         else:
-            result = training.resume(folder, overrides=overrides, reporter=reporter, callbacks=profiles)
+            result = training.resume(folder, overrides=overrides, step=step, reporter=reporter, callbacks=profiles)
     for measured in [] if as_json else profiles:
         click.echo("\n".join(measured.lines()))
     return finish(result, as_json) if first_rank else 0
@@ -141,6 +145,8 @@ def finish(result: Result, as_json: bool) -> int:
     for i, text in enumerate(texts, 1):
         click.echo(f"\nsample {i}\n{text}")
     how = "--number 5" if experiment.data.form == "text" else '--chat "…"'
+    if experiment.train.keep_best:
+        click.echo(f"\nThe best model is of step {result.folder.step_of('best')}; choose it with --step best.")
     click.echo(f"\nThe run is in {path}. Try next: atat sample {path} {how} --seed 1")
     return 0
 

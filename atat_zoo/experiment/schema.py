@@ -127,6 +127,9 @@ class TrainSpec:
     evaluate_sequences: int = param(
         0, help="of evaluation.sequences, how many such an evaluation measures, always the same; 0 for all", ge=0
     )
+    keep_best: bool = param(
+        False, help="keep the model whose held-out bound is the lowest of all such evaluations, for --step best"
+    )
     save_every: int = param(500, help="steps between two checkpoints", ge=1)
     loggers: Any = parts("logger", help="destinations of the curves besides metrics.jsonl")
     callbacks: Any = parts("callback", help="additional measurements, and early stopping")
@@ -139,6 +142,9 @@ class TrainSpec:
                 f'microbatch_size = "auto" would begin a batch again on one rank alone, and with sharding = '
                 f'"{self.sharding}" the ranks compute it together; choose a number'
             )
+
+        if self.keep_best and not self.evaluate_every:
+            raise ValueError("keep_best goes by evaluations on the way; set evaluate_every, or keep_best = false")
 
     def rows_at_once(self, ranks: int) -> int | Literal["auto"]:
         """Return the sequences of a micro-batch."""

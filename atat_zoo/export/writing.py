@@ -49,7 +49,7 @@ def export_run(
     run: str | Path,
     out: str | Path,
     *,
-    step: int | None = None,
+    step: int | str | None = None,
     dtype: str | None = None,
     max_shard_size: str = "5GB",
     name: str | None = None,

@@ -113,7 +113,7 @@ def measure_runs(
     seed: int,
     baseline: int = 0,
     device: str = "cpu",
-    step: int | None = None,
+    step: int | str | None = None,
     progress: Progress = None,
     **other: Any,
 ) -> list[ComparedRun]:
@@ -161,7 +161,7 @@ def measure_runs(
 
 
 def alike(
-    runs: Sequence[Path], spec: EvaluationSpec, *, baseline: int, step: int | None
+    runs: Sequence[Path], spec: EvaluationSpec, *, baseline: int, step: int | str | None
 ) -> Iterator[tuple[Path, Model]]:
     """Yield each run with its model; refuse one that cannot be measured so, or reads otherwise than the baseline."""
     first = runs[baseline]

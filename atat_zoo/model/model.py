@@ -56,7 +56,7 @@ class Model(TextReader):
     base: Mapping[str, Any] | None = None  # of LoRA: the run with the weights beside which its matrices are
 
     @classmethod
-    def from_run(cls, run: str | Path, device: str = "cpu", step: int | None = None) -> Model:
+    def from_run(cls, run: str | Path, device: str = "cpu", step: int | str | None = None) -> Model:
         """Load a model of a run folder: of a checkpoint, also if the run is not finished, or the final one.
 
         The device is `auto`, `cpu`, `gpu`, or torch's name of one, such as `mps`; `spread` is for a model that is

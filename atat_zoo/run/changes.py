@@ -13,7 +13,15 @@ _FREE = (
     *(f"train.{key}" for key in ("microbatch_size", "precision", "device", "sharding", "compile", "peak_flops")),
     *(
         f"train.{key}"
-        for key in ("evaluate_every", "evaluate_sequences", "save_every", "checkpoints_kept", "loggers", "callbacks")
+        for key in (
+            "evaluate_every",
+            "evaluate_sequences",
+            "keep_best",
+            "save_every",
+            "checkpoints_kept",
+            "loggers",
+            "callbacks",
+        )
     ),
 )
 

@@ -1,11 +1,8 @@
 """The files of a run, and the lock on them."""
 
-import json
-import math
 import os
 import re
-import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +11,7 @@ from atat_zoo import parsing
 from atat_zoo.errors import UserError, clip
 from atat_zoo.run import atomic, locks
 from atat_zoo.run.changes import changes
+from atat_zoo.run.metrics import MetricsFile
 from atat_zoo.run.model_files import DESCRIPTION, described, sha256_of, unreadable
 
 
@@ -25,7 +23,7 @@ class Checkpoint(NamedTuple):
     experiment: dict[str, Any] | None
 
 
-class RunFolder:
+class RunFolder(MetricsFile):
     """A run folder.
 
     resolved.toml     the experiment, every parameter in full; a run begins with it
@@ -43,9 +41,9 @@ class RunFolder:
         self.path = path
         self.resolved = path / "resolved.toml"
         self.environment = path / "environment.json"
-        self.metrics = path / "metrics.jsonl"
-        self.damaged = path / "metrics.damaged"
+        super().__init__(path)
         self.checkpoints = path / "checkpoints"
+        self.best = self.checkpoints / "best"
         self.model = path / "model"
         self.evaluations = path / "evaluations"
         self.samples = path / "samples.txt"
@@ -80,18 +78,18 @@ class RunFolder:
         except (OSError, ValueError) as error:  # ValueError: no TOML, no UTF-8
             raise UserError(f"{self.resolved} cannot be read: {error}; copy the run again, or train again") from None
 
-    def model_at(self, step: int | None = None) -> Path:
-        """Return the folder of the final model, or of the model beside the checkpoint of `step`.
+    def model_at(self, step: int | str | None = None) -> Path:
+        """Return the folder of the final model, or of the model of a `step`, which `step_of` understands.
 
         Where there is no such model, the `UserError` says which steps there are; one of another experiment is refused.
         """
         trained = self.table()
         if step is None and (self.model / DESCRIPTION).is_file():
             return self._own(self.model, trained)
-        models = self._models()
+        models, step = self._models(), self.step_of(step)
         steps = ", ".join(map(str, sorted(models)))
         if step is None:
-            checkpoints = f", or choose a checkpoint with --step (there are: {steps})" if models else ""
+            checkpoints = f", or choose a checkpoint with --step, such as newest (there are: {steps})" if models else ""
             raise UserError(
                 f"{self.path} has no final model yet; finish its training with `atat train --resume {self.path}`"
                 f"{checkpoints}"
@@ -115,24 +113,40 @@ class RunFolder:
                 )
         return model
 
+    def step_of(self, step: int | str | None) -> int | None:
+        """Return the step that `--step` means: a number, `newest`, or `best`, which `train.keep_best` keeps."""
+        if step == "newest":
+            return self.newest()
+        if step != "best":
+            return None if step is None else int(step)
+        if not (self.best / DESCRIPTION).is_file():
+            raise UserError(
+                f"--step best: {self.path} has kept no best model; train with train.keep_best = true, or leave it out"
+            )
+        return self._step(self.best)
+
+    @staticmethod
+    def _step(model: Path) -> int:
+        try:
+            return int(described(model)["step"])
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise unreadable(model / DESCRIPTION, error) from error
+
     def newest(self) -> int:
         """Return the step of the newest model, which is the final one of a finished run."""
         if models := self._models():
             return max(models)
-        folder = self.model_at()
-        try:
-            return int(described(folder)["step"])
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise unreadable(folder / DESCRIPTION, error) from error
+        return self._step(self.model_at())
 
     def steps(self) -> list[int]:
-        """Return the steps of the models that there are: of the checkpoints that were kept, and the final one."""
+        """Return the steps of the models that there are: checkpoints that were kept, the best and the final one."""
         return sorted(self._models())
 
     def _models(self) -> dict[int, Path]:
         models: dict[int, Path] = {}
-        with suppress(UserError, KeyError, TypeError, ValueError, OverflowError):
-            models[int(described(self.model)["step"])] = self.model
+        for path in (self.best, self.model):
+            with suppress(UserError):
+                models[self._step(path)] = path
         for path in self.checkpoints.glob(f"step-*/{DESCRIPTION}"):
             with suppress(ValueError):
                 models[int(path.parent.name.removeprefix("step-"))] = path.parent
@@ -265,71 +279,6 @@ class RunFolder:
         if self._old.exists():
             atomic.discard(self._old)
 
-    def append_metrics(self, line: dict[str, Any]) -> None:
-        """Append one line to metrics.jsonl."""
-        try:
-            with self.metrics.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
-        except OSError as error:
-            reason = f"{self.metrics} cannot be written: {error.strerror}"
-            raise UserError(f"{reason}; free some space and resume") from error
-
-    def read_metrics(self, *, damaged: bool = False) -> list[dict[str, Any]]:
-        """Return the lines of metrics.jsonl, without a truncated last line.
-
-        Any other damaged line is refused, or with `damaged` left out.
-        """
-        lines, problem = self._metrics()
-        if problem and not damaged:
-            raise UserError(f"{problem}; copy the run again, or leave these lines out")
-        return lines
-
-    def last_metrics(self) -> dict[str, Any]:
-        """Return the last whole line of metrics.jsonl without reading those before; empty when there is none."""
-        with suppress(OSError), parsing.opened(self.metrics) as file:
-            file.seek(max(0, file.seek(0, 2) - _TAIL))
-            return next(filter(None, map(_line, reversed(file.read().split(b"\n")))), {})
-        return {}
-
-    def cut_metrics(self, step: int) -> str:
-        """Drop the lines after `step`, so that a resumed run writes each step once, and every damaged line.
-
-        Returns a sentence about what is damaged and where it is kept, or an empty text.
-        """
-        try:
-            lines, problem = self._metrics()
-        except UserError as error:
-            lines, problem = [], str(error).partition(";")[0]
-        if problem:
-            if self.metrics.is_file():
-                shutil.copyfile(self.metrics, self.damaged)
-            else:  # a link in a circle
-                self.metrics.replace(self.damaged)
-            problem += f"; the file is kept as {self.damaged.name}, and what can be read of it is used"
-        atomic.write_text(self.metrics, "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= step))
-        return problem
-
-    def _metrics(self) -> tuple[list[dict[str, Any]], str]:
-        """Return the lines of metrics.jsonl that are whole, and a sentence if others than a torn last one are not."""
-        try:
-            texts = parsing.read(self.metrics).split(b"\n")
-        except FileNotFoundError:
-            return [], ""
-        except OSError as error:
-            raise UserError(f"{self.metrics} cannot be read: {error.strerror}; make it a readable file") from None
-        lines: list[dict[str, Any]] = []
-        damaged = []
-        for number, text in enumerate(texts, 1):
-            line = _line(text) if text.strip() else None
-            if line and line["step"] > (lines[-1]["step"] if lines else -1):
-                lines.append(line)
-            elif text.strip() and number < len(texts):  # what follows the last line break was torn off
-                damaged.append(number)
-        if not damaged:
-            return lines, ""
-        which = f"line {damaged[0]} is" if len(damaged) == 1 else f"{len(damaged)} lines from line {damaged[0]} on are"
-        return lines, f"{self.metrics}: {which} damaged"
-
     def checkpoint_model(self, step: int) -> Path:
         """Return where the model beside the checkpoint of `step` belongs."""
         return self.checkpoints / f"step-{step:08d}"
@@ -354,17 +303,28 @@ class RunFolder:
         atomic.write_json(path.with_suffix(".json"), note)
         # A later step belongs to an abandoned continuation: it must not count towards `keep`, and no resumed run may
         # continue from it.
-        files = [file for file in self.checkpoints.iterdir() if re.fullmatch(r"step-\d{8,}", file.stem)]
-        saved = sorted(file.stem for file in files if file.suffix == ".pt")
-        here = saved.index(path.stem)
-        kept = saved[max(0, here + 1 - keep) : here + 1]
-        for file in sorted(files, key=lambda file: file.suffix != ".json"):  # notes first
-            if file.stem not in kept:
-                atomic.discard(file)
+        self.drop_later(step)
+        saved = sorted(file.stem for file in self._of_checkpoints() if file.suffix == ".pt")
+        self._drop(lambda stem: stem not in saved[-keep:])
 
-    def last_checkpoint(self) -> Checkpoint | None:
-        """Return the newest checkpoint with a correct hash, or None."""
-        for note in sorted(self.checkpoints.glob("step-*.json"), reverse=True):
+    def drop_later(self, step: int) -> list[int]:
+        """Delete the checkpoints after a step, and return their steps."""
+        return self._drop(lambda stem: stem > self.checkpoint_model(step).name)
+
+    def _of_checkpoints(self) -> list[Path]:
+        there = self.checkpoints.iterdir() if self.checkpoints.is_dir() else ()
+        return [file for file in there if re.fullmatch(r"step-\d{8,}", file.stem)]
+
+    def _drop(self, chosen: Callable[[str], bool]) -> list[int]:
+        files = [file for file in self._of_checkpoints() if chosen(file.stem)]
+        for file in sorted(files, key=lambda file: file.suffix != ".json"):  # notes first
+            atomic.discard(file)
+        return sorted({int(file.stem.removeprefix("step-")) for file in files})
+
+    def last_checkpoint(self, step: int | None = None) -> Checkpoint | None:
+        """Return the newest checkpoint with a correct hash, or that of a step; None where there is none."""
+        which = "step-*" if step is None else self.checkpoint_model(step).name
+        for note in sorted(self.checkpoints.glob(f"{which}.json"), reverse=True):
             path = note.with_suffix(".pt")
             with suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
                 recorded = parsing.from_json(parsing.read(note))
@@ -372,19 +332,3 @@ class RunFolder:
                     experiment = recorded["experiment"]
                     return Checkpoint(int(recorded["step"]), path, None if experiment is None else dict(experiment))
         return None
-
-
-_TAIL = 1 << 16  # bytes that hold a line of metrics.jsonl, with all that callbacks measure
-# What others compute with, in a line of metrics.jsonl.
-_NUMBERS = {"step": int, "tokens": int, "peak_memory": int, "tokens_per_second": float, "seconds": float}
-
-
-def _line(text: bytes) -> dict[str, Any] | None:
-    """Return a line of metrics.jsonl, or None when it is not what `append_metrics` wrote."""
-    with suppress(ValueError, OverflowError):
-        line = parsing.from_json(text)
-        if isinstance(line, dict) and "step" in line:
-            values = [(line.get(key, 0), kind) for key, kind in _NUMBERS.items()]
-            if all(type(value) in (int, kind) and math.isfinite(value) for value, kind in values):
-                return line
-    return None

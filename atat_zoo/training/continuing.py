@@ -31,9 +31,9 @@ CHANGEABLE = ("train.steps",)
 
 
 def continued(
-    folder: RunFolder, overrides: Sequence[str], message: Callable[[str], object]
+    folder: RunFolder, overrides: Sequence[str], message: Callable[[str], object], step: int | None = None
 ) -> tuple[Experiment, Checkpoint | None]:
-    """Return the experiment of a locked run with overrides, and the checkpoint from which it goes on.
+    """Return the experiment of a locked run with overrides, and its checkpoint of a step, or the newest, to go on from.
 
     With the overrides it goes on as if it had been begun with them: a schedule says by `extends(done, steps, more)`
     whether its first `done` rates of a training of `steps`, and the next, are those of a training of `more`; so does
@@ -47,7 +47,11 @@ def continued(
             )
     recorded = from_table(folder.table(), where=str(folder.resolved))
     experiment = from_overrides(folder.table(), overrides, str(folder.resolved))
-    steps, last = experiment.train.steps, folder.last_checkpoint()
+    steps, last = experiment.train.steps, folder.last_checkpoint(step)
+    if last is None and step is not None:
+        there = ", ".join(str(int(note.stem[5:])) for note in sorted(folder.checkpoints.glob("step-*.json")))
+        choose = f"choose one of these steps: {there}" if there else "it has none yet; leave --step out"
+        raise UserError(f"--step {step}: {folder.path} has no complete checkpoint of this step; {choose}")
     if last is None:
         if steps == recorded.train.steps:
             return experiment, None
@@ -106,6 +110,8 @@ def cut_back(
 ) -> Path | None:
     """Return the path of the checkpoint of an interrupted run, and cut its metrics back to that step."""
     if dist.get_global_rank() == 0:
+        if last and (later := folder.drop_later(last.step)):
+            message(f"deleted the checkpoints after step {last.step}: {', '.join(map(str, later))}")
         if damaged := folder.cut_metrics(last.step if last else 0):
             message(damaged)
         began = folder.began_with()

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -11,6 +11,7 @@ from composer import Callback, Logger, State
 from composer.utils import dist
 from torch import Tensor
 
+from atat_zoo import parsing
 from atat_zoo.data.sequences import held_out_sequences
 from atat_zoo.experiment import Experiment
 from atat_zoo.measure.likelihood import Measurement, measure, summarise
@@ -20,10 +21,12 @@ from atat_zoo.measure.written import Judges, measure_texts
 from atat_zoo.model import Model
 from atat_zoo.registry import Context
 from atat_zoo.results.evaluation import BoundValue, Evaluation, MetricValue, method_of
-from atat_zoo.run import RunFolder
+from atat_zoo.run import RunFolder, write_json
 from atat_zoo.run.atomic import making_folder
 from atat_zoo.training.lifecycle import MovingAverage
 from atat_zoo.training.sharding import WholeWeights
+
+EVALUATION = "evaluation.json"  # beside the best model: by which it is that
 
 
 class Evaluator:
@@ -120,6 +123,19 @@ class Evaluator:
             if folder is not None:
                 self._model(step).save(folder)
 
+    def keep_best(self, evaluation: Evaluation) -> None:
+        """Write the current weights as the best model, unless another one had a lower bound; all ranks must call it."""
+        first = dist.get_global_rank() == 0
+        found = [first and is_better(evaluation, self.folder)]
+        if dist.get_world_size() > 1:
+            dist.broadcast_object_list(found)
+        if not found[0]:
+            return
+        with making_folder(self.folder.best, replace=True) if first else nullcontext() as beside:
+            self.write(evaluation.step, beside)
+            if beside is not None:
+                write_json(beside / EVALUATION, evaluation.to_table())
+
     def _model(self, step: int) -> Model:
         return Model(
             experiment=self.experiment,
@@ -147,6 +163,22 @@ class Evaluator:
         averaged = self.average.swapped() if self.average else nullcontext()
         with eager, averaged, self.whole.gathered() if self.whole else nullcontext():
             yield
+
+
+def is_better(evaluation: Evaluation, folder: RunFolder) -> bool:
+    """Return whether an evaluation has a lower bound than that of the run's best model.
+
+    What was measured otherwise, as before `evaluation.sequences` was changed, counts as none.
+    """
+    now, before = evaluation.to_table(), dict[str, Any]()
+    with suppress(OSError, ValueError, TypeError):
+        before = dict(parsing.from_json(parsing.read(folder.best / EVALUATION)))
+    name = next(iter(evaluation.bounds))
+    value, best = evaluation.bounds[name].nats_per_token, math.inf
+    with suppress(KeyError, TypeError):
+        if all(before[key] == now[key] for key in ("corpus", "split", "form", "method", "sequences", "draws", "seed")):
+            best = float(before["bounds"][name]["nats_per_token"])
+    return value < best
 
 
 @runtime_checkable

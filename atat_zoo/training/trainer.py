@@ -121,16 +121,22 @@ def train(
 
 
 def resume(
-    out: Path, *, overrides: Sequence[str] = (), reporter: Reporter | None = None, callbacks: Sequence[Callback] = ()
+    out: Path,
+    *,
+    overrides: Sequence[str] = (),
+    step: int | None = None,
+    reporter: Reporter | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Result:
-    """Continue the run in `out` from its newest complete checkpoint, with exactly the next sample.
+    """Continue the run in `out` from its newest complete checkpoint, or that of `step`, with exactly the next sample.
 
     `overrides` can change the number of its steps, like `train.steps=600`: see `continued`.
     """
     folder, reporter = _folder(out), reporter or Silent()
     folder.require()
     with _locked(folder):
-        experiment, last = continued(folder, overrides, (reporter if dist.get_global_rank() == 0 else Silent()).message)
+        message = (reporter if dist.get_global_rank() == 0 else Silent()).message
+        experiment, last = continued(folder, overrides, message, step)
         return _run(experiment, folder, reporter, callbacks, last, fresh=False)
 
 
@@ -251,6 +257,8 @@ def _run(
         evaluation = None if checkpoints.interrupted else evaluator(step)
         if evaluation:
             log_evaluation(trainer.logger, evaluation)
+            if spec.keep_best and evaluator.sequences == len(evaluator.tokens):  # else the last one was on the way
+                evaluator.keep_best(evaluation)
         trainer.close()
         let_go(trainer)
         if evaluation is None:
@@ -293,6 +301,8 @@ def _callbacks(model: ZooModel, evaluator: Evaluator, reporter: Reporter) -> tup
         evaluation = evaluator(step, final=False)
         at = f"step {step}" if step else f"step 0, {_before(evaluator.experiment)}"
         reporter.message(f"{at}: {evaluation.sentence()}")
+        if spec.keep_best:
+            evaluator.keep_best(evaluation)
         writer.metrics = finite({f"{evaluation.split}/{name}": one.value for name, one in evaluation.metrics.items()})
         return evaluation
 

@@ -570,6 +570,42 @@ def test_models_are_found_by_step(begun):
         begun.newest()
 
 
+def test_the_newest_and_the_best_model_are_found_by_name(begun):
+    for which in ("newest", "best"):
+        with pytest.raises(
+            UserError, match="no final model yet" if which == "newest" else "--step best: .* has kept no"
+        ):
+            begun.model_at(which)
+    ten, best = put_model(begun, 10), put_model(begun, 7, begun.best)
+    put_model(begun, 5)
+    assert (begun.model_at("newest"), begun.model_at("best"), begun.model_at(7)) == (ten, best, best)
+    assert (begun.step_of("newest"), begun.step_of("best"), begun.step_of(5), begun.step_of(None)) == (10, 7, 5, None)
+    assert begun.steps() == [5, 7, 10]
+    seven = put_model(begun, 7)
+    assert begun.model_at("best") == seven, "the model beside a checkpoint is the same"
+    final = put_model(begun, 12, begun.model)
+    assert (begun.model_at("newest"), begun.model_at()) == (final, final)
+    (best / "model.json").write_text("{")
+    with pytest.raises(UserError, match=r"best/model\.json cannot be read"):
+        begun.model_at("best")
+
+
+def test_later_checkpoints_are_deleted_and_no_other_file(folder):
+    for step in (5, 10, 15):
+        save(folder, step, keep=9)
+        put_model(folder, step)
+    put_model(folder, 15, folder.best)
+    (folder.checkpoints / "step-of-mine").mkdir()
+    assert folder.last_checkpoint(5).step == 5
+    assert folder.last_checkpoint(7) is None
+    assert folder.drop_later(10) == [15]
+    assert folder.drop_later(10) == []
+    assert steps(folder) == [5, 10]
+    assert folder.steps() == [5, 10, 15], "the best model stays"
+    assert (folder.checkpoints / "step-of-mine").is_dir()
+    assert folder.last_checkpoint().step == 10
+
+
 def test_a_run_that_is_not_finished_says_which_steps_it_has(begun):
     with pytest.raises(UserError, match=r"no final model yet; finish its training with `atat train --resume \S+`$"):
         begun.model_at()
@@ -577,7 +613,9 @@ def test_a_run_that_is_not_finished_says_which_steps_it_has(begun):
     with pytest.raises(UserError, match=r"--step 4: .* has no model of this step; it has none yet; leave --step out"):
         begun.model_at(4)
     put_model(begun, 5)
-    with pytest.raises(UserError, match=r"--resume \S+`, or choose a checkpoint with --step \(there are: 5\)$"):
+    with pytest.raises(
+        UserError, match=r"--resume \S+`, or choose a checkpoint with --step, such as newest \(there are: 5\)$"
+    ):
         begun.model_at()
 
 

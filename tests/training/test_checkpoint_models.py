@@ -39,6 +39,9 @@ def test_a_run_that_is_not_finished_is_used_at_a_step(tiny, uninterrupted):
         ["compare", str(run), str(run)],
     ]
     assert ended(tiny, *([*words, "--step", "10"] for words in commands)) == [0] * len(commands)
+    assert ended(tiny, *([*words, "--step", "newest"] for words in commands[:3])) == [0] * 3
+    said = json.loads(tiny.atat("infill", str(run), "a [MASK:2] b", "--step", "newest", "--json").stdout)
+    assert said["step"] == 10
     assert ended(tiny, *([*words, "--step", "7"] for words in commands), *commands) == [2] * 2 * len(commands)
     # What was measured is kept, and the training continues as if nothing had been.
     measured = [path.name for path in (run / "evaluations").iterdir()]

@@ -37,6 +37,16 @@ main()
 """
 
 
+# Kills its own process when the first step begins.
+DIE_AT_THE_FIRST_STEP = """
+import os, signal
+from atat_zoo.training import lifecycle
+lifecycle.Progress.before_train_batch = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+from atat_zoo.cli import main
+main()
+"""
+
+
 def wait_for_step(path, step, process):
     """Wait until a run has recorded a step."""
     deadline = time.monotonic() + 120
@@ -340,3 +350,36 @@ def test_resume_of_a_finished_run_changes_nothing(tiny, uninterrupted):
     before = tiny.weights(uninterrupted)
     tiny.atat("train", "--resume", str(uninterrupted))
     assert tiny.weights(uninterrupted) == before
+
+
+def test_a_chosen_checkpoint_is_continued_from_and_those_after_it_are_deleted(tiny, uninterrupted):
+    """Of a finished run, whose final model stays until the end."""
+    folder = tiny.root / "chosen"
+    shutil.copytree(uninterrupted, folder)
+    for words, message in (
+        (
+            ["--resume", "chosen", "--step", "7"],
+            "--step 7: chosen has no complete checkpoint of this step; choose one of",
+        ),
+        (["tiny.toml", "--step", "20"], "--step only works with --resume; add the run to continue"),
+    ):
+        refused = tiny.atat("train", *words, check=False)
+        assert refused.returncode == 2
+        assert message in refused.stderr
+    assert list(tiny.losses(folder)) == list(range(1, 25))
+    said = tiny.atat("train", "--resume", "chosen", "--step", "20").stdout
+    assert "deleted the checkpoints after step 20: 24" in said
+    assert "continuing chosen after step 20 of 24" in said
+    same(tiny, "chosen", uninterrupted)
+    assert sorted(path.name for path in (folder / "checkpoints").glob("*.pt")) == [
+        f"step-{step:08d}.pt" for step in (20, 24)
+    ]
+
+
+def test_a_chosen_checkpoint_is_that_of_an_interrupted_training_afterwards(tiny, uninterrupted):
+    folder = tiny.root / "chosen-killed"
+    shutil.copytree(uninterrupted, folder)
+    killed = tiny.atat("train", "--resume", folder.name, "--step", "20", check=False, code=DIE_AT_THE_FIRST_STEP)
+    assert killed.returncode == -signal.SIGKILL
+    assert "continuing chosen-killed after step 20" in tiny.atat("train", "--resume", folder.name).stdout
+    same(tiny, folder.name, uninterrupted)

@@ -146,7 +146,7 @@ def test_it_evaluates_on_the_way(tiny, tmp_path):
     assert steps == [0, 2, 4, 6]
     said = [text.partition(":")[0] for text in listener.said]
     assert said == ["trainable parameters", "step 0, before the training", "step 2", "step 4"]
-    assert all("validation perplexity" in text and "(8 sequences × 2 draws)" in text for text in listener.said)
+    assert all("validation perplexity" in text and "(8 sequences × 2 draws)" in text for text in listener.said[1:])
     found = [json.loads(p.read_text())["metrics"]["calibration_error"] for p in result.folder.evaluations.iterdir()]
     assert len({each["value"] for each in found}) == 4
     assert all(0 <= each["value"] <= 1 and each["stderr"] > 0 for each in found)
@@ -158,6 +158,59 @@ def test_it_evaluates_on_the_way(tiny, tmp_path):
     tables = [json.loads(p.read_text())["count_table"] for p in result.folder.evaluations.iterdir()]
     assert len({table["value"] for table in tables}) == 1
     assert len({table["difference"] for table in tables}) == 4
+
+
+# Rates at which the perplexity falls to the end, and at which it soon rises.
+@pytest.mark.parametrize(("rate", "sequences"), [(3e-3, 8), (1.0, 8), (1.0, 4)])
+def test_the_best_model_is_kept_and_named(tiny, tmp_path, rate, sequences):
+    said = [
+        *("train.steps=6", "train.evaluate_every=2", "train.keep_best=true", "train.ema=0", "optimizer=adamw"),
+        *(f"optimizer.learning_rate={rate}", f"train.evaluate_sequences={sequences}", "train.precision=fp32"),
+    ]
+    result = train(load(str(tiny.path), said), tmp_path / "run")
+    tables = [json.loads(path.read_text()) for path in result.folder.evaluations.iterdir()]
+    nats = {table["step"]: table["nats_per_token"] for table in tables if table["sequences"] == sequences}
+    assert sorted(nats) == [0, 2, 4, 6]
+    best = min(nats, key=nats.get)
+    assert (best == 6) == (rate < 1)
+    assert result.model.step == 6
+    model = Model.from_run(tmp_path / "run", step="best")
+    assert model.step == best
+    rows, (tokens, maskable) = torch.arange(sequences) * 8 // sequences, held_out_of(tiny)
+    again = measure(model.module, tokens[rows], maskable[rows], model.experiment.evaluation, seed=5, rows=rows)
+    assert float(again.contribution["nelbo"].sum() / maskable[rows].sum()) == pytest.approx(nats[best], rel=1e-5)
+    kept = json.loads((result.folder.best / "evaluation.json").read_text())
+    assert (kept["step"], kept["nats_per_token"]) == (best, nats[best])
+
+
+def test_a_resumed_run_keeps_its_best_model_and_a_better_one_only(tiny, tmp_path):
+    said = ["train.steps=4", "train.evaluate_every=2", "train.save_every=2", "train.keep_best=true"]
+    folder = train(load(str(tiny.path), said), tmp_path / "run").folder
+    assert folder.step_of("best") == 4
+    path = folder.best / "evaluation.json"
+
+    def resumed(**changed):
+        """Return whether the evaluation of step 4 writes the best model again after what is recorded has changed."""
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+        before = path.stat().st_mtime_ns
+        resume(tmp_path / "run", step=2)
+        return path.stat().st_mtime_ns > before
+
+    recorded = json.loads(path.read_text())
+    bound = recorded["bounds"]["nelbo"]
+    assert not resumed()
+    assert not resumed(bounds={"nelbo": {**bound, "nats_per_token": bound["nats_per_token"] - 0.1}})
+    assert resumed(bounds={"nelbo": {**bound, "nats_per_token": bound["nats_per_token"] + 0.1}})
+    for key, value in (("sequences", 4), ("draws", 1), ("split", "test"), ("seed", 6), ("bounds", {})):
+        assert resumed(**{"bounds": {"nelbo": {**bound, "nats_per_token": 0.1}}, key: value}), key
+    assert json.loads(path.read_text()) == recorded
+
+
+def test_the_best_model_needs_evaluations(tiny):
+    with pytest.raises(
+        UserError, match=r"train: keep_best goes by evaluations on the way; set evaluate_every, or keep"
+    ):
+        load(str(tiny.path), ["train.keep_best=true", "train.evaluate_every=0"])
 
 
 def test_on_the_way_fewer_sequences_are_measured_under_the_masks_of_the_end(tiny, tmp_path):
@@ -203,7 +256,7 @@ def test_what_the_counts_say_alone_is_measured_once_and_changes_no_step(tiny, tm
     final = tiny.weights(measured.path)
     assert tiny.losses(measured.path) == tiny.losses(without.path)
     assert final == tiny.weights(without.path)
-    assert first.said[0].startswith("step 0, what the counts of neighbouring tokens say alone: validation perplexity ")
+    assert first.said[1].startswith("step 0, what the counts of neighbouring tokens say alone: validation perplexity ")
     (beginning,) = measured.evaluations.glob("*step00000000.json")
     perplexity = json.loads(beginning.read_text())["perplexity"]
     narrower = load(str(tiny.path), [*counts, "train.steps=1", "train.evaluate_every=1", "backbone.width=16"])
