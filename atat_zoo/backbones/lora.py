@@ -87,9 +87,13 @@ def merge(module: nn.Module) -> None:
             setattr(module.get_submodule(parent), last, layer.get_base_layer())
 
 
-def of_base(objective: nn.Module) -> set[str]:
-    """Return the names of the weights that a training by LoRA leaves as they are: the backbone's own."""
-    return {name for name, _ in objective.named_parameters() if name.startswith("backbone.") and without_lora(name)}
+def of_base(objective: nn.Module) -> dict[str, str]:
+    """Return the names of the weights that a training by LoRA leaves as they are, with those that they have without it.
+
+    They are the backbone's own, in an order that is the same on all ranks.
+    """
+    names = [name for name, _ in objective.named_parameters() if name.startswith("backbone.")]
+    return {name: plain for name in names if (plain := without_lora(name))}
 
 
 def without_lora(name: str) -> str:

@@ -237,7 +237,8 @@ class Model(TextReader):
         """
         state = self.module.state_dict()
         if self.base is not None:  # which has these
-            state = {name: tensor for name, tensor in state.items() if name not in of_base(self.module)}
+            theirs = of_base(self.module)
+            state = {name: tensor for name, tensor in state.items() if name not in theirs}
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
         if (name := not_finite(weights)) is not None:
             raise UserError(

@@ -308,7 +308,7 @@ class RunFolder(MetricsFile):
         self._drop(lambda stem: stem not in saved[-keep:])
 
     def drop_later(self, step: int) -> list[int]:
-        """Delete the checkpoints after a step, and return their steps."""
+        """Delete the checkpoints after a step, and return the steps of those that were complete."""
         return self._drop(lambda stem: stem > self.checkpoint_model(step).name)
 
     def _of_checkpoints(self) -> list[Path]:
@@ -319,7 +319,7 @@ class RunFolder(MetricsFile):
         files = [file for file in self._of_checkpoints() if chosen(file.stem)]
         for file in sorted(files, key=lambda file: file.suffix != ".json"):  # notes first
             atomic.discard(file)
-        return sorted({int(file.stem.removeprefix("step-")) for file in files})
+        return sorted(int(file.stem.removeprefix("step-")) for file in files if file.suffix == ".json")
 
     def last_checkpoint(self, step: int | None = None) -> Checkpoint | None:
         """Return the newest checkpoint with a correct hash, or that of a step; None where there is none."""

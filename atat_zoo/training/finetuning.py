@@ -75,7 +75,7 @@ class InitialWeights:
 
     def kept_by(self, objective: nn.Module) -> dict[str, Tensor]:
         """Return the weights that a training by LoRA leaves as they are, by their names in it."""
-        return {name: self.weights[str(without_lora(name))] for name in of_base(objective)}
+        return {name: self.weights[plain] for name, plain in of_base(objective).items()}
 
     def load_into(self, objective: nn.Module) -> str:
         """Copy the weights of the backbone and of every part that both models have, and return a message.

@@ -18,6 +18,7 @@ from atat_zoo.objectives.assembly import assemble
 from atat_zoo.run.atomic import discard
 from atat_zoo.training import resume, train
 from atat_zoo.training.finetuning import InitialWeights
+from tests import forked
 from tests.training.test_trainer import Listener
 
 pytest.importorskip("peft", reason="the extra atat-zoo[lora] is not installed")
@@ -241,6 +242,19 @@ def test_a_base_is_found_from_any_folder(root, base, tmp_path, monkeypatch):
     found = logits(Model.from_run(run))
     monkeypatch.chdir(tmp_path)
     assert torch.equal(logits(Model.from_run(run)), found)
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_continued_from_by_ranks_that_share_the_weights(root, base, tuned, interrupted):
+    """It lacks the weights of the base, which each rank has and gives a part of."""
+    path = interrupted / "resolved.toml"
+    path.write_text(path.read_text().replace('sharding = "none"', 'sharding = "full"'))
+    said = [rank.communicate() for rank in forked.ranks(2, ["train", "--resume", str(interrupted)], root)]
+    assert "ranks 1 is now 2" in said[0][0], said
+    theirs, ours = (load_file(run / "model" / "model.safetensors") for run in (tuned, interrupted))
+    assert ours.keys() == theirs.keys()
+    for name, matrix in ours.items():
+        torch.testing.assert_close(matrix, theirs[name], rtol=1e-3, atol=1e-5)
 
 
 # What is refused
