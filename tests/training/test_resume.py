@@ -262,6 +262,9 @@ def test_two_ranks_go_on_as_one_and_as_two_again(tiny):
     for step, line in always.items():
         assert changing[step]["loss"] == pytest.approx(line["loss"], rel=1e-3), step
         assert changing[step]["mask_rate"] == pytest.approx(line["mask_rate"], abs=1e-6), step
+        # What is a function of seed and step is equal to the bit, such as the rates that were drawn.
+        for name in ("learning_rate", "mask_rates", "tokens", "stage"):
+            assert changing[step][name] == line[name], (step, name)
 
 
 # A head whose logits come a few positions at a time, as with a large vocabulary.
