@@ -141,6 +141,24 @@ def test_merged_it_predicts_the_same_without_matrices(base, tuned):
     assert weights.keys() == load_file(base / "model" / "model.safetensors").keys()
 
 
+@pytest.mark.parametrize(("rank", "alpha"), [(4, 16.0), (4, 3.0), (2, 3.0)])
+def test_the_product_of_the_matrices_counts_alpha_by_rank(root, base, rank, alpha):
+    said = [f"init_from={base}", f"backbone.lora_rank={rank}", f"backbone.lora_alpha={alpha}"]
+    objective = assemble(load(str(root / "base.toml"), said), Model.from_run(base).context)
+    wanted = {}
+    for name, layer in objective.named_modules():
+        if hasattr(layer, "lora_A"):
+            first, second = layer.lora_A["default"].weight, layer.lora_B["default"].weight
+            assert not second.any(), "it begins as no change"
+            torch.nn.init.normal_(second)
+            wanted[f"{name}.weight"] = layer.base_layer.weight + alpha / rank * second @ first
+    merge(objective)
+    merged = dict(objective.named_parameters())
+    assert len(wanted) == 4
+    for name, weight in wanted.items():
+        torch.testing.assert_close(merged[name], weight, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("rank", [0, 4, 2])
 def test_the_next_training_begins_with_the_merged_weights(root, base, tuned, rank):
     experiment = load(str(root / "base.toml"), [f"init_from={tuned}", f"backbone.lora_rank={rank}"])
