@@ -82,6 +82,12 @@ def held_out_text(model: Model, run: str | Path, split: Split, sequences: int, *
 def _text(model: Model, found: Sequences, packed: bool, **about: Any) -> Text:
     if not packed:
         alone(found)
+    read = (found.tokens != model.tokenizer.unknown) & found.maskable
+    if not byte_counts(model.tokenizer, found.tokens, read).any():
+        raise UserError(
+            f"{about.get('corpus') or about['data']}: the tokenizer of the model reads none of the text, and bits over "
+            "0 bytes are no number; name text that it knows, or import the model with its own tokenizer"
+        )
     counted = counted_of(model.experiment.data.form, model.tokenizer, found.tokens, found.maskable)
     return Text(**found._asdict(), counted=counted, **about)
 

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from atat_zoo.tokenizers import TokenizerModel
+
+_PROBED = 64  # tokens that a tokenizer is asked to read
 _NAMED = 3  # of the weights that do not fit, how many a sentence names
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)  # the types of weights
 
@@ -59,6 +62,7 @@ def import_model(
         table = {"name": out.resolve().name, **_reader(published, said).import_table(published, said)}
     experiment = from_overrides(table, overrides, "import", drop_unused=True)
     tokenizer = experiment.parts["tokenizer"].train(lambda: iter(()))
+    refuse_unread(tokenizer, model)
     context = Context(
         vocabulary_size=tokenizer.vocabulary_size,
         length=experiment.data.length,
@@ -153,7 +157,7 @@ def fill(own: Mapping[str, Tensor], constants: Mapping[str, Tensor], published: 
             wrong.append(f"{name} is {list(found.shape)} and not {list(tensor.shape)}")
         elif found.dtype not in FLOATS:
             wrong.append(f"{name} is of {found.dtype}, which is not the type of a weight")
-    _refuse(wrong, published)
+    refuse_other(wrong, published.model)
     if any(tensor.is_meta for tensor in own.values()):
         return
     with torch.no_grad():
@@ -164,15 +168,39 @@ def fill(own: Mapping[str, Tensor], constants: Mapping[str, Tensor], published: 
         found, constant = weights[name].float(), constants[name].float()
         if found.shape != constant.shape or not torch.allclose(found, constant, rtol=1e-4, atol=1e-7):
             wrong.append(f"{name} is not what it is computed to be")
-    _refuse(wrong, published)
+    refuse_other(wrong, published.model)
 
 
-def _refuse(wrong: list[str], published: Published) -> None:
+def refuse_other(wrong: Sequence[str], model: str) -> None:
+    """Raise a `UserError` if weights are not those that a model's settings say; each clause names one."""
     if wrong:
         more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
         raise UserError(
-            f"{published.model} has other weights than its settings say: {clip('; '.join(wrong[:_NAMED]))}{more}; get "
+            f"{model} has other weights than its settings say: {clip('; '.join(wrong[:_NAMED]))}{more}; get "
             "the model again, or correct what does not fit by backbone.KEY=VALUE"
+        )
+
+
+def refuse_without_row(context: Context, rows: int, model: str) -> None:
+    """Raise a `UserError` that names the tokens of the tokenizer for which a model's embedding has no row."""
+    V, library = context.vocabulary_size, context.tokenizer and context.tokenizer.library
+    if rows < V:
+        names = [repr(library.id_to_token(i)) for i in range(rows, V)] if library else []
+        named = f", the first without one is {clip(names[0], 60)}" if names else ""
+        raise UserError(
+            f"{model}: the embedding has {rows} rows and the tokenizer {V} tokens{named}; take the model's own "
+            f"tokenizer, or give the model a row for each by `resize_token_embeddings({V})` and save it again"
+        )
+
+
+def refuse_unread(tokenizer: TokenizerModel, model: str) -> None:
+    """Raise a `UserError` if a tokenizer reads none of its own tokens, so that it knows no text at all."""
+    own = np.flatnonzero(tokenizer.byte_counts())
+    texts = [tokenizer.decode([int(i)]) for i in own[:: 1 + len(own) // _PROBED]]
+    if not any(i != tokenizer.unknown for ids in tokenizer.encode_batch(texts) for i in ids):
+        raise UserError(
+            f"the tokenizer of {model} has {tokenizer.vocabulary_size} tokens and reads any text as unknown; take the "
+            "files of its tokenizer again, or name another by tokenizer.model or tokenizer.path"
         )
 
 

@@ -35,6 +35,7 @@ class TokenizerModel(Protocol):
     vocabulary_size: int  # V
     bos: int | None  # id that begins a sequence
     eos: int | None  # id that ends one
+    unknown: int | None = None  # id of what it cannot read
     template: str | None = None  # its own template of dialogues, for Jinja; None for the plain one
 
     @property

@@ -134,6 +134,7 @@ class LibraryModel(TableModel):
             if i not in silent:
                 table[i] = token.encode() if i in added else _bytes_of(token, self.byte_level)
         super().__init__(table, bos=ids[0], eos=ids[1])
+        self.unknown = None if unknown is None else vocabulary.get(unknown)
         control = {name for name in (bos, eos) if name is not None}
         for each in added.values():
             symbol = len(each.content) == 1 and each.content in own

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from atat_zoo.errors import UserError
+from atat_zoo.model.importing import refuse_without_row
 
 if TYPE_CHECKING:
     from atat_zoo.registry import Context
@@ -31,10 +32,10 @@ class PublishedNetwork(nn.Module):
         self.V = context.vocabulary_size
         self.rows = self.V + 1 if spec.rows is None else spec.rows
         self.mask_id = self.rows - 1 if spec.mask_id is None else spec.mask_id
-        if self.rows < self.V or self.rows <= self.mask_id:
+        refuse_without_row(context, self.rows, "backbone.rows")
+        if self.rows <= self.mask_id:
             raise UserError(
-                f"backbone.rows: {spec.name} has {self.rows} tokens, the tokenizer {self.V}, and the mask is "
-                f"{self.mask_id}; take the model's own tokenizer"
+                f"backbone.mask_id: {spec.name} has {self.rows} tokens and the mask is {self.mask_id}; name one of them"
             )
         self.table = nn.Embedding(self.rows, spec.width, dtype=dtype)
         never = None if context.shifted or self.mask_id >= self.V else self.mask_id

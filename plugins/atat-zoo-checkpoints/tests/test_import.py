@@ -195,7 +195,7 @@ BIAS = "backbone.output_layer.linear.bias"
         (lambda w, c: c.update(n_blocks=3), r"blocks\.2\.norm1\.weight is missing; .* and 7 more; get"),
         (lambda w, c: c.pop("n_blocks"), "settings of another form .*n_blocks"),
         (lambda w, c: c.update(n_heads=3), "width = 32 does not divide into 3 heads"),
-        (lambda w, c: c.update(vocab_size=100), "has 100 tokens, the tokenizer 257"),
+        (lambda w, c: c.update(vocab_size=100), "has 100 rows and the tokenizer 257 tokens, the first"),
         (lambda w, c: c.update(model_type="duo"), "diffuses to random tokens and has no mask"),
         (lambda w, c: c.update(backbone_config={}), "is of class None in SetDLM's code"),
         (lambda w, c: c.update(model_type="gpt9"), r"no backbone reads .*model_type 'gpt9'"),

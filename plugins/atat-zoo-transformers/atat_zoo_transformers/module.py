@@ -20,7 +20,7 @@ from transformers.masking_utils import sdpa_mask
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
 
 from atat_zoo.errors import UserError
-from atat_zoo.model.importing import FLOATS, refuse_not_finite
+from atat_zoo.model.importing import FLOATS, refuse_not_finite, refuse_other, refuse_without_row
 from atat_zoo.model.published import INDEX, WEIGHTS, Published
 from atat_zoo_transformers.source import is_foreign, longest_of, reading
 
@@ -114,15 +114,10 @@ def built(spec: TransformersBackbone, context: Context) -> TransformersModule:
                 config=config,
                 use_safetensors=True,
                 output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are named below
                 **options,
             )
-            # The library would draw these at random and go on.
-            if missing := sorted(report["missing_keys"]):
-                raise UserError(
-                    f"backbone.model: {spec.model!r} lacks the weights {missing[0]} ({len(missing)} in all), so it has "
-                    "no language model's head; name a model that predicts tokens"
-                )
-            _refuse_strange(network, files, spec)
+            _refuse_strange(network, report, files, spec)
         else:
             network = fresh(config, **options)
     for each in network.modules():
@@ -131,10 +126,29 @@ def built(spec: TransformersBackbone, context: Context) -> TransformersModule:
     return TransformersModule(network.eval(), spec, context, rates, foreign=foreign)
 
 
-def _refuse_strange(network: Any, files: Mapping[str, Tensor], spec: TransformersBackbone) -> None:
-    """Raise a `UserError` if a weight is not floating-point, or has a number that is not finite."""
+def _refuse_strange(network: Any, report: Any, files: Mapping[str, Tensor], spec: TransformersBackbone) -> None:
+    """Raise a `UserError` if weights are not those of the configuration, or one is no floating-point number."""
     prefix = f"{network.base_model_prefix}."
     named = dict(network.named_parameters())
+    # The library would draw these at random and go on.
+    if missing := sorted(report["missing_keys"]):
+        if any(name.startswith(prefix) for name in missing):
+            why = "; get it again, or correct its config.json"
+        else:
+            why = ", so it has no language model's head; name a model that predicts tokens"
+            if [named.get(name) for name in missing] == [network.get_output_embeddings().weight]:
+                why += ", or set tie_word_embeddings to true in its config.json if the embedding is its head"
+        raise UserError(f"backbone.model: {spec.model!r} lacks the weights {missing[0]} ({len(missing)} in all){why}")
+    shapes = [f"{name} is {list(found)} and not {list(own)}" for name, found, own in sorted(report["mismatched_keys"])]
+    layers = {re.sub(r"\d+", "0", name) for name in named}
+    shapes += [f"{name} is not known" for name in report["unexpected_keys"] if re.sub(r"\d+", "0", name) in layers]
+    refuse_other(sorted(shapes), spec.model)
+    first, last = network.get_input_embeddings(), network.get_output_embeddings()
+    if getattr(network.config, "tie_word_embeddings", False) and last is not None and first.weight is not last.weight:
+        pair = " and ".join(name for name, weight in named.items() if weight is first.weight or weight is last.weight)
+        raise UserError(
+            f"{spec.model}: tie_word_embeddings = true in its config.json, but {pair} differ; set it to false there"
+        )
     for name, weight in files.items():
         if named.keys() & {name, prefix + name, name.removeprefix(prefix)} and weight.dtype not in FLOATS:
             raise UserError(
@@ -169,10 +183,10 @@ class TransformersModule(nn.Module):
         assert spec.mask_id is not None
         V, length = context.vocabulary_size, context.length
         size = int(getattr(network.config, "vocab_size", 0))
-        if size < V or spec.mask_id >= size:
+        refuse_without_row(context, size, spec.model)
+        if spec.mask_id >= size:
             raise UserError(
-                f"{spec.model} has {size} tokens, the tokenizer {V} and the mask is {spec.mask_id}; take the model's "
-                'own tokenizer: tokenizer.use = "transformers"'
+                f"{spec.model} has {size} tokens and the mask is {spec.mask_id}; name one of these by backbone.mask_id"
             )
         self.model, self.V, self.mask_id, self.shift = spec.model, V, spec.mask_id, spec.shift
         self.causal = not foreign and network.config.model_type not in MASKED

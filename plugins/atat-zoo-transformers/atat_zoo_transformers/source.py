@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atat_zoo.errors import UserError, clip
-from atat_zoo.model.published import refuse_links_out
+from atat_zoo.model.published import Published, refuse_links_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,9 +103,21 @@ def tokenizer_of(model: str, revision: str | None) -> FoundTokenizer:
     from tokenizers import Tokenizer
     from transformers import AutoTokenizer
 
-    with reading(model):
-        found: Any = AutoTokenizer.from_pretrained(model, revision=revision, trust_remote_code=False)
-        library = Tokenizer.from_str(found.backend_tokenizer.to_str())
+    file, names = Published(model, revision).file, ["tokenizer.json", "tokenizer.model", "vocab.txt", "vocab.json"]
+    try:
+        with reading(model):
+            found: Any = AutoTokenizer.from_pretrained(model, revision=revision, trust_remote_code=False)
+            library = Tokenizer.from_str(found.backend_tokenizer.to_str())
+        names += found.vocab_files_names.values()
+    except Unreadable:
+        if any(map(file, names)):
+            raise
+    # Without a file the library makes a tokenizer of the special tokens of the model's class, or says nothing of it.
+    if not any(map(file, names)):
+        raise Unreadable(
+            f"model = {model!r} has no tokenizer file ({', '.join(dict.fromkeys(names))}); put that of its tokenizer "
+            "there, or name a model that has it by tokenizer.model"
+        )
     library.no_truncation()
     library.no_padding()
     special = {key: str(name) for key in SPECIAL if (name := getattr(found, key, None)) is not None}

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ import transformers
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import ARCHITECTURES, CAUSAL, small
+from models import ARCHITECTURES, BERT, CAUSAL, small
 from safetensors.torch import load_file, save_file
 
 from atat_zoo import Model, Zoo
@@ -238,7 +239,7 @@ def test_a_soft_cap_is_refused_also_where_weights_are_small(changes, message, tm
     ("override", "message"),
     [
         ("data.length=100", "data.length: 100 is longer than the 64 tokens"),
-        ("backbone.mask_id=900", "the mask is 900; take the model's own tokenizer"),
+        ("backbone.mask_id=900", "has 83 tokens and the mask is 900; name one of these by"),
         ("backbone.head=cls", "has no layer 'cls' that makes its logits"),
         ("backbone.head=bert.encoder.layer.1.output.dense", "are not what its layer .* makes"),
         (
@@ -292,6 +293,118 @@ def test_weights_that_are_no_numbers_are_named(change, more, message, tmp_path):
     save_file(weights, tmp_path / "model" / "model.safetensors", {"format": "pt"})
     with pytest.raises(UserError, match=message):
         import_model(str(tmp_path / "model"), tmp_path / "run", more)
+
+
+EMBEDDING, DENSE = "bert.embeddings.word_embeddings.weight", "bert.encoder.layer.1.output.dense.weight"
+MORE = {"bert.encoder.layer.2.output.dense.bias": torch.zeros(16)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        (
+            "bert",
+            lambda w: w.pop(DENSE),
+            r"lacks the weights .*\.layer\.1\.output\.dense\.weight \(1 in all\); get it again",
+        ),
+        (
+            "bert",
+            lambda w: w.update({DENSE: torch.zeros(4, 4)}),
+            r"dense\.weight is \[4, 4\] and not \[16, 32\]; get the",
+        ),
+        ("bert", lambda w: w.update(MORE), r"bert\.encoder\.layer\.2\.output\.dense\.bias is not known; get the model"),
+        (
+            "bert",
+            lambda w: w.update({"cls.predictions.decoder.weight": w[EMBEDDING] + 1}),
+            r"tie_word_embeddings = true in its config\.json, but .*_embeddings\.weight and .*decoder\.weight differ",
+        ),
+        (
+            "llama",
+            lambda w: w.pop("lm_head.weight"),
+            r"lacks the weights lm_head\.weight \(1 in all\), so it .* or set tie_word_embeddings to true",
+        ),
+        (
+            "bert",
+            lambda w: w.update({"cls.predictions.decoder.weight": w[EMBEDDING].clone(), "extra": w[DENSE] + 1}),
+            None,
+        ),
+    ],
+)
+def test_weights_that_the_settings_do_not_say_are_named(kind, change, message, tmp_path):
+    """Of two that are tied and differ the library takes both, and the run that is read again has one."""
+    small(kind, tmp_path / "model")
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    change(weights)
+    save_file(weights, tmp_path / "model" / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=message) if message else nullcontext():
+        import_model(str(tmp_path / "model"), tmp_path / "run", MASK if kind in CAUSAL else [])
+
+
+def _without_text(folder, table):
+    table["model"]["vocab"] = {name: i for name, i in table["model"]["vocab"].items() if name.startswith("[")}
+
+
+def _in_capitals(folder, table):
+    table["model"]["vocab"] = {name.upper(): i for name, i in table["model"]["vocab"].items()}
+
+
+def _alone(folder, table):
+    (folder / "tokenizer_config.json").unlink()
+    table.clear()
+
+
+def _vocabulary(folder, table):
+    _alone(folder, dict(table))
+    words = [*BERT.values(), *(f"[unused{i}]" for i in range(60))]
+    (folder / "vocab.txt").write_text("\n".join(words))
+    table.clear()
+
+
+def _longer(folder, table):
+    size = len(table["model"]["vocab"])
+    added = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
+    table["added_tokens"] += [{"id": size + i, "content": f"<|extra{i}|>", **added} for i in (0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda folder, table: table.clear(),
+            r"has no tokenizer file \(tokenizer\.json, .*\); put that of its tokenizer",
+        ),
+        (_alone, r"has no tokenizer file \(tokenizer\.json, tokenizer\.model, vocab\.txt, vocab\.json\); put that of"),
+        (
+            _vocabulary,
+            r"tokenizer of .* has 65 tokens and reads any text as unknown; take the files of its tokenizer again",
+        ),
+        (_without_text, "has 5 tokens and reads any text as unknown"),
+        (_in_capitals, "and reads any text as unknown"),
+        (
+            _longer,
+            r"has 83 rows and the tokenizer 85 tokens, the first without one is '<\|extra0\|>'; take .*s\(85\)",
+        ),
+    ],
+)
+def test_a_tokenizer_that_is_not_the_models_is_refused(change, message, tmp_path):
+    """The library makes one of five tokens where there is none, by which any model is excellent."""
+    small("bert", tmp_path / "model")
+    path = tmp_path / "model" / "tokenizer.json"
+    table = json.loads(path.read_text())
+    change(tmp_path / "model", table)
+    path.write_text(json.dumps(table)) if table else path.unlink()
+    with pytest.raises(UserError, match=message):
+        import_model(str(tmp_path / "model"), tmp_path / "run")
+    assert not (tmp_path / "run" / "resolved.toml").exists()
+
+
+def test_text_of_which_nothing_is_known_has_no_bits_per_byte(bert, tmp_path):
+    (tmp_path / "text.txt").write_text("ὁ βίος βραχύς\n" * 90)
+    done = CliRunner().invoke(atat, ["eval", str(bert), "--corpus", str(tmp_path / "text.txt"), "--sequences", "4"])
+    assert isinstance(done.exception, UserError)
+    assert "text.txt: the tokenizer of the model reads none of the text, and bits over 0 bytes are" in str(
+        done.exception
+    )
 
 
 def test_a_weight_that_float16_does_not_hold_is_not_exported_in_it(tmp_path):
