@@ -9,7 +9,7 @@ import click
 
 from atat_zoo.cli.arguments import options
 from atat_zoo.cli.console import Bars, print_json, table
-from atat_zoo.data.manifest import verify
+from atat_zoo.data import manifest
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.machine import cores
@@ -116,6 +116,8 @@ def build(
             f"{throughput.per_core:.2f} MB/s for each core at work"
         )
     if folder is not None:
+        for line in () if own else manifest.load(folder).left_out():
+            click.echo(line)
         click.echo(f"the {f'slice {part} is' if own else 'shards are'} in {folder}")
 
 
@@ -133,7 +135,7 @@ def _clock(seconds: float) -> str:
 @options("json")
 def info(folder: Path, full: bool, as_json: bool) -> None:
     """Print the contents of a FOLDER of shards, after checking that it is complete."""
-    shards = verify(folder, full=full)
+    shards = manifest.verify(folder, full=full)
     if as_json:
         print_json(attrs.asdict(shards))
         return
@@ -148,5 +150,7 @@ def info(folder: Path, full: bool, as_json: bool) -> None:
         for name, split in shards.splits.items()
     ]
     table(["split", *counted, "shards"], rows)
+    for line in shards.left_out():
+        click.echo(line)
     if full:
         click.echo("every shard has the hash of the manifest")

@@ -90,7 +90,7 @@ def dialogues(path: Path) -> Iterator[str]:
 def dialogue_of(value: Any, position: str) -> str:
     """Return a dialogue as a text; its position, a line or a row of a file, is for messages."""
     try:
-        return to_text(messages_of(value))
+        return to_text(messages_of(value), position)
     except ValueError as error:
         raise UserError(f"corpus: {position} {error}") from None
 

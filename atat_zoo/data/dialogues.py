@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from atat_zoo.data import Split
 from atat_zoo.errors import UserError
 from atat_zoo.tokenizers import TokenizerModel
-from atat_zoo.tokenizers.dialogues import Message, Part, from_text
+from atat_zoo.tokenizers.dialogues import Part, from_text
 
 DTYPE = "uint32"
 IDS = (1 << 30) - 1  # the bits of an id
@@ -34,32 +34,52 @@ def texts_of(corpus: Any, split: Split, form: str) -> Iterator[str]:
 
 def learned_text(text: str) -> Iterator[str]:
     """Yield the messages of a dialogue as a tokenizer learns them: with their roles, as the plain template has them."""
-    return (f"{role}\n{content}" for role, content in from_text(text))
+    return (f"{message.role}\n{message.text}" for message in from_text(text))
 
 
-def rows_of(
-    tokenizer: TokenizerModel, dialogues: Sequence[Sequence[Message]], length: int, *, packed: bool
-) -> tuple[NDArray[np.uint32], int]:
-    """Return dialogues as stored rows, uint32 [rows, L], and how many tokens were cut away.
+class DialogueRows(NamedTuple):
+    """Dialogues as stored rows, and what became of those that made none."""
+
+    rows: NDArray[np.uint32]  # [rows, L]
+    dropped: int  # tokens cut away
+    unanswered: int  # dialogues without an answer
+    beyond: int  # dialogues whose first answer begins behind a row
+    needed: int  # tokens in a row in which the first answer of each of these would end
+
+
+def rows_of(tokenizer: TokenizerModel, dialogues: Sequence[str], length: int, *, packed: bool) -> DialogueRows:
+    """Return dialogues, as `to_text` writes them, as stored rows.
 
     A dialogue has its first L tokens; one without an answer among them is left out as a whole. `packed`, several share
     a row, which ends with padding. Else each has its own, filled with EOS, which counts as answer (Nie et al.,
     arXiv:2502.09992): by that a model learns where to end in a row that is longer than its answer.
+
+    Raises:
+        UserError: when the template refuses a dialogue; the sentence says where it was read.
     """
-    kept, dropped = [], 0
-    for messages in dialogues:
-        stored = _stored(tokenizer.chat(messages), tokenizer.vocabulary_size)
-        answers = bool((stored[:length] & _ANSWER).any())
-        dropped += len(stored) - (min(len(stored), length) if answers else 0)
-        if answers:
-            kept.append(stored[:length])
+    kept: list[NDArray[np.uint32]] = []
+    dropped = unanswered = beyond = needed = 0
+    for text in dialogues:
+        messages = from_text(text)
+        if not any(message.answers for message in messages):
+            unanswered += 1
+            continue
+        try:
+            every = [_stored(parts, tokenizer.vocabulary_size) for parts in tokenizer.chats(messages)]
+        except UserError as error:
+            raise UserError(f"corpus: {getattr(text, 'place', 'a dialogue')}: {error}") from None
+        fitting = [stored[:length] for stored in every if (stored[:length] & _ANSWER).any()]
+        dropped += sum(map(len, every)) - sum(map(len, fitting))
+        kept += fitting
+        if not fitting:
+            beyond, needed = beyond + 1, max(needed, min(map(_first_end, every)))
     filling = _PADDING if packed else _eos(tokenizer) | _ANSWER
     together = shared([len(each) for each in kept], length) if packed else [[i] for i in range(len(kept))]
     rows = np.full((len(together), length), filling, np.uint32)
     for row, members in zip(rows, together, strict=True):
         tokens = np.concatenate([kept[i] for i in members])
         row[: len(tokens)] = tokens
-    return rows, dropped
+    return DialogueRows(rows, dropped, unanswered, beyond, needed)
 
 
 def shared(sizes: Sequence[int], length: int) -> list[list[int]]:
@@ -100,6 +120,13 @@ def _stored(parts: Sequence[Part], vocabulary_size: int) -> NDArray[np.uint32]:
     stored = ids | np.repeat([part.answer * _ANSWER for part in parts], [len(part.ids) for part in parts])
     stored[:1] |= _BEGINS
     return stored.astype(np.uint32)
+
+
+def _first_end(stored: NDArray[np.uint32]) -> int:
+    """Return how many tokens of a dialogue there are to the end of its first answer."""
+    answer = stored & _ANSWER != 0
+    first = int(answer.argmax())
+    return first + int(np.append(answer[first:], False).argmin())
 
 
 def _eos(tokenizer: TokenizerModel) -> int:

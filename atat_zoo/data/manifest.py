@@ -55,6 +55,19 @@ class Totals:
     dropped: int = 0  # tokens cut away, or left over at the end, and not stored
     padded: int = 0  # positions filled with padding
     sequences: int = 0  # stored; sequences · L = tokens + padded
+    unanswered: int = 0  # dialogues that are left out, as they have no answer
+    beyond: int = 0  # and as none begins within L tokens
+    needed: int = 0  # tokens in which the first answer of each of these would end
+
+    def left_out(self, length: int) -> str:
+        """Return a sentence about the dialogues that made no sequence of L tokens; empty where all did."""
+        said = [f"{self.unanswered:,} of {self.documents:,} dialogues have no answer"] if self.unanswered else []
+        if self.beyond:
+            within = (
+                f"{self.beyond:,} of {self.documents:,} dialogues have no answer within data.length = {length} tokens"
+            )
+            said.append(f"{within}, and all would have one within {self.needed:,}")
+        return "; ".join(said)
 
 
 @attrs.define(kw_only=True)
@@ -92,6 +105,11 @@ class ShardManifest:
     def to_json(self) -> str:
         """Return the text of the file."""
         return json.dumps(attrs.asdict(self), indent=1, ensure_ascii=False) + "\n"
+
+    def left_out(self) -> list[str]:
+        """Return a sentence for each split of which dialogues made no sequence."""
+        found = {name: split.left_out(self.length) for name, split in self.splits.items()}
+        return [f"{name}: {said}; they are left out" for name, said in found.items() if said]
 
     @property
     def digest(self) -> str:
@@ -222,7 +240,8 @@ def _manifest(content: Any) -> ShardManifest:
 
 def _split(content: Any) -> SplitRecord:
     shards = tuple(_record(Shard, table) for table in content["shards"])
-    split = _record(SplitRecord, content | {"shards": shards})
+    earlier = dict.fromkeys(("unanswered", "beyond", "needed"), 0)  # which manifests did not have
+    split = _record(SplitRecord, earlier | content | {"shards": shards})
     if sum(shard.sequences for shard in shards) != split.sequences:
         raise ValueError("its shards do not add up to its sequences")
     return split

@@ -62,6 +62,9 @@ class Encoded(NamedTuple):
     bytes: int
     words: int
     dropped: int = 0  # tokens cut away
+    unanswered: int = 0  # of dialogues, see `manifest.Totals`
+    beyond: int = 0
+    needed: int = 0
 
 
 def pieces(document: str, size: int = PIECE) -> Iterator[Piece]:
@@ -151,16 +154,15 @@ def encode(tokenizer: TokenizerModel, form: Form, batch: Sequence[Piece]) -> Enc
 
 
 def _encode_dialogues(tokenizer: TokenizerModel, form: Form, batch: Sequence[str]) -> Encoded:
-    every = [from_text(text) for text in batch]
-    rows, dropped = dialogues.rows_of(tokenizer, every, form.length, packed=form.chat == "packed")
-    said = [message.content for messages in every for message in messages]
+    rows, *left = dialogues.rows_of(tokenizer, batch, form.length, packed=form.chat == "packed")
+    said = [message.content for text in batch for message in from_text(text)]
     return Encoded(
         rows.reshape(-1),
-        documents=len(every),
-        characters=sum(map(len, said)),
-        bytes=sum(len(text.encode()) for text in said),
-        words=sum(len(text.split()) for text in said),
-        dropped=dropped,
+        len(batch),
+        sum(map(len, said)),
+        sum(len(text.encode()) for text in said),
+        sum(len(text.split()) for text in said),
+        *left,
     )
 
 
@@ -243,6 +245,9 @@ class Packer:
         totals.bytes += batch.bytes
         totals.words += batch.words
         totals.dropped += batch.dropped
+        totals.unanswered += batch.unanswered
+        totals.beyond += batch.beyond
+        totals.needed = max(totals.needed, batch.needed)
         self._push(batch.tokens)
 
     def take(self, rows: int) -> NDArray[Any]:

@@ -50,6 +50,10 @@ def held_out_sequences(folder: Path | str, split: Split, limit: int = 0) -> Sequ
     contents = manifest.verify(folder, splits=[split])
     total = contents.splits[split].sequences
     if not total:
+        if left := contents.splits[split].left_out(contents.length):
+            raise UserError(
+                f"{folder}: in the {split} split {left}; set another data.length, or hold out more dialogues"
+            )
         raise UserError(
             f"the {split} split in {folder} has no sequence of {contents.length} tokens; "
             'hold out more text, shorten data.length, or set data.remainder = "pad"'
@@ -95,6 +99,8 @@ def corpus_sequences(
             parts.append(packer.take(packer.ready))
     stored = np.concatenate([*parts, packer.finish()])
     if not len(stored):
+        if left := packer.totals.left_out(length):
+            raise UserError(f"corpus {corpus.name!r}: {left}; name other text, or another --split")
         raise UserError(f"corpus {corpus.name!r} has no text in its {split} split; name other text, or another --split")
     return _tensors(stored[evenly(len(stored), limit)], dtype, form, rows)
 

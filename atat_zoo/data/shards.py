@@ -83,6 +83,11 @@ def write_split(
         report(split, packer.totals.characters, characters)
     rows = np.concatenate([packer.take(packer.ready), packer.finish()]) if packer.ready else packer.finish()
     if not shards and len(rows) < lanes and split == "train":
+        if left := packer.totals.left_out(packer.length):
+            longer = (
+                f"set data.length = {packer.totals.needed}" if packer.totals.needed else "use dialogues with answers"
+            )
+            raise UserError(f"corpus.train: {left}; {longer}")
         raise UserError(
             f"the training text makes {len(rows)} sequences of data.length = {packer.length}, fewer than "
             f"data.lanes = {lanes}; use more text, shorter sequences or fewer lanes"

@@ -72,6 +72,14 @@ class TokenizerModel(Protocol):
 
         return plain(self, messages, answering)
 
+    def chats(self, messages: Sequence[Message]) -> list[list[Part]]:
+        """Return a dialogue as the texts from which its answers are learned: one, by default, as `chat` has it.
+
+        A template that writes earlier messages in another way than the last ones has a text for each answer, with what
+        stands before it, in which this alone is learned: so it is as where a model writes it.
+        """
+        return [self.chat(messages)]
+
     def check_turns(self, messages: Sequence[Message]) -> None:
         """Refuse a dialogue in which the text of a message can pass for a message of somebody else.
 

@@ -38,6 +38,9 @@ def test_a_row_is_a_dialogue_in_each_format(tmp_path, name):
     assert [said(whole, split) for split in SPLITS] == [SAID, [], []]
     shares = FilesCorpus(train=(path,), validation_share=0.1, test_share=0.3)
     found = [said(shares, split) for split in SPLITS]
+    places = {from_text(text)[0].content: text.place for split in SPLITS for text in shares.dialogues(split)}
+    each = "row" if name.endswith("parquet") else "line"
+    assert places == {f"{i}?": f"{path}, {each} {i + 1}" for i in range(20)}
     assert [len(part) for part in found] == [12, 2, 6]
     assert sorted(each for part in found for each in part) == sorted(SAID)
     named = FilesCorpus(train=(path,), validation=(written(tmp_path, f"b{name[1:]}"),), test_share=0.0)

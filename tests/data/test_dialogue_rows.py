@@ -6,10 +6,12 @@ import attrs
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from in_memory import DATA, Memory, experiment_of, hashes, texts
 
+from atat_zoo.cli import atat
 from atat_zoo.corpora import SotuCorpus
 from atat_zoo.corpora.files import FilesCorpus
 from atat_zoo.corpora.huggingface import HuggingFaceCorpus
@@ -40,11 +42,18 @@ def flat(said):
     return [i for p in parts for i in p.ids], [p.answer for p in parts for _ in p.ids]
 
 
+def answers(said):
+    return [role == "assistant" and bool(content.strip()) for role, content in said]
+
+
 @given(st.lists(dialogues, max_size=8), st.integers(20, 60), st.booleans())
 def test_what_is_stored_is_what_was_said(many, length, packed):
-    rows, dropped = rows_of(BYTES, many, length, packed=packed)
+    rows, dropped, unanswered, beyond, needed = rows_of(BYTES, [*map(to_text, many)], length, packed=packed)
     ids, answer, document = unpack(rows.astype(np.int64))
-    wanted = [flat(said) for said in many]
+    wanted = [flat(said) for said in many if any(answers(said))]
+    assert unanswered == len(many) - len(wanted)
+    outside = [a.index(True) + [*a[a.index(True) :], False].index(False) for _, a in wanted if not any(a[:length])]
+    assert (beyond, needed) == (len(outside), max(outside, default=0))
     kept = sorted((i[:length], a[:length]) for i, a in wanted if any(a[:length]))
     found = []
     for row in range(len(rows)):
@@ -73,7 +82,64 @@ def test_a_template_with_other_ids_is_refused(outside):
     with pytest.raises(
         ValueError, match=f"template has ids from {min(outside, 0)} to {max(outside, 257)}, and V is 258"
     ):
-        rows_of(Outside(), [[Message("user", "a")]], 8, packed=True)
+        rows_of(Outside(), [to_text([Message("assistant", "a")])], 8, packed=True)
+
+
+LONG = [Message("user", "word " * 20), Message("assistant", "yes"), Message("user", "x"), Message("assistant", "no")]
+SILENT = [Message("system", "Be brief."), Message("user", "x")]
+
+
+def test_dialogues_that_do_not_fit_are_counted_with_the_length_that_fits_them(tmp_path):
+    needed = len(flat(LONG[:2])[0])
+    experiment = spoken(tmp_path, "document", length=48)
+    none = Spoken(train=tuple(to_text([Message("user", f"{i}"), *LONG]) for i in range(10, 40)))
+    experiment.parts["corpus"] = none
+    within = rf"30 of 30 dialogues have no answer within data\.length = 48 tokens, .* set data\.length = {needed + 9}$"
+    with pytest.raises(UserError, match=within):
+        build(experiment)
+    with pytest.raises(UserError, match=r"'spoken': 30 of 30 dialogues have no answer within"):
+        corpus_sequences(none, BYTES, "train", length=48, special="none", rows="document", form="chat", limit=0)
+    some = Spoken(train=(*said(60), to_text(LONG), *(to_text([Message("tool", str(i)), *SILENT]) for i in range(3))))
+    experiment.parts["corpus"] = some
+    folder = build(experiment)
+    train = manifest.load(folder).splits["train"]
+    assert (train.documents, train.unanswered, train.beyond, train.needed) == (64, 3, 1, needed)
+    assert train.sequences == 60
+    info = CliRunner().invoke(atat, ["data", "info", str(folder)]).output
+    assert (
+        "train: 3 of 64 dialogues have no answer; 1 of 64 dialogues have no answer within data.length = 48 tok" in info
+    )
+    assert info.count("they are left out") == 1
+    made = hashes(folder)
+    experiment.data = attrs.evolve(experiment.data, root=str(tmp_path / "other"))
+    for part in (1, 2):
+        encode_slice(experiment, Slice(part, 2))
+    assert hashes(join(experiment)) == made
+    only = Spoken(train=tuple(to_text([Message("system", str(i))]) for i in range(40)))
+    experiment.parts["corpus"] = only
+    with pytest.raises(UserError, match="40 of 40 dialogues have no answer; use dialogues with answers"):
+        build(experiment)
+
+
+def test_manifests_of_earlier_versions_are_read(tmp_path):
+    folder = build(spoken(tmp_path, "packed"))
+    path = folder / manifest.FILE
+    table = json.loads(path.read_text())
+    for split in table["splits"].values():
+        del split["unanswered"], split["beyond"], split["needed"]
+    path.write_text(json.dumps(table))
+    assert manifest.load(folder).left_out() == []
+
+
+@pytest.mark.parametrize("text", [to_text(LONG, "a.jsonl, line 3"), to_text(LONG), str(to_text(LONG))])
+def test_a_template_that_refuses_a_dialogue_says_where_it_was_read(text):
+    class Refusing(BytesModel):
+        def chats(self, messages):
+            raise UserError("no system role")
+
+    place = "a.jsonl, line 3" if getattr(text, "place", "").endswith("3") else "a dialogue"
+    with pytest.raises(UserError, match=f"^corpus: {place}: no system role$"):
+        rows_of(Refusing(), [to_text(SILENT), text], 8, packed=True)
 
 
 @given(sizes)

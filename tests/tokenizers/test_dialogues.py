@@ -1,6 +1,7 @@
 """Dialogues: what is one, and the plain template."""
 
 import json
+import pickle
 import re
 
 import pytest
@@ -22,7 +23,8 @@ def test_a_message_stands_between_bos_and_eos_and_answers_are_those_of_the_assis
     expected = [[256, *role.encode(), 10, *content, 257] for role, content in written]
     assert [i for part in parts for i in part.ids] == [i for ids in expected for i in ids]
     answers = [part.ids for part in parts if part.answer]
-    assert answers == [[*content, 257] for role, content in written if role == "assistant"]
+    says = [role == "assistant" and bool(content.strip()) for role, content in said]
+    assert answers == [[*content, 257] for answered, (_, content) in zip(says, written, strict=True) if answered]
     asked = BytesModel().chat(said, answering=True)
     assert asked[: len(parts)] == parts
     assert asked[len(parts) :] == [([256, *b"assistant\n"], False)]
@@ -34,14 +36,90 @@ def test_a_dialogue_is_a_text_and_back(said):
     assert from_text(to_text(said).encode().decode()) == said
 
 
-@given(texts, texts.filter(str.strip), st.sampled_from(["response", "completion"]))
-def test_both_forms_mean_the_same(asked, answer, key):
-    pair = {"prompt": asked, key: answer, "reward": 1.0, "messages": None}
-    turns = {"messages": [{"role": "user", "content": asked}, {"role": "assistant", "content": answer, "name": "x"}]}
-    assert messages_of(pair) == messages_of(json.loads(json.dumps(turns)))
+def turn(role, content):
+    return {"role": role, "content": content}
 
 
-SAYS = {"role": "assistant", "content": "yes"}
+FORMS = {
+    "prompt and response": lambda q, a: {"prompt": q, "response": a, "reward": 1.0, "messages": None},
+    "prompt and completion": lambda q, a: {"prompt": q, "completion": a},
+    "lists of TRL": lambda q, a: {"prompt": [turn("user", q)], "completion": [turn("assistant", a)]},
+    "a list and a text": lambda q, a: {"prompt": [turn("user", q)], "completion": a},
+    "ShareGPT": lambda q, a: {"conversations": [{"from": "human", "value": q}, {"from": "gpt", "value": a}]},
+    "LMSYS": lambda q, a: {"conversation": [turn("user", q), turn("assistant", a)], "model": "x"},
+    "UltraChat": lambda q, a: {"messages": [turn("user", q), turn("assistant", a)], "prompt": q, "prompt_id": "1"},
+    "Alpaca": lambda q, a: {"instruction": q, "input": "", "output": a},
+    "Alpaca, null": lambda q, a: {"instruction": q, "input": None, "output": a, "history": [], "system": ""},
+    "no instruction": lambda q, a: {"instruction": "", "input": q, "output": a},
+    "parts": lambda q, a: {
+        "messages": [
+            turn("user", [{"type": "text", "text": q[:3]}, {"type": "text", "text": q[3:], "image": None}]),
+            turn("assistant", [{"type": "text", "text": a}]),
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@given(texts, texts.filter(str.strip))
+def test_the_usual_forms_mean_the_same(form, asked, answer):
+    turns = {"messages": [turn("user", asked), {**turn("assistant", answer), "name": "x"}], "tools": []}
+    same = messages_of(json.loads(json.dumps(FORMS[form](asked, answer))))
+    assert same == messages_of(json.loads(json.dumps(turns))) == [("user", asked), ("assistant", answer)]
+    assert to_text(same, "a line") == to_text(messages_of(turns)) == json.dumps(same, ensure_ascii=False)
+
+
+def test_what_stands_around_a_question_and_its_answer():
+    alpaca = {"instruction": "Add.", "input": "1, 2", "output": "3", "system": "Be brief."}
+    assert messages_of(alpaca) == [("system", "Be brief."), ("user", "Add.\n\n1, 2"), ("assistant", "3")]
+    shared = {"system": "Be brief.", "conversations": [{"from": "gpt", "value": "3"}]}
+    assert messages_of(shared) == [("system", "Be brief."), ("assistant", "3")]
+    other = [("developer", "developer"), ("observation", "tool"), ("function", "tool"), ("tool", "tool")]
+    for named, role in other:
+        assert messages_of({"messages": [turn(named, "x"), SAYS]})[0] == (role, "x")
+
+
+CALL = {"type": "function", "function": {"name": "weather", "arguments": "{}"}}
+
+
+def test_a_call_of_a_tool_is_an_answer_and_is_kept():
+    asks = {**turn("assistant", None), "tool_calls": [CALL], "id": 3}
+    rain = {**turn("tool", "rain"), "tool_call_id": "7"}
+    every = [turn("user", "?"), asks, rain, turn("assistant", "It rains."), turn("assistant", None)]
+    found = from_text(to_text(messages_of({"messages": every})))
+    assert found == [("user", "?"), ("assistant", ""), ("tool", "rain"), ("assistant", "It rains.")]
+    assert [message.more for message in found] == [{}, {"tool_calls": [CALL]}, {"tool_call_id": "7"}, {}]
+    assert [message.answers for message in found] == [False, True, False, True]
+    written = [BytesModel().decode(part.ids) for part in BytesModel().chat(found) if part.answer]
+    assert written == [json.dumps({"tool_calls": [CALL]}), "It rains."]
+    assert found[1].saying("x") == ("assistant", "x")
+    assert found[1].saying("x").more == found[1].more
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"messages": []},
+        {"messages": [turn("system", "Be brief.")]},
+        {"messages": [turn("user", "x"), turn("assistant", "")]},
+        {"messages": [turn("user", "x"), turn("assistant", " \n"), turn("user", "y")]},
+        {"conversations": [{"from": "human", "value": "x"}]},
+        {"prompt": "x", "response": ""},
+    ],
+)
+def test_where_nothing_is_answered_all_stays(value):
+    """So that these are different documents, which are held out apart and counted."""
+    found = messages_of(value)
+    assert len(found) == len(value.get("messages", value.get("conversations", value)))
+    assert not any(message.answers for message in found)
+
+
+SAYS = turn("assistant", "yes")
+
+
+def test_a_dialogue_knows_where_it_was_read_in_another_process_too():
+    text = pickle.loads(pickle.dumps(to_text(messages_of({"messages": [SAYS]}), "a.jsonl, line 3")))
+    assert (text.place, from_text(text)) == ("a.jsonl, line 3", [("assistant", "yes")])
 
 
 def test_what_follows_the_last_answer_is_left_out():
@@ -57,14 +135,28 @@ def test_what_follows_the_last_answer_is_left_out():
         ({"text": "x"}, "has no messages"),
         ({"prompt": "x"}, "has 'prompt'"),
         ({"prompt": "x", "response": "y", "completion": "z"}, "has 'prompt' and 'response' and 'completion'"),
-        ({"messages": []}, "has no list of messages: []"),
         ({"messages": "hello"}, "has no list of messages"),
         ({"messages": ["hello"]}, "message 1 is none: 'hello'"),
         ({"messages": [SAYS, {"role": "usr", "content": "x"}]}, "message 2 has the role 'usr'; did you mean 'user'?"),
         ({"messages": [{"content": "x"}]}, "message 1 has the role None (there are: system, user, assistant, tool)"),
         ({"messages": [{"role": "user", "content": ["x"]}, SAYS]}, "message 1 has no text as its content"),
-        ({"messages": [{"role": "assistant", "content": " "}]}, "message 1 is an answer without a word"),
-        ({"messages": [{"role": "user", "content": "x"}]}, "has no answer: no message has the role 'assistant'"),
+        ({"messages": [{"role": "user", "content": None}, SAYS]}, "message 1 has no text as its content: None"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}, SAYS]},
+            "message 1 has no text as its con",
+        ),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}, SAYS]}, "message 1 has no text as its content"),
+        ({"messages": [{"from": "Bob", "value": "x"}]}, "message 1 has the role 'Bob' (there are: system, user,"),
+        ({"messages": [SAYS], "response": "x"}, "has 'messages' and 'response'; write"),
+        ({"messages": [SAYS], "conversations": [SAYS]}, "has 'messages' and 'conversations'; write"),
+        ({"messages": [SAYS], "prompt": "x"}, "has 'prompt' beside 'messages', in which it is not said; take one"),
+        (
+            {"messages": [SAYS], "tools": [{}]},
+            "has 'tools', which is not read; write it into a message, or take the key",
+        ),
+        ({"instruction": "x", "output": "y", "history": [["a", "b"]]}, "has 'history', which is not read"),
+        ({"output": "y"}, "has 'output'; write"),
+        ({"prompt": ["x"], "completion": "y"}, "message 1 is none: 'x'"),
         ({"prompt": "x", "response": 3}, "message 2 has no text as its content: 3"),
     ],
 )

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from typing_extensions import override
 
 from atat_zoo.errors import UserError, clip
-from atat_zoo.tokenizers.dialogues import ASSISTANT, ROLES, Message, Part
+from atat_zoo.tokenizers.dialogues import ROLES, Message, Part
 from atat_zoo.tokenizers.library import LibraryModel, adapted, encoded_by
 
 _REMEDY = "write another by tokenizer.chat_template"
@@ -40,6 +40,10 @@ class _Frame(NamedTuple):
         return found if text == "".join(piece + content for content, piece in pairs) else None
 
 
+class RewrittenError(UserError):
+    """A template changes what stands before an answer, once more messages follow."""
+
+
 class ChatModel(LibraryModel):
     """A tokenizer with a template.
 
@@ -49,7 +53,8 @@ class ChatModel(LibraryModel):
     does not write each content once, in order, and as it is but for white space at its ends is refused.
 
     What is answer is found by rendering the dialogue up to each answer and to its end: the second text begins with the
-    first, and the whole with the second, or the template is refused; a token on the border of an answer is given.
+    first, and the whole with the second; a token on the border of an answer is given. A template that rewrites earlier
+    answers, as those that leave out their reasoning, has a text for each; of the last one it must not rewrite anything.
     """
 
     def __init__(self, tokenizer: Tokenizer, *, bos: str | None, eos: str | None, template: str, names: Any) -> None:
@@ -74,11 +79,23 @@ class ChatModel(LibraryModel):
         return adapted(self.beginning, prefix=False)
 
     @override
-    def chat(self, messages: Sequence[Message], *, answering: bool = False) -> list[Part]:
+    def chats(self, messages: Sequence[Message]) -> list[list[Part]]:
+        try:
+            return [self.chat(messages)]
+        except RewrittenError:
+            return [self.chat(messages[: i + 1], learned=[i]) for i, message in enumerate(messages) if message.answers]
+
+    @override
+    def chat(
+        self, messages: Sequence[Message], *, answering: bool = False, learned: Sequence[int] | None = None
+    ) -> list[Part]:
+        """See `TokenizerModel`; `learned` names the messages that are answers, all of them by default."""
+        if learned is None:
+            learned = [i for i, message in enumerate(messages) if message.answers and not answering]
         text = self.rendered(messages, answering)
         # An empty content may be left out with all that is around it.
         for empty in dict.fromkeys([True, all(message.content for message in messages)]):
-            frame = self.framed(messages, answering, empty=empty)
+            frame = self.framed(messages, answering, learned, empty=empty)
             contents = frame and frame.contents_in(text, messages)
             if frame and contents is not None:
                 return list(self.spliced(frame, contents))
@@ -118,11 +135,13 @@ class ChatModel(LibraryModel):
         """Return what stands before a content, from the last control token on: it says who speaks."""
         return piece[max(self.controls(piece), default=0) :]
 
-    def framed(self, messages: Sequence[Message], answering: bool, *, empty: bool = True) -> _Frame | None:
+    def framed(
+        self, messages: Sequence[Message], answering: bool, learned: Sequence[int] = (), *, empty: bool = True
+    ) -> _Frame | None:
         """Return what a template writes around messages, `empty` ones as well; None if that cannot be told."""
         key = secrets.token_hex(16)
         marks = [f"x{key}{i:06}" if message.content or empty else "" for i, message in enumerate(messages)]
-        marked = [Message(message.role, mark) for message, mark in zip(messages, marks, strict=True)]
+        marked = [message.saying(mark) for message, mark in zip(messages, marks, strict=True)]
         text = whole = self.rendered(marked, answering)
         pieces = []
         for mark in filter(None, marks):
@@ -130,10 +149,7 @@ class ChatModel(LibraryModel):
             if not found:
                 return None
             pieces.append(piece)
-        answers = (
-            [] if answering else [self.span(marked, i, whole) for i, m in enumerate(marked) if m.role == ASSISTANT]
-        )
-        return _Frame([*pieces, text], answers, marks)
+        return _Frame([*pieces, text], [self.span(marked, i, whole) for i in learned], marks)
 
     def spliced(self, frame: _Frame, contents: Sequence[str]) -> Iterator[Part]:
         """Yield the tokens of a dialogue, those that are learned and those that are given."""
@@ -169,7 +185,7 @@ class ChatModel(LibraryModel):
         """Return where message i, an answer, begins and ends in the text of all."""
         before, after = self.rendered(messages[:i], True), self.rendered(messages[: i + 1], False)
         if not (after.startswith(before) and whole.startswith(after)):
-            raise UserError(
+            raise RewrittenError(
                 f"the chat template of the tokenizer changes what stands before message {i + 1}, so that it has no "
                 f"tokens of its own; leave earlier answers out, or {_REMEDY}"
             )
@@ -183,7 +199,9 @@ class ChatModel(LibraryModel):
 
         given = {"add_generation_prompt": answering, "tools": None, "documents": None}
         try:
-            text = rendered(self.template, [message._asdict() for message in messages], **given, **self.names)
+            text = rendered(
+                self.template, [message._asdict() | message.more for message in messages], **given, **self.names
+            )
             text.encode()
         except TooMuchError:
             said = f"does not end, is too long or makes too much text; {_REMEDY}"

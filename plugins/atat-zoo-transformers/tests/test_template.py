@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
@@ -13,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import byte_pairs, small
 
+from atat_zoo.data.dialogues import rows_of
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.generation.layout import asked
 from atat_zoo.measure.likelihood import evaluate_run
 from atat_zoo.model import Model
-from atat_zoo.tokenizers.dialogues import ROLES, Message
+from atat_zoo.tokenizers.dialogues import ROLES, Message, to_text
 from atat_zoo.training import train
 
 NAMES = {"bos": "<s>", "eos": "<|end|>", "start": "<|start|>", "mask": "<mask>"}
@@ -250,6 +252,63 @@ def test_an_answer_behind_changed_text_is_refused(spec):
         UserError, match="changes what stands before message 2, so that it has no tokens of its own; leave"
     ):
         model.chat([Message("user", "a"), Message("assistant", "c"), Message("user", "d")])
+
+
+# Of earlier answers the reasoning is left out.
+THINKS = (
+    "{% set n = namespace(last=-1) %}{% for m in messages %}{% if m.role == 'user' %}{% set n.last = loop.index0 %}"
+    "{% endif %}{% endfor %}{% for m in messages %}<|start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' and loop.index0 > n.last %}<think>{{ m.reasoning_content }}</think>{% endif %}"
+    "{{ m.content }}{% for call in m.tool_calls %}<|role|>{{ call.function.name }}{% endfor %}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
+)
+
+
+def text_of(model, parts):
+    return "".join(
+        f"[{text}]" if part.answer else text
+        for part in parts
+        for text in [model.library.decode(part.ids, skip_special_tokens=False)]
+    )
+
+
+def test_where_a_template_rewrites_earlier_answers_each_has_a_text_as_it_is_written(spec):
+    model = with_template(spec, THINKS)
+    said = [Message("user", "a"), Message("assistant", "b").saying("b", {"reasoning_content": "so"})]
+    said += [Message("user", "c"), Message("assistant", "d"), Message("tool", "e"), Message("assistant", "f")]
+    head, tail = "<|start|>user\na<|end|><|start|>assistant\n", "<|start|>user\nc<|end|><|start|>assistant\n"
+    first, *others = map(functools.partial(text_of, model), model.chats(said))
+    assert first == f"{head}[<think>so</think>b<|end|>]"
+    before = f"{head}b<|end|>{tail}"
+    tool = "<|start|>tool\ne<|end|><|start|>assistant\n"
+    assert others == [
+        f"{before}[<think></think>d<|end|>]",
+        f"{before}<think></think>d<|end|>{tool}[<think></think>f<|end|>]",
+    ]
+    # What is given before each is what the model is asked with.
+    for text, end in zip(model.chats(said), (1, 3, 5), strict=True):
+        asked = [i for part in model.chat(said[:end], answering=True) for i in part.ids]
+        assert [i for part in text for i in part.ids if not part.answer] == asked
+    # Behind one question nothing is rewritten.
+    (whole,) = model.chats([*said[:1], *said[3:]])
+    assert text_of(model, whole) == f"{head}[<think></think>d<|end|>]{tool}[<think></think>f<|end|>]"
+
+
+def test_what_a_template_writes_of_a_call_is_learned(spec):
+    model = with_template(spec, THINKS)
+    call = Message("assistant", "").saying("", {"tool_calls": [{"function": {"name": "weather"}}]})
+    (parts,) = model.chats([Message("user", "a"), call, Message("tool", "e"), Message("assistant", "f")])
+    assert text_of(model, parts).count("<think></think><|role|>weather<|end|>]") == 1
+    assert [part.answer for part in model.chat([Message("user", "a"), Message("assistant", "")])] == [False]
+
+
+def test_a_template_that_rewrites_the_last_answer_too_is_refused_with_the_line(spec):
+    model = with_template(spec, "{{ messages | length }}{% for m in messages %}{{ m.content }}{% endfor %}")
+    texts = [to_text([Message("user", "a"), Message("assistant", "b")], f"a.jsonl, line {i}") for i in (1, 2)]
+    with pytest.raises(
+        UserError, match=r"^corpus: a\.jsonl, line 1: the chat template .* what stands before message 2"
+    ):
+        rows_of(model, texts, 48, packed=True)
 
 
 CHAT = """
