@@ -246,3 +246,14 @@ def test_the_time_is_that_of_the_noise(form, noise, error):
     assert torch.equal(network.time_at(shares), noise.time_at(shares)), "of a text of the training, to the bit"
     between = torch.tensor([0.0, 2e-4, 1e-3, 0.1, 0.456, 0.9])
     torch.testing.assert_close(network.time_at(between), noise.time_at(between), rtol=0, atol=error)
+
+
+def test_the_pipeline_of_diffusers_fills_the_masks_of_an_export():
+    diffusers = pytest.importorskip("diffusers", reason="diffusers is not installed")
+    network, ids = network_of("counted"), torch.tensor([[72, 105], [66, 121]])
+    pipeline = diffusers.LLaDA2Pipeline(model=network, scheduler=diffusers.BlockRefinementScheduler())
+    pipeline.set_progress_bar_config(disable=True)
+    how = {"gen_length": 14, "block_length": 8, "num_inference_steps": 4, "editing_threshold": None}
+    made = pipeline(input_ids=ids, mask_token_id=V, temperature=0.0, **how).sequences
+    assert made.shape == (2, 14)
+    assert ((made >= 0) & (made < V)).all()

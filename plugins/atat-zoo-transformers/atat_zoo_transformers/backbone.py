@@ -168,7 +168,9 @@ class TransformersBackbone(LoRABackbone):
                 spec = experiment.parts["tokenizer"]
                 special = getattr(spec.like or spec, "special", None) or {}  # of a run that began with another
                 names = {key: name for key, name in special.items() if key in SPECIAL}
-                PreTrainedTokenizerFast(tokenizer_object=tokenizer.library, **names).save_pretrained(folder)
+                written = PreTrainedTokenizerFast(tokenizer_object=tokenizer.library, **names)
+                written.chat_template = tokenizer.template
+                written.save_pretrained(folder)
 
     def build(self, context: Context) -> nn.Module:
         """See `Backbone`.

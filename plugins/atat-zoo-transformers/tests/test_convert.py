@@ -160,6 +160,29 @@ def test_a_mask_that_ends_a_text_is_refused_where_the_text_has_ends(tmp_path):
     assert torch.all(logits.softmax(-1)[..., 0] == 0)
 
 
+def test_an_export_has_the_template_and_the_padding_of_the_model(tmp_path):
+    model = small("bert", tmp_path / "model")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}[SEP]{% endfor %}"
+    tokenizer.save_pretrained(tmp_path / "model")
+    import_model(str(tmp_path / "model"), tmp_path / "run")
+    export_run(tmp_path / "run", tmp_path / "out")
+    written = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    said = [{"role": "user", "content": "the people"}]
+    assert written.apply_chat_template(said, tokenize=False) == "user: the people[SEP]"
+    assert written.pad_token == "[PAD]"
+    again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
+    texts = ["the people", "of this nation keep a just peace"]
+    for side in ("left", "right"):
+        written.padding_side = side
+        batch = written(texts, padding=True, return_tensors="pt")
+        batch["position_ids"] = (batch["attention_mask"].cumsum(1) - 1).clamp(min=0)
+        with torch.no_grad():
+            found = again(**batch).logits[batch["attention_mask"] == 1]
+            wanted = [model(**written(text, return_tensors="pt")).logits[0] for text in texts]
+        torch.testing.assert_close(found, torch.cat(wanted), rtol=1e-4, atol=1e-4)
+
+
 def test_muon_leaves_the_embedding_to_adam(bert):
     backbone = Model.from_run(bert).module.backbone
     assert all(weight is not backbone.head.weight for weight in linear_weights(backbone))
