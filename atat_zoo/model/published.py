@@ -103,23 +103,26 @@ class Published:
 
 
 class Safetensors(Mapping[str, "Tensor"]):
-    """Tensors of files, by name."""
+    """Tensors of files, by name; one that was left out as it is another's has both names, as the file says."""
 
     def __init__(self, paths: list[Path]) -> None:
         from safetensors import SafetensorError, safe_open
 
-        self.of: dict[str, Any] = {}
+        self.of: dict[str, tuple[Any, str]] = {}  # the file of each, and its name there
         self.places: list[tuple[str, Path]] = []  # the names in each file
         for path in paths:
             try:
                 opened: Any = safe_open(path, framework="pt")
-                self.of |= dict.fromkeys(opened.keys(), opened)
-                self.places += [(name, path) for name in opened.keys()]  # noqa: SIM118, it is no mapping
+                names = list(opened.keys())
+                shared = {name: first for name, first in (opened.metadata() or {}).items() if first in names}
+                self.of |= {name: (opened, first) for name, first in (shared | {n: n for n in names}).items()}
+                self.places += [(name, path) for name in names]
             except (OSError, SafetensorError) as error:
                 raise UserError(f"{path} is no safetensors file: {clip(error)}; get the model again") from None
 
     def __getitem__(self, name: str) -> Tensor:
-        tensor: Tensor = self.of[name].get_tensor(name)
+        opened, own = self.of[name]
+        tensor: Tensor = opened.get_tensor(own)
         return tensor
 
     def __iter__(self) -> Iterator[str]:

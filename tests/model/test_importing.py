@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
+from huggingface_hub import save_torch_state_dict
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
@@ -123,6 +124,17 @@ def test_an_objective_of_the_user_takes_what_it_does_not_use_away(model, tmp_pat
     assert import_model(str(model), tmp_path / "run", asked).experiment.parts["objective"].name == "autoregressive"
     with pytest.raises(UserError, match="noise: objective 'autoregressive' uses no noise"):
         import_model(str(model), tmp_path / "other", [*asked, "noise.use=linear"])
+
+
+def test_a_weight_that_is_left_out_as_it_is_another_s_is_that_one(model):
+    weights = dict(Published(str(model)).weights)
+    one, other, *_ = (name for name, weight in weights.items() if weight.ndim == 2)
+    weights[other] = weights[one]
+    save_torch_state_dict(dict(weights), model)  # as `save_pretrained` writes it
+    found = Published(str(model)).weights
+    assert found.keys() == weights.keys()
+    assert len(found.places) == len(weights) - 1
+    assert all(torch.equal(found[name], weight) for name, weight in weights.items())
 
 
 def test_two_backbones_that_read_a_model_are_told_apart_by_the_user(model, install, tmp_path):
