@@ -191,8 +191,8 @@ class LocalExecutor:
         seconds = time.monotonic() - training.began
         others, before = spent_by_others(), training.others
         # What ended children have spent is not that of others, so with several at a time one is not seen by another.
-        known = self.jobs == 1 and others is not None and before is not None
-        alone = known and others - before <= _BESIDE * seconds
+        spent = None if self.jobs > 1 or others is None or before is None else others - before
+        alone = spent is not None and spent <= _BESIDE * seconds
         how = {"jobs": self.jobs, "threads": threads_for(self.jobs), "alone": alone}
         line = {"run": run.name, **how, "code": code, "seconds": round(seconds, 1)}
         with (self.folder / "trainings.jsonl").open("a", encoding="utf-8") as file:
