@@ -46,7 +46,7 @@ def read(path: Path) -> bytes:
 
 def from_toml(text: str) -> dict[str, Any]:
     """Return the table of a TOML document; a `ValueError` when it is none, nested too deeply or has a huge number."""
-    table: dict[str, Any] = _checked(tomllib.loads, text)
+    table: dict[str, Any] = _checked(tomllib.loads, text.removeprefix("\ufeff"))  # the mark of Windows's editors
     return table
 
 

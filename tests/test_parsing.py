@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo import parsing
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import load
 
 _plain = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(max_size=8)
 VALUES = st.recursive(_plain, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner))
@@ -23,6 +25,16 @@ def inline(value):
     if isinstance(value, list):
         return "[" + ", ".join(map(inline, value)) + "]"
     return tomli_w.dumps({"x": value}).removeprefix("x = ").strip()
+
+
+def test_the_mark_of_windows_editors_is_no_key(tmp_path):
+    assert parsing.from_toml("\ufeff[a]\r\nb = 1\r\n") == {"a": {"b": 1}}
+    for name, encoding in (("mark", "utf-8-sig"), ("plain", "utf-8")):
+        (tmp_path / f"{name}.toml").write_text('extends = "quickstart"\n', encoding=encoding)
+    assert load(tmp_path / "mark.toml", ()).parts == load(tmp_path / "plain.toml", ()).parts
+    (tmp_path / "wide.toml").write_text('extends = "quickstart"\n', encoding="utf-16")
+    with pytest.raises(UserError, match=r"wide\.toml: is not UTF-8 text: .*; save it as UTF-8"):
+        load(tmp_path / "wide.toml", ())
 
 
 def test_only_regular_files_are_read_and_only_so_much(tmp_path, monkeypatch):

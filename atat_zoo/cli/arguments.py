@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import glob
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -251,6 +250,7 @@ def named(kind: str, text: str) -> Any:
 
 def other_text(text: str | None) -> dict[str, Any]:
     """Return the keywords of `text_of` for a value of `--corpus`: a part, a recipe that ships, or files by pattern."""
+    from atat_zoo.corpora.files import glob_paths
     from atat_zoo.experiment import recipe, recipes
 
     if not text:
@@ -262,7 +262,7 @@ def other_text(text: str | None) -> dict[str, Any]:
     if text.startswith("{") or text in parts:
         spec = named("corpus", text)
         return {"corpus": spec, "corpus_name": spec.name}
-    if not path.exists() and not glob.glob(text, recursive=True):
+    if not path.exists() and not glob_paths(path):
         known = sorted({*parts, *shipped})
         raise UserError(
             f"--corpus {text}: there is no such file and no corpus of that name{nearest(text, known)} "

@@ -1,90 +1,153 @@
-"""The documents of one file: plain text, JSON lines, CSV or Parquet, told by the suffix; and dialogues."""
+"""The documents of one file: plain text, or rows of JSON, CSV, Parquet or Arrow, told by the suffix; and dialogues.
 
+Rows are read by the standard library and by pyarrow, of which `datasets` is made. The streaming reader of `datasets`
+itself was tried (5.2): it makes other texts of those that look like dates, reads the beginning of a `.zst` that was cut
+off for the whole, loses or exchanges texts where a row of CSV has a cell too many, finds no rows in a file with `[` in
+its name, all of it without a word, and refuses JSON of which any column changes its type after some megabytes.
+"""
+
+import bz2
 import csv
 import gzip
 import io
 import json
+import lzma
+import re
+import warnings
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, Literal, TypeVar, cast
 
-from atat_zoo.corpora.boundaries import Boundary, lines
+import attrs
+
+from atat_zoo.corpora.boundaries import Boundary, lines, up_to
 from atat_zoo.data.digests import unreadable
-from atat_zoo.errors import UserError, nearest
+from atat_zoo.errors import Note, UserError, clip, nearest
 from atat_zoo.machine import memory
 from atat_zoo.tokenizers.dialogues import KEYS, messages_of, to_text
 
-_JSON = (".jsonl", ".ndjson")
-_CSV = {".csv": ",", ".tsv": "\t"}
-_PARQUET = ".parquet"
-_PACKED = (".gz", ".zst")
+T = TypeVar("T")
+Policy = Literal["error", "skip"]
+Rows = Iterator[tuple[str, Any]]  # where a row is, a line or a number of a file, and what it holds
+
+_JSON = (".jsonl", ".ndjson", ".jsonlines", ".json")  # the last may be an array, or lines too
+_CSV = {".csv": ",;\t|", ".tsv": "\t"}  # what separates the cells: the first that gives the column
+_TABLES = (".parquet", ".arrow", ".feather")
+_OPENERS: dict[str, Any] = {".gz": gzip.open, ".tgz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+PACKED = (".gz", ".zst", ".bz2", ".xz")
+SUFFIXES = (".txt", *_JSON, *_CSV, *_TABLES)  # of the files that are read of a folder, compressed or not
 _UTF8 = "utf-8-sig"  # without a byte order mark at the start
 _UNPACKED = 64 << 20  # characters that a document may have in a compressed file of any size
 _RATIO = 100  # characters in a byte beyond that: more than any text has
 _BEGINNING = 8 << 20  # bytes of text that tell how much is in a file
 _PIECE = 1 << 12  # bytes decompressed at once: a frame can make 128 KiB of four of them
-_ROWS = 256  # of a Parquet file, read at once
+_ROWS = 256  # of a table, read at once
+_SPACE = re.compile(r"\s*")
+
+
+class NoTextError(UserError):
+    """A row whose text is null or absent."""
+
+
+@attrs.define
+class Missing:
+    """What becomes of rows whose text is null or absent: the first is refused, or they are left out and counted."""
+
+    policy: Policy
+    rows: int = 0
+    left_out: int = 0
+    first: str = ""
+
+    def texts(self, rows: Rows, read: Callable[[Any, str], T]) -> Iterator[T]:
+        """Yield what `read` makes of the rows of a file and their positions; one with no text at all is refused."""
+        number = left_out = 0
+        refusal: NoTextError | None = None
+        for position, value in rows:
+            number += 1
+            try:
+                yield read(value, position)
+            except NoTextError as error:
+                if self.policy == "error":
+                    raise
+                left_out, refusal, self.first = left_out + 1, refusal or error, self.first or position
+        if refusal and left_out == number:
+            raise refusal
+        self.rows, self.left_out = self.rows + number, self.left_out + left_out
+
+    def say(self, what: str) -> None:
+        """Print how many rows were left out; `what` names the place."""
+        if self.left_out:
+            said = (
+                f"{self.left_out:,} of {self.rows:,} rows have no text and are left out, the first {clip(self.first)}"
+            )
+            warnings.warn(f"{what}: {said}", Note, stacklevel=2)
 
 
 def suffix(path: Path) -> str:
-    """Return the suffix that tells the format, in lower case: that before `.gz` or `.zst`."""
-    name = path.with_suffix("") if path.suffix in _PACKED else path
+    """Return the suffix that tells the format, in lower case: that before `.gz`, `.zst`, `.bz2` or `.xz`."""
+    name = path.with_suffix("") if path.suffix.lower() in PACKED else path
     return name.suffix.lower()
 
 
 def package(path: Path) -> tuple[str, str] | None:
     """Return the optional package that reading a file needs, and how it is installed; None where it needs none."""
-    if suffix(path) == _PARQUET:
+    if suffix(path) in _TABLES:
         return "pyarrow", "atat-zoo[parquet]"
-    return ("zstandard", "atat-zoo[zstd]") if path.suffix == ".zst" else None
+    return ("zstandard", "atat-zoo[zstd]") if path.suffix.lower() == ".zst" else None
 
 
-def documents(path: Path, boundary: Boundary, field: str, stream: IO[bytes] | None = None) -> Iterator[str]:
+def documents(
+    path: Path, boundary: Boundary, field: str, missing: Missing, stream: IO[bytes] | None = None
+) -> Iterator[str]:
     """Yield the documents of a file in their order, empty ones included.
 
-    `field` is the key of the text in JSON lines and Parquet, a.b for a nested key, or its column in CSV; `stream` is
-    the open file, to see how far it is read.
+    `field` is the key or the column of the text in rows: its exact name, or a.b for a nested key; `stream` is the open
+    file, to see how far it is read.
     """
 
     def columns(there: list[str]) -> list[str]:
-        first = field.partition(".")[0]
-        if first not in there:
+        if not (found := columns_of(field, there)):
             raise UserError(
-                f"corpus.text_field: {path} has no column {first!r}{nearest(first, there)}; "
+                f"corpus.text_field: {path} has no column {field!r}{nearest(field, there)}; "
                 "set corpus.text_field to the column of the text"
             )
-        return [first]
+        return found
 
     def read(value: Any, position: str) -> str:
         return text_of(value, field, position)
 
+    if suffix(path) in (".tar", ".tgz"):
+        raise UserError(f'corpus: {path} is an archive; unpack it, or set corpus.use = "webdataset" for one of samples')
     with _readable(path) as most:
-        if suffix(path) == _PARQUET:
-            yield from _parquet(path, columns, read, most)
-            return
-        with stream or path.open("rb") as raw, unpacked(path, raw) as content:
-            file = io.TextIOWrapper(content, encoding=_UTF8)
-            if suffix(path) in _JSON:
-                yield from _json(path, file, read, most)
-            elif suffix(path) in _CSV:
-                yield from _csv(path, file, field, most)
-            else:
+        if suffix(path) not in (*_JSON, *_CSV, *_TABLES):
+            with stream or path.open("rb") as raw, unpacked(path, raw) as content:
+                file = io.TextIOWrapper(content, encoding=_UTF8)  # closed with what it reads
                 yield from boundary.documents(file, most)
+            return
+        for text in missing.texts(_rows(path, columns, most, field, stream), read):
+            if len(text) > most:
+                raise MemoryError
+            yield text
+
+
+def columns_of(field: str, there: list[str]) -> list[str]:
+    """Return the columns that have a text: that of exactly this name, or those whose name begins a path a.b."""
+    return [field] if field in there else [name for name in there if field.startswith(f"{name}.")]
 
 
 def dialogues(path: Path) -> Iterator[str]:
-    """Yield the dialogues of a file of JSON lines or Parquet in their order; see `Corpus.dialogues`."""
+    """Yield the dialogues of a file of JSON, Parquet or Arrow in their order; see `Corpus.dialogues`."""
+    if suffix(path) not in (*_JSON, *_TABLES):
+        raise UserError(f"corpus: {path} has no dialogues, which are in .jsonl, .json, .parquet or .arrow; convert it")
     with _readable(path) as most:
-        if suffix(path) == _PARQUET:
-            yield from _parquet(path, lambda there: [key for key in KEYS if key in there], dialogue_of, most)
-        elif suffix(path) in _JSON:
-            with path.open("rb") as raw, unpacked(path, raw) as content:
-                file = io.TextIOWrapper(content, encoding=_UTF8)  # closed with what it reads
-                yield from _json(path, file, dialogue_of, most)
-        else:
-            raise UserError(f"corpus: {path} has no dialogues, which are in .jsonl, .ndjson or .parquet; convert it")
+        for position, row in _rows(path, lambda there: [key for key in KEYS if key in there], most):
+            text = dialogue_of(row, position)
+            if len(text) > most:
+                raise MemoryError
+            yield text
 
 
 def dialogue_of(value: Any, position: str) -> str:
@@ -104,25 +167,27 @@ def _readable(path: Path) -> Iterator[int]:
         yield most
     except UnicodeDecodeError as error:
         raise UserError(f"corpus: {path} is not UTF-8 text ({error.reason}); convert it") from None
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as error:
         raise UserError(f"corpus: {path} cannot be decompressed ({error}); it may be cut off") from None
     except OSError as error:
+        if not error.errno:  # of bz2
+            raise UserError(f"corpus: {path} cannot be decompressed ({error}); it may be cut off") from None
         raise unreadable(path, error) from None
     except MemoryError:
         raise UserError(
             f"corpus: {path} has a document of more than {most:,} characters, more than this machine or a "
             "compressed text of its size can hold; "
-            'set corpus.document = "paragraph" or "line", or cut it into documents'
+            'set corpus.document = "paragraph" or "line", cut it into documents, or write JSON as lines'
         ) from None
 
 
-def text_in(path: Path, boundary: Boundary, field: str) -> float | None:
-    """Return roughly how many bytes of documents a byte of a file stands for, by its beginning; None for Parquet."""
-    if suffix(path) == _PARQUET:
+def text_in(path: Path, boundary: Boundary, field: str, missing: Missing) -> float | None:
+    """Return roughly how many bytes of documents a byte of a file stands for, by its beginning; None for a table."""
+    if suffix(path) in _TABLES:
         return None
     size = 0
     with path.open("rb") as raw:
-        for text in documents(path, boundary, field, raw):
+        for text in documents(path, boundary, field, missing, raw):
             size += len(text.encode())
             if size > _BEGINNING:
                 return size / raw.tell()
@@ -132,12 +197,15 @@ def text_in(path: Path, boundary: Boundary, field: str) -> float | None:
 @contextmanager
 def unpacked(path: Path, raw: IO[bytes]) -> Iterator[IO[bytes]]:
     """Open what an open file holds, decompressed by its suffix."""
-    if path.suffix in _PACKED and not path.stat().st_size:
-        raise EOFError("it is empty")
-    if path.suffix in (".gz", ".tgz"):
-        with gzip.GzipFile(fileobj=raw) as file:
+    packing = path.suffix.lower()
+    if packing in PACKED:
+        if not raw.read(1):
+            raise EOFError("it is empty")
+        raw.seek(0)
+    if packing in _OPENERS:
+        with _OPENERS[packing](raw) as file:
             yield cast(IO[bytes], file)
-    elif path.suffix == ".zst":
+    elif packing == ".zst":
         try:
             import zstandard
         except ImportError:
@@ -150,17 +218,50 @@ def unpacked(path: Path, raw: IO[bytes]) -> Iterator[IO[bytes]]:
         yield raw
 
 
-def _json(path: Path, file: IO[str], read: Callable[[Any, str], str], most: int) -> Iterator[str]:
+def _rows(
+    path: Path,
+    columns: Callable[[list[str]], list[str]],
+    most: int,
+    field: str = "",
+    stream: IO[bytes] | None = None,
+) -> Rows:
+    """Yield the rows of a file; of a table the `columns` of those that are there, of CSV the `field` as a table."""
+    with stream or path.open("rb") as raw:
+        if suffix(path) in _TABLES:
+            yield from _table(path, raw, columns)
+            return
+        with unpacked(path, raw) as content:
+            file = io.TextIOWrapper(content, encoding=_UTF8)
+            yield from _json(path, file, most) if suffix(path) in _JSON else _csv(path, file, field, most)
+
+
+def _json(path: Path, file: IO[str], most: int) -> Rows:
+    """Yield the objects of JSON lines, or of arrays and objects that take several lines, one after the other."""
     for number, line in enumerate(lines(file, most), 1):
-        if line.strip():
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise UserError(f"corpus: {path}, line {number} is not JSON ({error})") from None
-            yield read(value, f"{path}, line {number}")
+        try:
+            value = json.loads(line) if line.strip() else []
+        except (ValueError, RecursionError) as error:
+            if suffix(path) == ".json" and number == 1:
+                yield from _values(path, line + up_to(most, file.read))
+                return
+            raise UserError(f"corpus: {path}, line {number} is not JSON ({error})") from None
+        yield from ((f"{path}, line {number}", each) for each in (value if isinstance(value, list) else [value]))
 
 
-def _csv(path: Path, file: IO[str], field: str, most: int) -> Iterator[str]:
+def _values(path: Path, text: str) -> Rows:
+    number = at = 0
+    while (at := cast(re.Match[str], _SPACE.match(text, at)).end()) < len(text):
+        try:
+            value, at = json.JSONDecoder().raw_decode(text, at)
+        except (ValueError, RecursionError) as error:
+            line = text.count("\n", 0, getattr(error, "pos", at)) + 1
+            raise UserError(f"corpus: {path}, line {line} is not JSON ({error})") from None
+        for each in value if isinstance(value, list) else [value]:
+            number += 1
+            yield f"{path}, item {number}", each
+
+
+def _csv(path: Path, file: IO[str], field: str, most: int) -> Rows:
     size = 0
 
     def limited() -> Iterator[str]:
@@ -173,74 +274,113 @@ def _csv(path: Path, file: IO[str], field: str, most: int) -> Iterator[str]:
 
     # Python's own limit is for all readers of the process.
     csv.field_size_limit(max(csv.field_size_limit(), most))
-    rows = csv.reader(limited(), delimiter=_CSV[suffix(path)], strict=True)
-    column = None
+    head, marks = up_to(most, file.readline), _CSV[suffix(path)]
+    mark = next((mark for mark in marks if field in next(csv.reader([head], delimiter=mark), [])), marks[0])
+    rows = csv.reader(chain([head], limited()), delimiter=mark, strict=True)
     try:
+        names = next(rows, [])
+        if field not in names:
+            raise UserError(
+                f"corpus.text_field: {path} has no column {field!r}{nearest(field, names)} in its first line; set "
+                "corpus.text_field to the column of the text, or write the names of the columns above them"
+            )
+        column = names.index(field)
         for row in rows:
-            size = 0
-            if column is None and field not in row:
-                raise UserError(
-                    f"corpus.text_field: {path} has no column {field!r}{nearest(field, row)} in its first line; set "
-                    "corpus.text_field to the column of the text, or write the names of the columns above them"
-                )
-            if column is None:
-                column = row.index(field)
-            elif len(row) > column:
-                yield row[column]
-            elif row:
-                raise UserError(f"corpus: {path}, line {rows.line_num} has no {field!r}: it ends before that column")
+            size, position = 0, f"{path}, line {rows.line_num}"
+            if row and len(row) <= column:
+                raise UserError(f"corpus: {position} has no {field!r}: it ends before that column")
+            if any(row[len(names) :]):
+                said = f"{position} has {len(row)} cells for {len(names)} columns"
+                raise UserError(f"corpus: {said}; put a text that has the sign between cells in quotes")
+            if row:
+                yield position, {field: row[column]}
     except csv.Error as error:
         raise UserError(f"corpus: {path}, line {rows.line_num} is not CSV ({error}); mend it") from None
 
 
-def _parquet(
-    path: Path, columns: Callable[[list[str]], list[str]], read: Callable[[Any, str], str], most: int
-) -> Iterator[str]:
+def _table(path: Path, raw: IO[bytes], columns: Callable[[list[str]], list[str]]) -> Rows:
     try:
         import pyarrow as arrow
         import pyarrow.parquet as parquet
     except ImportError:
         raise UserError(f"corpus: {path} needs pyarrow; run `pip install 'atat-zoo[parquet]'`") from None
-    if path.suffix in _PACKED:
-        raise UserError(f"corpus: {path} is compressed, as a Parquet file is within itself; decompress it")
+    if path.suffix.lower() in PACKED:
+        raise UserError(f"corpus: {path} is compressed, as a {suffix(path)} file is within itself; decompress it")
     number = 0
     try:
-        with parquet.ParquetFile(path, memory_map=True) as file:
-            wanted = columns(file.schema_arrow.names)
-            for batch in file.iter_batches(_ROWS, columns=wanted or None):
-                for row in batch.to_pylist():
+        if suffix(path) == ".parquet":
+            file = parquet.ParquetFile(raw)
+            batches = file.iter_batches(_ROWS, columns=columns(file.schema_arrow.names) or None)
+        else:
+            batches = _batches(arrow, raw, columns)
+        for batch in batches:
+            for first in range(0, len(batch), _ROWS):
+                for row in batch.slice(first, _ROWS).to_pylist():
                     number += 1
-                    text = read(row, f"{path}, row {number}")
-                    if len(text) > most:
-                        raise MemoryError
-                    yield text
-    except arrow.ArrowException as error:
+                    yield f"{path}, row {number}", row
+    except (arrow.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise
         reason = str(error).partition("\n")[0]
-        raise UserError(f"corpus: {path} cannot be read as Parquet ({reason}); it may be cut off") from None
+        raise UserError(f"corpus: {path} cannot be read as {suffix(path)[1:]} ({reason}); it may be cut off") from None
 
 
-def text_of(value: Any, field: str, position: str) -> str:
-    """Return the text of an object; its position, a line or a row of a file, is for messages."""
-    for key in field.split("."):
-        if not isinstance(value, dict) or key not in value:
-            hint = nearest(key, list(value)) if isinstance(value, dict) else ""
-            raise UserError(
-                f"corpus.text_field: {position} has no {field!r}{hint}; set corpus.text_field to the key of the text"
-            )
-        value = value[key]
-    if not isinstance(value, str):
-        raise UserError(f"corpus.text_field: {position}: {field!r} is no text: {value!r:.60}")
-    if value.isascii():
-        return value
+def _batches(arrow: Any, raw: IO[bytes], columns: Callable[[list[str]], list[str]]) -> Iterator[Any]:
+    """Yield the batches of an Arrow file, or of a stream, as `save_to_disk` of the library `datasets` writes it."""
+    try:
+        file = arrow.ipc.open_file(raw)
+        batches = map(file.get_batch, range(file.num_record_batches))
+    except arrow.ArrowInvalid:
+        raw.seek(0)
+        batches = file = arrow.ipc.open_stream(raw)
+    wanted = columns(file.schema.names) or file.schema.names
+    for batch in batches:
+        yield batch.select(wanted)
+
+
+def text_of(value: Any, field: str, position: str, key: str = "corpus.text_field") -> str:
+    """Return the text of an object; its position, a line or a row of a file, and the key are for messages.
+
+    Raises:
+        NoTextError: where there is none.
+    """
+    found = _found(value, field)
+    if found is None:
+        skip = 'corpus.missing = "skip" to leave such rows out and count them'
+        names = list(value) if isinstance(value, dict) else []
+        names += [f"{name}.{inner}" for name in names if isinstance(value[name], dict) for inner in value[name]]
+        if field in names:
+            raise NoTextError(f"{key}: {position}: {field!r} is null; set {skip}")
+        said = f"{position} has no {field!r}{nearest(field, names)}"
+        raise NoTextError(f"{key}: {said}; set {key} to the key of the text, or {skip}")
+    if isinstance(found, bytes):
+        try:
+            return found.decode(_UTF8)
+        except UnicodeDecodeError as error:
+            raise UserError(f"{key}: {position}: {field!r} is not UTF-8 text ({error.reason}); convert it") from None
+    if not isinstance(found, str):
+        raise UserError(f"{key}: {position}: {field!r} is no text: {found!r:.60}")
+    if found.isascii():
+        return found
     # JSON can contain half of a surrogate pair, but UTF-8 cannot.
-    return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return found.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _found(value: Any, field: str) -> Any:
+    """Return what an object has at exactly this key, or else at a path of keys, a.b; None where there is nothing."""
+    if not isinstance(value, dict):
+        return None
+    if field in value:
+        return value[field]
+    ends = (i for i, character in enumerate(field) if character == "." and field[:i] in value)
+    return next((found for i in ends if (found := _found(value[field[:i]], field[i + 1 :])) is not None), None)
 
 
 def _most(path: Path) -> int:
     """Return how many characters a document of a file may have."""
     # A character takes up to four bytes, while it is read twice that, and the shuffling holds documents too.
     most = memory() // 16
-    return min(most, max(_UNPACKED, path.stat().st_size * _RATIO)) if path.suffix in _PACKED else most
+    return min(most, max(_UNPACKED, path.stat().st_size * _RATIO)) if path.suffix.lower() in PACKED else most
 
 
 class _Frames(io.RawIOBase):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from atat_zoo.corpora.detokenizers import Detokenizer
-from atat_zoo.corpora.documents import dialogue_of
+from atat_zoo.corpora.documents import Missing, Policy, Rows, columns_of, dialogue_of, text_of
 from atat_zoo.corpora.held_out import Divided
 from atat_zoo.data import Split
 from atat_zoo.data.digests import Stamps, fingerprint_of, stamps_of
@@ -21,7 +21,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 @component
 class HuggingFaceCorpus(Divided):
-    """A data set by its name on the hub, or a folder of files, read by the library `datasets`.
+    """A data set by its name on the hub, or a folder of files or of `save_to_disk`, read by the library `datasets`.
 
     The text must not change under a run: of a data set on the hub the commit is named, of a folder the content is
     hashed. Without `streaming` the library downloads and converts the whole set into its cache, and a split may be a
@@ -41,7 +41,8 @@ class HuggingFaceCorpus(Divided):
     train: str = param("train", help="the training split, or a part of one: train[:-100000]")
     validation: str | None = param(None, help="split to validate on; held out of the training split when absent")
     test: str | None = param(None, help="split to test on; held out of the training split when absent")
-    column: str = param("text", help="column of the text")
+    column: str = param("text", help="column of the text: its exact name, or a.b for a nested key")
+    missing: Policy = param("error", help="a row whose text is null is an error, or is left out and counted")
     keep: tuple[str, ...] = param((), help='rows to keep, as in ["language=en"]; all of the conditions must hold')
     detokenizer: Detokenizer = part("detokenizer", "none", help="from the tokens of a benchmark to ordinary text")
     streaming: bool = param(False, help="read as needed, without a download of the whole")
@@ -82,37 +83,36 @@ class HuggingFaceCorpus(Divided):
 
     @override
     def read(self, split: Split) -> Iterator[str]:
-        for number, row in self._kept(split, [self.column]):
-            text = row[self.column]
-            if not isinstance(text, str):
-                raise UserError(f"corpus.column: {self.path}, row {number}: {self.column!r} is no text: {text!r:.60}")
-            if (text := self.detokenizer(text)).strip():
-                yield text
+        missing, column = Missing(self.missing), self.column
+        texts = missing.texts(self._kept(split, column), lambda row, at: text_of(row, column, at, "corpus.column"))
+        yield from (text for text in map(self.detokenizer, texts) if text.strip())
+        missing.say(f"corpus.{split}")
 
     @override
     def read_dialogues(self, split: Split) -> Iterator[str]:
-        for number, row in self._kept(split, []):
-            yield dialogue_of(row, f"{self.path}, row {number}")
+        for position, row in self._kept(split, None):
+            yield dialogue_of(row, position)
 
-    def _kept(self, split: Split, columns: list[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield number and columns of the rows that fulfil the conditions; without any, the columns of dialogues."""
+    def _kept(self, split: Split, column: str | None) -> Rows:
+        """Yield the rows that fulfil the conditions, with a column and theirs; or, without one, those of dialogues."""
         conditions = [condition.partition("=")[::2] for condition in self.keep]
-        columns = [*columns, *(column for column, _ in conditions)]
         named = getattr(self, split)
         loaded = self._load(named)
         if there := loaded.column_names:
-            for column in columns:
-                if column not in there:
-                    key = "column" if column == self.column else "keep"
+            own = [key for key in KEYS if key in there] if column is None else columns_of(column, there)
+            for key, name, found in (
+                ("column", column, own),
+                *(("keep", name, name in there) for name, _ in conditions),
+            ):
+                if name is not None and not found:
                     raise UserError(
-                        f"corpus.{key}: {self.path} has no column {column!r}{nearest(column, there)} "
+                        f"corpus.{key}: {self.path} has no column {name!r}{nearest(name, there)} "
                         f"(there are: {', '.join(there)})"
                     )
-            wanted = columns if len(columns) > len(conditions) else [*columns, *(key for key in KEYS if key in there)]
-            loaded = loaded.select_columns(list(dict.fromkeys(wanted)))
+            loaded = loaded.select_columns(list(dict.fromkeys([*own, *(name for name, _ in conditions)])))
         for number, row in enumerate(self._rows(loaded, named), 1):
-            if all(str(row[column]) == value for column, value in conditions):
-                yield number, row
+            if all(str(row[name]) == value for name, value in conditions):
+                yield f"{self.path}, row {number}", row
 
     def rows(self, split: str) -> Iterator[dict[str, Any]]:
         """Yield the rows of a split of the data set, or of a part of one, with all of their columns."""
@@ -126,9 +126,12 @@ class HuggingFaceCorpus(Divided):
                 "corpus 'huggingface' needs the package datasets; run `pip install 'atat-zoo[huggingface]'`"
             ) from None
         datasets.disable_progress_bars()
+        folder = Path(self.path).expanduser()
         try:
+            if (folder / "state.json").is_file():
+                return _part(datasets, datasets.load_from_disk(folder), split)
             return datasets.load_dataset(
-                str(Path(self.path).expanduser()) if self.stamp() else self.path,
+                str(folder) if self.stamp() else self.path,
                 self.configuration,
                 split=split,
                 revision=self.revision,
@@ -148,4 +151,13 @@ class HuggingFaceCorpus(Divided):
         reason = " ".join(str(error.__cause__ or error).split())
         streamed = self.streaming and "[" in split
         remedy = "; a part of a split cannot be streamed: set corpus.streaming = false" if streamed else ""
-        return UserError(f"corpus.path: {self.path}, split {split!r}, cannot be read: {reason:.300}{remedy}")
+        signs = "; the library takes [ for a pattern: rename the folder" if "[" in self.path else ""
+        return UserError(f"corpus.path: {self.path}, split {split!r}, cannot be read: {reason:.300}{remedy}{signs}")
+
+
+def _part(datasets: Any, saved: Any, split: str) -> Any:
+    """Return a part of a data set that `save_to_disk` wrote without splits, which is called "train"."""
+    parts = datasets.ReadInstruction.from_spec(split).to_absolute({str(saved.split or "train"): len(saved)})
+    return datasets.concatenate_datasets(
+        [saved.select(range(part.from_ or 0, part.to or len(saved))) for part in parts]
+    )

@@ -67,7 +67,7 @@ def test_the_library_datasets_reads_the_columns_of_dialogues(tmp_path):
     [
         ("a.jsonl", '{"text": "a"}', r"^corpus: .*a\.jsonl, line 21 has no messages; write \{"),
         ("a.jsonl", "{", r"^corpus: .*a\.jsonl, line 21 is not JSON"),
-        ("a.txt", "", r"a\.txt has no dialogues, which are in \.jsonl, \.ndjson or \.parquet; convert it"),
+        ("a.txt", "", r"a\.txt has no dialogues, which are in \.jsonl, \.json, \.parquet or \.arrow; convert it"),
         ("a.csv", "", r"a\.csv has no dialogues"),
     ],
 )
