@@ -9,7 +9,7 @@ import click
 
 from atat_zoo.cli.arguments import options
 from atat_zoo.cli.console import Bars, print_json, table
-from atat_zoo.data import manifest
+from atat_zoo.data import joints, manifest
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.machine import cores
@@ -118,7 +118,33 @@ def build(
     if folder is not None:
         for line in () if own else manifest.load(folder).left_out():
             click.echo(line)
+        spec = loaded.data
         click.echo(f"the {f'slice {part} is' if own else 'shards are'} in {folder}")
+        click.echo(f"in them, {joints(spec.special, spec.rows, spec.form)}")
+
+
+@data.command()
+@click.argument("experiment")
+@options("overrides")
+@click.option("-n", "--number", type=click.IntRange(1), default=3, show_default=True, help="How many rows to print.")
+@options("json")
+def show(experiment: str, overrides: tuple[str, ...], number: int, as_json: bool) -> None:
+    """Print the first training rows of EXPERIMENT as its network reads them, special tokens included.
+
+    Its shards are built first unless they exist. Of dialogues, what is learned stands between « and ».
+    """
+    from atat_zoo.data.build import build as build_shards
+    from atat_zoo.data.show import first_rows
+
+    loaded = load(experiment, overrides)
+    with Bars(silent=as_json) as bars:
+        folder = build_shards(loaded, progress=bars.building)
+    rows = first_rows(folder, loaded.parts["tokenizer"].load(folder), number)
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        click.echo(row["text"].replace("\n", "\\n"))
 
 
 def _size(count: int) -> str:
@@ -144,6 +170,7 @@ def info(folder: Path, full: bool, as_json: bool) -> None:
     click.echo(f"{what} of {shards.length} tokens as {shards.dtype}; special tokens: {shards.special};")
     left = "" if shards.rows == "document" else f"; what is left over at the end of a split: {shards.remainder}"
     click.echo(f"rows: {shards.rows}{left}; cut for {shards.lanes} lanes")
+    click.echo(joints(shards.special, shards.rows, shards.form))
     counted = ("documents", "sequences", "tokens", "dropped", "padded", "characters", "bytes", "words")
     rows = [
         [name, *(f"{getattr(split, key):,}" for key in counted), str(len(split.shards))]

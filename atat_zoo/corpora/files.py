@@ -14,8 +14,10 @@ from typing_extensions import override
 
 from atat_zoo.corpora.boundaries import Boundary
 from atat_zoo.corpora.detokenizers import Detokenizer
-from atat_zoo.corpora.documents import SUFFIXES, Missing, Policy, dialogues, documents, package, suffix, text_in
+from atat_zoo.corpora.documents import SUFFIXES, dialogues, documents, package, text_in
 from atat_zoo.corpora.held_out import Divided
+from atat_zoo.corpora.packing import suffix
+from atat_zoo.corpora.rows import Missing, Policy
 from atat_zoo.corpora.unfinished import refuse_unfinished
 from atat_zoo.data import Split
 from atat_zoo.data.digests import Stamps, fingerprint_of, stamps_of, unreadable
@@ -34,7 +36,7 @@ class NamedFiles(Divided):
     test: tuple[str, ...]
 
     def __attrs_post_init__(self) -> None:
-        if not self.train:
+        if not self.train or "" in self.train:
             raise ValueError("train names no file")
         self.check_shares()
 

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
-from atat_zoo.corpora.documents import unpacked
+from atat_zoo.corpora.packing import unpacked
 from atat_zoo.corpora.source import CorpusRecipe, SourceFile
 from atat_zoo.corpora.tars import DAMAGED, members
 from atat_zoo.corpora.unfinished import marker

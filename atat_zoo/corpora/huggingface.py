@@ -8,8 +8,9 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from atat_zoo.corpora.detokenizers import Detokenizer
-from atat_zoo.corpora.documents import Missing, Policy, Rows, columns_of, dialogue_of, text_of
+from atat_zoo.corpora.documents import dialogue_of
 from atat_zoo.corpora.held_out import Divided
+from atat_zoo.corpora.rows import Missing, Policy, Rows, columns_of, text_of
 from atat_zoo.data import Split
 from atat_zoo.data.digests import Stamps, fingerprint_of, stamps_of
 from atat_zoo.errors import UserError, nearest

@@ -12,8 +12,10 @@ from typing import IO, Any, Literal
 import numpy as np
 from typing_extensions import override
 
-from atat_zoo.corpora.documents import PACKED, Missing, NoTextError, Policy, Rows, package, text_of, unpacked
+from atat_zoo.corpora.documents import package
 from atat_zoo.corpora.files import NamedFiles, Search
+from atat_zoo.corpora.packing import PACKED, unpacked
+from atat_zoo.corpora.rows import Missing, NoTextError, Policy, Rows, text_of
 from atat_zoo.corpora.tars import DAMAGED, members
 from atat_zoo.data import Split
 from atat_zoo.data.digests import Stamp, unreadable

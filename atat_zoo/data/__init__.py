@@ -14,3 +14,16 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 def is_framed(special: str) -> bool:
     """Return whether every sequence stands between BOS and EOS, for `special` of `[data]`."""
     return special in ("sequence", "both")
+
+
+def joints(special: str, rows: str, form: str) -> str:
+    """Return in a sentence what stands between documents, for the keys of `[data]`."""
+    if form == "chat":
+        return "dialogues have the special tokens of their template"
+    end = "each document ends with EOS"
+    if rows == "document":
+        said = {"none": "without special tokens", "document": "which ends with EOS"}
+        return f"a sequence is the beginning of one document, {said.get(special, 'between BOS and EOS')}"
+    said = {"none": 'documents are joined with nothing between them (data.special = "document" ends each with EOS)'}
+    said |= {"document": end, "both": f"{end}, and each sequence stands between BOS and EOS"}
+    return said.get(special, "documents are joined with nothing between them, and each sequence has BOS and EOS")

@@ -30,7 +30,7 @@ import numpy as np
 from atat_zoo.data import SPLITS, Progress, Split, digests, manifest, remote
 from atat_zoo.data.dialogues import learned_text, texts_of
 from atat_zoo.data.encoding import Encoder, Throughput
-from atat_zoo.data.pack import BATCH, PIECE, SHUFFLED, Encoded, Packer, Piece, batches, dtype_for, pieces, spread
+from atat_zoo.data.pack import BATCH, PIECE, SHUFFLED, Encoded, Packer, Piece, batches, dtype_for, learnable, spread
 from atat_zoo.data.shards import write_split
 from atat_zoo.errors import UserError
 from atat_zoo.experiment.schema import Experiment
@@ -154,22 +154,21 @@ class Build:
         """Train and save the tokenizer unless it is there; return the characters of the training text if read."""
         if (work / manifest.TOKENIZER).is_file():
             return None
-        done = 0
+        done, corpus, form = 0, self.experiment.parts["corpus"], self.experiment.data.form
+        size = corpus.size() if form == "text" else None  # in bytes, with what is held out
 
         def documents() -> Iterator[str]:
             nonlocal done
             done = shown = 0
-            form = self.experiment.data.form
-            for text in texts_of(self.experiment.parts["corpus"], "train", form):
+            for text in texts_of(corpus, "train", form):
                 for each in learned_text(text) if form == "chat" else [text]:
-                    # A word of a hundred million letters would take gigabytes; other words are not cut.
-                    yield from [each] if len(each) <= PIECE else (piece.text for piece in pieces(each))
+                    yield from learnable(each)
                 done += len(text)
                 if done - shown >= PIECE:
                     shown = done
-                    self.report("tokenizer", done, None)
+                    self.report("tokenizer", done, size and max(size, done))
 
-        self.report("tokenizer", 0, None)
+        self.report("tokenizer", 0, size)
         saved = work / "tokenizer.tmp"
         saved.mkdir(exist_ok=True)
         self.experiment.parts["tokenizer"].train(documents).save(saved)

@@ -22,6 +22,7 @@ PIECE = 1 << 20  # maximum number of characters in a piece
 BATCH = 1024  # maximum number of pieces encoded at once
 SHUFFLED = 1 << 27  # characters of documents shuffled at once, in memory
 
+_WORD = re.compile(r"\S+")
 _CUT = re.compile(r"(?<=\S) (?=\S)")
 
 
@@ -86,6 +87,23 @@ def pieces(document: str, size: int = PIECE) -> Iterator[Piece]:
         if end == len(document):
             return
         start, joined = end, not text[-1].isspace()
+
+
+def learnable(document: str, most: int = 1 << 10) -> Iterator[str]:
+    """Yield a document in parts whose words have at most `most` characters; one without a longer word is one part.
+
+    A tokenizer takes the square of the length of a word to learn from it, and learns no token that is as long.
+    """
+    if len(document) <= PIECE and len(max(document.split(), key=len, default="")) <= most:
+        yield document
+        return
+    for piece in pieces(document):
+        start = 0
+        for word in _WORD.finditer(piece.text):
+            for end in range(word.start() + most, word.end(), most):
+                yield piece.text[start:end]
+                start = end
+        yield piece.text[start:]
 
 
 def batches(documents: Iterable[str], rows: str = "packed", form: str = "text") -> Iterator[list[Piece]]:

@@ -14,7 +14,7 @@ from atat_zoo import parsing
 from atat_zoo.errors import Problem, UserError, clip, nearest
 from atat_zoo.experiment.effects import without_effect
 from atat_zoo.experiment.inheritance import Refused, adopt, base_of
-from atat_zoo.experiment.schema import ALWAYS, SECTIONS, Experiment
+from atat_zoo.experiment.schema import ALWAYS, SECTIONS, Experiment, completed
 from atat_zoo.registry import KINDS, TABLES, Zoo
 from atat_zoo.registry.manifest import PACKAGE
 from atat_zoo.registry.spec import problems_of, structure
@@ -185,7 +185,7 @@ def from_table(
         problems += wrong
     sections: dict[str, Any] = {}
     for section, cls in SECTIONS.items():
-        value = table.get(section, {})
+        value = completed(section, table.get(section, {}), parts)
         if not isinstance(value, dict):
             refuse(section, f"expected a table, got {clip(repr(value))}")
             continue

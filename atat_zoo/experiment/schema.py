@@ -17,7 +17,9 @@ class DataSpec:
     root: str = param("data", help="folder of the built shards")
     length: int = param(128, help="L, tokens in a sequence, special tokens included", ge=1)
     special: Literal["none", "document", "sequence", "both"] = param(
-        "none", help="BOS/EOS: none; EOS after every document; [BOS] L−2 tokens [EOS] in every sequence; or both"
+        "document",
+        help="BOS/EOS: none; EOS after every document; [BOS] L−2 tokens [EOS] in every sequence; or both. By default "
+        "none for dialogues, whose template has them, and for the corpora sotu and text8",
     )
     form: Literal["text", "chat"] = param(
         "text", help="of the corpus: text, or dialogues, of which the answers are learned and all else is given"
@@ -182,6 +184,15 @@ class EvaluationSpec:
 
 
 SECTIONS: dict[str, type] = {"data": DataSpec, "train": TrainSpec, "evaluation": EvaluationSpec}
+
+
+def completed(section: str, table: Any, parts: Mapping[str, Any]) -> Any:
+    """Return the table of a section with the default that depends on other settings, `data.special`."""
+    if section != "data" or not isinstance(table, dict):
+        return table
+    none = table.get("form") == "chat" or not getattr(parts["corpus"], "ends_documents", True)
+    return ({"special": "none"} if none else {}) | table
+
 
 # The kinds that every experiment uses, with any objective.
 ALWAYS = frozenset({"corpus", "tokenizer", "objective", "sampler", "guidance", "optimizer", "schedule"})

@@ -323,6 +323,8 @@ def test_missing_files_and_packages(tmp_path, monkeypatch):
         FilesCorpus(train=(f"{tmp_path}/*",), test=(f"{tmp_path}/corpus.txt",)).fingerprint()
     with pytest.raises(ValueError, match="train names no file"):
         FilesCorpus(train=())
+    with pytest.raises(ValueError, match="train names no file"):
+        FilesCorpus(train=("a", ""))
     with pytest.raises(ValueError, match="together must be less than 1"):
         FilesCorpus(train=("a",), validation_share=0.5, test_share=0.6)
     with pytest.raises(UserError, match=r"there is no file nowhere/text8\.zip; run `atat data get text8`"):

@@ -15,9 +15,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.corpora.documents import text_of
 from atat_zoo.corpora.files import FilesCorpus
 from atat_zoo.corpora.huggingface import HuggingFaceCorpus
+from atat_zoo.corpora.rows import text_of
 from atat_zoo.corpora.webdataset import WebDatasetCorpus
 from atat_zoo.data.build import build
 from atat_zoo.errors import Note, UserError

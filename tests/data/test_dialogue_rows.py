@@ -306,7 +306,7 @@ def test_what_is_held_out_is_whole_dialogues(tmp_path):
             "talk.jsonl, line 2 has 'prompt'; write",
         ),
         ("talk.jsonl", "{", "talk.jsonl, line 1 is not JSON"),
-        ("talk.txt", "hello", "talk.txt has no dialogues, which are in .jsonl, .ndjson or .parquet; convert it"),
+        ("talk.txt", "hello", "talk.txt has no dialogues, which are in .jsonl, .json, .parquet or .arrow; convert it"),
     ],
 )
 def test_a_line_that_is_none_is_refused_by_its_number(tmp_path, name, content, sentence):
