@@ -103,7 +103,8 @@ def _json(path: Path, file: IO[str], most: int) -> Rows:
                 yield from _values(path, line + up_to(most, file.read))
                 return
             raise UserError(f"corpus: {path}, line {number} is not JSON ({error})") from None
-        yield from ((f"{path}, line {number}", each) for each in (value if isinstance(value, list) else [value]))
+        for each in value if isinstance(value, list) else (value,):
+            yield f"{path}, line {number}", each
 
 
 def _values(path: Path, text: str) -> Rows:

