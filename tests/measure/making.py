@@ -38,7 +38,7 @@ def make_run(root, name, objective="autoregressive", *, blank=False, length=16, 
         "tokenizer": "bytes",
         "backbone": {"use": "dit", "layers": 1, "width": 16, "heads": 2, "max_length": 64, "output_bias": "none"},
         "objective": objective,
-        "data": {"root": str(root / "shards"), "length": length, **shards},
+        "data": {"root": str(root / "shards"), "length": length, "special": "none", **shards},
         "evaluation": {"sequences": 8, "batch_size": 4},
     }
     if objective == "autoregressive":
