@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from atat_zoo.tokenizers.dialogues import message_of
 from tests.model.making import tiny_model
 
 HI = [{"role": "user", "content": "hi"}]
@@ -33,8 +34,7 @@ def talking(**changes):
 
 def asked_in(model, messages):
     """Return how many tokens messages have, up to where their answer begins."""
-    pairs = [(each["role"], each["content"]) for each in messages]
-    return sum(len(part.ids) for part in model.tokenizer.chat(pairs, answering=True))
+    return sum(len(part.ids) for part in model.tokenizer.chat([*map(message_of, messages)], answering=True))
 
 
 def written(model, given, tokens, **how):
