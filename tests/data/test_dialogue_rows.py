@@ -20,6 +20,7 @@ from atat_zoo.data import manifest
 from atat_zoo.data.build import build
 from atat_zoo.data.dialogues import rows_of, shared, unpack
 from atat_zoo.data.neighbours import count_table
+from atat_zoo.data.pack import Packer, Piece
 from atat_zoo.data.sequences import corpus_sequences, held_out, held_out_sequences
 from atat_zoo.data.slices import Slice, encode_slice, join
 from atat_zoo.data.stream import TokenStream, train_loader
@@ -119,6 +120,23 @@ def test_dialogues_that_do_not_fit_are_counted_with_the_length_that_fits_them(tm
     experiment.parts["corpus"] = only
     with pytest.raises(UserError, match="40 of 40 dialogues have no answer; use dialogues with answers"):
         build(experiment)
+
+
+def test_the_length_that_fits_is_that_of_the_longest_and_of_its_shortest_text():
+    class Apart(BytesModel):
+        def chats(self, messages):
+            return [self.chat(messages), self.chat(messages[1:])]
+
+    longer = [*LONG[:1], *LONG]
+    needed = [len(flat(LONG[:2])[0]), len(flat(longer[:3])[0])]
+    for many in ([LONG, longer], [longer, LONG]):
+        found = rows_of(BYTES, [*map(to_text, many)], 48, packed=True)
+        assert (found.beyond, found.needed) == (2, max(needed))
+    assert rows_of(Apart(), [to_text(longer)], 48, packed=True).needed == min(needed)
+    packer = Packer(BYTES, length=48, special="none", remainder="drop", dtype="uint32", rows="packed", form="chat")
+    for many in ([LONG], [longer], [LONG]):
+        packer.add(packer.encode([Piece(to_text(each), False, True) for each in many]))
+    assert (packer.totals.beyond, packer.totals.needed) == (3, max(needed))
 
 
 def test_manifests_of_earlier_versions_are_read(tmp_path):

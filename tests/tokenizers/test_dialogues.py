@@ -145,6 +145,7 @@ def test_what_follows_the_last_answer_is_left_out():
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}, SAYS]},
             "message 1 has no text as its con",
         ),
+        ({"messages": [turn("user", [{"type": "image", "text": "x"}]), SAYS]}, "message 1 has no text as its content"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}, SAYS]}, "message 1 has no text as its content"),
         ({"messages": [{"from": "Bob", "value": "x"}]}, "message 1 has the role 'Bob' (there are: system, user,"),
         ({"messages": [SAYS], "response": "x"}, "has 'messages' and 'response'; write"),
