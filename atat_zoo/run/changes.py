@@ -10,19 +10,9 @@ from atat_zoo.errors import clip
 _FREE = (
     *("name", "requires", "init_from", "corpus", "tokenizer.path", "sampler", "guidance", "evaluation"),
     *("data.root", "data.workers", "data.damaged", "backbone.checkpoint_activations", "train.log_every"),
+    *("train.evaluate_every", "train.evaluate_sequences", "train.keep_best", "train.save_every"),
     *(f"train.{key}" for key in ("microbatch_size", "precision", "device", "sharding", "compile", "peak_flops")),
-    *(
-        f"train.{key}"
-        for key in (
-            "evaluate_every",
-            "evaluate_sequences",
-            "keep_best",
-            "save_every",
-            "checkpoints_kept",
-            "loggers",
-            "callbacks",
-        )
-    ),
+    *(f"train.{key}" for key in ("checkpoints_kept", "loggers", "callbacks")),
 )
 
 # Keys of a corpus that say where its text lies, or how it is had.
