@@ -328,13 +328,13 @@ def samples(path, **settings):
 
 
 def test_keys_with_dots(tmp_path):
-    dots = tar_of(tmp_path / "a.tar", {f"v1.0/doc.{i}.txt.gz": gzip.compress(b"%d" % i) for i in range(12)})
+    dots = tar_of(tmp_path / "a.tar", {f"v1.0/doc.{i}.txt.gz": gzip.compress(b"%d" % i) for i in range(2)})
     with pytest.raises(UserError) as caught:
         samples(dots)
     said = str(caught.value)
-    assert said.startswith(f"corpus.key_ends: {dots}, sample 'v1.0/doc' is several samples (it has 0.txt.gz, 1.txt.gz")
+    assert said.startswith(f"corpus.key_ends: {dots}, sample 'v1.0/doc' is several samples (it has 0.txt.gz, 1.txt.gz)")
     assert said.endswith('ends the key of its sample; set corpus.key_ends = "last"')
-    assert samples(dots, key_ends="last") == [str(i) for i in range(12)]
+    assert samples(dots, key_ends="last") == ["0", "1"]
     mixed = tar_of(tmp_path / "b.tar", {"a.b.txt": b"x", "a.b.cls": b"1", ".a.c.txt": b"no", "d/._e.txt": b"no"})
     with pytest.warns(Note, match="2 files without an extension"):
         assert samples(mixed, key_ends="last") == ["x"]
