@@ -90,8 +90,10 @@ def base_of(table: Table) -> tuple[Table, Source | None]:
     base: Table = {"tokenizer": source.tokenizer if by_run else source.like}
     if "backbone" in source.table:
         base["backbone"] = source.table["backbone"]
-    data = source.table.get("data", {})
+    data, own = source.table.get("data", {}), table.get("data")
     base["data"] = {key: data[key] for key in _DATA if key in data}
+    if isinstance(own, dict) and own.get("form") == "chat":  # its special tokens are those of the template
+        base["data"].pop("special", None)
     return base, source
 
 

@@ -61,6 +61,13 @@ def test_what_the_weights_depend_on_is_taken_from_the_run(run, write):
     assert made.train.batch_size == 64
 
 
+def test_dialogues_have_the_special_tokens_of_their_template_and_none_of_the_run(run, write):
+    made = load(
+        write("chat.toml", f'init_from = "{run}"\n[data]\nform = "chat"\n[corpus]\nuse = "files"\ntrain = ["a"]')
+    )
+    assert (made.data.length, made.data.special, made.data.rows) == (64, "none", "document")
+
+
 def test_what_the_run_says_may_be_said_again(run, write):
     plain = load(write("a.toml", f'init_from = "{run}"'))
     named = f'[tokenizer]\nuse = "run"\npath = "{run}"'
