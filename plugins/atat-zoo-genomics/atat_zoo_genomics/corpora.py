@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 class _FromFiles(Divided, Corpus):
     """Files of sequences by split, found and held out as by the corpus `files`."""
 
+    ends_documents = False  # a sequence is cut from a genome, and has no end of its own
+
     train: tuple[str, ...] = param(help='paths or patterns, like ["genome/*.fa.gz"]; from the working directory')
     validation: tuple[str, ...] = param((), help="files to validate on; held out of the training files when absent")
     test: tuple[str, ...] = param((), help="files to test on; held out of the training files when absent")
