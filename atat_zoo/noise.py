@@ -75,7 +75,7 @@ class CosineNoise:
 
     def time_at(self, rate: Tensor) -> Tensor:
         """Return t = (2/π) arcsin(rate)."""
-        return rate.clamp(0, 1).asin().mul(2 / math.pi).clamp(0, 1)
+        return rate.clamp(0, 1).asin().mul(2 / math.pi)
 
 
 @component
@@ -97,7 +97,7 @@ class CosineSquaredNoise:
 
     def time_at(self, rate: Tensor) -> Tensor:
         """Return t = (2/π) arcsin √rate."""
-        return rate.clamp(0, 1).sqrt().asin().mul(2 / math.pi).clamp(0, 1)
+        return rate.clamp(0, 1).sqrt().asin().mul(2 / math.pi)
 
 
 @component
