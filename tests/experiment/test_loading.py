@@ -458,3 +458,11 @@ def test_what_reads_importance_says_so_and_masks_by_position_alone_do_not():
     assert reads_importance("position_sets", zoo.spec("position_sets", "by_importance"))
     assert not reads_importance("position_sets", zoo.spec("position_sets", "random"))
     assert not reading("rates")
+
+
+def test_what_reads_a_row_as_a_whole_takes_no_packed_dialogues():
+    table = {"name": "talk", "corpus": {"use": "files", "train": ["a"]}, "backbone": {"neighbours": 0}}
+    with pytest.raises(UserError) as caught:
+        from_table(table | {"objective": "sets", "data": {"form": "chat", "rows": "packed"}})
+    said = "data.rows: objective 'sets' reads a row as a whole, and packed dialogues must not see each other; set"
+    assert said in str(caught.value)

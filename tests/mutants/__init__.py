@@ -61,7 +61,7 @@ TESTS = {
 # A line on which a message begins or goes on: an expression that begins there is left as it is.
 SENTENCES = (r"\braise \w+\(", r"\byield (\(|f?\")$", r"\byield f?\"", r"^\s*f?['\"].*['\"],?$")
 UNCOMPUTED = (
-    r"\b(persistent|strict)=(False|None)|\b(device|non_blocking)=[\w.\[\]]*(\([^()]*\))?"
+    r"\b(persistent|strict)=(False|None)|encoding=\"(utf|UTF)-8\"|\b(device|non_blocking)=[\w.\[\]]*(\([^()]*\))?"
     r"|\.to\(([\w.]+\.device|None)\)|\bcast\((None|\"\w+\")"
 )
 

@@ -22,6 +22,7 @@ from atat_zoo import UserError, Zoo
 from atat_zoo.run import RunFolder, locks
 from atat_zoo.run.atomic import HOST
 from atat_zoo.run.environment import describe
+from atat_zoo.run.model_files import unreadable
 from tests.run.dying import dies
 
 
@@ -738,3 +739,8 @@ def test_the_configuration_of_the_working_folders_repository_runs_no_command(whe
     with suppress(subprocess.CalledProcessError):
         git("status")
     assert ran.exists()  # as git does by itself
+
+
+def test_a_file_that_cannot_be_read_says_why_in_one_line():
+    said = str(unreadable(Path("model.json"), KeyError("a\n  b")))
+    assert said.startswith("model.json cannot be read: KeyError: 'a\\n b'; copy the run again")
