@@ -44,6 +44,8 @@ class LoRABackbone(Backbone):
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problem of weights that are random: whoever overrides this yields from it."""
+        if not self.lora_rank and (self.lora_layers or self.lora_alpha != 16):
+            yield Problem("backbone.lora_rank", "lora_layers and lora_alpha have no effect at 0; set a rank")
         if self.lora_rank and experiment.init_from is None and not getattr(self, "pretrained", False):
             text = "LoRA leaves the weights as they are, and these are random; name a run by init_from, or set it to 0"
             yield Problem("backbone.lora_rank", text)

@@ -201,7 +201,7 @@ def text_of(value: Any, field: str, position: str, key: str = "corpus.text_field
     """Return the text of an object; its position, a line or a row of a file, and the key are for messages.
 
     Raises:
-        NoTextError: where there is none.
+        NoTextError: when the row has no text.
     """
     found = _found(value, field)
     if found is None:

@@ -172,7 +172,7 @@ def asked(
 
 
 def before_end(ids: Sequence[int], end: int | None) -> Sequence[int]:
-    """Return the ids before the first that is `end`; all if there is none."""
+    """Return the ids before the first `end`, or all ids if no id is `end`."""
     return ids[: ids.index(end)] if end in ids else ids
 
 

@@ -89,7 +89,7 @@ class Bounded:
 
     @property
     def said(self) -> str:
-        """The nats per token and their standard error, or why there is none."""
+        """The nats per token and their standard error, or the reason why they have no standard error."""
         if len(self.nats) == 1:
             return f"{self.per_token:.4f} nats per token (no standard error, as there is one text)"
         equal = "" if self.stderr else " (the texts do not differ)"

@@ -115,7 +115,7 @@ def with_error(value: float | None, error: float | None, digits: str, sign: str 
 
 
 def errors_over(errors: Iterable[float | None], what: str, count: int) -> str:
-    """Return what `±` means beside numbers with these errors over so many sequences, say, or why there is none."""
+    """Return what `±` means for these errors over so many items, or the reason why it is not shown."""
     if count == 1:
         return f"no standard errors, as there is one {what}"
     return f"± one standard error over {what}s" if any(errors) else f"± 0, as the {what}s do not differ"

@@ -322,7 +322,7 @@ class RunFolder(MetricsFile):
         return sorted(int(file.stem.removeprefix("step-")) for file in files if file.suffix == ".json")
 
     def last_checkpoint(self, step: int | None = None) -> Checkpoint | None:
-        """Return the newest checkpoint with a correct hash, or that of a step; None where there is none."""
+        """Return the newest checkpoint with a correct hash, or that of a step; None if it does not exist."""
         which = "step-*" if step is None else self.checkpoint_model(step).name
         for note in sorted(self.checkpoints.glob(f"{which}.json"), reverse=True):
             path = note.with_suffix(".pt")

@@ -39,7 +39,7 @@ class MetricsFile:
         return lines
 
     def last_metrics(self) -> dict[str, Any]:
-        """Return the last whole line of metrics.jsonl without reading those before; empty when there is none."""
+        """Return the last whole line of metrics.jsonl, read from the end; an empty table if it has no line."""
         with suppress(OSError), parsing.opened(self.metrics) as file:
             file.seek(max(0, file.seek(0, 2) - _TAIL))
             return next(filter(None, map(_line, reversed(file.read().split(b"\n")))), {})

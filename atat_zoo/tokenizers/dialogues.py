@@ -86,12 +86,12 @@ class Part(NamedTuple):
 
 
 def messages_of(value: Any) -> list[Message]:
-    """Return the messages of an object as JSON has it, by `KEYS`: a list of them, or texts of which the last answers.
+    """Return the messages of a JSON object, by its `KEYS`: a list of messages, or texts that end with the answer.
 
-    What is said after the last answer is left out, as nothing is learned of it; where nothing is answered, all stays.
+    Messages after the last answer are left out, because nothing is learned from them; without any answer all are kept.
 
     Raises:
-        ValueError: a sentence with the remedy, where the object is none.
+        ValueError: a sentence with the remedy, when the object is not a dialogue.
     """
     if not isinstance(value, Mapping):
         raise ValueError(f"is no dialogue: {clip(repr(value), 60)}; {_FORM}")

@@ -282,6 +282,8 @@ def test_a_checkpoint_is_continued_from_by_ranks_that_share_the_weights(root, ba
     ("overrides", "message"),
     [
         ([RANK], r"backbone\.lora_rank: LoRA leaves the weights as they are, and these are random; name a run"),
+        (["backbone.lora_alpha=8"], r"backbone\.lora_rank: lora_layers and lora_alpha have no effect at 0; set a rank"),
+        (["backbone.lora_layers=['qkv']"], r"backbone\.lora_rank: lora_layers and lora_alpha have no effect at 0"),
         (["init_from={base}", "backbone.lora_rank=-1"], r"backbone\.lora_rank: must be at least 0, not -1"),
         (
             ["init_from={base}", RANK, 'backbone.lora_layers=["qkv", "query"]'],

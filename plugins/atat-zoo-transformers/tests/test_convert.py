@@ -410,7 +410,7 @@ def _longer(folder, table):
     ],
 )
 def test_a_tokenizer_that_is_not_the_models_is_refused(change, message, tmp_path):
-    """The library makes one of five tokens where there is none, by which any model is excellent."""
+    """Without its files the library makes a tokenizer of five tokens; any model has a low perplexity with it."""
     small("bert", tmp_path / "model")
     path = tmp_path / "model" / "tokenizer.json"
     table = json.loads(path.read_text())
