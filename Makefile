@@ -9,7 +9,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loa
 
 help:
 	@echo "make quickstart   train a model on English text, evaluate it, read what it writes, and look at it all (minutes)"
-	@echo "make test         the whole suite"
+	@echo "make test         the whole suite, with that of plugins/atat-zoo-serve"
 	@echo "make test-fast    the part that takes under two minutes"
 	@echo "make current      the whole suite in .venv-current, under a torch that is newer than Composer allows; FAST=1 for the fast part"
 	@echo "make test-browser the pages in Chromium, which is installed if there is none"
@@ -35,8 +35,9 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[report]"
 	@touch $@
 
-$(VENV)/installed-test: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]" -e plugins/atat-zoo-example
+# With the packages that add commands and no parts: tests of the zoo list its parts. pyproject.toml names their tests.
+$(VENV)/installed-test: $(VENV)/installed $(wildcard plugins/*/pyproject.toml)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]" -e plugins/atat-zoo-example -e "plugins/atat-zoo-serve[test]"
 	@touch $@
 
 $(VENV)/installed-browser: $(VENV)/installed-test
@@ -60,7 +61,7 @@ $(VENV)/installed-mutants: $(VENV)/installed-test
 $(VENV)-current/installed: pyproject.toml constraints-current.txt
 	$(PYTHON) -m venv $(VENV)-current
 	$(VENV)-current/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-current.txt uv
-	$(VENV)-current/bin/uv pip install --quiet --python $(VENV)-current/bin/python --override constraints-current.txt -r constraints-current.txt -e . -e plugins/atat-zoo-example
+	$(VENV)-current/bin/uv pip install --quiet --python $(VENV)-current/bin/python --override constraints-current.txt -r constraints-current.txt -e . -e plugins/atat-zoo-example -e plugins/atat-zoo-serve
 	@touch $@
 
 quickstart: $(VENV)/installed
@@ -78,7 +79,7 @@ current: $(VENV)-current/installed
 	$(PYTEST) $(if $(FAST),-m "not slow")
 
 test-browser: $(VENV)/installed-browser
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/*/*_in_browser.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/*/*_in_browser.py plugins/*/tests/*_in_browser.py
 test-new: $(VENV)/installed-test
 	$(BIN)/python -m tests.empty_environment $(KIND) $(if $(BORROW),--borrow)
 
@@ -86,7 +87,7 @@ test-plugins: $(VENV)/installed-test
 	$(BIN)/python -m tests.plugin_environments $(NAME) $(if $(BORROW),--borrow)
 
 test-clients: $(VENV)/installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.client_environments $(NAME)
+	OMP_NUM_THREADS=1 PYTHONPATH=. $(BIN)/python plugins/atat-zoo-serve/tests/client_environments.py $(NAME)
 
 # N=100: 300 kills, 200 trainings that are killed 20 times each, 20,000 experiments, 2,000 command lines, 2,000 damaged artefacts, 200 corpora.
 attack: $(VENV)/installed-test

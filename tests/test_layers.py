@@ -19,10 +19,19 @@ TREES = {path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8")) for
 
 
 @pytest.fixture(scope="module")
-def contract():
+def contracts():
     table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    (only,) = table["tool"]["importlinter"]["contracts"]
-    return only
+    return {contract["type"]: contract for contract in table["tool"]["importlinter"]["contracts"]}
+
+
+@pytest.fixture(scope="module")
+def contract(contracts):
+    return contracts["layers"]
+
+
+def test_every_package_of_plugins_is_forbidden(contracts):
+    there = {path.name.replace("-", "_") for path in (ROOT / "plugins").glob("atat-zoo-*")}
+    assert {*contracts["forbidden"]["forbidden_modules"]} == there
 
 
 def test_every_package_has_its_layer(contract):
@@ -51,7 +60,7 @@ def lint(folder):
 def test_an_import_goes_down_never_up():
     done = lint(ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "Contracts: 1 kept, 0 broken." in done.stdout
+    assert "Contracts: 2 kept, 0 broken." in done.stdout
 
 
 def test_an_import_that_goes_up_is_found(tmp_path):
@@ -59,10 +68,11 @@ def test_an_import_that_goes_up_is_found(tmp_path):
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     shutil.copytree(PACKAGE, tmp_path / "atat_zoo")
     with (tmp_path / "atat_zoo" / "errors.py").open("a") as file:
-        file.write("\nimport atat_zoo.registry\n")
+        file.write("\nimport atat_zoo.registry\nimport atat_zoo_serve\n")
     done = lint(tmp_path)
     assert done.returncode == 1
     assert "atat_zoo.errors -> atat_zoo.registry" in done.stdout
+    assert "atat_zoo.errors -> atat_zoo_serve" in done.stdout
 
 
 def imported(tree, modules):

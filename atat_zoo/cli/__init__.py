@@ -10,9 +10,11 @@ from typing import Any
 
 import click
 
-from atat_zoo.errors import Note, UserError, clip, nearest
+from atat_zoo.cli import packages
+from atat_zoo.errors import Note, UserError, clip
 
-# command -> (module, function, one line of help): the help is here, so that `atat --help` imports nothing.
+# command -> (module, function, one line of help): the help is here, so that `atat --help` imports nothing. Packages add
+# others, which packages.py finds.
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "zoo": ("zoo", "zoo", "The parts: list, show, check, plugins, manifest."),
     "check": ("experiment", "check", "Say what is wrong with an experiment, at once."),
@@ -33,7 +35,6 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "rate": ("rate", "rate", "Have people rate the texts of runs: export, import."),
     "sample": ("sample", "sample", "Generate text with a run."),
     "infill": ("sample", "infill", "Fill the gaps of a text with a run."),
-    "serve": ("serve", "serve", "Serve a run over HTTP, with a page on which texts unmask."),
     "export": ("export", "export", "Write a run as a model of the Hugging Face hub."),
     "report": ("report", "report", "Write a run, several runs or a study as one page."),
     "paper": ("paper", "paper", "Write tables, figures and references of a paper."),
@@ -47,11 +48,11 @@ class _Lazy(click.Group):
     """A group whose commands are imported when they are used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return [*COMMANDS, *(name for name in packages.offers() if name not in COMMANDS)]
 
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, name: str) -> click.Command:
         if name not in COMMANDS:
-            return None
+            return packages.command(name, list(COMMANDS))
         module, function, _ = COMMANDS[name]
         command: click.Command = getattr(import_module(f"atat_zoo.cli.{module}"), function)
         return command
@@ -59,13 +60,9 @@ class _Lazy(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            raise click.UsageError(
-                f"there is no command {args[0]!r}{nearest(args[0], list(COMMANDS))} (there are: {', '.join(COMMANDS)})"
-            )
-        return super().resolve_command(ctx, args)
+        for package, commands in packages.sections(list(COMMANDS)).items():
+            with formatter.section(f"Commands of {package}"):
+                formatter.write_dl(commands)
 
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})

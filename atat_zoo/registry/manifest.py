@@ -69,7 +69,7 @@ def read(path: Path, distribution: str = "atat-zoo") -> Manifest:
     except (OSError, ValueError) as error:  # ValueError: no TOML, no UTF-8
         raise UserError(f"{path} is not valid TOML: {error}; restore or reinstall it") from None
     aliases = _typed(data.get("alias", {}), dict[str, dict[str, str]], f"{path}: [alias]")
-    unknown = sorted({*data, *aliases} - {*KINDS, "plugins", "alias"})
+    unknown = sorted({*data, *aliases} - {*KINDS, "plugins", "alias", "command"})
     if unknown:
         raise UserError(f"{path}: [{unknown[0]}] is no kind of part; the kinds are {', '.join(KINDS)}")
     entries = []

@@ -54,32 +54,43 @@ def hook_entries(module: object, distribution: str) -> tuple[manifest.Entry, ...
     return tuple(entries)
 
 
+def entry_points(group: str) -> Iterator[tuple[Distribution, EntryPoint | Exception]]:
+    """Yield each entry point of a group once, with its distribution; an error where a distribution's cannot be read."""
+    seen = set()
+    for distribution in distributions():
+        try:
+            # Most packages have no such group, and parsing takes most of the time.
+            if f"[{group}]" not in (distribution.read_text("entry_points.txt") or ""):
+                continue
+            points = [point for point in distribution.entry_points if point.group == group]
+        except UnicodeDecodeError:
+            continue
+        except Exception as error:
+            yield distribution, error
+            continue
+        for point in points:
+            # A folder that is on sys.path twice yields its distributions twice.
+            if (point.name, point.value) not in seen:
+                seen.add((point.name, point.value))
+                yield distribution, point
+
+
 def installed(disabled: tuple[str, ...]) -> Iterator[Plugin]:
     """Yield every installed plugin, each loaded separately."""
     allowed = os.environ.get(ALLOWED)
     chosen = None if allowed is None else {name.strip() for name in allowed.split(",")}
-    seen = set()
-    for distribution in distributions():
-        try:
-            points = [point for point in distribution.entry_points if point.group == hookspecs.PROJECT]
-        except Exception as error:  # any package of the environment may have malformed entry points
-            if f"[{hookspecs.PROJECT}]" in (distribution.read_text("entry_points.txt") or ""):
-                owner = _metadata(distribution, "Name", "unknown")
-                version = _metadata(distribution, "Version", "unknown")
-                yield broken(Plugin(name=owner, distribution=owner, version=version), error)
+    for distribution, point in entry_points(hookspecs.PROJECT):
+        version = metadata_of(distribution, "Version", "unknown")
+        if isinstance(point, Exception):
+            owner = metadata_of(distribution, "Name", "unknown")
+            yield broken(Plugin(name=owner, distribution=owner, version=version), point)
             continue
-        for point in points:
-            # A folder that is on sys.path twice yields its distributions twice.
-            if (point.name, point.value) in seen:
-                continue
-            seen.add((point.name, point.value))
-            # For plugins only: reading the metadata of every package would take longer than everything else.
-            owner = _metadata(distribution, "Name", point.name)
-            plugin = Plugin(name=point.name, distribution=owner, version=_metadata(distribution, "Version", "unknown"))
-            if point.name in disabled or (chosen is not None and point.name not in chosen):
-                yield attrs.evolve(plugin, status="disabled")
-            else:
-                yield _load(plugin, point)
+        owner = metadata_of(distribution, "Name", point.name)
+        plugin = Plugin(name=point.name, distribution=owner, version=version)
+        if point.name in disabled or (chosen is not None and point.name not in chosen):
+            yield attrs.evolve(plugin, status="disabled")
+        else:
+            yield _load(plugin, point)
 
 
 @contextmanager
@@ -112,9 +123,9 @@ def of_plugin() -> Iterator[None]:
 
 def _load(plugin: Plugin, point: EntryPoint) -> Plugin:
     try:
-        own = _own_manifest(point)
-        if own:
-            read = manifest.read(own, plugin.distribution)
+        own = registry_file(point)
+        read = manifest.read(own, plugin.distribution) if own else manifest.Manifest()
+        if read.entries or read.aliases:  # or it only describes commands
             _refuse_newer(read.contract)
             return attrs.evolve(plugin, entries=read.entries, aliases=read.aliases)
         with redirect_stdout(sys.stderr), of_plugin():  # standard output may be JSON
@@ -156,7 +167,7 @@ def broken(plugin: Plugin, error: BaseException) -> Plugin:
     return attrs.evolve(plugin, entries=(), aliases={}, status="broken", error=text)
 
 
-def _metadata(distribution: Distribution, key: str, otherwise: str) -> str:
+def metadata_of(distribution: Distribution, key: str, otherwise: str) -> str:
     """Return a field of a distribution's metadata; an interrupted installation may lack it."""
     # Once the backport importlib_metadata is imported, distributions may come from it: then metadata that is absent is
     # None, or, from its version 10, a FileNotFoundError.
@@ -166,8 +177,8 @@ def _metadata(distribution: Distribution, key: str, otherwise: str) -> str:
     return str(metadata[key]) if metadata is not None and key in metadata else otherwise
 
 
-def _own_manifest(point: EntryPoint) -> Path | None:
-    """Return the `registry.toml` in the plugin's top package, without importing the package."""
+def registry_file(point: EntryPoint) -> Path | None:
+    """Return the `registry.toml` in the top package of an entry point, without importing the package."""
     top = find_spec(point.module.partition(".")[0])
     for place in (top.submodule_search_locations or ()) if top else ():
         path = Path(place) / "registry.toml"

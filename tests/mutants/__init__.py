@@ -33,7 +33,7 @@ GROUPS = (
     ("generation",),
     ("corpora", "tokenizers"),
     ("data",),
-    ("model", "serving"),
+    ("model",),
     ("measure",),
     ("tasks",),
     ("results", "study"),
@@ -43,6 +43,7 @@ GROUPS = (
     ("atat-zoo-checkpoints",),
     ("atat-zoo-genomics",),
     ("atat-zoo-lm-eval",),
+    ("atat-zoo-serve",),
     ("atat-zoo-transformers",),
 )
 ROOMS = tuple(room for group in GROUPS for room in group)

@@ -140,6 +140,11 @@ def test_a_plugin_with_a_menu_of_its_own_is_listed_without_being_imported(instal
     assert module in sys.modules
 
 
+def test_a_registry_file_that_only_describes_commands_hides_no_part(install):
+    install("good", GOOD, files={"registry.toml": "[command.good]\nsummary = 'It is good.'\n"})
+    assert Zoo.load().describe("masking", "spiral").distribution == "atat-zoo-good"
+
+
 def test_a_plugin_disabled_in_the_menu_is_not_imported(install, tmp_path):
     module = install("good", GOOD)
     text = manifest.shipped().read_text(encoding="utf-8")
@@ -225,4 +230,4 @@ def test_the_version_of_half_an_installation_is_unknown(metadata, found):
                 raise metadata
             return metadata
 
-    assert plugins._metadata(Half(), "Version", "unknown") == found
+    assert plugins.metadata_of(Half(), "Version", "unknown") == found

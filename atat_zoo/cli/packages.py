@@ -1,0 +1,78 @@
+"""Commands of packages: found by their entry points, and imported only when they are used.
+
+A package names a click command in its pyproject.toml, and describes it in the `registry.toml` of its top module:
+
+    [project.entry-points."atat_zoo.commands"]
+    serve = "atat_zoo_serve.command:serve"
+
+    [command.serve]
+    summary = "Serve a run over HTTP, with a page on which texts unmask."
+"""
+
+import sys
+import tomllib
+from collections.abc import Sequence
+from contextlib import redirect_stdout, suppress
+from importlib.metadata import EntryPoint
+
+import click
+
+from atat_zoo.errors import UserError, nearest
+from atat_zoo.registry.plugins import entry_points, metadata_of, of_plugin, registry_file
+
+GROUP = "atat_zoo.commands"
+# The commands of the packages in plugins/, by name.
+PACKAGES = {"serve": "atat-zoo-serve"}
+
+
+def offers() -> dict[str, list[tuple[str, EntryPoint]]]:
+    """Return the commands of the installed packages by name: for each, its packages and their entry points."""
+    found: dict[str, list[tuple[str, EntryPoint]]] = {}
+    for distribution, point in entry_points(GROUP):
+        if not isinstance(point, Exception):
+            found.setdefault(point.name, []).append((metadata_of(distribution, "Name", "unknown"), point))
+    return found
+
+
+def sections(core: Sequence[str]) -> dict[str, list[tuple[str, str]]]:
+    """Return, by package, the name and the help of its commands, or why one is not available beside the `core`."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for name, offered in sorted(offers().items()):
+        for owner, point in offered:
+            others = ["atat"] if name in core else sorted(other for other, _ in offered if other != owner)
+            text = f"(not available: {' and '.join(others)} has this command, too)" if others else _summary(point)
+            found.setdefault(owner, []).append((name, text))
+    return dict(sorted(found.items()))
+
+
+def command(name: str, core: Sequence[str]) -> click.Command:
+    """Import a command that is not one of the `core`; raises a `UserError` that says what is wrong with its package."""
+    found = offers()
+    if name not in found and name in PACKAGES:
+        raise UserError(f"atat {name} comes with {PACKAGES[name]}: pip install {PACKAGES[name]}")
+    if name not in found:
+        known = [*core, *sorted({*found, *PACKAGES} - {*core})]
+        raise click.UsageError(f"there is no command {name!r}{nearest(name, known)} (there are: {', '.join(known)})")
+    owners = sorted(owner for owner, _ in found[name])
+    if len(owners) > 1:
+        raise UserError(f"atat {name} is offered by {' and '.join(owners)}; uninstall all but one")
+    (_, point), *_ = found[name]
+    try:
+        with redirect_stdout(sys.stderr), of_plugin():  # standard output may be JSON
+            loaded = point.load()
+        if not isinstance(loaded, click.Command):
+            raise TypeError(f"{point.value} is not a click command")
+        return loaded
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a package may fail in any way, and breaks only its own command
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"atat {name} of {owners[0]} cannot be imported: {why}; reinstall {owners[0]}") from error
+
+
+def _summary(point: EntryPoint) -> str:
+    """Return the help of a command, or an empty string if the registry file of its package has none."""
+    with suppress(Exception):
+        if path := registry_file(point):
+            return str(tomllib.loads(path.read_text(encoding="utf-8"))["command"][point.name]["summary"])
+    return ""

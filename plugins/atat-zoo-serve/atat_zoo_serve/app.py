@@ -1,0 +1,206 @@
+"""The server: its routes, and how a request waits for its texts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any, TypeVar
+
+from anyio import to_thread
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import Receive, Scope, Send
+
+from atat_zoo.errors import UserError, clip
+from atat_zoo_serve.answers import Answer, ChatAnswer, CompletionAnswer, InfillAnswer
+from atat_zoo_serve.asked import ChatRequest, CompletionRequest, InfillRequest, TextRequest
+from atat_zoo_serve.batching import BusyError, Done, Drawn, Event, Failed, Job, StoppedError
+from atat_zoo_serve.guard import Guard
+from atat_zoo_serve.page import page
+from atat_zoo_serve.planning import Plan
+from atat_zoo_serve.refusals import Json, RefusedError, explained, refusal, table_of
+from atat_zoo_serve.service import Service
+
+_T = TypeVar("_T")
+_LATE = "this takes longer than a request may here; ask for fewer or shorter texts, or for fewer steps"
+
+
+def application(service: Service) -> FastAPI:
+    """Return the server of a model."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        service.worker.start()
+        yield
+        await to_thread.run_sync(service.worker.close)
+
+    web = FastAPI(title=service.name, docs_url=None, redoc_url=None, lifespan=lifespan, default_response_class=Json)
+    web.add_middleware(Guard, service=service)
+    if service.cors:  # around the guard: a browser asks whether it may without a key, and reads what is refused
+        how: Any = {"allow_origins": service.cors, "allow_methods": ("GET", "POST"), "allow_headers": ("*",)}
+        web.add_middleware(CORSMiddleware, **how, expose_headers=("Retry-After",))
+    for each in (RequestValidationError, HTTPException, RefusedError, UserError, Exception):
+        web.add_exception_handler(each, explained)
+
+    @web.get("/", response_class=HTMLResponse)
+    async def home() -> HTMLResponse:
+        text, policy = page(service.name, service.about, keyed=service.key is not None)
+        return HTMLResponse(text, headers={"Content-Security-Policy": policy})
+
+    @web.get("/health")
+    async def health() -> Json:
+        if not service.worker.alive:
+            raise RefusedError(503, "the thread that writes has ended; start the server again")
+        return Json({"status": "ok", "waiting": service.worker.queue, "writing": service.worker.writing})
+
+    @web.get("/v1/models")
+    async def models() -> Json:
+        return Json({"object": "list", "data": [service.about]})
+
+    @web.get("/v1/models/{name}")
+    async def model(name: str) -> Json:
+        _same_model(service, name)
+        return Json(service.about)
+
+    @web.post("/v1/completions")
+    async def completions(asked: CompletionRequest, request: Request) -> Response:
+        return await _answered(service, request, asked, partial(service.planner.completion, asked), CompletionAnswer)
+
+    @web.post("/v1/chat/completions")
+    async def chat(asked: ChatRequest, request: Request) -> Response:
+        return await _answered(service, request, asked, partial(service.planner.chat, asked), ChatAnswer)
+
+    @web.post("/v1/infill")
+    async def infill(asked: InfillRequest, request: Request) -> Response:
+        return await _answered(service, request, asked, partial(service.planner.infill, asked), InfillAnswer)
+
+    return web
+
+
+# Answers
+
+
+async def _answered(
+    service: Service, request: Request, asked: TextRequest, make: Callable[[], Plan], form: type[Answer]
+) -> Response:
+    loop, events = asyncio.get_running_loop(), asyncio.Queue[Event]()
+    late = loop.time() + service.limits.seconds
+    if asked.model is not None:
+        _same_model(service, asked.model)
+    plan = await to_thread.run_sync(make)
+    answer = form(model=service.name, asked=asked, plan=plan, words=service.planner.words)
+
+    def tell(event: Event) -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(events.put_nowait, event)
+
+    begin = partial(service.planner.begin, plan)
+    how: dict[str, Any] = {"follows": bool(asked.stream), "weighs": plan.weighs}
+    job = Job(sampler=plan.sampler, seed=plan.seed, begin=begin, tell=tell, **how)
+    try:
+        service.worker.submit(job)
+    except BusyError:
+        waiting = f"{service.limits.waiting} requests wait, and no more may"
+        raise RefusedError(429, f"{waiting}; ask again in a while") from None
+    except StoppedError as error:
+        raise refusal(error) from None
+    try:
+        if asked.stream:
+            # What is refused before it begins has a status of its own.
+            first = await _attended(request, late, _next(events))
+            chunks = _chunks(answer, first, events, late)
+            return EventStream(chunks, partial(service.worker.cancel, job))
+        await _attended(request, late, _whole(answer, events))
+        return Json(answer.body())
+    except BaseException:
+        service.worker.cancel(job)
+        raise
+
+
+async def _next(events: asyncio.Queue[Event]) -> Drawn | Done:
+    event = await events.get()
+    if isinstance(event, Failed):
+        refused = refusal(event.error)
+        raise event.error if refused.status == 500 else refused
+    return event
+
+
+async def _whole(answer: Answer, events: asyncio.Queue[Event]) -> None:
+    while not answer.finished:
+        answer.read(await _next(events))
+
+
+async def _attended(request: Request, late: float, work: Awaitable[_T]) -> _T:
+    """Return the result of some work, unless it takes too long or nobody waits for it any more."""
+
+    async def away() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(away())
+    try:
+        left = late - asyncio.get_running_loop().time()
+        await asyncio.wait((working, leaving), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise RefusedError(499, "the client has gone away") if leaving.done() else RefusedError(408, _LATE)
+    finally:
+        working.cancel()
+        leaving.cancel()
+
+
+async def _chunks(answer: Answer, first: Drawn | Done, events: asyncio.Queue[Event], late: float) -> AsyncIterator[str]:
+    event = first
+    try:
+        while True:
+            if chunk := answer.read(event):
+                yield _event(chunk)
+                # Where much is to be said, others have a turn, and that the client has gone away is heard.
+                await asyncio.sleep(0)
+            if answer.finished:
+                break
+            async with asyncio.timeout_at(late):
+                event = await _next(events)
+    except TimeoutError:
+        yield _event(table_of(RefusedError(408, _LATE)))
+        return
+    except Exception as error:
+        refused = refusal(error)
+        yield _event(table_of(refused))
+        if refused.status == 500:
+            raise
+        return
+    if answer.asked.stream_options and answer.asked.stream_options.include_usage:
+        yield _event(answer.last())
+    yield "data: [DONE]\n\n"
+
+
+def _event(table: dict[str, Any]) -> str:
+    return f"data: {json.dumps(table, allow_nan=False)}\n\n"
+
+
+class EventStream(StreamingResponse):
+    """Server-sent events; `end` is called when they have ended, or the client has gone away."""
+
+    def __init__(self, chunks: AsyncIterator[str], end: Callable[[], None]) -> None:
+        super().__init__(chunks, media_type="text/event-stream", headers={"Cache-Control": "no-store"})
+        self.end = end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.end()
+
+
+def _same_model(service: Service, name: str) -> None:
+    if name != service.name:
+        said = f"there is no model {clip(name)!r} here; name {service.name!r}, or none"
+        raise RefusedError(404, said, "model", "model_not_found")

@@ -1,0 +1,110 @@
+"""`atat serve`: a run over HTTP."""
+
+import os
+import re
+import socket
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from atat_zoo.cli.arguments import chosen, count, options
+from atat_zoo.errors import Note, UserError, clip
+from atat_zoo_serve import Limits
+
+_LIMITS = Limits()
+
+
+@click.command()
+@options("run", "overrides", "step", "sampler")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at; 0.0.0.0 for all.")
+@click.option("--port", default=8422, show_default=True, type=click.IntRange(0, 65535), help="0 for one that is free.")
+@click.option("--key", envvar="ATAT_KEY", help="What a request must send as its key; also in ATAT_KEY.")
+@click.option(
+    "--cors", multiple=True, help="Origin of web pages that may ask, such as http://localhost:3000; * for all."
+)
+@options("device", "same_precision")
+@click.option("--compile", is_flag=True, help="Compile the network first (takes a minute).")
+@count("--longest", 1, "Tokens in the longest text.", _LIMITS.longest)
+@count("--batch-size", 1, "Texts in a batch, and of a request.", _LIMITS.batch_size)
+@count("--waiting", 1, "Requests that may wait.", _LIMITS.waiting)
+@click.option(
+    "--seconds",
+    default=_LIMITS.seconds,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="For a request.",
+)
+def serve(
+    run: Path,
+    overrides: tuple[str, ...],
+    step: int | str | None,
+    sampler: str | None,
+    host: str,
+    port: int,
+    key: str | None,
+    cors: tuple[str, ...],
+    device: str,
+    precision: Any,
+    compile: bool,
+    **limits: Any,
+) -> None:
+    """Serve the final model of RUN over HTTP, as OpenAI's completions and chat completions, until Ctrl-C.
+
+    `/` is a page on which texts unmask. `sampler.KEY=VALUE` and `guidance.use=…` change how texts are written.
+    """
+    if key is not None and not re.fullmatch(r"[!-~]+", key):
+        raise UserError("--key: is empty, or has what a header cannot have; use ASCII letters, digits and signs")
+    for origin in cors:
+        if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", origin):
+            raise UserError(
+                f"--cors {clip(origin)}: is no origin; write it without a path, as http://localhost:3000, or *"
+            )
+    experiment, _ = chosen(run, overrides, sampler, step)
+    here = host in ("127.0.0.1", "localhost", "::1")
+    listening = _listening(host, port)
+    with listening, suppress(KeyboardInterrupt):  # which is how it ends
+        if not here:
+            who = "whoever has the key" if key else "everybody, as there is no --key"
+            warnings.warn(
+                f"--host {host}: other machines reach this one, without encryption; it answers {who}",
+                Note,
+                stacklevel=2,
+            )
+        from atat_zoo.model import Model
+        from atat_zoo_serve.server import Server
+        from atat_zoo_serve.service import Service
+
+        model = Model.from_run(run, device, step)
+        service = Service.of_model(
+            run.resolve().name,
+            model,
+            experiment,
+            limits=Limits(**limits),
+            precision=precision,
+            compile=compile,
+            key=key,
+            here=here,
+            cors=cors,
+        )
+        address, number = listening.getsockname()[:2]
+        shown = f"[{address}]" if ":" in address else address
+        click.echo(f"{run} is served at http://{shown}:{number}/ until Ctrl-C")
+        Server(service).run(sockets=[listening])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except socket.gaierror as error:
+        problem = str(error.strerror)
+    except UnicodeError:
+        problem = "is no name of a machine"
+    except OSError as error:
+        problem = os.strerror(error.errno or 0)
+    where = f"--host {clip(host)} --port {port}"
+    raise UserError(f"{where}: cannot be opened: {problem}; choose another port, or 0 for one that is free")

@@ -1,0 +1,203 @@
+"""From a request to texts that are laid out in tokens, and a sampler for them; what does not fit is refused."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import Experiment, conflicts_with
+from atat_zoo.generation import Writer
+from atat_zoo.generation.infilling import draw_lengths, layouts_of, posterior, row_numbers
+from atat_zoo.generation.layout import Gap, Layout, SpaceAwareTokenizer, Template, asked, lay_out
+from atat_zoo.registry import Zoo
+from atat_zoo.registry.spec import fields_of
+from atat_zoo.samplers import Sampler
+from atat_zoo.samplers.draw import CategoricalDraw, NucleusDraw
+from atat_zoo.samplers.parts import CompositeSampler, SamplerParts
+from atat_zoo.samplers.published import CombinationSampler
+from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
+from atat_zoo_serve import Limits
+from atat_zoo_serve.asked import ChatRequest, CompletionRequest, InfillRequest, TextRequest
+from atat_zoo_serve.batching import Job, WantedText
+
+# The most steps that a sampler may have, besides some for each masked token: those that fill nothing take time, too.
+_STEPS, _EACH = 1000, 16
+
+
+class TooLargeError(UserError):
+    """More than a limit of the server."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Plan:
+    """What a request comes to: `number` texts of each layout, by a sampler."""
+
+    layouts: Sequence[Layout]
+    number: int
+    sampler: Sampler
+    seed: int
+    end: int | None = None  # the token that ends what is written
+
+    @property
+    def weighs(self) -> bool:
+        """Whether the model chooses lengths of gaps."""
+        return any(len(layout.choices) > 1 for layout in self.layouts)
+
+    @property
+    def given(self) -> int:
+        """Given tokens of all layouts."""
+        return sum(len(piece) for layout in self.layouts for piece in layout.pieces)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Planner:
+    """Plans requests to a model: `writer` writes, and `weigher`, the same without guidance, weighs lengths of gaps."""
+
+    experiment: Experiment
+    writer: Writer
+    weigher: Writer
+    limits: Limits
+    words: SpaceAwareTokenizer
+
+    def completion(self, request: CompletionRequest) -> Plan:
+        """Plan texts with one gap, between a prompt and the suffix."""
+        texts = [(prompt, request.suffix or "") for prompt in request.prompt or [""]]
+        number, end = request.max_tokens, self.writer.end(windows=bool(request.windows))
+        return self._plan(request, len(texts), lambda how: [self._around(how, each, number) for each in texts], end)
+
+    def chat(self, request: ChatRequest) -> Plan:
+        """Plan answers to messages, which a client may have from anybody."""
+        tokenizer = self.writer.tokenizer
+        if self.writer.form == "text" and tokenizer.template is None:
+            said = "messages: this model has learned running text"
+            raise UserError(f'{said}; ask /v1/completions, or serve a run that was trained with data.form = "chat"')
+        before = asked(tokenizer, request.messages, where="messages")
+        number = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
+        end = self.writer.end(chat=True)
+        return self._plan(request, 1, lambda how: [self._around(how, ("", ""), number, before)], end)
+
+    def infill(self, request: InfillRequest) -> Plan:
+        """Plan texts with gaps."""
+        return self._plan(request, len(request.text), lambda _: self._with_gaps(request.text))
+
+    def _plan(
+        self, asked: TextRequest, texts: int, lay: Callable[[Sampler], list[Layout]], end: int | None = None
+    ) -> Plan:
+        number = asked.n or 1
+        if texts * number > self.limits.batch_size:
+            most = f"this server writes at most {self.limits.batch_size} for a request"
+            raise TooLargeError(f"{texts * number} texts are asked for, and {most}; ask for fewer")
+        sampler = self.sampler(asked)
+        layouts = lay(sampler)
+        for layout in layouts:
+            masked = max(map(sum, layout.choices))
+            length = masked + sum(map(len, layout.pieces))
+            if length > self.limits.longest:
+                most = f"this server writes texts of at most {self.limits.longest}"
+                raise TooLargeError(f"a text of {length} tokens is asked for, and {most}; ask for a shorter one")
+            # That of the command line may take as many as it likes.
+            steps = _most_steps(sampler, masked) if asked.sampler is not None else 0
+            if steps > _STEPS + _EACH * masked:
+                raise TooLargeError(f"the sampler would take {steps:,} steps to fill {masked:,} tokens; take fewer")
+        seed = secrets.randbelow(2**31) if asked.seed in (None, -1) else asked.seed
+        return Plan(layouts=layouts, number=number, sampler=sampler, seed=seed, end=end)
+
+    def sampler(self, asked: TextRequest) -> Sampler:
+        """Return the sampler of a request, if it fits the model."""
+        sampler: Any = self.experiment.parts["sampler"]
+        if asked.sampler is not None:
+            sampler = Zoo.load().spec("sampler", asked.sampler)
+        if asked.temperature is not None or asked.top_p is not None:
+            temperature = 1.0 if asked.temperature is None else asked.temperature
+            # The likeliest tokens of no probability are the most probable one.
+            sampler = _drawing(sampler, *((0.0, None) if asked.top_p == 0 else (temperature, asked.top_p)))
+        if problems := conflicts_with(self.experiment, {"sampler": sampler}):
+            raise UserError(str(problems[0]))
+        return sampler
+
+    def _with_gaps(self, texts: Sequence[str]) -> list[Layout]:
+        return layouts_of(texts, self.words, self.writer.special, self.writer.length)
+
+    def _around(
+        self, sampler: Sampler, texts: tuple[str, str], number: int | None, before: Sequence[int] = ()
+    ) -> Layout:
+        """Return the layout of a prompt and a suffix around a gap of a number of tokens, or of what is left of a row.
+
+        Tokens `before` the prompt are what it answers. A text longer than the model sees at once, or of which
+        nothing is written, has no BOS and EOS, and a space at the end of its prompt stays there.
+        """
+        writer = self.writer
+        if number == 0 or (sampler.blockwise and number is not None):
+            first, last = (tuple(writer.tokenizer.encode(text)) for text in texts)
+            pieces = ((*before, *first), last)
+            if number == 0 or number + sum(map(len, pieces)) > writer.length:
+                template = Template(texts, (Gap(number, number),))
+                return Layout(template=template, pieces=pieces, opens=(False,), choices=((number,),))
+
+        def fitting(tokens: int) -> Layout:
+            template, where = (
+                Template(texts, (Gap(tokens, tokens),)),
+                "the dialogue" if before else "the prompt with its suffix",
+            )
+            return lay_out(template, self.words, writer.special, writer.length, where, before)
+
+        return fitting(number or writer.length - sum(map(len, fitting(1).pieces)))
+
+    def begin(self, plan: Plan, job: Job) -> list[WantedText]:
+        """Return the texts of a job; where the model chooses the length of gaps, it is asked now."""
+        numbers = row_numbers(len(plan.layouts), plan.number)
+        texts: list[WantedText] = []
+        for layout, row in zip(plan.layouts, numbers, strict=True):
+            weighed = posterior(_interruptible(self.weigher, job), layout, self.limits.batch_size)
+            chosen = draw_lengths(weighed, plan.seed, row)
+            for number, lengths in zip(row.tolist(), chosen, strict=True):
+                texts.append(WantedText(index=len(texts), number=number, layout=layout, lengths=lengths))
+        return texts
+
+
+def parts_of(sampler: Sampler) -> SamplerParts | None:
+    """Return the parts of a sampler, or of that which fills its blocks; None for one without."""
+    within = sampler.within if isinstance(sampler, SemiAutoregressiveSampler) else sampler
+    return within.parts() if isinstance(within, CompositeSampler) else None
+
+
+def rewrites(sampler: Sampler) -> bool:
+    """Return whether it may mask tokens again that it has drawn; also when it does not say."""
+    parts = parts_of(sampler)
+    return parts is None or parts.remask.active
+
+
+def _most_steps(sampler: Sampler, masked: int) -> int:
+    """Return how many steps it may take to fill that many tokens, as far as it says so."""
+    parts = parts_of(sampler)
+    own = sampler.steps if isinstance(sampler, SemiAutoregressiveSampler) else None
+    return max(own or 0, parts.pace.most(masked) if parts else 0)
+
+
+def _drawing(sampler: Any, temperature: float, p: float | None) -> Any:
+    """Return a sampler with another draw: from a nucleus, if there is a p."""
+    spec: Any = sampler  # its class is one of attrs, of which a protocol says nothing
+    if isinstance(sampler, SemiAutoregressiveSampler):
+        return attrs.evolve(spec, within=_drawing(sampler.within, temperature, p))
+    draw = CategoricalDraw(temperature=temperature) if p is None else NucleusDraw(p=p, temperature=temperature)
+    if not isinstance(sampler, CompositeSampler):
+        raise UserError(f"the sampler {sampler.name!r} has a draw of its own; leave temperature and top_p out")
+    if "draw" in {field.name for field in fields_of(type(sampler))}:
+        return attrs.evolve(spec, draw=draw)
+    parts = sampler.parts()
+    return CombinationSampler(order=parts.order, pace=parts.pace, remask=parts.remask, stop=parts.stop, draw=draw)
+
+
+def _interruptible(writer: Writer, job: Job) -> Writer:
+    """Return a writer that evaluates no more for a job that is gone."""
+    from atat_zoo.generation.guided import Guided
+
+    def change(log_probs: Any, *_: Any) -> Any:
+        job.check()
+        return log_probs
+
+    return attrs.evolve(writer, denoiser=Guided(writer.denoiser, change))

@@ -1,0 +1,102 @@
+"""What is refused, by a status and a sentence, in OpenAI's form."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from atat_zoo.errors import UserError, clip, nearest
+from atat_zoo.generation.layout import TooLongError
+from atat_zoo.machine import ran_out
+from atat_zoo_serve.asked import ChatRequest, CompletionRequest, InfillRequest, StreamOptions
+from atat_zoo_serve.batching import StoppedError
+from atat_zoo_serve.planning import TooLargeError
+
+_CODES = {401: "invalid_api_key", 408: "timeout", 413: "too_large", 429: "rate_limit_exceeded"}
+_HEADERS = {
+    **{401: {"WWW-Authenticate": "Bearer"}, 429: {"Retry-After": "1"}},
+    **{status: {"Connection": "close"} for status in (408, 413)},  # of whose request more may come
+}
+_PROBLEMS = 8  # of a request that are said at once
+_FIELDS = sorted({*CompletionRequest.model_fields, *ChatRequest.model_fields, *InfillRequest.model_fields})
+_ROUTES = "GET /health or /v1/models, or POST /v1/completions, /v1/chat/completions or /v1/infill"
+# Of the framework's own refusals.
+_SENTENCES = {
+    400: "the request cannot be read; send JSON that is not nested deeply",
+    404: f"there is nothing here; {_ROUTES}",
+    405: f"this is asked by another method; {_ROUTES}; pages of another origin may ask if --cors names it",
+}
+
+
+class RefusedError(Exception):
+    """A request that is answered by a status and a sentence."""
+
+    def __init__(self, status: int, sentence: str, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(sentence)
+        self.status, self.sentence, self.param, self.code = status, sentence, param, code or _CODES.get(status)
+
+
+class Json(Response):
+    """JSON of any text: halves of surrogate pairs, which UTF-8 has not, are escaped."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """Return the bytes."""
+        return json.dumps(content, allow_nan=False).encode()
+
+
+def refusal(error: Exception) -> RefusedError:
+    """Return an error as a status and a sentence."""
+    if isinstance(error, RefusedError):
+        return error
+    if isinstance(error, RequestValidationError):
+        return _malformed(error)
+    if isinstance(error, HTTPException):
+        return RefusedError(error.status_code, _SENTENCES.get(error.status_code, error.detail))
+    if isinstance(error, UserError):
+        code = "context_length_exceeded" if isinstance(error, TooLongError) else None
+        param = next((field for field in _FIELDS if str(error).startswith(f"{field}:")), None)
+        return RefusedError(413 if isinstance(error, TooLargeError) else 400, str(error), param, code)
+    if isinstance(error, StoppedError):
+        return RefusedError(503, "the server has been stopped; ask again once it runs")
+    if ran_out(error):
+        return RefusedError(413, "this takes more memory than there is; ask for fewer or shorter texts")
+    return RefusedError(500, "this is a mistake of the server, and its terminal says where")
+
+
+def _malformed(error: RequestValidationError) -> RefusedError:
+    """Return the first problem of each field, of some fields, as sentences."""
+    problems: dict[str, str] = {}
+    for problem in error.errors()[:_PROBLEMS]:
+        _, *path = problem["loc"]
+        kind, name = problem["type"], ".".join(clip(each) for each in path if isinstance(each, str))
+        text = problem["msg"][:1].lower() + problem["msg"][1:]
+        if kind == "json_invalid":
+            name, text = "", f"the request is no JSON: {problem['ctx']['error']}"
+        elif not name:
+            text = "the request is no JSON object; send one, with the header Content-Type: application/json"
+        elif kind == "extra_forbidden":
+            known = list(StreamOptions.model_fields) if len(path) > 1 else _FIELDS
+            text = f"is no field of this request{nearest(path[-1], known)}"
+        elif kind == "missing":
+            text = "is missing"
+        problems.setdefault(name, f"{name}: {text}" if name else text)
+    return RefusedError(400, "\n".join(problems.values()), next(iter(problems)) or None)
+
+
+def table_of(refused: RefusedError) -> dict[str, Any]:
+    """Return an error in OpenAI's form, with its types: a request too many is one of `requests`."""
+    kind = "server_error" if refused.status >= 500 else "requests" if refused.status == 429 else "invalid_request_error"
+    return {"error": {"message": refused.sentence, "type": kind, "param": refused.param, "code": refused.code}}
+
+
+async def explained(_: Request, error: Exception) -> Json:
+    """Answer with the sentence of an error."""
+    refused = refusal(error)
+    return Json(table_of(refused), refused.status, _HEADERS.get(refused.status))

@@ -1,0 +1,216 @@
+"""What is written together is what would be written alone; who goes away costs nothing more, who fails fails alone."""
+
+from __future__ import annotations
+
+import queue
+
+import pytest
+from atat_zoo_serve import Limits
+from atat_zoo_serve.batching import BusyError, Done, Drawn, Failed, GoneError, Job, WantedText, Worker
+from atat_zoo_serve.planning import Plan, Planner
+from attrs import evolve
+from hypothesis import given
+from hypothesis import strategies as st
+from servers import SETS, served
+
+from atat_zoo.errors import UserError
+from atat_zoo.generation import Writer
+from atat_zoo.generation.layout import lay_out, parse
+from atat_zoo.registry import Zoo
+from atat_zoo.samplers.published import AncestralSampler
+from atat_zoo.testing.toys import Hashed, hashed_importance
+from tests.generation.alphabet import Alphabet
+from tests.model.making import tiny_model
+
+LETTERS = Alphabet("abcdefgh", bos=8, eos=9)
+SAMPLERS = [
+    Zoo.load().spec("sampler", table)
+    for table in (
+        {"use": "ancestral", "steps": 5},
+        {"use": "uncertainty_guided", "min_steps": 2, "max_steps": 5, "threshold": 0.1},
+        {"use": "remdm_cap", "steps": 7},
+        {"use": "semi_autoregressive", "size": 3, "within": {"use": "ancestral", "steps": 2}},
+    )
+]
+# Two of one length, and one of another.
+TEXTS = ["[MASK:8]", "ab[MASK:4]c[MASK:1]", "abc[MASK:2]de[MASK:3]"]
+
+
+class Toy:
+    """A worker in this thread, and what it tells of the jobs that are asked for."""
+
+    def __init__(self, **limits):
+        self.denoiser = Hashed(10, window=12, importance=hashed_importance)
+        self.writer = Writer(denoiser=self.denoiser, tokenizer=LETTERS, length=12, special="sequence")
+        self.worker = Worker(self.writer, **({"batch_size": 4, "waiting": 99} | limits))
+        self.events = []
+
+    def ask(self, text, *, seed=0, number=1, sampler=SAMPLERS[0], follows=True, tell=None):
+        layout = lay_out(parse(text), self.worker.words, "sequence", 12)
+
+        def begin(job):
+            return [WantedText(index=k, number=k, layout=layout, lengths=layout.choices[0]) for k in range(number)]
+
+        events = []
+        job = Job(sampler=sampler, seed=seed, begin=begin, tell=tell or events.append, follows=follows)
+        self.worker.submit(job)
+        return job, events
+
+    def work(self):
+        while self.worker.queue:
+            self.worker.turn()
+
+
+def done(events):
+    """Return tokens and evaluations of each text."""
+    return {event.text.index: (event.tokens, event.nfe) for event in events if isinstance(event, Done)}
+
+
+asked = st.fixed_dictionaries(
+    {
+        "text": st.sampled_from(TEXTS),
+        "seed": st.integers(0, 3),
+        "number": st.integers(1, 3),
+        "sampler": st.sampled_from(SAMPLERS),
+        "follows": st.booleans(),
+    }
+)
+
+
+@given(st.lists(asked, min_size=2, max_size=4), st.integers(1, 8), st.integers(0, 4), st.integers(0, 30))
+def test_a_text_is_the_same_whatever_it_shares_a_batch_with(requests, batch_size, leaves, after):
+    """Also if one of the others goes away in the middle."""
+    toy, heard = Toy(batch_size=batch_size), []
+
+    def hear(number):
+        def tell(event):
+            heard.append((number, event))
+            if len(heard) == after and leaves < len(jobs):
+                toy.worker.cancel(jobs[leaves])
+
+        return tell
+
+    jobs = [toy.ask(**request, tell=hear(number))[0] for number, request in enumerate(requests)]
+    toy.work()
+    for number, request in enumerate(requests):
+        alone = Toy()
+        _, events = alone.ask(**request)
+        alone.work()
+        mine = [event for of, event in heard if of == number]
+        if jobs[number].gone:
+            assert done(mine).items() <= done(events).items()
+        else:
+            assert done(mine) == done(events)
+            assert len(done(mine)) == request["number"]
+        steps = [event for event in mine if isinstance(event, Drawn)]
+        assert bool(steps) <= request["follows"]
+
+
+@pytest.mark.parametrize("changes", [{}, SETS], ids=["mdlm", "sets"])
+def test_a_network_writes_the_same_in_a_batch(changes):
+    """In float64, as sums in another order differ there by less than a draw can tell."""
+    model = tiny_model(**changes)
+    service = served(evolve(model, module=model.module.double()))
+    planner, worker = service.planner, service.worker
+
+    def write(*layouts):
+        events = []
+        for seed, text in layouts:
+            layout = lay_out(parse(text), planner.words, "sequence", 24)
+            plan = Plan(layouts=[layout], number=2, sampler=planner.experiment.parts["sampler"], seed=seed)
+            worker.submit(
+                Job(
+                    sampler=plan.sampler,
+                    seed=seed,
+                    begin=lambda job, plan=plan: planner.begin(plan, job),
+                    tell=events.append,
+                )
+            )
+        turns = 0
+        while worker.queue:
+            worker.turn()
+            turns += 1
+        return [event.tokens for event in events], turns
+
+    wanted = [(seed, text) for seed in (1, 2) for text in ("[MASK:9] a", "ab[MASK:9]", "a [MASK:3] b [MASK:3] c")]
+    together, turns = write(*wanted)
+    alone = [write(each) for each in wanted]
+    assert sorted(together) == sorted(tokens for each, _ in alone for tokens in each)
+    assert turns < sum(each for _, each in alone)
+
+
+def test_who_goes_away_is_evaluated_no_more():
+    toy, sampler = Toy(), Zoo.load().spec("sampler", {"use": "entropy", "steps": 4})  # each fills two in a step
+
+    def leave(event):
+        toy.worker.cancel(leaving)
+
+    leaving, _ = toy.ask("[MASK:8]", number=3, sampler=sampler, tell=leave)
+    _, events = toy.ask("[MASK:8]", seed=1, sampler=sampler, follows=False)
+    toy.work()
+    assert (toy.denoiser.calls, toy.denoiser.evaluated) == (4, 3 + 4)
+    assert done(events)[0][1] == 4
+    # With nobody left nothing is evaluated: not even the next step.
+    alone = Toy()
+    job, _ = alone.ask("[MASK:8]", number=3, tell=lambda event: alone.worker.cancel(job))
+    alone.work()
+    assert alone.denoiser.calls == 1
+    # A place among those that wait is free at once.
+    full = Toy(waiting=2)
+    first, _ = full.ask("[MASK:8]")
+    full.ask("[MASK:8]")
+    with pytest.raises(BusyError):
+        full.ask("[MASK:8]")
+    full.worker.cancel(first)
+    full.ask("[MASK:8]")
+
+
+def test_lengths_are_weighed_for_nobody():
+    toy = Toy()
+    planner = Planner(
+        experiment=None, writer=toy.writer, weigher=toy.writer, limits=Limits(batch_size=1), words=toy.worker.words
+    )
+    layout = lay_out(parse("a[MASK:1-4]bcd"), toy.worker.words, "sequence", 12)
+    plan = Plan(layouts=[layout], number=1, sampler=SAMPLERS[0], seed=0)
+    events = []
+    job = Job(sampler=SAMPLERS[0], seed=0, begin=lambda job: planner.begin(plan, job), tell=events.append)
+    toy.worker.submit(job)
+    job.gone = True
+    toy.worker.turn()
+    assert (toy.denoiser.calls, toy.worker.queue) == (1, 0)
+    assert isinstance(events[0].error, GoneError)
+
+
+class Choosy(AncestralSampler):
+    """Refuses texts with the letter h."""
+
+    name = "choosy"
+
+    def sample(self, denoiser, tokens, seeds, *, observe=None):
+        if (tokens == 7).any():
+            raise UserError("there is an h; leave it out")
+        return super().sample(denoiser, tokens, seeds, observe=observe)
+
+
+def test_who_fails_fails_alone(monkeypatch):
+    toy, sampler = Toy(), Choosy(steps=3)
+    monkeypatch.setattr("atat_zoo_serve.batching.unstructure", str)
+    _, good = toy.ask("a[MASK:3]", sampler=sampler)
+    _, bad = toy.ask("h[MASK:3]", sampler=sampler, number=2)
+    _, better = toy.ask("b[MASK:3]", sampler=sampler)
+    toy.work()
+    assert len(done(good)) == len(done(better)) == 1
+    (failed,) = bad
+    assert isinstance(failed, Failed)
+    assert str(failed.error) == "there is an h; leave it out"
+
+
+def test_the_thread_writes_what_it_is_told_of_and_ends():
+    toy = Toy()
+    told = queue.SimpleQueue()
+    toy.worker.start()
+    toy.ask("[MASK:8]", follows=False, tell=told.put)
+    assert isinstance(told.get(timeout=30), Done)
+    assert toy.worker.alive
+    toy.worker.close()
+    assert not toy.worker.alive
