@@ -7,6 +7,7 @@ one, and install only what is missing.
 
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 
 from tests.empty_environment import ROOT, Environment
@@ -22,10 +23,18 @@ def main():
         with tempfile.TemporaryDirectory() as where:
             made = Environment(Path(where), "--borrow" in words)
             made.install(f"{folder}[test]", needs=True)
-            if "entry-points.atat_zoo" in (folder / "pyproject.toml").read_text():  # or it has no parts
+            project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+            points = project.get("entry-points", {})
+            for command in points.get("atat_zoo.commands", {}):
+                assert f"\n  {command} " in made.atat("--help"), command
+                made.atat(command, "--help")
+            if "atat_zoo" in points:  # or it has no parts
                 print(made.atat("zoo", "check", folder.name).splitlines()[-1], flush=True)
             tested = made.run(made.python, "-m", "pytest", "-q", cwd=folder)
             print(f"{folder.name}: {tested.strip().splitlines()[-1]}", flush=True)
+            made.run(made.python, "-m", "pip", "uninstall", "--quiet", "--yes", folder.name)
+            for command in points.get("atat_zoo.commands", {}):
+                assert f"comes with {folder.name}: pip install" in made.atat(command, code=2), command
 
 
 if __name__ == "__main__":

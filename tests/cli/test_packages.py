@@ -1,11 +1,13 @@
 """Commands of packages: listed without an import, refused by name, and broken one at a time."""
 
+import signal
 import subprocess
 import sys
 
 import pytest
 
 from atat_zoo.cli import COMMANDS
+from atat_zoo.cli import atat as group
 from atat_zoo.cli.packages import PACKAGES
 from tests.cli.terminal import CALL, printed, refused
 from tests.installing import alone, described
@@ -75,6 +77,7 @@ def test_a_package_cannot_replace_a_command_of_the_core(install, atat):
         "ls (not available: atat has this command, too)",
         "mine Say a word, by whatever it takes.",
     ]
+    assert group.list_commands(None) == [*COMMANDS, "mine"]
     assert printed(atat, "ls", "--help").startswith("Usage: atat ls ")
     assert module not in sys.modules
 
@@ -111,6 +114,15 @@ def test_a_broken_package_breaks_only_its_own_command(install, atat, how):
     said = f"error: atat mine of atat-zoo-broken cannot be imported: {why}; reinstall atat-zoo-broken"
     assert (code, out, err.splitlines()[-1]) == (2, "", said)
     assert printed(atat, "other", "one") == "mine: one\n"
+
+
+def test_a_user_interrupts_what_a_package_does(install, atat):
+    install("slow", "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(5)", mine="mine")
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    try:
+        assert atat("mine", "one") == (130, "", "stopped\n")
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_package_whose_entry_points_are_no_text_breaks_nothing(install, atat, tmp_path):
