@@ -120,7 +120,7 @@ def test_a_user_interrupts_what_a_package_does(install, atat):
     install("slow", "import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(5)", mine="mine")
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     try:
-        assert atat("mine", "one") == (130, "", "stopped\n")
+        assert atat("mine", "one") == (130, "", "\nstopped\n")
     finally:
         signal.signal(signal.SIGINT, before)
 
