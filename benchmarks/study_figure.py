@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +58,7 @@ def points(report: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
 
 
 def main() -> None:
-    """Write the figures. They need matplotlib: pip install 'atat-zoo[figures]'."""
+    """Write the figures. They need matplotlib: pip install -e plugins/atat-zoo-paper."""
     import matplotlib as mpl
     from matplotlib import pyplot
 
@@ -90,17 +89,16 @@ def main() -> None:
 
 def panels() -> None:
     """Write what the numbers of the ATAT report are worth, a panel for each, as `atat paper` draws it."""
-    from atat_zoo.paper import figures
-    from atat_zoo.paper.manifest import FigureSpec
-    from atat_zoo.paper.studies import KnownStudy
+    from atat_zoo_paper import figures
+    from atat_zoo_paper.manifest import FigureSpec
+    from atat_zoo_paper.studies import KnownStudy
+
     from atat_zoo.study import study_file
 
     name = SENSITIVITY.stem
     report = json.loads(SENSITIVITY.with_suffix(".json").read_text(encoding="utf-8"))
     known = KnownStudy(study=study_file.load(Path(name)), report=report, command="")
     spec = FigureSpec(kind="sensitivity", label=name, caption="", study=name)
-    with tempfile.TemporaryDirectory() as folder:
-        figures.draw(spec, known, figures.points(spec, known), Path(folder))
-        drawn = (Path(folder) / SENSITIVITY.name).read_text(encoding="utf-8")
+    drawn = dict(figures.draw(spec, known, figures.points(spec, known)))[SENSITIVITY.name].decode()
     SENSITIVITY.write_text(f"{drawn.rstrip()}\n<!-- {of_sensitivity()} -->\n", encoding="utf-8")
     print(SENSITIVITY)

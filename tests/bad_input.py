@@ -298,13 +298,12 @@ def _rated(root, drop=0):
 
 def _evaluated(root):
     """Write two runs that were evaluated on different numbers of sequences."""
-    from tests.paper.making import evaluation
+    from atat_zoo.run import RunFolder
+    from tests.report.run_folders import write_evaluation
 
     for name, sequences in (("one", 768), ("other", 512)):
         _begun(root, name)
-        (root / "runs" / name / "evaluations").mkdir()
-        table = evaluation(60.0, sequences=sequences)
-        (root / "runs" / name / "evaluations" / "it.json").write_text(json.dumps(table))
+        write_evaluation(RunFolder(root / "runs" / name), 60.0, sequences=sequences)
 
 
 # What some need beside their file: a function that prepares the folder, variables, the bytes that a file may have. What

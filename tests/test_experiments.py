@@ -16,7 +16,7 @@ from atat_zoo.training import train
 from tests import fixtures, talk
 
 ROOT = Path(__file__).parents[1] / "experiments"
-APART = {"base", "corpora", "papers", "studies"}
+APART = {"base", "corpora", "studies"}
 ALL = sorted(p for p in ROOT.rglob("*.toml") if not APART & set(p.relative_to(ROOT).parts))
 SIZES = ("owt-small", "lm1b", "wikitext103", "text8")
 WIDTHS = ("owt-8x256", "owt-12x512")  # of OWT, in the ATAT report beside that of MDLM

@@ -37,7 +37,6 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "infill": ("sample", "infill", "Fill the gaps of a text with a run."),
     "export": ("export", "export", "Write a run as a model of the Hugging Face hub."),
     "report": ("report", "report", "Write a run, several runs or a study as one page."),
-    "paper": ("paper", "paper", "Write tables, figures and references of a paper."),
     "bench": ("bench", "bench", "Benchmark a run: its samplers."),
 }
 

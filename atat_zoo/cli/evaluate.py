@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.arguments import HELD_OUT, chosen, even, options, other_text, output, with_options, with_parts
-from atat_zoo.cli.console import Bars, print_json, printable, table
+from atat_zoo.cli.arguments import HELD_OUT, chosen, even, options, other_text, with_options, with_parts
+from atat_zoo.cli.console import Bars, print_json, table
+from atat_zoo.cli.packages import PACKAGES
 from atat_zoo.cli.tasks import evaluate_tasks
-from atat_zoo.errors import UserError, clip
+from atat_zoo.errors import UserError
 from atat_zoo.estimators import require_estimator
 from atat_zoo.experiment import from_table
 from atat_zoo.results import naming
@@ -169,85 +170,52 @@ def _counted(evaluation: Evaluation) -> str:
     return f"{'; '.join(parts)}; {evaluation.bytes:,} bytes, {evaluation.words:,} words; {weights} weights"
 
 
+def _figures_elsewhere(_: click.Context, __: click.Parameter, given: bool) -> None:
+    if given:
+        package = PACKAGES["importance-figures"]
+        raise UserError(
+            f"--figures, --with, --sampler and --out belong to `atat importance-figures` of {package}: "
+            f"pip install {package}"
+        )
+
+
 @click.command()
-@options("run")
-@click.argument("more", nargs=-1, type=click.Path(path_type=Path), metavar="")
-@options("step", "split", "sequences", "draws", "sequences_at_once", "mask_seed")
+@options("run", "step", "split", "sequences", "draws", "sequences_at_once", "mask_seed")
 @click.option("--bands", default=5, show_default=True, type=click.IntRange(1, 100), help="Bands of token frequency.")
-@click.option("--figures", is_flag=True, help="Write figures of it: PDF, SVG and CSV.")
-@output("--out", help="With --figures: their folder; the run's report/importance when absent.")
 @click.option(
-    "--with",
-    "others",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="RUN...",
-    help="With --figures: other runs, such as those of other seeds.",
+    *("--figures", "--with", "--sampler", "--out"),
+    is_flag=True,
+    hidden=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_figures_elsewhere,
 )
-@options("sampler", "device", "json")
+@options("device", "json")
 def importance(
     run: Path,
-    more: tuple[Path, ...],
     step: int | str | None,
     bands: int,
-    figures: bool,
-    out: Path | None,
-    others: tuple[Path, ...],
     seed: int | None,
-    sampler: str | None,
     device: str,
     as_json: bool,
     **given: Any,
 ) -> None:
     """Compare RUN's importance with the loss of held-out tokens; the result is also saved in its evaluations/.
 
-    --figures draws it over mask rates, by the class and the frequency of words, over the checkpoints, against that of
-    other runs (--with), and how many evaluations texts take with RUN's sampler or another one (--sampler).
+    `atat importance-figures RUN` draws it.
     """
     # Mistakes in these are reported before torch is imported.
-    if more and not others:
-        raise UserError(f"{more[0]}: one run is analysed; name others behind --with, or leave it out")
-    for flag, value in (("with", others), ("sampler", sampler), ("out", out)):
-        if value not in (None, ()) and not figures:
-            raise UserError(f"--{flag}: belongs to --figures; add that, or leave it out")
-    if out is not None and out.exists() and not out.is_dir():
-        raise UserError(f"--out {clip(out)}: is a file; name a folder")
-    how: dict[str, Any] = {"others": (*others, *more)}
-    for each in (run, *how["others"]):
-        experiment = from_table(RunFolder(each).table(), where=str(each / "resolved.toml"))
-        require_estimator(experiment, each, constant=not figures)
-    if figures:
-        from atat_zoo.report import FIGURES, require
-        from atat_zoo.report.collect import short_names
-
-        require("atat importance --figures", FIGURES)
-        short_names((run, *how["others"]))
-        how["sampler"] = chosen(run, (), sampler, step)[0].parts["sampler"]
-    from atat_zoo.measure.importance import importance_of_run, weigh
+    require_estimator(from_table(RunFolder(run).table(), where=str(run / "resolved.toml")), run, constant=True)
+    from atat_zoo.measure.importance import importance_of_run
     from atat_zoo.model import Model
 
     model = Model.from_run(run, device, step)
     spec, seed = with_options(model.experiment.evaluation, given), model.experiment.seed if seed is None else seed
-    written: dict[str, Any] = {}
     with Bars(silent=as_json) as bars:
-        if figures:
-            from atat_zoo.report.importance_figures import write
-            from atat_zoo.report.importance_tables import Analysis
-
-            how |= {"spec": spec, "seed": seed, "device": device, "progress": bars.working}
-            analysis = Analysis(model=model, run=run, **how)
-            analysis.check()
-        weighed = weigh(model, run, spec, seed=seed, progress=bars.evaluating)
-        measured = importance_of_run(model, run, spec, seed=seed, bands=bands, measured=weighed)
-        if figures:
-            tables, said = analysis.tables(weighed)
-            folder = out or RunFolder(run).report / "importance"
-            # In a folder of the user's own, a file of such a name may be another one.
-            paths = write(tables, folder, model.step, clear=out is None)
-            written = {"figures": [str(path) for path in paths], "notes": said}
+        measured = importance_of_run(model, run, spec, seed=seed, bands=bands, progress=bars.evaluating)
     result = measured.to_table()
     if as_json:
-        print_json({"run": str(run), **result, **written})
+        print_json({"run": str(run), **result})
         return
     click.echo("\n".join(_summary(result)))
     if result["bands"]:
@@ -257,9 +225,6 @@ def importance(
     click.echo("")
     columns = ["importance", "share of tokens", "mean importance", "mean rank of the loss", "mean nats"]
     table(columns, [_of_bin(within, result["tokens"]) for within in result["bins"]])
-    if written:
-        lines = [f"{click.format_filename(folder)}: {len(written['figures'])} files", *written["notes"]]
-        click.echo(printable("\n".join(["", *lines])))
 
 
 def _summary(result: dict[str, Any]) -> list[str]:

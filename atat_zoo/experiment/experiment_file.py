@@ -68,7 +68,7 @@ def find(name: str) -> Path:
     except (OSError, ValueError) as error:  # too long a name, no permission, a NUL byte
         reason = getattr(error, "strerror", error)
         raise UserError(f"{clip(repr(name))} cannot be read: {reason}; name an experiment file") from None
-    known = [n for n in names() if not n.startswith(("studies/", "papers/", f"{CORPORA}/"))]
+    known = [n for n in names() if not n.startswith(("studies/", f"{CORPORA}/"))]
     folders = sorted({n.partition("/")[0] for n in known if "/" in n} - {"base"})
     raise UserError(
         f"there is no experiment {clip(repr(name))}: no such file{nearest(name, known)} "

@@ -171,15 +171,11 @@ def importance_of_run(
     *,
     seed: int,
     bands: int = 5,
-    measured: tuple[Text, Measurement] | None = None,
     progress: Progress = None,
 ) -> ImportanceResult:
-    """Measure the importance of a run on its own held-out text, in bands of frequency, and save the result there.
-
-    `measured` is what `weigh` returns for the same settings, if that is known.
-    """
+    """Measure the importance of a run on its own held-out text, in bands of frequency, and save the result there."""
     experiment = model.experiment
-    text, measurement = measured or weigh(model, run, spec, seed=seed, progress=progress)
+    text, measurement = weigh(model, run, spec, seed=seed, progress=progress)
     assert text.counts is not None  # it is the experiment's own
     result = ImportanceResult(
         split=spec.split,

@@ -10,7 +10,6 @@ from importlib.util import find_spec
 from atat_zoo.errors import UserError
 
 PAGE = ("altair", "vl_convert")  # the packages of a page
-FIGURES = "matplotlib"  # the package of figures for a paper
 # Told apart by the colour-blind, and legible on white and on black (Okabe and Ito, 2008; the yellow is left out).
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b7608f", "#c98a00", "#3d9bd1", "#7a68b8", "#808080")
 ADDRESSES = 1 << 36  # bytes that the engine in vl_convert reserves; without them it ends the process
@@ -20,8 +19,7 @@ def require(command: str, *packages: str) -> None:
     """Raise a `UserError` if a package that a command needs is not installed, or cannot work here."""
     for package in packages:
         if find_spec(package) is None:
-            extra = "figures" if package == FIGURES else "report"
-            raise UserError(f"{command} needs the package {package}; install it with `pip install 'atat-zoo[{extra}]'`")
+            raise UserError(f"{command} needs the package {package}; install it with `pip install 'atat-zoo[report]'`")
     room = resource.getrlimit(resource.RLIMIT_AS)[0]
     if "vl_convert" in packages and resource.RLIM_INFINITY != room < ADDRESSES:
         raise UserError(

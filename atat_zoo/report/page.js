@@ -321,7 +321,7 @@ function importance() {
     legend("bands", "bins"),
     data.tables.bands.length ? chart("bands", "Within a band tokens are about equally frequent: what importance knows beyond frequency shows there.") : null,
     data.tables.bins.length ? chart("calibration", "Dashed: importance equal to the rank of the loss.") : null,
-    drawn.length ? el("div", { class: "papers" }, ...drawn) : el("p", { class: "note" }, "By classes of words, over checkpoints and between seeds: ", el("code", {}, "atat importance RUN --figures"), "."),
+    drawn.length ? el("div", { class: "papers" }, ...drawn) : el("p", { class: "note" }, "By classes of words, over checkpoints and between seeds: ", el("code", {}, "atat importance-figures RUN"), "."),
   ];
 }
 function curriculum() {

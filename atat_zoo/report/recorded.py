@@ -211,7 +211,7 @@ def _whole(table: Table) -> Table:
 
 
 def figures(run: RunFolder) -> list[Table]:
-    """Return the figures of `atat importance --figures` in report/importance/ that a page does not draw itself."""
+    """Return the figures of `atat importance-figures` in report/importance/ that a page does not draw itself."""
     found = []
     for name, said in _FIGURES.items():
         with suppress(OSError):

@@ -25,6 +25,7 @@ OVERRIDES = (
 GOOD = {
     "run": ("run", "run", "run", "untrained", "shards", "tiny.toml"),
     "runs": ("run", "run", "again"),
+    "others": ("run", "again"),
     "experiment": ("tiny.toml", "tiny.toml", "quickstart", "mdlm", "run/resolved.toml"),
     "folder": ("shards", "run", "shards/manifest.json"),
     "kind": ("masking", "sampler", "objective"),

@@ -139,7 +139,7 @@ def compose(draw, folder):
 
 @functools.cache
 def originals():
-    files = sorted(path for path in SHIPPED.rglob("*.toml") if path.parent.name not in ("studies", "papers"))
+    files = sorted(path for path in SHIPPED.rglob("*.toml") if path.parent.name != "studies")
     written = [path.read_text() for path in files]
     names = [path.relative_to(SHIPPED) for path in files]
     full = [load(str(name)).to_toml() for name in names if name.parts[0] != "base"]

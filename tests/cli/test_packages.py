@@ -145,7 +145,16 @@ def test_an_unknown_command_is_told_those_of_packages(install, atat):
     code, out, err = atat("mime")
     assert (code, out) == (2, "")
     assert err.startswith("Error: there is no command 'mime'; did you mean 'mine'? (there are: zoo, check, ")
-    assert err.endswith(f", bench, mine, {', '.join(PACKAGES)})\n")
+    assert err.endswith(f", bench, {', '.join(sorted(['mine', *PACKAGES]))})\n")
+
+
+@pytest.mark.parametrize("words", ["--figures", "--figures --with x/y --sampler ancestral", "--out x", "--with x/y"])
+def test_a_flag_of_importance_that_has_moved_names_its_command(atat, words):
+    said = refused(atat, "importance", "x", *words.split())
+    assert said == (
+        "error: --figures, --with, --sampler and --out belong to `atat importance-figures` of atat-zoo-paper: "
+        "pip install atat-zoo-paper"
+    )
 
 
 def test_help_imports_no_package(tmp_path):

@@ -158,7 +158,7 @@ def _resolved():
     tables = {}
     for path in sorted(folder.rglob("*.toml")):
         name = str(path.relative_to(folder).with_suffix(""))
-        if not name.startswith(("base/", "corpora/", "papers/", "studies/")):
+        if not name.startswith(("base/", "corpora/", "studies/")):
             # Without the words that say where files come from.
             found = flat(load(str(path)).to_table())
             tables[name] = {key: value for key, value in found.items() if not key.endswith(".source")}

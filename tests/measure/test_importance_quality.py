@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from atat_zoo.experiment import EvaluationSpec
-from atat_zoo.measure.importance import calibration, frequency_bands, importance_of_run, quality, weigh
+from atat_zoo.measure.importance import calibration, frequency_bands, importance_of_run, quality
 from atat_zoo.measure.likelihood import Measurement, measure
 from atat_zoo.measure.text import held_out_text
 from atat_zoo.model import Model
@@ -132,9 +132,7 @@ def test_the_importance_of_a_run_is_that_of_its_held_out_text(tmp_path):
     about = (found.split, found.step, found.ema, found.estimator, found.target, found.method)
     assert about == ("test", 3, False, "transformer", "difficulty", "exact_k")
     assert (found.sequences, found.draws, found.seed) == (6, 3, 2)
-    again = importance_of_run(model, run, spec, seed=2, measured=weigh(model, run, spec, seed=2))
-    assert plain(again.quality) == plain(quality(expected, text.counts))
     (path,) = (run / "evaluations").glob("importance-test-6x3-seed2-step00000003.json")
     table = json.loads(path.read_text())
-    assert table == again.to_table()
-    assert (table["tokens"], table["estimator"], "quality" in table) == (again.quality.tokens, "transformer", False)
+    assert table == found.to_table()
+    assert (table["tokens"], table["estimator"], "quality" in table) == (found.quality.tokens, "transformer", False)

@@ -1,5 +1,6 @@
 """What `collect` reads of run folders: what is recorded, value by value, and nothing else."""
 
+import base64
 import hashlib
 import json
 import math
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from atat_zoo.errors import LeftOut, UserError
 from atat_zoo.experiment import from_table
+from atat_zoo.report import collect as collecting
 from atat_zoo.report import recorded, tasks
 from atat_zoo.report.collect import _rows, collect
 from atat_zoo.report.offline import inert
@@ -186,6 +188,27 @@ def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(copy):
         signal.alarm(0)
         path.unlink()
         (copy / "kept").rename(path)
+
+
+def test_figures_are_shown_with_their_step_while_there_is_room(copy, monkeypatch):
+    """Those that `atat importance-figures` of atat-zoo-paper leaves in the run."""
+    drawn = copy / "report" / "importance"
+    drawn.mkdir(parents=True)
+    for name, step in (("classes", 450), ("agreement", 450), ("rates", 450), ("frequency", "x")):
+        (drawn / f"{name}.svg").write_text(f"<svg><dc:description>step {step}</dc:description></svg>")
+    data = collect([copy])
+    (figures,) = [run["figures"] for run in data["runs"]]
+    assert [(figure["said"].partition(" ")[0], figure["step"]) for figure in figures] == [
+        ("Importance", 450),
+        ("How", 450),
+    ]
+    assert base64.b64decode(figures[0]["svg"]) == (drawn / "classes.svg").read_bytes()
+    monkeypatch.setattr(collecting, "_ROOM", collecting._size(data) - 10)
+    small = collect([copy])
+    assert small["runs"][0]["figures"] == []
+    assert small["runs"][0]["text"] == data["runs"][0]["text"]
+    name = data["runs"][0]["name"]
+    assert f"{name}: its figures are left out, for the page would be too large." in small["notes"]["importance"]
 
 
 def test_eight_runs_have_eight_names_and_two_of_one_name_their_folders_too(full, tmp_path):

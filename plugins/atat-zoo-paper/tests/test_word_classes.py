@@ -1,10 +1,9 @@
 """Which class a word is of."""
 
 import pytest
+from atat_zoo_paper.word_classes import CLASSES, CONTENT, FUNCTION, NAME, NUMBER, PUNCTUATION, word_classes
 from hypothesis import given
 from hypothesis import strategies as st
-
-from atat_zoo.measure.word_classes import CLASSES, CONTENT, FUNCTION, NAME, NUMBER, PUNCTUATION, word_classes
 
 F, C, A, N, P = FUNCTION, CONTENT, NAME, NUMBER, PUNCTUATION
 

@@ -13,20 +13,6 @@ import attrs
 from atat_zoo import experiment as experiments
 from atat_zoo.errors import UserError, clip, nearest
 from atat_zoo.experiment import Experiment
-from atat_zoo.paper import scores
-from atat_zoo.paper.cells import (
-    LOWER,
-    Cell,
-    Column,
-    FilledTable,
-    count,
-    missing,
-    nothing,
-    trained_alike,
-    words,
-)
-from atat_zoo.paper.manifest import EvaluationsTable, ParametersTable, RunRow, TasksTable, WantedTable
-from atat_zoo.paper.studies import CannotShow
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.report.recorded import figure
 from atat_zoo.results import store
@@ -38,6 +24,20 @@ from atat_zoo.results.tasks import Score, TaskResult, task_results
 from atat_zoo.run import RunFolder
 from atat_zoo.run.changes import changes
 from atat_zoo.run.model_files import DESCRIPTION
+from atat_zoo_paper import scores
+from atat_zoo_paper.cells import (
+    LOWER,
+    Cell,
+    Column,
+    FilledTable,
+    count,
+    missing,
+    nothing,
+    trained_alike,
+    words,
+)
+from atat_zoo_paper.manifest import EvaluationsTable, ParametersTable, RunRow, TasksTable, WantedTable
+from atat_zoo_paper.studies import CannotShow
 
 Table = dict[str, Any]
 

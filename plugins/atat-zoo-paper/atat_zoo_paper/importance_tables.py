@@ -1,4 +1,4 @@
-"""The numbers of the figures of `atat importance --figures`: rows for each. n texts of L tokens, N of them measured.
+"""The numbers of the figures of `atat importance-figures`: rows for each. n texts of L tokens, N of them measured.
 
 A token is measured where a draw has masked it, as in `measure.importance`, and so has an importance and a loss.
 """
@@ -23,7 +23,6 @@ from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.measure.importance import weigh
 from atat_zoo.measure.likelihood import Measurement
 from atat_zoo.measure.text import Text, held_out_text, special_ids
-from atat_zoo.measure.word_classes import CLASSES, word_classes
 from atat_zoo.model import Model
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.report import tasks
@@ -34,6 +33,7 @@ from atat_zoo.results.format import number, settings
 from atat_zoo.results.intervals import interval, resampled
 from atat_zoo.run import RunFolder
 from atat_zoo.samplers import Sampler
+from atat_zoo_paper.word_classes import CLASSES, word_classes
 
 Row = dict[str, Any]
 Weighed = tuple[Text, Measurement]
@@ -63,7 +63,7 @@ class Analysis:
             text, own = self._text(self.model, self.run), self._text(Model.from_run(other), other)
             if not (torch.equal(own.tokens, text.tokens) and torch.equal(own.maskable, text.maskable)):
                 advice = "name runs of one corpus, tokenizer and data.length, of other seeds for example"
-                raise UserError(f"--with {other}: has other held-out tokens than {self.run}; {advice}")
+                raise UserError(f"{other}: has other held-out tokens than {self.run}; {advice}")
 
     def _text(self, model: Model, run: Path) -> Text:
         return held_out_text(model, run, self.spec.split, self.spec.sequences)
@@ -96,7 +96,7 @@ class Analysis:
         if not found["checkpoints"]:
             yield "checkpoints is left out: the run has the model of one step; train.checkpoints_kept keeps more"
         if not found["agreement"]:
-            yield "agreement is left out: a single run agrees with nothing; name runs of other seeds by --with"
+            yield "agreement is left out: a single run agrees with nothing; name runs of other seeds behind it"
         if len(found["evaluations"]) == 1:
             same = number(found["evaluations"][0]["evaluations"], "evaluation")
             yield f"every text takes {same} with the sampler {self.sampler.name}; --sampler names another one"

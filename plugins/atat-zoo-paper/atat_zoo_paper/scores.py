@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from atat_zoo.errors import nearest
-from atat_zoo.paper.cells import (
+from atat_zoo.study.differences import over_both, over_sequences
+from atat_zoo_paper.cells import (
     HIGHER,
     LOWER,
     Cell,
@@ -20,9 +21,8 @@ from atat_zoo.paper.cells import (
     of_seeds,
     within,
 )
-from atat_zoo.paper.manifest import Directed, ScoresTable, WantedTable
-from atat_zoo.paper.studies import CannotShow, Studies, Table, legend, seeds_enough
-from atat_zoo.study.differences import over_both, over_sequences
+from atat_zoo_paper.manifest import Directed, ScoresTable, WantedTable
+from atat_zoo_paper.studies import CannotShow, Studies, Table, legend, seeds_enough
 
 
 def directed(spec: Directed) -> Iterator[Column]:

@@ -24,7 +24,7 @@ _ENDS, _THROUGH = ".!?:", "\"'“”‘’()[]-–—"  # what a sentence ends w
 
 @cache
 def _lists() -> dict[str, frozenset[str]]:
-    table = from_toml((files("atat_zoo.measure") / "words.toml").read_text(encoding="utf-8"))
+    table = from_toml((files("atat_zoo_paper") / "words.toml").read_text(encoding="utf-8"))
     return {name: frozenset(words.split()) for name, words in table.items()}
 
 

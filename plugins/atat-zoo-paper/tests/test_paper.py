@@ -1,5 +1,6 @@
 """A paper's folder: every number is of a result, what is missing says how it is measured, and LaTeX can read it."""
 
+import contextlib
 import csv
 import io
 import json
@@ -15,25 +16,26 @@ from pathlib import Path
 
 import pytest
 import tomli_w
+from atat_zoo_paper import latex
+from atat_zoo_paper.cells import HIGHER, LOWER, Cell, Column, FilledTable, missing
+from atat_zoo_paper.folder import fill, write
+from atat_zoo_paper.manifest import load
+from atat_zoo_paper.samplers import axis_of
 from hypothesis import given
 from hypothesis import strategies as st
+from manifests import ARMS, Place, evaluation, scored
 
 from atat_zoo import Zoo
 from atat_zoo import experiment as experiments
 from atat_zoo.errors import UserError
-from atat_zoo.paper import latex
-from atat_zoo.paper.cells import HIGHER, LOWER, Cell, Column, FilledTable, missing
-from atat_zoo.paper.folder import fill, write
-from atat_zoo.paper.manifest import load
-from atat_zoo.paper.samplers import axis_of
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.study import study_file
 from atat_zoo.study.differences import over_both
 from atat_zoo.study.sensitivity import sensitivity
 from tests.limited import full_disk
-from tests.paper.making import ARMS, Place, evaluation, scored
+from tests.pages import ROOT
 
-STUDIES = Path(experiments.__file__).parents[2] / "experiments" / "studies"
+STUDIES = ROOT / "experiments" / "studies"
 CITED = {"table": "main", "name": "Other_one", "source": "arXiv:2406.07524", "differs": "50 % of the data"}
 
 
@@ -65,16 +67,10 @@ def test_what_is_not_balanced_is_found():
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory):
-    pytest.importorskip("matplotlib", reason="the extra atat-zoo[figures] is not installed")
-    root = Path(__file__).parents[2]
-    before = Path.cwd()
-    os.chdir(root)
-    try:
+    out = tmp_path_factory.mktemp("paper")
+    with contextlib.chdir(ROOT):
         filled = fill(load(Path("atat")))
-        out = tmp_path_factory.mktemp("paper")
         write(filled, out)
-    finally:
-        os.chdir(before)
     return filled, out
 
 
@@ -100,7 +96,7 @@ def test_latex_can_read_the_paper_that_ships(shipped):
 
 @pytest.mark.skipif(not (shutil.which("tectonic") or shutil.which("latexmk")), reason="no LaTeX is installed")
 def test_the_paper_that_ships_compiles(shipped, tmp_path):
-    from atat_zoo.paper.folder import compile_in, compiler
+    from atat_zoo_paper.folder import compile_in, compiler
 
     shutil.copytree(shipped[1], tmp_path / "it")
     assert compile_in(tmp_path / "it", compiler()) == ""
@@ -656,7 +652,7 @@ def test_grids_are_drawn_axis_by_axis(place):
     study += "each = [{ use = 'ancestral', steps = 8 }, { use = 'ancestral', steps = 4 }]\n"
     (place.root / "varied.toml").write_text(study)
     figure = FIGURE | {"kind": "sensitivity", "study": str(place.root / "varied.toml"), "intervals": "both"}
-    arm = json.loads((Path(__file__).parents[2] / "docs/studies/sets.json").read_text())["arms"]["mdlm"]
+    arm = json.loads((ROOT / "docs" / "studies" / "sets.json").read_text())["arms"]["mdlm"]
     report = {"arms": dict.fromkeys(("a", "a-train.steps=8"), arm), "comparisons": [], "tokens": 1}
     rows = [{"quantity": "policy bound", "values": values} for values in ([50.0, 51.0, 52.0], [60.0, 60.0, 63.0])]
     report["samplers"] = [{"arm": "a", "samplers": rows}]
@@ -718,17 +714,10 @@ def test_where_latex_is_installed_it_compiles(atat, place, monkeypatch, code, sa
 def test_a_paper_is_made_without_torch(place):
     place.study("sets")
     path = place.manifest(ARMS)
-    code = "import sys; from atat_zoo.paper.folder import *; from atat_zoo.paper.manifest import load; "
+    code = "import sys; from atat_zoo_paper.folder import *; from atat_zoo_paper.manifest import load; "
     code += f"write(fill(load(Path({str(path)!r}))), Path({str(place.out)!r})); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
-
-
-def test_a_figure_needs_matplotlib(place, monkeypatch):
-    place.study("sets_budgets")
-    monkeypatch.setattr("atat_zoo.report.find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"install it with `pip install 'atat-zoo\[figures\]'`"):
-        fill(load(place.manifest(figures=[FIGURE])))
 
 
 # Refusals; those of the command line are in docs/bad-input.md

@@ -7,17 +7,17 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from atat_zoo.errors import nearest
-from atat_zoo.paper.arms import nats, over_runs
-from atat_zoo.paper.cells import Cell, change, exponential
-from atat_zoo.paper.latex import escape
-from atat_zoo.paper.manifest import FigureSpec
-from atat_zoo.paper.samplers import along, axis_of
-from atat_zoo.paper.studies import CannotShow, KnownStudy, compared, seeds_enough
 from atat_zoo.report import PALETTE
-from atat_zoo.report.style import STYLE, WIDTH
 from atat_zoo.results.intervals import Interval
 from atat_zoo.results.naming import NATS_PER_TOKEN
 from atat_zoo.study.sensitivity import labels
+from atat_zoo_paper.arms import nats, over_runs
+from atat_zoo_paper.cells import Cell, change, exponential
+from atat_zoo_paper.latex import escape
+from atat_zoo_paper.manifest import FigureSpec
+from atat_zoo_paper.samplers import along, axis_of
+from atat_zoo_paper.studies import CannotShow, KnownStudy, compared, seeds_enough
+from atat_zoo_paper.style import STYLE, WIDTH
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

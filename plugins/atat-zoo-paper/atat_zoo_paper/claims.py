@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from atat_zoo.paper.cells import Cell, change
-from atat_zoo.paper.gaps import BOUND, by, gap_difference
-from atat_zoo.paper.manifest import ArmsTable, GapsTable, WantedTable
-from atat_zoo.paper.studies import KnownStudy, Studies, compared
 from atat_zoo.results.format import number
+from atat_zoo_paper.cells import Cell, change
+from atat_zoo_paper.gaps import BOUND, by, gap_difference
+from atat_zoo_paper.manifest import ArmsTable, GapsTable, WantedTable
+from atat_zoo_paper.studies import KnownStudy, Studies, compared
 
 
 def sentences(wanted: WantedTable, studies: Studies) -> Iterator[str]:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from atat_zoo.errors import nearest
-from atat_zoo.paper.cells import (
+from atat_zoo.registry.spec import unstructure
+from atat_zoo_paper.cells import (
     LOWER,
     Cell,
     Column,
@@ -19,9 +20,8 @@ from atat_zoo.paper.cells import (
     of_seeds,
     words,
 )
-from atat_zoo.paper.manifest import FigureSpec, SamplersTable, WantedTable
-from atat_zoo.paper.studies import CannotShow, KnownStudy, Studies, Table, legend, seeds_enough
-from atat_zoo.registry.spec import unstructure
+from atat_zoo_paper.manifest import FigureSpec, SamplersTable, WantedTable
+from atat_zoo_paper.studies import CannotShow, KnownStudy, Studies, Table, legend, seeds_enough
 
 if TYPE_CHECKING:
     from atat_zoo.study.schema import Study

@@ -17,7 +17,7 @@ from atat_zoo.registry.spec import component_base, fields_of, structure
 LABEL = re.compile(r"[a-z0-9][a-z0-9-]{0,60}")
 # arXiv's identifiers since 2007, and DOIs.
 SOURCE = re.compile(r"arXiv:\d{4}\.\d{4,5}(v\d+)?|doi:10\.\d{4,9}/[^\s{}\\%#]+")
-FOLDER = "papers/"  # of those that ship
+PAPERS = Path(__file__).parent / "papers"  # those that ship
 
 Intervals = Literal["both", "sequences"]
 _OVER = "both: for other seeds and other held-out text; sequences: for other held-out text only, of arms with one seed"
@@ -229,14 +229,14 @@ class Paper:
 
 
 def load(file: Path) -> Paper:
-    """Read and validate a manifest; `file` may be the name of one that ships with the zoo."""
+    """Read and validate a manifest; `file` may be the name of one that ships."""
     try:
         table = experiments.read_toml(file)
     except FileNotFoundError:
         named = str(file).removesuffix(".toml")
-        known = [name.removeprefix(FOLDER) for name in experiments.names() if name.startswith(FOLDER)]
-        if named in known and (ours := experiments.shipped(f"{FOLDER}{named}")):
-            return load(ours)
+        known = sorted(path.stem for path in PAPERS.glob("*.toml"))
+        if named in known:
+            return load(PAPERS / f"{named}.toml")
         problem = f"there is no manifest {clip(file)}: no such file{nearest(named, known)}"
         raise UserError(f"{problem}; name a TOML file with [[table]] (shipped: {', '.join(known)})") from None
     zoo, problems = Zoo.load(), list[str]()

@@ -14,11 +14,14 @@ import attrs
 from atat_zoo import experiment as experiments
 from atat_zoo.errors import UserError, clip
 from atat_zoo.experiment import Experiment
-from atat_zoo.paper import claims, figures, latex
-from atat_zoo.paper.arms import arms_table
-from atat_zoo.paper.cells import Cell, FilledTable, nothing
-from atat_zoo.paper.gaps import gaps_table
-from atat_zoo.paper.manifest import (
+from atat_zoo.registry.spec import parts_in
+from atat_zoo.results.format import markdown
+from atat_zoo.run.atomic import write_all
+from atat_zoo_paper import claims, figures, latex
+from atat_zoo_paper.arms import arms_table
+from atat_zoo_paper.cells import Cell, FilledTable, nothing
+from atat_zoo_paper.gaps import gaps_table
+from atat_zoo_paper.manifest import (
     ArmsTable,
     CitedRow,
     EvaluationsTable,
@@ -31,14 +34,10 @@ from atat_zoo.paper.manifest import (
     TasksTable,
     WantedTable,
 )
-from atat_zoo.paper.runs import evaluations_table, parameters_table, tasks_table
-from atat_zoo.paper.samplers import samplers_table
-from atat_zoo.paper.scores import scores_table
-from atat_zoo.paper.studies import CannotShow, KnownStudy, Studies, studies_of
-from atat_zoo.registry.spec import parts_in
-from atat_zoo.report import FIGURES, require
-from atat_zoo.results.format import markdown
-from atat_zoo.run.atomic import write_all
+from atat_zoo_paper.runs import evaluations_table, parameters_table, tasks_table
+from atat_zoo_paper.samplers import samplers_table
+from atat_zoo_paper.scores import scores_table
+from atat_zoo_paper.studies import CannotShow, KnownStudy, Studies, studies_of
 
 
 @attrs.frozen(kw_only=True)
@@ -113,8 +112,6 @@ def fill(paper: Paper) -> FilledPaper:
     if any(studies_of(paper)) and not paper.results.is_dir():  # else every study would seem to be missing
         remedy = "name the folder that `atat study --write` fills (in a checkout docs/studies), or make it"
         paper.refuse([f"results: there is no folder {clip(paper.results)}; {remedy}"])
-    if any(figure.drawn for figure in drawn):
-        require("a figure", FIGURES)
     return FilledPaper(paper=paper, tables=tables, figures=drawn, said=said, sources=_sources(paper, studies, tables))
 
 

@@ -9,7 +9,10 @@ from typing import Any
 import attrs
 
 from atat_zoo.errors import nearest
-from atat_zoo.paper.cells import (
+from atat_zoo.results.intervals import Interval
+from atat_zoo.results.naming import words as metric_words
+from atat_zoo.study.differences import over_both, over_sequences
+from atat_zoo_paper.cells import (
     HIGHER,
     LOWER,
     Cell,
@@ -25,11 +28,8 @@ from atat_zoo.paper.cells import (
     within,
     words,
 )
-from atat_zoo.paper.manifest import ArmRow, ArmsTable, WantedTable
-from atat_zoo.paper.studies import CannotShow, KnownStudy, Studies, Table, compared, legend, same_text, seeds_enough
-from atat_zoo.results.intervals import Interval
-from atat_zoo.results.naming import words as metric_words
-from atat_zoo.study.differences import over_both, over_sequences
+from atat_zoo_paper.manifest import ArmRow, ArmsTable, WantedTable
+from atat_zoo_paper.studies import CannotShow, KnownStudy, Studies, Table, compared, legend, same_text, seeds_enough
 
 Rows = list[tuple[ArmRow, KnownStudy]]
 

@@ -6,9 +6,9 @@ import math
 import statistics
 
 from atat_zoo.errors import nearest
-from atat_zoo.paper.cells import Cell, Column, FilledTable, change, count, missing, nothing, of_seeds
-from atat_zoo.paper.manifest import GapRow, GapsTable, WantedTable
-from atat_zoo.paper.studies import CannotShow, KnownStudy, Studies, Table, legend, seeds_enough
+from atat_zoo_paper.cells import Cell, Column, FilledTable, change, count, missing, nothing, of_seeds
+from atat_zoo_paper.manifest import GapRow, GapsTable, WantedTable
+from atat_zoo_paper.studies import CannotShow, KnownStudy, Studies, Table, legend, seeds_enough
 
 BOUND = "bound"
 

@@ -1,4 +1,4 @@
-"""The figures of `atat importance --figures`, for a column of a paper: PDF and SVG of the rows of `importance_tables`.
+"""The figures of `atat importance-figures`, for a column of a paper: PDF and SVG of the rows of `importance_tables`.
 
 On a white ground, so that they are legible on a dark page too. The same rows give the same files. What a run has
 written is drawn as it stands, and never read as mathematics.
@@ -20,9 +20,9 @@ from matplotlib.font_manager import findfont, get_font
 from matplotlib.ticker import MaxNLocator, NullFormatter, StrMethodFormatter
 
 from atat_zoo.report import PALETTE
-from atat_zoo.report.style import STYLE, WIDTH
 from atat_zoo.results.format import csv_of
 from atat_zoo.run.atomic import write_all
+from atat_zoo_paper.style import STYLE, WIDTH
 
 Row = dict[str, Any]
 

@@ -1,6 +1,5 @@
 """The figures of a run's importance: their numbers, their files, and what is refused."""
 
-import base64
 import csv
 import io
 import json
@@ -11,19 +10,22 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 import torch
+from atat_zoo_paper import importance_figures
+from atat_zoo_paper.importance_tables import Analysis, classes, correlations, frequency, partial_correlation
+from atat_zoo_paper.importance_tables import _rank_sums as rank_sums
+from atat_zoo_paper.style import STYLE, WIDTH
+from atat_zoo_paper.word_classes import CLASSES
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 from scipy import stats
 
 from atat_zoo.measure.importance import weigh
-from atat_zoo.measure.word_classes import CLASSES
 from atat_zoo.model import Model
-from atat_zoo.report import collect, importance_figures
-from atat_zoo.report.importance_tables import Analysis, classes, correlations, frequency, partial_correlation
-from atat_zoo.report.importance_tables import _rank_sums as rank_sums
-from atat_zoo.report.style import STYLE, WIDTH
+from atat_zoo.report.recorded import figures
+from atat_zoo.run import RunFolder
+from tests.cli.terminal import printed
 from tests.measure.making import make_run
-from tests.report.run_folders import HOSTILE, make
+from tests.report.run_folders import HOSTILE
 
 LEARNED = {"use": "transformer", "layers": 1, "width": 8, "heads": 2}
 ALWAYS = ("rates", "classes", "frequency", "evaluations")
@@ -154,56 +156,48 @@ def rows_of(*tokens):
     }
 
 
-def test_what_a_run_has_written_is_drawn_as_it_stands(tmp_path):
-    files = importance_figures.write(rows_of("$x_", *HOSTILE, "\ufffd", ""), tmp_path, 3, clear=True)
-    assert {file.name for file in files} == {f"{name}.{end}" for name in rows_of() for end in ("pdf", "svg", "csv")}
+def written(folder, *only):
+    """Write the figures of rows with hostile texts, and return each file's content."""
+    rows = rows_of("$x_", *HOSTILE, "\ufffd", "")
+    files = importance_figures.write({name: rows[name] for name in only or rows}, folder, 3, clear=True)
+    return {file.name: file.read_bytes() for file in files}
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """Return a run folder with all figures, and what is in each of their files."""
+    run = tmp_path_factory.mktemp("drawn")
+    return run, written(run / "report" / "importance")
+
+
+def test_what_a_run_has_written_is_drawn_as_it_stands(drawn):
+    _, files = drawn
+    assert files.keys() == {f"{name}.{end}" for name in rows_of() for end in ("pdf", "svg", "csv")}
     for name in rows_of():
-        svg = ElementTree.parse(tmp_path / f"{name}.svg").getroot()
+        svg = ElementTree.fromstring(files[f"{name}.svg"])
         assert svg.get("width") == f"{72 * WIDTH:g}pt"
         texts = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}text")]
         assert any(texts)
         ground = next(svg.iter("{http://www.w3.org/2000/svg}path"))
         assert "fill: #ffffff" in ground.get("style")
-    assert "sampler $x_<" in (tmp_path / "evaluations.svg").read_text(encoding="utf-8")
+    assert "sampler $x_<" in files["evaluations.svg"].decode()
 
 
-def test_the_same_rows_are_the_same_files_and_none_of_others_is_left(tmp_path):
-    first = {path.name: path.read_bytes() for path in importance_figures.write(rows_of(), tmp_path, 3, clear=True)}
-    assert {
-        path.name: path.read_bytes() for path in importance_figures.write(rows_of(), tmp_path, 3, clear=True)
-    } == first
-    importance_figures.write({"evaluations": rows_of()["evaluations"]}, tmp_path, 3, clear=True)
-    assert {path.name for path in tmp_path.iterdir()} == {f"evaluations.{end}" for end in ("pdf", "svg", "csv")}
+def test_a_report_knows_the_step_of_them(drawn):
+    assert [figure["step"] for figure in figures(RunFolder(drawn[0]))] == [3] * 5
+
+
+def test_the_same_rows_are_the_same_files_and_none_of_others_is_left(drawn, tmp_path):
+    assert written(tmp_path) == drawn[1]
+    assert written(tmp_path, "evaluations").keys() == {path.name for path in tmp_path.iterdir()}
 
 
 def test_a_file_of_the_users_own_is_left(run, tmp_path, atat):
     own = tmp_path / "checkpoints.csv"  # of which a run without checkpoints has no figure
     own.write_text("mine")
-    code, out, err = atat("importance", "--figures", str(run), "--out", str(tmp_path))
-    assert (code, err) == (0, "")
-    assert f"{tmp_path}: {3 * len(ALWAYS)} files" in out
+    said = printed(atat, "importance-figures", str(run), "--out", str(tmp_path))
+    assert f"\n{tmp_path}: {3 * len(ALWAYS)} files\n" in said
     assert own.read_text() == "mine"
-
-
-def test_a_report_shows_them_with_their_step_while_there_is_room(tmp_path, monkeypatch):
-    run = make(tmp_path / "run")
-    drawn = {name: rows_of()[name] for name in ("rates", "classes", "agreement")}
-    importance_figures.write(drawn, run / "report" / "importance", 450, clear=True)
-    (one,) = collect.collect([run])["runs"]
-    assert [(figure["said"].partition(" ")[0], figure["step"]) for figure in one["figures"]] == [
-        ("Importance", 450),
-        ("How", 450),
-    ]
-    svg = (run / "report" / "importance" / "classes.svg").read_bytes()
-    assert base64.b64decode(one["figures"][0]["svg"]) == svg
-    (run / "report" / "importance" / "classes.svg").write_bytes(svg.replace(b"step 450", b"step x"))
-    data = collect.collect([run])
-    assert len(data["runs"][0]["figures"]) == 1
-    monkeypatch.setattr(collect, "_ROOM", collect._size(data) - 10)
-    small = collect.collect([run])
-    assert small["runs"][0]["figures"] == []
-    assert small["runs"][0]["text"] == data["runs"][0]["text"]
-    assert "run: its figures are left out, for the page would be too large." in small["notes"]["importance"]
 
 
 @pytest.mark.parametrize("token", ["a", "W" * 40])
@@ -225,35 +219,29 @@ def test_what_cannot_be_analysed_is_refused(root, run, other, atat):
     plain = make_run(root, "plain", "mdlm", estimator="uniform")
     longer = make_run(root, "longer", "mdlm", estimator=LEARNED, length=24)
     for words, sentence in [
-        ([plain, "--figures"], f"{plain} has the estimator 'uniform', to which all tokens are alike; name a run whose"),
-        ([run, "--figures", "--with", plain], f"{plain} has the estimator 'uniform'"),
-        ([run, "--with", other], "--with: belongs to --figures; add that, or leave it out"),
-        ([run, "--sampler", "ancestral"], "--sampler: belongs to --figures; add that, or leave it out"),
-        ([run, "--out", root / "out"], "--out: belongs to --figures; add that, or leave it out"),
-        ([run, other], f"{other}: one run is analysed; name others behind --with, or leave it out"),
-        ([run, "--figures", "--with", run], "is named twice; once will do"),
-        ([run, "--figures", "--with", other, longer], f"--with {longer}: has other held-out tokens than {run}; name"),
-        ([run, "--figures", "--with", root / "none"], f"{root / 'none'} is no run folder"),
+        ([plain], f"{plain} has the estimator 'uniform', to which all tokens are alike; name a run whose"),
+        ([run, plain], f"{plain} has the estimator 'uniform'"),
+        ([run, run], "is named twice; once will do"),
+        ([run, other, longer], f"{longer}: has other held-out tokens than {run}; name runs of one corpus"),
+        ([run, root / "none"], f"{root / 'none'} is no run folder"),
+        ([run, "--out", run / "resolved.toml"], f"--out {run / 'resolved.toml'}: belongs to the run {run}"),
+        ([run, "--out", run / "evaluations"], f"--out {run / 'evaluations'}: belongs to the run {run}"),
+        ([run, "--out", root / "texts" / "test.txt"], "test.txt: is a file; name a folder"),
     ]:
-        code, out, err = atat("importance", *map(str, words))
+        code, out, err = atat("importance-figures", *map(str, words))
         assert (code, out, err.count("error:")) == (2, "", 1)
         assert sentence in err
     assert not (run / "report").exists()
 
 
-def test_without_the_package_it_says_which_one(run, atat, monkeypatch):
-    monkeypatch.setattr("atat_zoo.report.find_spec", lambda name: None)
-    code, _, err = atat("importance", str(run), "--figures")
-    assert code == 2
-    assert "needs the package matplotlib; install it with `pip install 'atat-zoo[figures]'`" in err
-
-
 @pytest.mark.slow
-def test_a_trained_run_has_all_figures_and_the_same_numbers_again(tiny, trained):
-    other = tiny.train("again", "seed=6")
+def test_a_trained_run_has_all_figures_and_the_same_numbers_again(tiny):
+    short = ["train.steps=8", "train.save_every=4"]
+    trained, other = tiny.train("trained", *short), tiny.train("again", *short, "seed=6")
     tiny.atat("eval", "trained", "--task", "{use = 'context_probe', pairs = {a = ['A [man]', 'The [sea]']}}")
-    words = ["importance", "trained", "--sequences", "0", "--with", str(other), "--sampler", "ancestral"]
-    said = json.loads(tiny.atat(*words, "--figures", "--json").stdout)
+    rho = json.loads(tiny.atat("importance", "trained", "--sequences", "0", "--json").stdout)["importance_spearman"]
+    words = ["importance-figures", "trained", str(other), "--sequences", "0", "--sampler", "ancestral"]
+    said = json.loads(tiny.atat(*words, "--json").stdout)
     folder = trained / "report" / "importance"
     assert {folder / f"{name}.{end}" for name in importance_figures.DRAWN for end in ("pdf", "svg", "csv")} == {
         tiny.root / path for path in said["figures"]
@@ -266,13 +254,13 @@ def test_a_trained_run_has_all_figures_and_the_same_numbers_again(tiny, trained)
     steps = [int(row["step"]) for row in rows["checkpoints"]]
     assert steps == sorted(int(path.name.removeprefix("step-")) for path in trained.glob("checkpoints/step-*[0-9]"))
     last = rows["checkpoints"][-1]
-    assert (steps[-1], float(last["rho_last"])) == (24, 1.0)
-    assert float(last["rho"]) == pytest.approx(said["importance_spearman"], abs=1e-5)
+    assert (steps[-1], float(last["rho_last"])) == (8, 1.0)
+    assert float(last["rho"]) == pytest.approx(rho, abs=1e-5)
     assert {row["score"] for row in rows["context_probe"]} == {"right", "margin", "importance"}
     assert len({row["evaluations"] for row in rows["evaluations"]}) > 1
     assert {row["depends_on_rate"] for row in rows["rates"]} == {"False"}
     before = {path: path.read_bytes() for path in folder.iterdir()}
-    text = tiny.atat(*words, "--figures", "--out", "elsewhere").stdout
+    text = tiny.atat(*words, "--out", "elsewhere").stdout
     assert "elsewhere: 21 files" in text
     assert {path.name: data for path, data in before.items()} == {
         path.name: path.read_bytes() for path in (tiny.root / "elsewhere").iterdir()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from atat_zoo.errors import UserError, clip
-from atat_zoo.paper.cells import FilledTable
+from atat_zoo_paper.cells import FilledTable
 
 _ESCAPES = {
     **{each: f"\\{each}" for each in "{}$&#_%"},

@@ -6,10 +6,10 @@ import re
 import statistics
 
 import pytest
+from manifests import Place
 
 from atat_zoo.errors import UserError
 from atat_zoo.study.differences import over_both
-from tests.paper.making import Place
 
 STUDY = """
 seeds = [1, 2, 3]

@@ -10,12 +10,12 @@ from typing import Any
 import attrs
 
 from atat_zoo.errors import UserError, clip, nearest
-from atat_zoo.paper.manifest import ArmRow, ArmsTable, GapsTable, Paper, SamplersTable, ScoresTable
 from atat_zoo.parsing import from_json, read
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.results.intervals import LEVEL
 from atat_zoo.study import Study, load
 from atat_zoo.study.differences import completed
+from atat_zoo_paper.manifest import ArmRow, ArmsTable, GapsTable, Paper, SamplersTable, ScoresTable
 
 Table = dict[str, Any]
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
-import pytest
 import tomli_w
+from atat_zoo_paper.folder import fill, write
+from atat_zoo_paper.manifest import load
 
 from atat_zoo import experiment as experiments
-from atat_zoo.paper.folder import fill, write
-from atat_zoo.paper.manifest import load
+from tests.pages import ROOT
 
-STUDIES = Path(__file__).parents[2] / "docs" / "studies"
+STUDIES = ROOT / "docs" / "studies"
 ARMS = {"data": "study", "study": "sets", "label": "main", "caption": "What 50 % & more_of #1 costs."}
 ARMS |= {"columns": ["value", "bound", "difference", "steps"]}
 ARMS |= {"rows": [{"arm": "mdlm", "name": "MDLM"}, {"arm": "sets"}, {"arm": "sets_417"}, {"arm": "autoregressive"}]}
@@ -44,8 +43,6 @@ class Place:
 
     def made(self, *tables, **more):
         """Write the folder of a paper and return what it was filled with."""
-        if more.get("figures"):
-            pytest.importorskip("matplotlib", reason="the extra atat-zoo[figures] is not installed")
         filled = fill(load(self.manifest(*tables, **more)))
         shutil.rmtree(self.out, ignore_errors=True)
         write(filled, self.out)
