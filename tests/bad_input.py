@@ -284,7 +284,8 @@ def _planted(root):
 
 def _rated(root, drop=0):
     """Write a form's key, and what two people saved: one the form, one a form of the same texts in another order."""
-    from atat_zoo.results.rating_form import QUESTIONS, RatedText, RatingForm
+    from atat_zoo_human_eval.rating_form import QUESTIONS, RatedText, RatingForm
+
     from atat_zoo.run import write_json
 
     texts = [RatedText(run=i % 2, text=f"text {i}") for i in range(4)]

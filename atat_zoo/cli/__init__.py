@@ -32,7 +32,6 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "audit": ("audit", "audit", "Price models on one text, beside what is published."),
     "importance": ("evaluate", "importance", "Measure how well a run's importance predicts the loss."),
     "judge": ("judge", "judge", "Generate text with a run, and score it with another model."),
-    "rate": ("rate", "rate", "Have people rate the texts of runs: export, import."),
     "sample": ("sample", "sample", "Generate text with a run."),
     "infill": ("sample", "infill", "Fill the gaps of a text with a run."),
     "export": ("export", "export", "Write a run as a model of the Hugging Face hub."),

@@ -22,7 +22,12 @@ from atat_zoo.registry.plugins import entry_points, metadata_of, of_plugin, regi
 
 GROUP = "atat_zoo.commands"
 # The commands of the packages in plugins/, by name.
-PACKAGES = {"importance-figures": "atat-zoo-paper", "paper": "atat-zoo-paper", "serve": "atat-zoo-serve"}
+PACKAGES = {
+    "importance-figures": "atat-zoo-paper",
+    "paper": "atat-zoo-paper",
+    "rate": "atat-zoo-human-eval",
+    "serve": "atat-zoo-serve",
+}
 
 
 def offers() -> dict[str, list[tuple[str, EntryPoint]]]:

@@ -4,13 +4,12 @@ Whatever the words, the files that were there are as they were, but those that a
 """
 
 import functools
+import json
 import shutil
 
 import click
 
 from atat_zoo.cli import atat as group
-from atat_zoo.results.rating_form import QUESTIONS, RatedText, RatingForm
-from atat_zoo.run import write_json
 from tests import forked
 from tests.attack import hostile
 from tests.attack.driver import FAILED, Verdict, atat, judge, one_by_one
@@ -87,13 +86,12 @@ def prepare(base):
     (base / "study.toml").write_text(STUDY)
     (base / "paper.toml").write_text(PAPER)
     words = ["train", "tiny.toml", "train.steps=3", "data.sequences_per_shard=256", "sampler.steps=2", "--out"]
-    for name in ("run", "again"):
-        done = forked.run([*words, name], base)
+    for line in ([*words, "run"], [*words, "again"], ["rate", "export", "run", "--number", "1", "--out", "form.html"]):
+        done = forked.run(line, base)
         assert done.returncode == 0, done.stderr
-    form = RatingForm.shuffled(QUESTIONS, [RatedText(run=0, text="a text")], [{"run": "run"}], 0)
-    rows = [{"text": 1, "question": name, "rating": 3} for name in QUESTIONS]
-    write_json(base / "form.key.json", form.key())
-    write_json(base / "ann.json", {"form": form.digest, "rater": "Ann", "ratings": rows})
+    key = json.loads((base / "form.key.json").read_text())
+    rows = [{"text": 1, "question": name, "rating": 3} for name in key["questions"]]
+    (base / "ann.json").write_text(json.dumps({"form": key["form"], "rater": "Ann", "ratings": rows}))
     (base / "asked.toml").write_text('[wit]\ntext = "Is it funny?"\n')
     (base / "untrained").mkdir()
     shutil.copy(base / "run" / "resolved.toml", base / "untrained")

@@ -15,12 +15,11 @@ from atat_zoo.model.importing import import_model
 from tests.cli.terminal import refused
 
 # The paths that are read, or name a folder whose files are not replaced.
-READ = {"run", "runs", "asked", "key", "ratings", "file", "folder", "baseline", "resume"}
-READ |= {"where"}
+READ = {"run", "runs", "file", "folder", "baseline", "resume", "where"}
 
 
 def commands(command=group, words=()):
-    """Yield every command with the words that name it."""
+    """Yield every command of the zoo with the words that name it."""
     if not isinstance(command, click.Group):
         yield words, command
         return
@@ -32,38 +31,29 @@ def test_every_path_that_is_written_is_guarded():
     paths = {(words, p.name): p.type for words, each in commands() for p in each.params if type(p.type) is click.Path}
     assert {name for _, name in paths} == READ
     outputs = {(*words, p.name) for words, each in commands() for p in each.params if isinstance(p.type, Output)}
-    expected = {
-        ("train", "out"),
-        ("study", "page"),
-        ("import", "run"),
-        ("rate", "export", "out"),
-    }
-    expected |= {("rate", "import", "out"), ("sample", "trace"), ("export", "folder"), ("report", "out")}
-    assert outputs == {*expected, ("report", "figures")}
+    expected = {("train", "out"), ("study", "page"), ("import", "run"), ("report", "figures")}
+    assert outputs == {*expected, ("sample", "trace"), ("export", "folder"), ("report", "out")}
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """A folder with a run, a study and ratings, none of which has to be in order."""
+    """A folder with a run and a study, neither of which has to be in order."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run" / "model").mkdir(parents=True)
     (tmp_path / "run" / "report").mkdir()
-    for name in ("run/resolved.toml", "run/model/model.json", "run/report/spread.html", "f.key.json", "a.json"):
+    for name in ("run/resolved.toml", "run/model/model.json", "run/report/spread.html"):
         (tmp_path / name).write_text("{}")
     for name in ("study.md", "page.html", "model.ckpt"):
         (tmp_path / name).write_text("")
     (tmp_path / "link.jsonl").symlink_to("run/resolved.toml")
-    os.link(tmp_path / "a.json", tmp_path / "same.json")
+    os.link(tmp_path / "study.md", tmp_path / "same.md")
     return tmp_path
 
 
 READS = [
-    ("rate import f.key.json a.json --out f.key.json", "--out f.key.json: the command reads f.key.json; name another"),
-    ("rate import f.key.json a.json --out ./a.json", "--out a.json: the command reads a.json"),
-    ("rate import f.key.json a.json --out same.json", "--out same.json: the command reads a.json"),
-    ("rate import a.json f.results.json a.results.json", "--out a.results.json: the command reads a.results.json"),
-    ("rate export run --questions page.html --out page.html", "--out page.html: the command reads page.html"),
-    ("study study.md --write study.md", "--write study.md: the command reads study.md"),
+    ("study study.md --write study.md", "--write study.md: the command reads study.md; name another"),
+    ("study study.md --write ./study.md", "--write study.md: the command reads study.md"),
+    ("study study.md --write same.md", "--write same.md: the command reads study.md"),
     ("report page.html --out page.html", "--out page.html: the command reads page.html"),
     ("import model.ckpt model.ckpt", "RUN model.ckpt: the command reads model.ckpt"),
 ]
@@ -78,13 +68,11 @@ OF_A_RUN = [
     "train quickstart --out run/logs/x",
     "report run --figures run/model",
     "report run --out run/report/spread.html",
-    "rate export run --out run/model/form.html",
 ]
 
 
 @pytest.mark.parametrize(("line", "said"), READS)
 def test_what_is_read_is_not_written(place, atat, line, said):
-    (place / "a.results.json").write_text("{}")
     before = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
     assert refused(atat, *line.split()).startswith(f"error: {said}")
     assert {path: path.read_bytes() for path in place.rglob("*") if path.is_file()} == before

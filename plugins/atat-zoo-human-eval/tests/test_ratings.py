@@ -7,12 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from atat_zoo.errors import UserError
-from atat_zoo.parsing import from_json
-from atat_zoo.results.rating_form import (
+from atat_zoo_human_eval.rating_form import (
     QUESTIONS,
     Question,
     RatedText,
@@ -20,7 +15,12 @@ from atat_zoo.results.rating_form import (
     check_size,
     questions_of,
 )
-from atat_zoo.results.ratings import COLUMNS, alpha, ratings_of, unblinded
+from atat_zoo_human_eval.ratings import COLUMNS, alpha, ratings_of, unblinded
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atat_zoo.errors import UserError
+from atat_zoo.parsing import from_json
 from atat_zoo.run import write_json
 
 # K. Krippendorff, Computing Krippendorff's Alpha-Reliability (2011), the example of four observers and twelve units.

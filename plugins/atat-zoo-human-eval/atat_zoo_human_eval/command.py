@@ -48,7 +48,7 @@ def export(
     The form is one file that works offline, says of no text whose it is, and saves its ratings as JSON or as CSV.
     All runs write as many texts of the same length: in tokens the shortest training length, when --length is absent.
     """
-    from atat_zoo.results.rating_form import KEY, QUESTIONS, RatedText, RatingForm, check_size, questions_of
+    from atat_zoo_human_eval.rating_form import KEY, QUESTIONS, RatedText, RatingForm, check_size, questions_of
 
     # Every mistake is reported before torch is imported.
     if out.suffix.lower() not in (".html", ".htm") or out.is_dir():
@@ -68,7 +68,7 @@ def export(
         for prompt in prompts:
             prompted(SpaceAwareTokenizer(tokenizer), data.special, length, prompt, "", seen=data.length)
     from atat_zoo.model import Model
-    from atat_zoo.report import form as pages
+    from atat_zoo_human_eval.page import page
 
     texts, tables = list[RatedText](), list[dict[str, Any]]()
     with Bars(silent=False) as bars:
@@ -81,7 +81,7 @@ def export(
                 texts += [RatedText(run=i, text=text, prompt=prompt) for text in written]
             tables.append({"run": str(run), "step": model.step, "sampler": unstructure(parts["sampler"])})
     form = RatingForm.shuffled(questions, texts, tables, seed)
-    write_all({key: json_bytes(form.key()), out: pages.page(form).encode()})  # a form is worth nothing without its key
+    write_all({key: json_bytes(form.key()), out: page(form).encode()})  # a form is worth nothing without its key
     click.echo(f"{click.format_filename(out)}: {len(texts):,} texts, for the raters")
     click.echo(f"{click.format_filename(key)}: whose they are, not for the raters")
 
@@ -93,10 +93,9 @@ def export(
 @options("markdown", "json")
 def import_ratings(key: Path, ratings: tuple[Path, ...], out: Path | None, as_markdown: bool, as_json: bool) -> None:
     """Say what people think of each run: KEY is the form's, RATINGS are the files that it saved, one of each rater."""
-    from atat_zoo.results.rating_form import KEY, RatingForm
-    from atat_zoo.results.ratings import ratings_of, require, unblinded
+    from atat_zoo_human_eval.rating_form import KEY, RatingForm
+    from atat_zoo_human_eval.ratings import ratings_of, unblinded
 
-    require()
     out = out or key.parent / f"{key.name.removesuffix(KEY).removesuffix('.json')}.results.json"
     check_output(out, "--out", (key, ratings))
     form = RatingForm.from_key(key)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from atat_zoo_human_eval.page import page as write_page
+from atat_zoo_human_eval.rating_form import QUESTIONS, RatedText, RatingForm
+from atat_zoo_human_eval.ratings import ratings_of, unblinded
 
-from atat_zoo.report.form import page as write_page
-from atat_zoo.results.rating_form import QUESTIONS, RatedText, RatingForm
-from atat_zoo.results.ratings import ratings_of, unblinded
 from tests.report.browser import chromium
 from tests.report.run_folders import HOSTILE
 

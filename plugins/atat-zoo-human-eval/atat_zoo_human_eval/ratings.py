@@ -7,7 +7,6 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 from atat_zoo.errors import UserError, clip, nearest
 from atat_zoo.parsing import from_json, read
 from atat_zoo.results.intervals import Interval, of_difference, of_mean
-from atat_zoo.results.rating_form import RatingForm
+from atat_zoo_human_eval.rating_form import RatingForm
 
 COLUMNS = ("form", "rater", "text", "question", "rating")
 _NAMED = 3  # of many problems of a kind
@@ -122,13 +121,6 @@ def unblinded(form: RatingForm, given: Sequence[Ratings]) -> RatingResult:
         texts=tuple(int((whose == number).sum()) for number in numbers),
         answers=answers,
     )
-
-
-def require() -> None:
-    """Raise a `UserError` when the package that computes the agreement is not installed."""
-    if not find_spec("krippendorff"):
-        remedy = "install it with `pip install 'atat-zoo[rating]'`"
-        raise UserError(f"atat rate import needs the package krippendorff; {remedy}")
 
 
 def ratings_of(form: RatingForm, paths: Sequence[Path]) -> list[Ratings]:

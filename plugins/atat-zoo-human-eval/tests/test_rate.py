@@ -2,15 +2,17 @@
 
 import json
 
+import click
 import pytest
+from atat_zoo_human_eval.command import rate
+from atat_zoo_human_eval.rating_form import QUESTIONS, RatingForm
+from test_ratings import answers_of, save
 
-from atat_zoo.results import ratings
-from atat_zoo.results.rating_form import QUESTIONS, RatingForm
+from atat_zoo.cli.arguments import Output
 from tests.cli.terminal import printed, refused, spawned
 from tests.limited import full_disk
 from tests.measure.making import make_run
 from tests.report.test_report_page import given
-from tests.results.test_ratings import answers_of, save
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +125,34 @@ def test_a_mistake_is_said_in_a_sentence(form, atat, root, words, sentence):
     assert not (root / "new.key.json").exists()
 
 
-def test_a_package_that_is_missing(atat, form, monkeypatch):
-    monkeypatch.setattr(ratings, "find_spec", lambda name: None)
-    assert "pip install 'atat-zoo[rating]'" in refused(atat, "import", "form.key.json", "a.json")
+# Files
+
+
+def test_every_path_that_is_written_is_guarded():
+    paths = {(name, p.name): p.type for name, each in rate.commands.items() for p in each.params}
+    read = {("export", "runs"), ("export", "asked"), ("import", "key"), ("import", "ratings")}
+    assert {path for path, kind in paths.items() if type(kind) is click.Path} == read
+    written = {path for path, kind in paths.items() if isinstance(kind, Output)}
+    assert written == {("export", "out"), ("import", "out")}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("import f.key.json a.json --out f.key.json", "--out f.key.json: the command reads f.key.json; name another"),
+        ("import f.key.json a.json --out a.json", "--out a.json: the command reads a.json"),
+        ("import a.json f.results.json a.results.json", "--out a.results.json: the command reads a.results.json"),
+        ("export run --questions page.html --out page.html", "--out page.html: the command reads page.html"),
+        ("export run --out run/model/form.html", "--out run/model/form.html: belongs to the run "),
+    ],
+)
+def test_neither_what_is_read_nor_a_file_of_a_run_is_written(tmp_path, monkeypatch, atat, line, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run" / "model").mkdir(parents=True)
+    names = ("run/resolved.toml", "f.key.json", "f.results.json", "a.json", "a.results.json", "page.html")
+    for name in names:
+        (tmp_path / name).write_text("{}")
+    assert refused(atat, *line.split()).startswith(f"error: {said}")
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert {str(path.relative_to(tmp_path)) for path in files} == {*names}
+    assert {path.read_text() for path in files} == {"{}"}

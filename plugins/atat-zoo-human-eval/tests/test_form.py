@@ -5,8 +5,9 @@ import hashlib
 import json
 import re
 
-from atat_zoo.report.form import page
-from atat_zoo.results.rating_form import QUESTIONS, RatedText, RatingForm
+from atat_zoo_human_eval.page import page
+from atat_zoo_human_eval.rating_form import QUESTIONS, RatedText, RatingForm
+
 from tests.report.run_folders import HOSTILE
 from tests.report.test_report_page import given
 
