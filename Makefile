@@ -9,7 +9,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loa
 
 help:
 	@echo "make quickstart   train a model on English text, evaluate it, read what it writes, and look at it all (minutes)"
-	@echo "make test         the whole suite, with those of the packages that add commands"
+	@echo "make test         the whole suite, with those of $(BESIDE)"
 	@echo "make test-fast    the part that takes under two minutes"
 	@echo "make current      the whole suite in .venv-current, under a torch that is newer than Composer allows; FAST=1 for the fast part"
 	@echo "make test-browser the pages in Chromium, which is installed if there is none"
@@ -35,10 +35,11 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[report]"
 	@touch $@
 
-# The packages that add commands and no parts, which tests of the zoo would list. pyproject.toml names their tests.
-COMMANDS = atat-zoo-human-eval atat-zoo-paper atat-zoo-serve
+# With packages that add commands or a task, but no other parts: tests of the zoo try every part of the other kinds.
+# pyproject.toml names their tests.
+BESIDE = atat-zoo-glue atat-zoo-human-eval atat-zoo-paper atat-zoo-serve
 $(VENV)/installed-test: $(VENV)/installed $(wildcard plugins/*/pyproject.toml)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]" -e plugins/atat-zoo-example $(foreach name,$(COMMANDS),-e "plugins/$(name)[test]")
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]" -e plugins/atat-zoo-example $(foreach name,$(BESIDE),-e "plugins/$(name)[test]")
 	@touch $@
 
 $(VENV)/installed-browser: $(VENV)/installed-test
@@ -62,7 +63,7 @@ $(VENV)/installed-mutants: $(VENV)/installed-test
 $(VENV)-current/installed: pyproject.toml constraints-current.txt
 	$(PYTHON) -m venv $(VENV)-current
 	$(VENV)-current/bin/python -m pip install --quiet --disable-pip-version-check -c constraints-current.txt uv
-	$(VENV)-current/bin/uv pip install --quiet --python $(VENV)-current/bin/python --override constraints-current.txt -r constraints-current.txt -e . -e plugins/atat-zoo-example $(foreach name,$(COMMANDS),-e plugins/$(name))
+	$(VENV)-current/bin/uv pip install --quiet --python $(VENV)-current/bin/python --override constraints-current.txt -r constraints-current.txt -e . -e plugins/atat-zoo-example $(foreach name,$(BESIDE),-e plugins/$(name))
 	@touch $@
 
 quickstart: $(VENV)/installed

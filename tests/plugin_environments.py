@@ -22,11 +22,13 @@ def main():
     for folder in map(folders.__getitem__, names):
         with tempfile.TemporaryDirectory() as where:
             made = Environment(Path(where), "--borrow" in words)
-            made.install(f"{folder}[test]", needs=True)
-            project = tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-            points = project.get("entry-points", {})
+            text = (folder / "pyproject.toml").read_text(encoding="utf-8")
+            others = [str(other) for name, other in folders.items() if f'"{name}>' in text]
+            made.install(f"{folder}[test]", *others, needs=True)
+            points = tomllib.loads(text)["project"].get("entry-points", {})
             for command in points.get("atat_zoo.commands", {}):
-                assert f"\n  {command} " in made.atat("--help"), command
+                assert f"
+  {command} " in made.atat("--help"), command
                 made.atat(command, "--help")
             if "atat_zoo" in points:  # or it has no parts
                 print(made.atat("zoo", "check", folder.name).splitlines()[-1], flush=True)

@@ -18,6 +18,9 @@ from atat_zoo.registry.hookspecs import KINDS
 from atat_zoo.registry.manifest import Entry
 from atat_zoo.registry.plugins import Plugin, of_plugin
 
+# The packages in plugins/ that have components which were the zoo's own, by kind and name.
+PACKAGES = {("task", "glue"): "atat-zoo-glue"}
+
 
 class Zoo:
     """The parts of an installation.
@@ -64,6 +67,9 @@ class Zoo:
         # A part's own name comes first, so that no plugin's alias can replace it.
         entry = known.get(name) or known.get(self._aliases[kind].get(name, name))
         if entry is None:
+            package = PACKAGES.get((kind, name))
+            if package and package not in {plugin.distribution for plugin in self.plugins}:
+                raise UserError(f"{kind} {name} comes with {package}: pip install {package}")
             close = nearest(name, [*known, *self._aliases[kind]])
             unloaded = ", ".join(f"plugin {p.name} ({p.status})" for p in self.plugins if p.status != "ok")
             advice = f"; not loaded: {unloaded}" if unloaded else "; if a plugin offers it, install that plugin"

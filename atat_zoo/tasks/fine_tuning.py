@@ -149,3 +149,23 @@ def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
     if labels.is_floating_point():
         return functional.mse_loss(logits[:, 0], labels.float())
     return functional.cross_entropy(logits, labels)
+
+
+def score(metric: str, predicted: Tensor, labels: Sequence[float]) -> float:
+    """Return a metric of predictions, classes or numbers [n]; a correlation with what does not vary is 0."""
+    from torchmetrics.functional import pearson_corrcoef, spearman_corrcoef
+    from torchmetrics.functional.classification import binary_f1_score, binary_matthews_corrcoef, multiclass_accuracy
+
+    wanted = torch.tensor(labels, dtype=torch.float64)
+    found = predicted.double()
+    if metric == "accuracy":
+        found, wanted = found.long(), wanted.long()
+        classes = max(2, 1 + int(torch.cat([found, wanted]).max()))
+        return float(multiclass_accuracy(found, wanted, num_classes=classes, average="micro"))
+    if metric == "f1":
+        return float(binary_f1_score(found.long(), wanted.long()))
+    if len(found.unique()) < 2 or len(wanted.unique()) < 2:
+        return 0.0
+    if metric == "matthews":
+        return float(binary_matthews_corrcoef(found.long(), wanted.long()))
+    return float((pearson_corrcoef if metric == "pearson" else spearman_corrcoef)(found, wanted))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from atat_zoo.measure.metrics import GenerativeMetric
-from atat_zoo.testing.glue import write as write_glue
 from atat_zoo.tokenizers import BPETokenizer, BytesTokenizer
 
 # Writes the part's files into a folder and returns its parameters.
@@ -79,10 +78,6 @@ def _zero_shot(folder: Path) -> dict[str, Any]:
     return {"corpora": ["lambada"], "root": str(folder), "sequences": 8, "draws": 1}
 
 
-def _glue(folder: Path) -> dict[str, Any]:
-    return {"path": str(write_glue(folder / "glue", train=8, held_out=6)), "tasks": ["mnli", "stsb"], "epochs": 1}
-
-
 def _controlled(folder: Path) -> dict[str, Any]:
     topic = {"use": "naive_bayes", "words": ["peace"], "corpus": {"use": "files", **_files(folder)}}
     return {"guidance": {"use": "token_bias", "words": ["peace"]}, "classifier": topic, "texts": 5}
@@ -110,7 +105,6 @@ EXAMPLES: Mapping[tuple[str, str], Example] = {
     ("task", "bracket"): lambda _: {"sequences": 4, "orders": 2},
     ("task", "prices"): lambda _: {"sequences": 4, "texts": 5, "samplers": [{"use": "ancestral", "steps": 2}]},
     ("task", "protocol"): lambda _: {"sequences": 20, "draws": 1},
-    ("task", "glue"): _glue,
     ("task", "controlled"): _controlled,
     ("task", "long_text"): lambda _: {
         "length": 48,

@@ -42,6 +42,7 @@ GROUPS = (
     ("experiment", "registry", "run"),
     ("atat-zoo-checkpoints",),
     ("atat-zoo-genomics",),
+    ("atat-zoo-glue",),
     ("atat-zoo-human-eval",),
     ("atat-zoo-lm-eval",),
     ("atat-zoo-paper",),

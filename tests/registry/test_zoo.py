@@ -10,6 +10,7 @@ from atat_zoo import UserError, Zoo
 from atat_zoo.registry import KINDS, TABLES, Context, component, param
 from atat_zoo.registry.manifest import Manifest, entry_of, read, shipped
 from atat_zoo.registry.plugins import Plugin
+from atat_zoo.registry.zoo import PACKAGES
 
 
 @component
@@ -115,3 +116,16 @@ def test_nothing_heavy_is_imported(code):
     script = f"import sys; {code}; print([m for m in {HEAVY!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+@pytest.mark.parametrize(("kind", "name"), PACKAGES)
+def test_a_component_whose_package_is_absent_names_it(kind, name):
+    package = PACKAGES[kind, name]
+    with pytest.raises(UserError) as refused:
+        zoo_of().spec(kind, {"use": name})
+    assert str(refused.value) == f"{kind}.use: {kind} {name} comes with {package}: pip install {package}"
+    there = Plugin(name="it", distribution=package, version="1.0", status="disabled")
+    with pytest.raises(UserError, match=r"there is no .*; not loaded: plugin it \(disabled\)"):
+        zoo_of(found=[there]).spec(kind, {"use": name})
+    with pytest.raises(UserError, match=f"there is no {kind} named '{name}s'"):
+        zoo_of().spec(kind, {"use": f"{name}s"})

@@ -168,8 +168,7 @@ class GenomicBenchmarksTask(_FineTuned):
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score]:
         import torch
 
-        from atat_zoo.tasks.fine_tuning import Recipe, fine_tuned
-        from atat_zoo.tasks.glue import score
+        from atat_zoo.tasks.fine_tuning import Recipe, fine_tuned, score
 
         recipe = Recipe(epochs=self.epochs, batch_size=self.batch_size, learning_rate=self.learning_rate)
         data = {name: [self._read(model, name, split) for split in ("train", "test")] for name in self.names}

@@ -1,13 +1,13 @@
-"""GLUE by the zoo's own task: an imported model is fine-tuned as a native network is, all nine tasks."""
+"""GLUE by the task of atat-zoo-glue: an imported model is fine-tuned as a native network is, all nine tasks."""
 
 import pytest
+from atat_zoo_glue.files import PROBLEMS
+from atat_zoo_glue.miniature import write
+from atat_zoo_glue.task import MAJORITY, GlueTask
 from models import small
 
 from atat_zoo import Model
 from atat_zoo.model.importing import import_model
-from atat_zoo.tasks.glue import MAJORITY, GlueTask
-from atat_zoo.tasks.glue_files import PROBLEMS
-from atat_zoo.testing.glue import write
 
 NINE = {"epochs": 8, "learning_rate": 1e-2, "batch_size": 16, "length": 32}
 

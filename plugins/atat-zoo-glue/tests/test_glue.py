@@ -1,4 +1,4 @@
-"""GLUE: its files as they ship, its metrics, how texts are framed, and all nine tasks by a tiny native network."""
+"""GLUE: its files as they ship, how texts are framed, and all nine tasks by a tiny native network."""
 
 import json
 from pathlib import Path
@@ -8,19 +8,16 @@ import numpy as np
 import pandas
 import pytest
 import torch
+from atat_zoo_glue.files import PROBLEMS, Examples, absent, folder_of, read
+from atat_zoo_glue.miniature import TABLES, TELLING, write
+from atat_zoo_glue.task import MAJORITY, NOTE, GlueTask, _averaged, _cut, _most_frequent, framed, splits_of
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import pearsonr, spearmanr
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from atat_zoo import Model, Zoo
-from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.errors import UserError
 from atat_zoo.tasks import fine_tuning, require
-from atat_zoo.tasks.fine_tuning import NetworkWithHead, Recipe, fine_tuned
-from atat_zoo.tasks.glue import MAJORITY, NOTE, GlueTask, _averaged, _cut, _most_frequent, framed, score, splits_of
-from atat_zoo.tasks.glue_files import PROBLEMS, Examples, absent, folder_of, read
-from atat_zoo.testing.glue import TABLES, TELLING, write
+from atat_zoo.testing import cases
 from tests.cli.terminal import printed
 from tests.measure.making import make_run
 
@@ -86,6 +83,13 @@ def test_a_line_that_lacks_a_column_or_has_a_tab_too_many_is_left_out(tmp_path):
     assert read("qqp", tmp_path, "train").texts == [("NA", "Why?")]
 
 
+def test_a_carriage_return_in_a_text_ends_no_line_and_the_first_line_may_be_one_to_leave_out(tmp_path):
+    (tmp_path / "QQP").mkdir()
+    lines = [TABLES["qqp"][1], LINES["qqp"][0] + "\t7", "1\t2\t3\ta\rb\t\t1", LINES["qqp"][0], ""]
+    (tmp_path / "QQP" / "train.tsv").write_bytes("\r\n".join(lines).encode())
+    assert read("qqp", tmp_path, "train") == Examples([("a\rb", ""), ("NA", "Why?")], [1, 0])
+
+
 def test_a_table_may_begin_with_a_byte_order_mark(tmp_path):
     (tmp_path / "MRPC").mkdir()
     content = f"{TABLES['mrpc'][1]}\r\n{LINES['mrpc'][0]}\r\n"
@@ -118,17 +122,6 @@ def test_what_is_absent_is_said_with_where_it_is_had(root, tmp_path):
         require([GlueTask(path=str(tmp_path))], SimpleNamespace())
 
 
-def test_parquet_needs_a_package(tmp_path, monkeypatch):
-    (tmp_path / "rte").mkdir()
-    for split in ("train", "validation"):
-        (tmp_path / "rte" / f"{split}.parquet").touch()
-    assert list(absent(["rte"], tmp_path)) == []
-    monkeypatch.setattr("atat_zoo.tasks.glue_files.find_spec", lambda name: None)
-    assert list(absent(["rte"], tmp_path)) == [
-        "Parquet needs the package pyarrow; install it with `pip install 'atat-zoo[parquet]'`"
-    ]
-
-
 @pytest.mark.parametrize(
     ("table", "message"),
     [
@@ -154,30 +147,12 @@ def test_a_task_that_is_none(root):
     assert folder_of("stsb", root / "glue").name == "STS-B"
 
 
-# Metrics
+# The contract of a task
 
 
-def test_metrics_are_those_of_their_definitions():
-    draw = np.random.default_rng(0)
-    wanted, found = draw.integers(0, 2, 100), draw.integers(0, 2, 100)
-    (tp, fp), (fn, tn) = [[((found == f) & (wanted == w)).sum() for w in (1, 0)] for f in (1, 0)]
-    expected = {
-        "accuracy": (tp + tn) / 100,
-        "f1": 2 * tp / (2 * tp + fp + fn),
-        "matthews": (tp * tn - fp * fn) / np.sqrt(float((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn))),
-    }
-    for name, value in expected.items():
-        assert score(name, torch.tensor(found), wanted.tolist()) == pytest.approx(value)
-    numbers, others = draw.normal(size=50), draw.normal(size=50).round(1)
-    for name, function in (("pearson", pearsonr), ("spearman", spearmanr)):
-        assert score(name, torch.tensor(numbers), others.tolist()) == pytest.approx(function(numbers, others).statistic)
-    assert score("accuracy", torch.tensor([0, 1, 2, 2]), [0.0, 1.0, 2.0, 1.0]) == 0.75
-
-
-@pytest.mark.parametrize("metric", ["matthews", "pearson", "spearman"])
-def test_what_does_not_vary_correlates_with_nothing(metric):
-    assert score(metric, torch.ones(4), [0.0, 1.0, 1.0, 0.0]) == 0.0
-    assert score(metric, torch.tensor([0, 1, 1, 0]), [1.0] * 4) == 0.0
+@pytest.mark.parametrize("case", cases(distribution="atat-zoo-glue"), ids=str)
+def test_conformance(case):
+    case.run()
 
 
 # Texts to tokens
@@ -216,81 +191,6 @@ def test_without_ends_a_mask_stands_between_two_texts():
     fake = SimpleNamespace(tokenizer=tokenizer, context=SimpleNamespace(length=32, mask_id=9))
     assert framed(fake, [("ab", "c"), ("", "")], 16) == [[1, 1, 9, 1], [9]]
     assert framed(fake, [("ab",), ("",)], 16) == [[1, 1], [9]]
-
-
-# Fine-tuning
-
-
-@given(st.lists(st.integers(1, 12), min_size=2, max_size=5), st.integers(0, 99))
-def test_a_row_s_logits_do_not_depend_on_what_fills_it(model, lengths, seed):
-    """Nor on the rows beside it; also of a network that takes no attention mask."""
-    draw = torch.Generator().manual_seed(seed)
-    rows = [torch.randint(0, 256, (n,), generator=draw).tolist() for n in lengths]
-    for fill in (None, 12):
-        module = NetworkWithHead(model.module.backbone, model.context.mask_id, 3, fill=fill, seed=seed).eval()
-        with torch.no_grad():
-            together = module(rows)
-            alone = torch.cat([module([row]) for row in rows])
-        torch.testing.assert_close(together, alone, rtol=1e-4, atol=1e-5)
-
-
-def test_it_learns_and_is_a_function_of_its_seed_and_leaves_the_model_as_it_is(model):
-    before = {name: value.clone() for name, value in model.module.state_dict().items()}
-    state = torch.random.get_rng_state()
-    draw = torch.Generator().manual_seed(0)
-    rows = torch.randint(0, 4, (80, 6), generator=draw)
-    labels = (rows == 3).any(1).long()
-    recipe, calls = Recipe(epochs=8, batch_size=16, learning_rate=1e-2), []
-    one, again, other = (
-        fine_tuned(
-            model, rows.tolist(), labels, recipe, outputs=2, seed=seed, progress=lambda *done: calls.append(done)
-        )(rows.tolist())
-        for seed in (3, 3, 4)
-    )
-    assert torch.equal(one, again)
-    assert not torch.equal(one, other)
-    assert (one.argmax(-1) == labels).double().mean() > 0.9
-    assert calls[:40] == [(i + 1, 40) for i in range(40)]
-    assert all(torch.equal(value, before[name]) for name, value in model.module.state_dict().items())
-    assert torch.equal(state, torch.random.get_rng_state())
-
-
-def test_random_weights_are_of_the_seed(model):
-    rows, labels = [[1, 2], [3]], torch.tensor([0.5, 1.0])
-    recipe = Recipe(epochs=1, batch_size=2, learning_rate=1e-9)
-    found = [
-        fine_tuned(model, rows, labels, recipe, outputs=1, seed=seed, trained=trained)(rows)
-        for seed, trained in ((1, True), (1, False), (1, False), (2, False))
-    ]
-    assert torch.equal(found[1], found[2])
-    assert not torch.equal(found[0], found[1])
-    assert not torch.equal(found[1], found[3])
-
-
-def test_dropout_is_drawn_by_the_seed(tmp_path):
-    make_run(tmp_path, "drops", "mdlm", backbone={"dropout": 0.2})
-    dropping = Model.from_run(tmp_path / "drops", "cpu")
-    rows, labels = [[1, 2, 3], [3, 1]], torch.tensor([0, 1])
-    recipe = Recipe(epochs=3, batch_size=1, learning_rate=1e-2)
-    one, again = (fine_tuned(dropping, rows, labels, recipe, outputs=2, seed=3)(rows) for _ in range(2))
-    assert torch.equal(one, again)
-
-
-def test_the_head_and_the_order_are_drawn_by_the_seed(model, monkeypatch):
-    network = model.module.backbone
-    one, again, other = (NetworkWithHead(network, 258, 2, fill=None, seed=seed).head.weight for seed in (1, 1, 2))
-    assert torch.equal(one, again)
-    assert not torch.equal(one, other)
-    orders = {}
-    for seed in (1, 2):
-        shown = []
-        monkeypatch.setattr(fine_tuning, "set_keys", lambda network, keys, shown=shown: shown.extend(keys.tolist()))
-        recipe = Recipe(epochs=1, batch_size=4, learning_rate=1e-3)
-        fine_tuned(model, [[1]] * 12, torch.zeros(12).long(), recipe, outputs=2, seed=seed)
-        numbers = row_keys(seed, "dropout", torch.arange(12)).tolist()
-        orders[seed] = [numbers.index(key) for key in shown]
-    assert orders[1] != orders[2]
-    assert sorted(orders[1]) == list(range(12))
 
 
 def test_trainings_are_from_the_seed_and_the_next_ones(root, model, monkeypatch):
@@ -334,45 +234,6 @@ def test_the_majority_is_the_most_frequent_class_or_the_mean():
 def test_the_average_is_over_tasks_and_the_longer_text_keeps_the_odd_token():
     assert _averaged({"mrpc": {"a": 1.0, "b": 0.5}, "rte": {"c": 0.25}})["average"] == 0.5
     assert [_cut([9, 9], 5), _cut([9, 1], 5), _cut([1, 9], 5), _cut([9], 5)] == [[3, 2], [4, 1], [1, 4], [5]]
-
-
-def test_every_epoch_draws_a_dropout_of_its_own(model, monkeypatch):
-    """By the number of the example among all that are shown, in whatever order these come."""
-    shown = []
-    monkeypatch.setattr(fine_tuning, "set_keys", lambda network, keys: shown.extend(keys.tolist()))
-    recipe = Recipe(epochs=3, batch_size=2, learning_rate=1e-3)
-    fine_tuned(model, [[1], [2], [3]], torch.tensor([0, 1, 0]), recipe, outputs=2, seed=3)
-    wanted = row_keys(3, "dropout", torch.arange(9)).tolist()
-    assert [sorted(shown[i : i + 3]) for i in (0, 3, 6)] == [sorted(wanted[i : i + 3]) for i in (0, 3, 6)]
-    assert shown != wanted  # the order is drawn
-
-
-def test_a_step_is_bert_s(model, monkeypatch):
-    """Gradients are clipped to a norm of 1; the rate rises and falls; weights without a gradient decay by it."""
-    made, norms, rates = [], [], []
-
-    class Kept(NetworkWithHead):
-        def __init__(self, *words, **how):
-            super().__init__(*words, **how)
-            made.append(self)
-
-    def before(optimizer, *_):
-        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
-        norms.append(float(torch.stack([g.norm() for g in gradients]).norm()))
-        rates.append(optimizer.param_groups[0]["lr"])
-
-    monkeypatch.setattr(fine_tuning, "NetworkWithHead", Kept)
-    handle = register_optimizer_step_pre_hook(before)
-    try:
-        recipe = Recipe(epochs=10, batch_size=1, learning_rate=1e-2)
-        fine_tuned(model, [[1, 2], [3]], torch.tensor([90.0, -90.0]), recipe, outputs=1, seed=3)
-    finally:
-        handle.remove()
-    assert norms == pytest.approx([1.0] * 20, rel=1e-3)
-    assert rates == pytest.approx([1e-2 * min((i + 1) / 2, 1 - i / 20) for i in range(20)])
-    unseen = model.module.backbone.embedding.weight[200]
-    left = float(np.prod([1 - 0.01 * rate for rate in rates]))
-    torch.testing.assert_close(made[0].network.embedding.weight[200], unseen * left, rtol=1e-5, atol=1e-7)
 
 
 # All nine

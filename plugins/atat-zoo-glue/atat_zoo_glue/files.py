@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -75,18 +74,15 @@ def _patterns(split: str) -> tuple[str, ...]:
 
 
 def absent(problems: Sequence[Name], root: Path) -> Iterator[str]:
-    """Yield a sentence for what is not there of the tasks, and for the package that reads what is."""
-    missing, parquet = [], False
+    """Yield a sentence for what is not there of the tasks."""
+    missing = []
     for problem in problems:
         splits = ("train", *(f"dev{ending}" for ending in PROBLEMS[problem].held_out))
         found = {split: files_of(problem, root, split) for split in splits}
         missing += [f"{folder_of(problem, root)}/{split}.tsv" for split, files in found.items() if not files]
-        parquet |= any(file.suffix == ".parquet" for files in found.values() for file in files)
     if missing:
         have = f"there is no {', no '.join(map(clip, missing))}, and no Parquet in its place"
         yield f"{have}; fetch GLUE from {SOURCE}, and name its folder as `path`"
-    if parquet and not find_spec("pyarrow"):
-        yield "Parquet needs the package pyarrow; install it with `pip install 'atat-zoo[parquet]'`"
 
 
 def read(problem: Name, root: Path, split: str) -> Examples:

@@ -12,7 +12,7 @@ from typing_extensions import override
 from atat_zoo.registry import component, param
 from atat_zoo.results.tasks import Score
 from atat_zoo.tasks import Task
-from atat_zoo.tasks.glue_files import PROBLEMS, Examples, Name, absent, files_of, read
+from atat_zoo_glue.files import PROBLEMS, Examples, Name, absent, files_of, read
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -175,32 +175,13 @@ def _most_frequent(problem: Name, examples: Sequence[Examples]) -> list[Tensor]:
 
 def _metrics(problem: Name, predicted: Sequence[Tensor], examples: Sequence[Examples]) -> dict[str, float]:
     """Return a task's scores by name, for the predictions of each held-out file: classes or numbers."""
+    from atat_zoo.tasks.fine_tuning import score
+
     scores = {}
     for ending, found, each in zip(PROBLEMS[problem].held_out, predicted, examples[1:], strict=True):
         for metric in PROBLEMS[problem].metrics:
             scores[f"{problem} {metric}{ending}"] = score(metric, found, each.labels)
     return scores
-
-
-def score(metric: str, predicted: Tensor, labels: Sequence[float]) -> float:
-    """Return a metric of predictions, classes or numbers [n]; a correlation with what does not vary is 0."""
-    import torch
-    from torchmetrics.functional import pearson_corrcoef, spearman_corrcoef
-    from torchmetrics.functional.classification import binary_f1_score, binary_matthews_corrcoef, multiclass_accuracy
-
-    wanted = torch.tensor(labels, dtype=torch.float64)
-    found = predicted.double()
-    if metric == "accuracy":
-        found, wanted = found.long(), wanted.long()
-        classes = max(2, 1 + int(torch.cat([found, wanted]).max()))
-        return float(multiclass_accuracy(found, wanted, num_classes=classes, average="micro"))
-    if metric == "f1":
-        return float(binary_f1_score(found.long(), wanted.long()))
-    if len(found.unique()) < 2 or len(wanted.unique()) < 2:
-        return 0.0
-    if metric == "matthews":
-        return float(binary_matthews_corrcoef(found.long(), wanted.long()))
-    return float((pearson_corrcoef if metric == "pearson" else spearman_corrcoef)(found, wanted))
 
 
 def _averaged(found: Mapping[Name, Mapping[str, float]]) -> dict[str, float]:

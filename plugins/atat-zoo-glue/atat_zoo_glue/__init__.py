@@ -1,0 +1,13 @@
+"""GLUE as a task of the zoo."""
+
+from atat_zoo.registry import hookimpl
+
+CONTRACT = 2
+
+
+@hookimpl
+def atat_zoo_task() -> list[type]:
+    """Return the tasks of this package."""
+    from atat_zoo_glue.task import GlueTask
+
+    return [GlueTask]
