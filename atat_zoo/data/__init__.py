@@ -16,6 +16,11 @@ def is_framed(special: str) -> bool:
     return special in ("sequence", "both")
 
 
+def has_eos(special: str, form: str) -> bool:
+    """Return whether a document ends with EOS, for the keys of `[data]`; a dialogue does by its template."""
+    return form == "chat" or special != "none"
+
+
 def joints(special: str, rows: str, form: str) -> str:
     """Return in a sentence what stands between documents, for the keys of `[data]`."""
     if form == "chat":

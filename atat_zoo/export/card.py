@@ -141,7 +141,8 @@ class Card:
             own = self.experiment.parts["sampler"]
             same = "which `generate` does unless told otherwise" if own.for_hub else "which this code does not have"
             yield (
-                "`generate` fills masks; without a text it writes one, and with `max_new_tokens` it goes on. Its "
+                "`generate` fills masks; without a text it writes one, and with `max_new_tokens` it goes on. What it "
+                "writes ends with its first EOS if the training had EOS (`windows` says otherwise). Its "
                 "`sampler` is `ancestral`, `confidence` or `strided`, and `steps` are the evaluations of the network. "
                 f"The sampler of the run is `{own.name}` ({_settings(own)}), {same}. The logit of the mask is −∞; at a "
                 "token that is visible, the logits are what the network says there, having seen it."

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 import attrs
 
+from atat_zoo.data import has_eos
 from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.errors import UserError, clip
 from atat_zoo.generation.infilling import Filled, Infilling, infill
@@ -132,7 +133,7 @@ class Writer:
 
     def end(self, *, chat: bool = False, windows: bool = False) -> int | None:
         """Return the token that ends what is written: EOS, or None where the training data has none; see `write`."""
-        has = chat or self.form == "chat" or self.special != "none"
+        has = chat or has_eos(self.special, self.form)
         return self.tokenizer.eos if has and not windows else None
 
     def autocast(self) -> torch.autocast:

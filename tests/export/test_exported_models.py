@@ -17,6 +17,9 @@ from tests.export.making import FORMS, V, model_of, network_of, run_of, wanted_o
 from tests.limited import full_disk
 
 
+CHAT = {"form": "chat", "rows": "document"}
+
+
 @pytest.fixture
 def run(tmp_path):
     return run_of(model_of("counted"), tmp_path / "runs" / "mine")
@@ -38,6 +41,19 @@ def test_the_folder_is_whole(run, tmp_path, atat):
     assert generate.read_text() == (tmp_path / "out" / "generation_atat_zoo.py").read_text()
     assert len(list((tmp_path / "out").glob("*.safetensors"))) > 1
     assert list(tmp_path.glob(".*")) == [], "nothing unfinished is left"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{"special": special} for special in ("none", "document", "sequence", "both")] + [CHAT],
+    ids=lambda data: "-".join(data.values()),
+)
+def test_an_export_ends_what_it_writes_where_the_run_does(data, tmp_path):
+    corpus = {"use": "files", "train": ["dialogues.jsonl"]} if data == CHAT else "sotu"
+    run = run_of(model := model_of("mdlm", data=data, corpus=corpus), tmp_path / "run")
+    export_run(run.path, tmp_path / "out")
+    says = json.loads((tmp_path / "out" / "config.json").read_text())["has_eos"]
+    assert says == (model.writer().end() is not None) == (data.get("special") != "none")
 
 
 def test_weights_are_in_the_type_that_is_asked_for_and_counts_stay_whole(run, tmp_path):

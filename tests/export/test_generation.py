@@ -20,7 +20,8 @@ class Network:
 
     def __init__(self, table=None, **config):
         self.table, self.asked = torch.zeros(64, MASK) if table is None else table, []
-        self.config = SimpleNamespace(mask_token_id=MASK, bos_token_id=BOS, eos_token_id=EOS, **config)
+        ids = {"mask_token_id": MASK, "bos_token_id": BOS, "eos_token_id": EOS}
+        self.config = SimpleNamespace(**ids | {"has_eos": False} | config)
 
     def __call__(self, input_ids, **options):
         self.asked.append((input_ids.clone(), {key: value.clone() for key, value in options.items()}))
@@ -88,6 +89,31 @@ def test_strided_places_come_by_their_number_and_turns_are_told():
     few = Network()
     generate(torch.tensor([[0, MASK, MASK]]), model=few, sampler="strided", steps=16)
     assert len(few.asked) == 2, "no more steps than places"
+
+
+def likeliest(*tokens, **config):
+    """Return a network to which these tokens are the likeliest."""
+    return Network(torch.nn.functional.one_hot(torch.tensor(tokens), MASK).float(), **config)
+
+
+def test_what_is_written_ends_with_its_first_eos_and_padding_stands_behind_it():
+    how = {"temperature": 0, "steps": 1}
+    network = likeliest(1, EOS, 2, EOS, 2, has_eos=True, pad_token_id=9)
+    ids = torch.tensor([[MASK] * 5, [EOS, MASK, MASK, 0, MASK], [0, 1, MASK, MASK, EOS], [0, EOS, MASK, 0, 0]])
+    wanted = [[1, EOS, 9, 9, 9], [EOS, EOS, 9, 0, 9], [0, 1, 2, EOS, EOS], [0, EOS, 2, 0, 0]]
+    assert generate(ids, model=network, **how).tolist() == wanted, "an EOS that was given ends nothing"
+    for row, text in zip(ids, wanted, strict=True):
+        assert generate(row[None], model=network, **how).tolist() == [text]
+    whole = [1, EOS, 2, EOS, 2]
+    assert generate(ids[:1], model=network, windows=True, **how).tolist() == [whole]
+    running = likeliest(*whole, pad_token_id=9)
+    assert generate(ids[:1], model=running, **how).tolist() == [whole], "the training has no EOS"
+    assert generate(ids[:1], model=running, windows=False, **how).tolist() == wanted[:1]
+    other = likeliest(*whole, eos_token_id=[3, EOS])  # of another model, without padding
+    del other.config.has_eos
+    assert generate(ids[:1], model=other, **how).tolist() == [[1, EOS, 3, 3, 3]]
+    other.config.eos_token_id = None
+    assert generate(ids[:1], model=other, **how).tolist() == [whole]
 
 
 def test_lengths_and_ends():

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atat_zoo.data import is_framed
+from atat_zoo.data import has_eos, is_framed
 
 _TIMES = 4096  # at least, for texts of other lengths, whose shares lie between
 
@@ -56,6 +56,7 @@ def write(
         tied_head=backbone.tied,
         head_bias=backbone.output_bias != "none",
         neighbours=counts,
+        has_eos=has_eos(experiment.data.special, experiment.data.form),
         framed=framed,
         unmasking=None if causal else experiment.parts["sampler"].for_hub or {"steps": length},
         bos_token_id=mask if causal else tokenizer.bos,

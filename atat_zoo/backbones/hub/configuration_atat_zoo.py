@@ -26,6 +26,7 @@ class AtatZooConfig(PretrainedConfig):
         tied_head: whether the head is the embedding.
         head_bias: whether the head has a bias.
         neighbours: how many pairs of tokens were counted at a distance of 1, 2, …; empty without such counts.
+        has_eos: whether a text of the training ends with EOS, so that one that is written ends there, too.
         framed: whether every text of the training stands between BOS and EOS.
         unmasking: the options `sampler`, `steps` and `temperature` of `generate` where none are given.
         others: as for any configuration, such as `mask_token_id`.
@@ -49,6 +50,7 @@ class AtatZooConfig(PretrainedConfig):
         tied_head: bool = False,
         head_bias: bool = False,
         neighbours: Sequence[int] = (),
+        has_eos: bool = False,
         framed: bool = False,
         unmasking: Mapping[str, Any] | None = None,
         **others: Any,
@@ -59,6 +61,6 @@ class AtatZooConfig(PretrainedConfig):
         self.max_position_embeddings, self.length = max_position_embeddings, length
         self.form, self.times, self.neighbours = form, list(times), list(neighbours)
         self.local_heads, self.tied_head, self.head_bias = local_heads, tied_head, head_bias
-        self.framed, self.unmasking = framed, dict(unmasking or {})
+        self.has_eos, self.framed, self.unmasking = has_eos, framed, dict(unmasking or {})
         # The network itself knows whether its head is its embedding.
         super().__init__(**{**others, "tie_word_embeddings": False})

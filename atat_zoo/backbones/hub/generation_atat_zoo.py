@@ -26,12 +26,14 @@ def generate(
     max_length: int | None = None,
     max_new_tokens: int | None = None,
     num_return_sequences: int = 1,
+    windows: bool | None = None,
     generator: torch.Generator | None = None,
     mask_token_id: int | None = None,
     **others: Any,
 ) -> Tensor:
     """Return texts, int64 [B · num_return_sequences, L], in which no mask is left and no given token is changed.
 
+    What is written ends with its first EOS; the masks behind it become padding.
     A text of a padded batch is the one that it would be without the others, with its padding on the same side.
 
     Args:
@@ -47,6 +49,8 @@ def generate(
             that ends them. The length of the training when there are no inputs.
         max_new_tokens: how many masks are added, in place of `max_length`.
         num_return_sequences: texts for each of the inputs.
+        windows: whether what is written behind an EOS stays, as in windows of running text; when absent, it stays if
+            the training had no EOS.
         generator: of the random numbers; torch's own when absent.
         mask_token_id: the mask, if the model's configuration does not say it.
         others: what other models take; refused unless it is None.
@@ -100,7 +104,9 @@ def generate(
             now = -(-masked.sum(1, keepdim=True) // (steps - step))
             chosen = masked & (sure.argsort(dim=1, descending=True, stable=True).argsort(1) < now)
         ids, turn = torch.where(chosen, filled, ids), turn + 1
-    return ids
+    if windows is None:
+        windows = not getattr(config, "has_eos", True)
+    return ids if windows else _ended(config, ids, free)
 
 
 def visible_in(config: Any, ids: Tensor, attention_mask: Tensor | None) -> Tensor:
@@ -109,6 +115,17 @@ def visible_in(config: Any, ids: Tensor, attention_mask: Tensor | None) -> Tenso
         return attention_mask.to(ids.device) != 0
     padding, *others = (getattr(config, f"{name}_token_id", None) for name in ("pad", "bos", "eos", "mask"))
     return torch.ones_like(ids, dtype=torch.bool) if padding is None or padding in others else ids != padding
+
+
+def _ended(config: Any, ids: Tensor, free: Tensor) -> Tensor:
+    """Return ids [B, L] with padding for the free ones, bool [B, L], that stand behind a free EOS."""
+    eos, padding = (getattr(config, f"{name}_token_id", None) for name in ("eos", "pad"))
+    if eos is None:
+        return ids
+    ends = torch.tensor(eos, device=ids.device).flatten()  # some models have several
+    number = (free & torch.isin(ids, ends)).cumsum(1)
+    behind = free & (F.pad(number, (1, -1)) > 0)
+    return ids.masked_fill(behind, int(ends[0]) if padding is None else padding)
 
 
 def _begun(
