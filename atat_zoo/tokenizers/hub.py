@@ -75,6 +75,12 @@ def save(tokenizer: TokenizerModel, folder: Path, *, framed: bool, causal: bool,
     return library.get_vocab(with_added_tokens=True)[padding]
 
 
+def padding_of(library: Tokenizer, eos: str | None) -> str | None:
+    """Return the name of a token that pads a batch: a special one named so, else EOS, else any special one."""
+    special = [token.content for _, token in sorted(library.get_added_tokens_decoder().items()) if token.special]
+    return next((name for name in (*_PADDINGS, eos, *special) if name is not None and name in {*special, eos}), None)
+
+
 def _write(path: Path, table: dict[str, Any]) -> None:
     path.write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 

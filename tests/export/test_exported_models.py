@@ -16,7 +16,6 @@ from atat_zoo.noise import CosineNoise, LinearNoise
 from tests.export.making import FORMS, V, model_of, network_of, run_of, wanted_of
 from tests.limited import full_disk
 
-
 CHAT = {"form": "chat", "rows": "document"}
 
 

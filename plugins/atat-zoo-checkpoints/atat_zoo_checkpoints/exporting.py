@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from atat_zoo_checkpoints.text import FILE
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -27,6 +25,9 @@ def write(
     """Write config.json, the weights by their published names and the tokenizer; see `Backbone.export`."""
     import torch
     from huggingface_hub import save_torch_state_dict
+    from transformers import PreTrainedTokenizerFast
+
+    from atat_zoo.tokenizers.hub import padding_of
 
     own, constants = spec.published(module)
     kind = dtype and getattr(torch, dtype)
@@ -36,5 +37,10 @@ def write(
     config = spec.published_config(module, experiment)
     (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     save_torch_state_dict(weights, folder, max_shard_size=max_shard_size)
-    if tokenizer.library is not None:
-        tokenizer.library.save(str(folder / FILE))
+    library = tokenizer.library
+    if library is not None:
+        ids = {"bos": tokenizer.bos, "eos": tokenizer.eos, "mask": module.mask_id}
+        roles = {f"{role}_token": None if i is None else library.id_to_token(i) for role, i in ids.items()}
+        roles["pad_token"] = padding_of(library, roles["eos_token"])
+        named = {role: name for role, name in roles.items() if name is not None}
+        PreTrainedTokenizerFast(tokenizer_object=library, **named).save_pretrained(folder)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import CONFIGS, END, V, checkpoint, small, tokenizer
 from safetensors.torch import load_file, save_file
+from transformers import PreTrainedTokenizerFast
 
 from atat_zoo import Model, Zoo
 from atat_zoo.diffusion.randomness import row_keys
@@ -26,6 +27,17 @@ def given_back(run, folder):
     export_run(run, folder, max_shard_size="20KB")
     files = folder.glob("*.safetensors")
     return {name: weight for file in files for name, weight in load_file(file).items()}
+
+
+def check_padding(folder, model):
+    """Check that the tokenizer of an export pads with a token that the network has and reads a text as before."""
+    written = PreTrainedTokenizerFast.from_pretrained(folder)
+    assert (written.pad_token, written.pad_token_id) == (END, V - 1)
+    texts = ["a", "the people"]
+    batch = written(texts, padding=True)
+    for ids, seen, text in zip(batch["input_ids"], batch["attention_mask"], texts, strict=True):
+        assert [i for i, there in zip(ids, seen, strict=True) if there] == model.tokenizer.encode(text)
+    assert {len(ids) for ids in batch["input_ids"]} == {len(texts[-1])}
 
 
 def published(model):
@@ -52,6 +64,7 @@ def test_a_model_is_measured_writes_and_is_given_back(form, tmp_path):
     back = given_back(tmp_path / "run", tmp_path / "back")
     assert back.keys() == weights.keys()
     assert all(torch.equal(back[name], weights[name]) for name in weights)
+    check_padding(tmp_path / "back", model)
     again = import_model(str(tmp_path / "back"), tmp_path / "again")
     for kind in ("backbone", "objective", "noise", "sampler"):
         assert again.experiment.parts[kind] == model.experiment.parts[kind]

@@ -158,6 +158,7 @@ class TransformersBackbone(LoRABackbone):
         import torch
         from transformers import PreTrainedTokenizerFast
 
+        from atat_zoo.tokenizers.hub import padding_of
         from atat_zoo_transformers.module import restored
         from atat_zoo_transformers.source import SPECIAL, reading
 
@@ -168,6 +169,8 @@ class TransformersBackbone(LoRABackbone):
                 spec = experiment.parts["tokenizer"]
                 special = getattr(spec.like or spec, "special", None) or {}  # of a run that began with another
                 names = {key: name for key, name in special.items() if key in SPECIAL}
+                if padding := names.get("pad_token") or padding_of(tokenizer.library, names.get("eos_token")):
+                    names["pad_token"] = padding
                 written = PreTrainedTokenizerFast(tokenizer_object=tokenizer.library, **names)
                 written.chat_template = tokenizer.template
                 written.save_pretrained(folder)

@@ -183,6 +183,23 @@ def test_an_export_has_the_template_and_the_padding_of_the_model(tmp_path):
         torch.testing.assert_close(found, torch.cat(wanted), rtol=1e-4, atol=1e-4)
 
 
+def test_an_export_of_a_model_without_padding_pads_with_its_eos(tmp_path):
+    model = small("llama", tmp_path / "model")
+    import_model(str(tmp_path / "model"), tmp_path / "run", MASK)
+    export_run(tmp_path / "run", tmp_path / "out")
+    written = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert written.pad_token == written.eos_token == "<|endoftext|>"
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    texts = ["the people", "of this nation keep a just peace"]
+    for side in ("left", "right"):
+        batch = written(texts, padding=True, padding_side=side, return_tensors="pt")
+        batch["position_ids"] = (batch["attention_mask"].cumsum(1) - 1).clamp(min=0)
+        with torch.no_grad():
+            found = again(**batch).logits[batch["attention_mask"] == 1]
+            wanted = [model(**written(text, return_tensors="pt")).logits[0] for text in texts]
+        torch.testing.assert_close(found, torch.cat(wanted), rtol=1e-5, atol=1e-5)
+
+
 def test_muon_leaves_the_embedding_to_adam(bert):
     backbone = Model.from_run(bert).module.backbone
     assert all(weight is not backbone.head.weight for weight in linear_weights(backbone))
