@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from typing_extensions import override
 
@@ -148,6 +148,8 @@ class DiTBackbone(LoRABackbone):
                 '"skip" leaves rows out of the stream, and backbone.neighbours counts those of every '
                 "training shard; set backbone.neighbours = 0, or build the damaged shards again",
             )
+
+    prefix: ClassVar[str | None] = ""
 
     def no_export_because(self, experiment: Experiment) -> str | None:
         """Return why a run with it cannot be written for the hub; see `Backbone`."""

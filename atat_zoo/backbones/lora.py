@@ -28,6 +28,8 @@ class LoRABackbone(Backbone):
     """A backbone of which LoRA can be trained; `assemble` adds the matrices to what `build` returns."""
 
     adjustable: ClassVar[tuple[str, ...]] = ("lora_rank", "lora_alpha", "lora_layers")
+    # What the names of the module's layers begin with, but not those of an export; None where they differ otherwise.
+    prefix: ClassVar[str | None] = None
 
     lora_rank: int = param(
         0, help="rank of LoRA's matrices, which are then all that is trained of the backbone; 0: all of it is", ge=0
@@ -59,7 +61,7 @@ def adapt(module: nn.Module, spec: Any) -> None:
         raise UserError(problems[0])
     import peft
 
-    layers: Any = list(spec.lora_layers) or "all-linear"
+    layers = list(spec.lora_layers) or "all-linear"
     there = {name for name, layer in module.named_modules() if getattr(getattr(layer, "weight", None), "ndim", 0) == 2}
     for name in spec.lora_layers:
         if not any(f".{each}".endswith(f".{name}") for each in there):
@@ -67,7 +69,7 @@ def adapt(module: nn.Module, spec: Any) -> None:
             raise UserError(
                 f"backbone.lora_layers: {spec.name!r} has no layer {name!r} with a matrix; name some of {known}"
             )
-    settings = peft.LoraConfig(r=spec.lora_rank, lora_alpha=spec.lora_alpha, target_modules=layers)
+    settings = settings_of(spec, layers)
     try:
         with warnings.catch_warnings():
             # peft asks by a name that transformers has changed, and finds out which way round GPT-2's weights are.
@@ -78,6 +80,13 @@ def adapt(module: nn.Module, spec: Any) -> None:
     for parameter in module.parameters():
         if parameter.requires_grad:
             parameter.data = parameter.data.float()  # also beside weights in half precision, as in peft's own models
+
+
+def settings_of(spec: Any, layers: list[str] | str, **more: Any) -> Any:
+    """Return the settings of peft for a backbone's LoRA of these layers."""
+    import peft
+
+    return peft.LoraConfig(r=spec.lora_rank, lora_alpha=spec.lora_alpha, target_modules=layers, **more)
 
 
 def merge(module: nn.Module) -> None:

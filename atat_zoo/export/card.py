@@ -19,6 +19,7 @@ from atat_zoo.data import manifest
 from atat_zoo.data.build import Build, ShardSource
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import recipe, recipes
+from atat_zoo.export.pushing import HUB_NAME
 from atat_zoo.registry import Zoo
 from atat_zoo.registry.spec import parts_in, unstructure
 from atat_zoo.report import recorded, reproduce
@@ -30,6 +31,7 @@ from atat_zoo.results.naming import PERPLEXITY
 from atat_zoo.run import RunFolder, sha256_of
 
 if TYPE_CHECKING:
+    from atat_zoo.export.adapter import Base
     from atat_zoo.model import Model
 
 # The kinds of which a card says the parts.
@@ -39,12 +41,18 @@ _SAID = ("objective", "backbone", "tokenizer", "noise", "rates", "masking", "cur
 class Card:
     """The card of a model of a run that has been written into a folder, by sections of paragraphs."""
 
-    def __init__(self, model: Model, run: Path, folder: Path, name: str) -> None:
+    def __init__(self, model: Model, run: Path, folder: Path, name: str, base: Base | None = None) -> None:
         self.model, self.run, self.name, self.path = model, RunFolder(run), name, run
         self.experiment, module = model.experiment, model.module
         self.parts = [(kind, self.experiment.parts[kind]) for kind in _SAID if kind in self.experiment.kinds]
-        written = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        self.causal = not str((written.get("architectures") or ["MaskedLM"])[0]).endswith("MaskedLM")
+        self.base = base  # of an adapter
+        written: dict[str, Any] = {}
+        if base is None:
+            written = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            self.causal = not str((written.get("architectures") or ["MaskedLM"])[0]).endswith("MaskedLM")
+        else:
+            form = self.experiment.parts["objective"].hub_form
+            self.causal = bool(getattr(module.backbone, "causal", form == "causal"))
         self.has_code, self.in_library = "auto_map" in written, "architectures" in written
         self.environment = _received(recorded.environment(self.run))
         self.tables = _received(list(store.tables(self.run, warn=False)))
@@ -92,13 +100,18 @@ class Card:
         ]
         tags = ["atat-zoo", "causal-lm" if self.causal else "masked-diffusion", self.experiment.parts["objective"].name]
         how: dict[str, Any] = {"model_name": self.name, "eval_results": results} if results else {}
-        return ModelCardData(library_name="transformers", pipeline_tag=task, tags=tags, **how).to_yaml()
+        if self.base is not None and HUB_NAME.fullmatch(self.base.name):
+            how["base_model"] = self.base.name
+        library = "transformers" if self.base is None else "peft"
+        return ModelCardData(library_name=library, pipeline_tag=task, tags=tags, **how).to_yaml()
 
     def opening(self) -> Iterator[str]:
         """Say what it is."""
         objective, whose = self.experiment.parts["objective"], "trained with atat_zoo by"
         if self.origin:
             whose = f"{self.published}, which atat_zoo has imported and not trained. It is read and evaluated by"
+        if self.base is not None:
+            yield f"A LoRA adapter for `{self.base.name}`, whose weights are not here. Both together are this model:"
         yield (
             f"A language model of {number(self.parameters, 'parameter')}, {whose} the objective "
             f"`{objective.name}`: {objective.summary}. It reads and writes texts of {self.experiment.data.length} "
@@ -122,6 +135,14 @@ class Card:
 
     def use(self) -> Iterator[str]:
         """Say how it is loaded."""
+        if self.base is not None:
+            kind = f"AutoModelFor{'CausalLM' if self.causal else 'MaskedLM'}"
+            where = f'"{self.base.name}"' + (f', revision="{self.base.revision}"' if self.base.revision else "")
+            lines = ["from peft import PeftModel", f"from transformers import {kind}", ""]
+            lines += [f"base = {kind}.from_pretrained({where}, trust_remote_code=True)"]
+            lines += [f'model = PeftModel.from_pretrained(base, "{self.name}")']
+            yield "\n".join(["```python", *lines, "```"])
+            return
         if not self.in_library:  # it is in the form of others, whose code is not here
             yield f"The weights are in the form in which they were published: `atat import {self.name} RUN` reads them."
             return

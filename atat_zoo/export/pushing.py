@@ -8,7 +8,7 @@ from pathlib import Path
 
 from atat_zoo.errors import UserError, clip
 
-_NAME = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}")
+HUB_NAME = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}")
 
 
 def check_push(name: str) -> None:
@@ -17,7 +17,7 @@ def check_push(name: str) -> None:
     Raises:
         UserError: when the name is none of the hub, or there is no token.
     """
-    if not _NAME.fullmatch(name):
+    if not HUB_NAME.fullmatch(name):
         raise UserError(f"--push {clip(name) or repr(name)}: is no name on the hub; write OWNER/NAME")
     if find_spec("huggingface_hub") is None:
         raise UserError("--push needs the package huggingface_hub; install it with `pip install 'atat-zoo[hub]'`")

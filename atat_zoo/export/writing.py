@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from atat_zoo.errors import UserError, clip
 from atat_zoo.experiment import Experiment, from_table
+from atat_zoo.export.adapter import base_of
+from atat_zoo.export.adapter import write as write_adapter
 from atat_zoo.machine import quiet_transformers
 from atat_zoo.run import RunFolder
 from atat_zoo.run.atomic import check_name, making_folder
@@ -19,12 +21,14 @@ if TYPE_CHECKING:
 _SIZE = re.compile(r"(?!0+[A-Z])[0-9]{1,9}(?:[KMGT]i?B|B)", re.IGNORECASE)
 
 
-def check_export(run: Path, folder: Path, *, max_shard_size: str = "5GB") -> Experiment:
+def check_export(
+    run: Path, folder: Path, *, max_shard_size: str = "5GB", adapter: bool = False, base: str | None = None
+) -> Experiment:
     """Return the experiment of a run that can be exported to a folder; imports no torch.
 
     Raises:
         UserError: when there is no such run, its network has no such form, there is something in the folder, the size
-            is none, or a package is not there.
+            is none, a package is not there, or the base of an adapter is not known.
     """
     experiment = from_table(RunFolder(run).table(), where=str(run / "resolved.toml"))
     backbone = experiment.parts["backbone"]
@@ -40,6 +44,10 @@ def check_export(run: Path, folder: Path, *, max_shard_size: str = "5GB") -> Exp
             f"{clip(run)}: backbone {backbone.name!r} does not write itself for the hub; it needs a method `export`, "
             "which docs/your-model.md describes"
         )
+    if adapter:
+        base_of(run, experiment, base)
+    elif base is not None:
+        raise UserError("--base only works with --adapter")
     if why := backbone.no_export_because(experiment):
         raise UserError(f"{clip(run)} cannot be exported: {why}; export a run of another objective")
     return experiment
@@ -53,6 +61,8 @@ def export_run(
     dtype: str | None = None,
     max_shard_size: str = "5GB",
     name: str | None = None,
+    adapter: bool = False,
+    base: str | None = None,
 ) -> Model:
     """Write the network of a run with its tokenizer, its code if the library has none for it, and a model card.
 
@@ -63,6 +73,8 @@ def export_run(
         dtype: of the weights, in torch's name; that of the run if None.
         max_shard_size: of a file, as "5GB".
         name: by which the card calls it; that of the folder if None.
+        adapter: whether only the matrices of a LoRA run are written, as an adapter of peft; else they are merged.
+        base: the model for which the adapter is; the published one that the run began with if None.
 
     Returns:
         The model that was written.
@@ -71,20 +83,27 @@ def export_run(
         UserError: when it cannot be written; see `check_export`.
     """
     run, out = Path(run), Path(out)
-    experiment = check_export(run, out, max_shard_size=max_shard_size)
+    experiment = check_export(run, out, max_shard_size=max_shard_size, adapter=adapter, base=base)
     from atat_zoo.backbones.lora import merge
     from atat_zoo.export.card import Card
     from atat_zoo.model import Model
 
     model = Model.from_run(run, step=step)
     module: Any = model.module
-    merge(module)
+    beside_base = base_of(run, experiment, base) if adapter else None
+    if beside_base is None:
+        merge(module)
     _refuse_overflow(module.backbone, dtype)
     with quiet_transformers(), making_folder(out) as beside:
-        how: dict[str, Any] = {"dtype": dtype, "max_shard_size": max_shard_size}
-        experiment.parts["backbone"].export(module.backbone, model.tokenizer, model.experiment, beside, **how)
+        spec: Any = experiment.parts["backbone"]
+        if beside_base is not None:
+            write_adapter(module.backbone, spec, beside_base, beside, dtype=dtype)
+        else:
+            how: dict[str, Any] = {"dtype": dtype, "max_shard_size": max_shard_size}
+            spec.export(module.backbone, model.tokenizer, model.experiment, beside, **how)
         (beside / "experiment.toml").write_text(model.experiment.to_toml(), encoding="utf-8")
-        (beside / "README.md").write_text(Card(model, run, beside, name or out.resolve().name).text(), encoding="utf-8")
+        card = Card(model, run, beside, name or out.resolve().name, beside_base)
+        (beside / "README.md").write_text(card.text(), encoding="utf-8")
     return model
 
 

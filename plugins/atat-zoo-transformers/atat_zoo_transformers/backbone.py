@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import attrs
 
@@ -52,6 +52,8 @@ class TransformersBackbone(LoRABackbone):
     refs = ("https://huggingface.co/docs/transformers", "arXiv:1810.04805", "arXiv:2410.17891", "arXiv:2106.09685")
     adjustable = (*LoRABackbone.adjustable, "model", "revision", "pretrained", "checkpoint_activations")
     built_with_weights = True  # what the network makes of tokens is looked at
+
+    prefix: ClassVar[str | None] = "network."
 
     model: str = param(help="name on the hub, or folder")
     revision: str | None = param(

@@ -1,5 +1,7 @@
 """LoRA from an imported run: each architecture, and the merged model that an export writes."""
 
+import warnings
+
 import pytest
 import torch
 import transformers
@@ -42,6 +44,22 @@ def imported(name, folder):
     return str(folder / "tune.toml")
 
 
+def check_adapter(base, folder, backbone, ids):
+    """Check that peft loads an adapter beside the published model, and that it predicts what the run does."""
+    import peft
+
+    kind = transformers.AutoModelForCausalLM if backbone.causal else transformers.AutoModelForMaskedLM
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what peft asks transformers by older names
+        model = peft.PeftModel.from_pretrained(kind.from_pretrained(base), str(folder)).eval()
+    assert model.peft_config["default"].base_model_name_or_path == str(base)
+    mask = {"attention": "causal"} if backbone.causal else {}
+    predicted = torch.arange(backbone.V) != backbone.mask_id
+    with torch.no_grad():
+        found, wanted = model(input_ids=ids).logits[..., : backbone.V], backbone.head(backbone(ids, **mask))
+    torch.testing.assert_close(found[..., predicted], wanted[..., predicted], rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_an_imported_model_is_trained_by_lora_and_exported_merged(name, tmp_path):
@@ -55,6 +73,8 @@ def test_an_imported_model_is_trained_by_lora_and_exported_merged(name, tmp_path
     with torch.no_grad():
         found = backbone.head(backbone(ids))
         assert torch.equal(found, trained.head(trained(ids)))
+    export_run(tmp_path / "tuned", tmp_path / "adapter", adapter=True)
+    check_adapter(tmp_path / "model", tmp_path / "adapter", backbone, ids)
     export_run(tmp_path / "tuned", tmp_path / "merged")
     import_model(
         str(tmp_path / "merged"), tmp_path / "again", ["data.length=16", f"backbone.mask_id={backbone.mask_id}"]
