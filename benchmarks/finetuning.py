@@ -31,9 +31,9 @@ WORDS = {
 }
 
 INTRODUCTION = """\
-# Fine-tuning on little data
+## What it is worth
 
-Written by `python -m benchmarks finetuning --markdown docs/finetuning.md`, from `experiments/finetuning/`.
+Written by `python -m benchmarks finetuning --markdown docs/fine-tuning.md`, from `experiments/finetuning/`.
 
 - The source: plain masked diffusion on the State of the Union addresses up to 1945, {source_steps} steps.
 - The small corpus: {sequences} training sequences of {length} tokens from the addresses since 1981.
@@ -43,6 +43,8 @@ Written by `python -m benchmarks finetuning --markdown docs/finetuning.md`, from
   same masks for all.
 
 {note}
+
+Intervals are {level:.0f} % ones of the bootstrap over sequences, paired by sequence and mask.
 
 """
 
@@ -65,14 +67,17 @@ class Measurement:
 
 
 def main() -> None:
-    """Print the tables, or write them as Markdown; a run that is there is not trained again, a broken one continues."""
+    """Print the table, or write it into a page as its last section.
+
+    A run that is there is not trained again, and a broken one continues.
+    """
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=Path, default=Path("runs/finetuning"))
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--sequences", type=int, default=1024, help="of the test split")
     parser.add_argument("--draws", type=int, default=4)
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides for every training")
-    parser.add_argument("--markdown", type=Path, help="a file to write the tables into")
+    parser.add_argument("--markdown", type=Path, help="the page in which it is the last section")
     parser.add_argument("--note", default="", help="a sentence on how the trainings went, for the file")
     given, _ = parser.parse_known_args(sys.argv[2:])
     source = train("source", given.runs / "source", *given.set)
@@ -84,13 +89,14 @@ def main() -> None:
         for method, (experiment, continues) in METHODS.items()
     }
     measured = measure(source, runs, given.sequences, given.draws)
-    text = "\n".join([*table(measured, given.seeds), "", *differences(measured, given.seeds)]) + "\n"
+    text = "\n".join([*table(measured, given.seeds), *differences(measured)]) + "\n"
     if given.markdown is None:
         print(text, flush=True)
         return
     count = len(measured["source"][0].count)
     head = introduction(source, runs["uniform"][0], count, given.draws, given.note)
-    given.markdown.write_text(head + text, encoding="utf-8")
+    page = given.markdown.read_text(encoding="utf-8").partition(head.partition("\n")[0])[0]
+    given.markdown.write_text(page + head + text, encoding="utf-8")
 
 
 def tuned(source: Path, experiment: str, continues: bool, run: Path, *overrides: str) -> Path:
@@ -129,7 +135,7 @@ def measure(source: Path, runs: dict[str, list[Path]], sequences: int, draws: in
 def table(measured: dict[str, list[Measurement]], seeds: list[int]) -> list[str]:
     """Return each method's perplexities, their mean and the spread over seeds."""
     lines = [
-        f"| model | {' | '.join(f'seed {seed}' for seed in seeds)} | mean | standard deviation |",
+        f"| perplexity | {' | '.join(f'seed {seed}' for seed in seeds)} | mean | standard deviation |",
         "|---|" + "--:|" * (len(seeds) + 2),
     ]
     for name, words in WORDS.items():
@@ -143,30 +149,21 @@ def table(measured: dict[str, list[Measurement]], seeds: list[int]) -> list[str]
     return lines
 
 
-def differences(measured: dict[str, list[Measurement]], seeds: list[int]) -> list[str]:
-    """Say how far fine-tuning by importance lies from the uniform one: seed by seed, and together."""
-    lines = [
-        "Learned importance against uniform masking, paired by sequence and mask; "
-        f"{100 * LEVEL:.0f} % intervals are the bootstrap's over sequences:",
-        "",
-        "| | nats per token | perplexity |",
-        "|---|--:|--:|",
-    ]
+def differences(measured: dict[str, list[Measurement]]) -> list[str]:
+    """Return in two rows how far fine-tuning by importance lies from the uniform one: seed by seed, and together."""
     pairs = list(zip(measured["importance"], measured["uniform"], strict=True))
-    rows = [(f"seed {seed}", one.nats, other.nats, one.count) for seed, (one, other) in zip(seeds, pairs, strict=True)]
+    rows = [(one.nats, other.nats) for one, other in pairs]
     means = [torch.stack([one.nats for one in measured[name]]).mean(0) for name in ("importance", "uniform")]
-    rows.append(("mean of the seeds", *means, pairs[0][0].count))
-    values = []
-    for name, a, b, count in rows:
-        found = paired(a, b, count)
-        values.append(found.value)
-        nats = f"{found.value:+.4f} [{found.low:+.4f}, {found.high:+.4f}]"
-        percent = found.map(lambda x: 100 * math.expm1(x))
-        lines.append(f"| {name} | {nats} | {percent.value:+.2f} % [{percent.low:+.2f}, {percent.high:+.2f}] |")
-    if len(seeds) > 1:
-        spread = statistics.stdev(values[:-1])
-        lines += ["", f"Standard deviation of the difference over seeds: {spread:.4f} nats per token."]
-    return lines
+    found = [paired(a, b, pairs[0][0].count) for a, b in [*rows, (means[0], means[1])]]
+    nats = [f"{each.value:+.4f} [{each.low:+.4f}, {each.high:+.4f}]" for each in found]
+    percents = [each.map(lambda x: 100 * math.expm1(x)) for each in found]
+    shares = [f"{each.value:+.2f} % [{each.low:+.2f}, {each.high:+.2f}]" for each in percents]
+    spread = f"{statistics.stdev(each.value for each in found[:-1]):.4f}" if len(rows) > 1 else ""
+    against = "learned importance against uniform masking"
+    return [
+        f"| {against}, nats per token | {' | '.join([*nats, spread])} |",
+        f"| {against}, perplexity | {' | '.join([*shares, ''])} |",
+    ]
 
 
 def introduction(source: Path, run: Path, held_out: int, draws: int, note: str) -> str:
@@ -186,6 +183,7 @@ def introduction(source: Path, run: Path, held_out: int, draws: int, note: str) 
         held_out=f"{held_out:,}",
         draws=draws,
         note=note,
+        level=100 * LEVEL,
     )
 
 
