@@ -95,16 +95,17 @@ def rows_of(
 
 def _json(path: Path, file: IO[str], most: int) -> Rows:
     """Yield the objects of JSON lines, or of arrays and objects that take several lines, one after the other."""
+    where = f"{path}, line "
     for number, line in enumerate(lines(file, most), 1):
         try:
-            value = json.loads(line) if line.strip() else []
+            value = [] if line.isspace() else json.loads(line)
         except (ValueError, RecursionError) as error:
             if suffix(path) == ".json" and number == 1:
                 yield from _values(path, line + up_to(most, file.read))
                 return
-            raise UserError(f"corpus: {path}, line {number} is not JSON ({error})") from None
+            raise UserError(f"corpus: {where}{number} is not JSON ({error})") from None
         for each in value if isinstance(value, list) else (value,):
-            yield f"{path}, line {number}", each
+            yield f"{where}{number}", each
 
 
 def _values(path: Path, text: str) -> Rows:
@@ -219,10 +220,11 @@ def text_of(value: Any, field: str, position: str, key: str = "corpus.text_field
             raise UserError(f"{key}: {position}: {field!r} is not UTF-8 text ({error.reason}); convert it") from None
     if not isinstance(found, str):
         raise UserError(f"{key}: {position}: {field!r} is no text: {found!r:.60}")
-    if found.isascii():
-        return found
-    # JSON can contain half of a surrogate pair, but UTF-8 cannot.
-    return found.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    try:
+        found.encode()
+    except UnicodeEncodeError:  # JSON can contain half of a surrogate pair, but UTF-8 cannot
+        return found.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return found
 
 
 def _found(value: Any, field: str) -> Any:
