@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from atat_zoo.corpora.boundaries import Boundary
 from atat_zoo.corpora.packing import PACKED, UTF8, suffix, unpacked
-from atat_zoo.corpora.rows import CSV, JSON, TABLES, Missing, columns_of, rows_of, text_of
+from atat_zoo.corpora.rows import CSV, JSON, TABLES, Missing, columns_of, rows_in, rows_of, text_of
 from atat_zoo.data.digests import unreadable
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.machine import memory
@@ -107,17 +107,16 @@ def _readable(path: Path) -> Iterator[int]:
         ) from None
 
 
-def text_in(path: Path, boundary: Boundary, field: str, missing: Missing) -> float | None:
-    """Return roughly how many bytes of documents a byte of a file stands for, by its beginning; None for a table."""
-    if suffix(path) in TABLES:
-        return None
-    size = 0
+def text_in(path: Path, boundary: Boundary, field: str, missing: Missing) -> float:
+    """Return roughly how many bytes of documents a byte of a file stands for, by its beginning."""
+    size, whole = 0, max(1, path.stat().st_size)
     with path.open("rb") as raw:
-        for text in documents(path, boundary, field, missing, raw):
+        for number, text in enumerate(documents(path, boundary, field, missing, raw), 1):
             size += len(text.encode())
             if size > _BEGINNING:
-                return size / raw.tell()
-    return size / max(1, path.stat().st_size)
+                rows = rows_in(path)  # of a table of columns, where what is read lies in many places
+                return size / (raw.tell() if rows is None else whole * number / rows)
+    return size / whole
 
 
 def _most(path: Path) -> int:

@@ -204,15 +204,13 @@ class FilesCorpus(NamedFiles):
             yield from dialogues(path)
 
     @override
-    def size(self) -> int | None:
+    def size(self) -> int:
         forms: dict[tuple[str, str], list[Path]] = {}
         for path in itertools.chain.from_iterable(self.files().values()):
             forms.setdefault((suffix(path), path.suffix), []).append(path)
         size = 0.0
         for paths in forms.values():
             share = text_in(paths[0], self.document, self.text_field, Missing(self.missing))
-            if share is None:  # a format does not tell
-                return None
             size += share * sum(path.stat().st_size for path in paths)
         return round(size)
 

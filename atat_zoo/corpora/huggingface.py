@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,12 +12,13 @@ from atat_zoo.corpora.detokenizers import Detokenizer
 from atat_zoo.corpora.documents import dialogue_of
 from atat_zoo.corpora.held_out import Divided
 from atat_zoo.corpora.rows import Missing, Policy, Rows, columns_of, text_of
-from atat_zoo.data import Split
+from atat_zoo.data import SPLITS, Split
 from atat_zoo.data.digests import Stamps, fingerprint_of, stamps_of
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.registry import component, param, part
 from atat_zoo.tokenizers.dialogues import KEYS
 
+_FIRST = 1000  # rows of a split, whose texts tell how long all are
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -81,6 +83,22 @@ class HuggingFaceCorpus(Divided):
     @override
     def training_stamp(self) -> Stamps | None:
         return self.stamp()
+
+    @override
+    def size(self) -> int | None:
+        size = 0
+        for split in SPLITS:
+            if (named := getattr(self, split)) is None:
+                continue
+            loaded = self._load(named)
+            about = (loaded.info.splits or {}).get(named)
+            rows = getattr(about, "num_examples", None) if self.streaming else loaded.num_rows
+            if not rows or self.keep:  # which share is kept is not known
+                return None
+            first = islice(self._kept(split, self.column), _FIRST)
+            texts = Missing("skip").texts(first, lambda row, at: text_of(row, self.column, at, "corpus.column"))
+            size += rows * sum(len(text.encode()) for text in texts) // min(rows, _FIRST)
+        return size
 
     @override
     def read(self, split: Split) -> Iterator[str]:

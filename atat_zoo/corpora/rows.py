@@ -185,6 +185,15 @@ def _table(path: Path, raw: IO[bytes], columns: Callable[[list[str]], list[str]]
         raise UserError(f"corpus: {path} cannot be read as {suffix(path)[1:]} ({reason}); it may be cut off") from None
 
 
+def rows_in(path: Path) -> int | None:
+    """Return the number of rows that a Parquet file says that it has; None for another file."""
+    if suffix(path) != ".parquet":
+        return None
+    from pyarrow.parquet import read_metadata
+
+    return int(read_metadata(path).num_rows)
+
+
 def _batches(arrow: Any, raw: IO[bytes], columns: Callable[[list[str]], list[str]]) -> Iterator[Any]:
     """Yield the batches of an Arrow file, or of a stream, as `save_to_disk` of the library `datasets` writes it."""
     try:

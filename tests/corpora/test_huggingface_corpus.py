@@ -43,6 +43,16 @@ def test_the_splits_of_a_folder(folder, streaming):
     check_corpus(made)
 
 
+def test_it_knows_how_much_text_there_is(folder, monkeypatch):
+    monkeypatch.setattr("atat_zoo.corpora.huggingface._FIRST", 30)
+    size = sum(len(text) for texts in TEXTS.values() for text in texts)
+    assert corpus(folder, streaming=True).size() is None, "files do not say it"
+    assert corpus(folder).size() == pytest.approx(size, rel=0.05)
+    assert corpus(folder, streaming=True).size() == pytest.approx(size, rel=0.05), "the library has counted them"
+    assert corpus(folder, validation=None, test=None, train="train[:10]").size() == len("text 0") * 10
+    assert corpus(folder, keep=("language=en",)).size() is None
+
+
 def test_a_part_of_a_split_and_shares(folder):
     made = corpus(folder, train="train[:-10]", validation="train[-10:]", test=None, test_share=0.0)
     assert list(made.documents("train")) == TEXTS["train"][:-10]

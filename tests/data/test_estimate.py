@@ -23,13 +23,32 @@ def written(folder, form):
     """Return a corpus of files of a form, one of them held out."""
     for name, part in (("a", TEXTS[:2000]), ("b", TEXTS[2000:])):
         lines = [json.dumps({"text": text, "id": "x" * 90}) if "jsonl" in form else text for text in part]
+        if form == "csv":
+            lines = ["text,id", *(f'"{text}",{"x" * 90}' for text in part)]
         content = "".join(f"{line}\n" for line in lines).encode()
         (folder / f"{name}.{form}").write_bytes(gzip.compress(content) if form.endswith("gz") else content)
+        if form in ("parquet", "arrow", "stream.arrow"):
+            write_table(folder / f"{name}.{form}", {"id": ["x" * 90] * len(part), "text": part, "n": range(len(part))})
     names = {"train": (str(folder / f"a.{form}"),), "validation": (str(folder / f"b.{form}"),)}
     return FilesCorpus(**names, document="line", test_share=0.0)
 
 
-@pytest.mark.parametrize("form", ["txt", "txt.gz", "jsonl", "jsonl.gz"])
+def write_table(path, columns):
+    """Write a table of columns, in parts."""
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = arrow.table({name: list(values) for name, values in columns.items()})
+    if path.suffix == ".parquet":
+        parquet.write_table(table, path, row_group_size=1500)
+        return
+    kind = arrow.ipc.new_stream if "stream" in path.name else arrow.ipc.new_file
+    with kind(str(path), table.schema) as file:
+        file.write_table(table, max_chunksize=100)
+
+
+TABLES = ["parquet", "arrow", "stream.arrow"]
+
+
+@pytest.mark.parametrize("form", ["txt", "txt.gz", "jsonl", "jsonl.gz", "csv", *TABLES])
 def test_files_know_how_much_text_is_in_them(tmp_path, form, monkeypatch):
     # Nearly all of the larger file: gzip reads ahead, and some versions of Python far.
     monkeypatch.setattr("atat_zoo.corpora.documents._BEGINNING", 240_000)
