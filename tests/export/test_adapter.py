@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from transformers import AutoModelForMaskedLM
 
 from atat_zoo.backbones.lora import without_lora
 from atat_zoo.errors import UserError
+from atat_zoo.export.adapter import base_of
 from atat_zoo.export.writing import export_run
 from atat_zoo.model import Model
 from atat_zoo.run import RunFolder, sha256_of, write_json
@@ -98,6 +100,16 @@ def test_what_is_wrong_is_said_before_anything_is_written(words, said, root, ata
     with pytest.raises(UserError, match=said):
         raise UserError(err)
     assert not (root / "out").exists()
+
+
+def test_the_base_is_the_model_that_the_backbone_names_or_there_is_no_adapter(tmp_path):
+    named = SimpleNamespace(name="own", lora_rank=2, prefix="", model="somebody/model", revision="abc")
+    experiment = SimpleNamespace(parts={"backbone": named}, init_from=None)
+    assert base_of(tmp_path, experiment, None) == ("somebody/model", "abc")
+    assert base_of(tmp_path, experiment, "other/model") == ("other/model", None)
+    named.prefix = None
+    with pytest.raises(UserError, match="the layers of backbone 'own' have other names where its model is published"):
+        base_of(tmp_path, experiment, "other/model")
 
 
 @pytest.mark.parametrize("name", ["somebody/model", "folder"])
