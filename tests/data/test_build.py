@@ -14,7 +14,7 @@ import pytest
 from in_memory import Memory, experiment_of, hashes, interrupted, killed, stages_of_a_second, texts
 
 from atat_zoo.corpora import ShardsCorpus
-from atat_zoo.data import manifest
+from atat_zoo.data import manifest, pack
 from atat_zoo.data.build import build
 from atat_zoo.data.shards import read
 from atat_zoo.errors import UserError
@@ -23,8 +23,13 @@ from atat_zoo.tokenizers.tables import BytesModel
 from tests.limited import full_disk
 from tests.tiny import folder_of
 
-LONG = texts(8000)  # several batches of documents, several groups of shards
-BIG = {"length": 64, "sequences_per_shard": 256}
+LONG = texts(2000)  # several batches of documents, several groups of shards
+BIG = {"length": 64, "sequences_per_shard": 64}
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch):
+    monkeypatch.setattr(pack, "BATCH", 50)
 
 
 def stored(folder, split="train"):
@@ -79,11 +84,10 @@ def test_sizes_of_the_shards(experiment, rows, sizes):
     assert [shard.sequences for shard in manifest.load(folder).splits["train"].shards] == sizes
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("limit", [4, 21, 500, 10**6])
+@pytest.mark.parametrize("limit", [21, 500, 10**6])
 def test_a_limit_holds_for_the_training_text_alone(tmp_path, limit):
     """The limit falls within the first group of shards, within a later one, and beyond the text."""
-    corpus = Memory(train=LONG, validation=("held out" * 400,))
+    corpus = Memory(train=LONG[:120], validation=("held out" * 40,))
     whole, part = (
         build(experiment_of(tmp_path / str(n), corpus=corpus, sequences=n, sequences_per_shard=25))
         for n in (None, limit)
@@ -103,6 +107,7 @@ def test_too_few_sequences_for_the_lanes(experiment):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
+    """The same build without any interruption; its batches are larger, of which its bytes do not depend."""
     return build(big(tmp_path_factory.mktemp("whole")))
 
 
@@ -113,7 +118,7 @@ def big(root):
 @pytest.mark.parametrize("when", ["tokenizer", "train", "validation", "test"])
 def test_an_interrupted_build_goes_on(tmp_path, whole, when, monkeypatch):
     made = big(tmp_path)
-    interrupted(build, made, at=when, after=300_001 if when == "train" else 0)
+    interrupted(build, made, at=when, after=75_001 if when == "train" else 0)
     folder = folder_of(made)
     assert not folder.exists()
     kept = {p.name: p.stat().st_mtime_ns for p in (tmp_path / f"{folder.name}.partial").glob("*.tar")}
@@ -138,14 +143,12 @@ def test_an_interrupted_build_goes_on(tmp_path, whole, when, monkeypatch):
 
 
 def test_a_killed_build_goes_on(tmp_path, whole):
-    killed(build, big(tmp_path), after=300_000)
+    killed(build, big(tmp_path), after=75_000)
     assert list(tmp_path.glob("*.partial/train-*.tar"))
     assert hashes(build(big(tmp_path))) == hashes(whole)
 
 
-@pytest.mark.parametrize(
-    "damage", ["shard", *(pytest.param(damage, marks=pytest.mark.slow) for damage in ("settings", "state"))]
-)
+@pytest.mark.parametrize("damage", ["shard", "settings", "state"])
 def test_a_damaged_rest_of_a_build_is_done_again(tmp_path, whole, damage):
     made = big(tmp_path)
     interrupted(build, made, at="validation")
@@ -164,7 +167,7 @@ def test_what_is_being_built_is_waited_for(tmp_path):
 def test_full_disk(tmp_path, whole):
     made = big(tmp_path)
     refused = r"\.partial/.* cannot be written: File too large; free some space"
-    with full_disk(20_000), pytest.raises(UserError, match=refused):
+    with full_disk(5_000), pytest.raises(UserError, match=refused):
         build(made)
     assert not [*tmp_path.glob("*.partial/*.tar*"), *tmp_path.glob("*.partial/.*")]  # no half shard
     assert hashes(build(made)) == hashes(whole)

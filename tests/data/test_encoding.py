@@ -54,7 +54,7 @@ def small_batches(monkeypatch):
 LIMITED = {"sequences": 150, "special": "both", "remainder": "pad", "length": 17}
 
 
-@pytest.mark.parametrize(("processes", "data"), [(2, {"rows": "document", "special": "both"}), (2, {}), (3, LIMITED)])
+@pytest.mark.parametrize(("processes", "data"), [(2, {"rows": "document", "special": "both"}), (3, LIMITED)])
 def test_the_bytes_do_not_depend_on_the_processes(tmp_path, processes, data):
     settings = {"corpus": Memory(train=TEXTS), "tokenizer": BPETokenizer(vocabulary_size=300), **data}
     one = build(experiment_of(tmp_path / "1", **settings))

@@ -93,7 +93,7 @@ def first_samples(folder, count=120, **options):
     return [(sample["index"], sample["stored"].tobytes()) for sample in islice(samples, count)]
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4)
 @given(st.integers(1, 4), st.integers(1, 4), st.floats(0.5, 20), st.integers(1, 3))
 def test_an_epoch_is_every_sequence_once(folder, in_memory, tmp_path_factory, ranks, workers, held, together):
     cache = tmp_path_factory.mktemp("cache")

@@ -67,7 +67,7 @@ def repacked(state, method=zipfile.ZIP_STORED, **changed):
 @pytest.mark.parametrize(
     "change",
     [
-        lambda state: repacked(state, zipfile.ZIP_DEFLATED, waiting=bytes(6 * 10**8)),
+        lambda state: repacked(state, zipfile.ZIP_DEFLATED, waiting=bytes(3 * 10**8)),
         lambda state: repacked(state, waiting=npy(np.zeros(1)).replace(b"(1,)", b"(9" + b"9)")),
         lambda state: repacked(state, counts=npy(np.zeros(3, np.int64))),
         lambda state: repacked(state, table=npy(np.frombuffer(b"[]", np.uint8))),
@@ -80,5 +80,5 @@ def test_a_forged_state_of_a_build_begins_the_split_again(tmp_path, begun, chang
     state, expected = begun
     interrupted(build, experiment_of(tmp_path), at="test")
     next(tmp_path.glob("*.partial/train.state.npz")).write_bytes(change(state))
-    with limited():
+    with limited(256 << 20):
         assert hashes(build(experiment_of(tmp_path))) == expected
