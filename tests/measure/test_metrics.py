@@ -213,6 +213,7 @@ def test_values_and_errors_do_not_depend_on_the_batches(objective):
             assert value.stderr > 0
 
 
+@pytest.mark.slow
 def test_torchmetrics_is_imported_for_metrics_alone():
     """It takes longer than torch, and an evaluation without metrics needs none of it."""
     code = "import sys, atat_zoo.measure.likelihood, atat_zoo.model; sys.exit('torchmetrics' in sys.modules)"
