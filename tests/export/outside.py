@@ -1,8 +1,11 @@
 """What somebody without atat_zoo does with exports: `python -I outside.py FOLDER…` prints what came out, as JSON."""
 
 import importlib.abc
+import io
 import json
+import re
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import torch
@@ -62,6 +65,10 @@ def main():
         text = tokenizer.decode(tokenizer("We häß you")["input_ids"], skip_special_tokens=True)
         files = len(list(again.glob("*.safetensors")))
         found[folder.name] = {"first": first, "again": answers(again, wanted)[1], "text": text, "files": files}
+        with redirect_stdout(io.StringIO()) as printed:
+            for code in re.findall(r"```python\n(.*?)```", (folder / "README.md").read_text("utf-8"), re.DOTALL):
+                exec(code, {"__name__": "card"})
+        found[folder.name]["card"] = printed.getvalue()
     print(json.dumps(found))
 
 

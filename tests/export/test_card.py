@@ -1,10 +1,7 @@
 """The model card: what was recorded with its error, what was not with its command, and nothing empty."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -134,7 +131,7 @@ texts = st.text(max_size=60) | st.sampled_from(
 
 
 @given(split=texts, sampler=texts, command=texts, package=texts, device=texts, source=texts)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10)
 def test_what_a_received_run_has_recorded_is_text_of_the_card(split, sampler, command, package, device, source):
     with tempfile.TemporaryDirectory() as folder:
         files = {"use": "files", "train": [f"{source}x.txt"], "validation": [source]}
@@ -171,18 +168,6 @@ def test_an_exact_likelihood_is_called_so(tmp_path):
     _, said = card_of(run, tmp_path / "out")
     assert "| perplexity | 40.0 ± 0.5 | e to the nats per token, of the exact likelihood |" in said["How good it is"]
     assert "masks by" not in said["How good it is"]
-
-
-def test_the_code_of_the_card_runs(tmp_path):
-    lines = ""
-    for form in ("mdlm", "autoregressive"):
-        _, said = card_of(run_of(model_of(form), tmp_path / f"run-{form}"), tmp_path / form)
-        lines += "".join(re.findall(r"```python\n(.*?)```", said["Use"], re.DOTALL))
-    env = os.environ | {"HF_HOME": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, "-c", lines]
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("torch.Size([1, ") == 2
 
 
 def test_the_licence_of_a_recipe_is_its_own(tmp_path):

@@ -11,9 +11,11 @@ import torch
 from safetensors.torch import save_file
 
 from atat_zoo.export.writing import export_run
-from tests.export.making import FORMS, V, model_of, run_of, wanted_of
+from tests.export.making import V, model_of, run_of, wanted_of
 
+pytestmark = pytest.mark.slow  # the logits of every form are compared in test_exported_models.py, in this process
 PROMPT = [256, 87, 101, 32]
+FORMS = ("mdlm", "timed", "sets", "strided", "autoregressive")
 
 
 @pytest.fixture(scope="module")
@@ -54,3 +56,4 @@ def test_it_writes_and_keeps_what_is_given(name, found):
     assert found[name]["first"]["written"] == found[name]["again"]["written"], "the sampler goes along"
     assert found[name]["text"] == "We häß you"
     assert found[name]["files"] > 1
+    assert found[name]["card"].startswith("torch.Size([1, "), "the code of the card runs"

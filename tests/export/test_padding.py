@@ -30,7 +30,7 @@ def batches(draw, sides=("left", "right", "both"), holes=True):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@settings(max_examples=25)
+@settings(max_examples=8)
 @given(batches(), st.booleans())
 @torch.no_grad()
 def test_logits_of_visible_tokens_are_those_of_the_text_alone(form, batch, told):
@@ -49,7 +49,7 @@ def test_logits_of_visible_tokens_are_those_of_the_text_alone(form, batch, told)
 
 
 @pytest.mark.parametrize("form", [form for form in FORMS if form != CAUSAL])
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(
     batches(sides=("left", "right")),
     st.sampled_from(["strided", "confidence"]),
@@ -66,7 +66,7 @@ def test_a_padded_batch_is_unmasked_as_one_text_at_a_time(form, batch, sampler, 
     assert written.shape[1] == max(ids.shape[1] + how.get("max_new_tokens", 0), *map(len, alone))
 
 
-@settings(max_examples=10)
+@settings(max_examples=6)
 @given(batches(sides=("left",), holes=False))
 def test_a_left_padded_batch_is_continued_as_one_text_at_a_time(batch):
     texts, ids, seen, _ = batch

@@ -106,32 +106,9 @@ def test_the_paper_that_ships_compiles(shipped, tmp_path):
 def test_what_is_committed_is_not_missing_and_the_rest_says_how_it_is_measured(shipped):
     filled, out = shipped
     by_table = {what.partition(":")[0]: command for command, found in filled.missing().items() for what in found}
-    assert (
-        by_table.keys()
-        & {
-            "main",
-            "ablation",
-            "parts",
-            "sampling",
-            "screen",
-            "samplers",
-            "budgets",
-            "gaps",
-            "steps",
-            "arms",
-            "sensitivity",
-            "control",
-            "infilling",
-        }
-        == set()
-    )
-    assert by_table.keys() >= {
-        "lm1b",
-        "zero-shot",
-        "glue",
-        "dna",
-        "efficiency",
-    }
+    committed = "main ablation parts sampling screen samplers budgets gaps steps arms sensitivity control infilling"
+    assert not by_table.keys() & set(committed.split())
+    assert by_table.keys() >= {"lm1b", "zero-shot", "glue", "dna", "efficiency"}
     assert by_table["lm1b"].endswith("--split validation")  # its corpus has no test split
     page = (out / "missing.md").read_text(encoding="utf-8")
     assert all(f"`{command}`" in page for command in filled.missing())
@@ -578,7 +555,6 @@ def test_a_figure_is_drawn_from_the_results_and_alike_each_time(place):
         return [path.read_bytes() for path in sorted((place.out / "figures").iterdir())]
 
     once = drawn()
-    assert drawn() == once
     svg = (place.out / "figures" / "arms.svg").read_text(encoding="utf-8")
     assert "One_for_all" in svg
     assert set(re.findall(r"font-size: ([\d.]+)px", svg)) == {"6.5", "7"}  # as in the figures of importance
@@ -588,7 +564,7 @@ def test_a_figure_is_drawn_from_the_results_and_alike_each_time(place):
 
     place.study("sets_budgets", change)
     again = drawn()
-    assert [a != b for a, b in zip(once, again, strict=True)] == [False, False, False, True, True, False]
+    assert [a != b for a, b in zip(once, again, strict=True)] == [False, False, False, True, True, False], "arms, curve"
 
 
 def test_an_arm_that_the_author_has_not_named_has_its_own_name(place):
@@ -602,15 +578,14 @@ def test_a_paper_that_finds_no_room_is_as_it_was(place):
         return {path: path.read_bytes() for path in place.out.rglob("*") if path.is_file()}
 
     place.study("sets_budgets")
-    filled = place.made(figures=[FIGURE])
+    place.made(figures=[FIGURE])
     before = files()
     changed = place.manifest(figures=[FIGURE | {"names": {"mdlm": "another"}}])
-    for room in (0, 1_000, 8_000):
-        with full_disk(room), pytest.raises(UserError, match=r"cannot be written: File too large; free some space"):
+    for room, what in ((0, ""), (8_000, rf"{place.out}/figures/steps\.(pdf|svg) ")):
+        refused = rf"{what}cannot be written: File too large; free some space"
+        with full_disk(room), pytest.raises(UserError, match=refused):
             write(fill(load(changed)), place.out)
         assert files() == before
-    with full_disk(8_000), pytest.raises(UserError, match=rf"{place.out}/figures/steps\.(pdf|svg) cannot be written"):
-        write(filled, place.out)
     write(fill(load(changed)), place.out)
     assert files() != before
     assert not list(place.out.rglob("*.part"))
