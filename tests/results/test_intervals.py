@@ -58,7 +58,7 @@ def test_another_seed_changes_only_the_luck_of_the_draw():
 @pytest.mark.slow
 @pytest.mark.parametrize("function", [paired, unpaired])
 def test_it_covers_the_truth_as_often_as_it_says(function):
-    gap, trials = 0.03, 400
+    gap, trials = 0.03, 200
     held = 0
     for trial in range(trials):
         a, b, count = drawn(trial, 60, gap=gap)
@@ -68,7 +68,7 @@ def test_it_covers_the_truth_as_often_as_it_says(function):
             b = (4 + torch.randn(60, generator=generator, dtype=torch.float64)) * count.double()
         found = function(a, b, count, resamples=400)
         held += found.low <= gap <= found.high
-    # A deviation of the count is 1.1 %; with 60 sequences the bootstrap is about 1 % too narrow.
+    # A deviation of the count is 1.5 %; with 60 sequences the bootstrap is about 1 % too narrow.
     assert 0.90 < held / trials < 0.985
 
 
@@ -123,7 +123,7 @@ def test_an_interval_for_other_seeds_and_sequences_covers_the_truth(seeds, share
 
 @pytest.mark.slow
 def test_nats_of_each_seed_and_sequence_give_an_interval_that_covers_the_truth():
-    trials, n = 300, 60
+    trials, n = 150, 60
     random, held, over_seeds, over_sequences = np.random.default_rng(3), 0, 0, 0
     for _ in range(trials):
         noise = random.normal(size=(3, 1)), 4 * random.normal(size=n), random.normal(size=(3, n))
