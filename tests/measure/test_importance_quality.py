@@ -96,17 +96,23 @@ def test_bands_have_about_the_same_share_of_the_training_text(counts, bands):
     assert bool(((share - mass.sum() / bands).abs() <= mass.max() + 1e-6).all())
 
 
-@pytest.mark.slow
-def test_a_run_says_it_and_records_it(tiny, trained):
-    said = json.loads(tiny.atat("importance", "trained", "--sequences", "0", "--bands", "3", "--json").stdout)
-    alone = json.loads(tiny.atat("eval", "trained", "--sequences", "0", "--json").stdout)
+WEIGHS = {
+    "objective": {"use": "mdlm", "importance_loss_weight": 0.1},
+    "estimator": {"use": "transformer", "layers": 1, "width": 8, "heads": 2},
+    "target": "difficulty",
+}
+
+
+def test_a_run_says_it_and_records_it(tmp_path, atat):
+    run = make_run(tmp_path, "weighs", **WEIGHS)
+    said = json.loads(atat("importance", str(run), "--sequences", "0", "--bands", "3", "--json")[1])
+    alone = json.loads(atat("eval", str(run), "--sequences", "0", "--json")[1])
     assert said["importance_spearman"] == pytest.approx(alone["importance_spearman"])
     assert said["frequency_spearman"] == pytest.approx(alone["frequency_spearman"])
     assert len(said["bands"]) <= 3
-    path = trained / f"evaluations/importance-validation-{said['sequences']}x2-seed5-step00000024.json"
+    path = run / f"evaluations/importance-validation-{said['sequences']}x{said['draws']}-seed4-step00000003.json"
     assert json.loads(path.read_text()) == {k: v for k, v in said.items() if k != "run"}
-    text = tiny.atat("importance", "trained").stdout
-    assert "importance of the estimator hybrid trained towards difficulty" in text
+    assert "importance of the estimator transformer trained towards difficulty" in atat("importance", str(run))[1]
 
 
 def test_an_objective_without_an_estimator_is_refused(tmp_path, atat):
@@ -120,9 +126,7 @@ def plain(found):
 
 
 def test_the_importance_of_a_run_is_that_of_its_held_out_text(tmp_path):
-    objective = {"use": "mdlm", "importance_loss_weight": 0.1}
-    estimator = {"use": "transformer", "layers": 1, "width": 8, "heads": 2}
-    run = make_run(tmp_path, "weighs", objective, estimator=estimator, target="difficulty")
+    run = make_run(tmp_path, "weighs", **WEIGHS)
     model, spec, told = Model.from_run(run), EvaluationSpec(sequences=6, draws=3, split="test"), []
     found = importance_of_run(model, run, spec, seed=2, bands=3, progress=lambda *done: told.append(done))
     text = held_out_text(model, run, "test", 6)

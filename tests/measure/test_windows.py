@@ -50,9 +50,8 @@ MEASURES = {
 
 @pytest.mark.parametrize("measure", MEASURES)
 def test_a_measure_reads_windows(measure, run, monkeypatch):
+    """That they are other texts, `tests/model/test_sample.py` says."""
     model = Model.from_run(run)
-    whole = model.sample(150, seed=1, windows=True)
-    assert whole.texts != model.sample(150, seed=1).texts  # texts of this model end inside
 
     def sample(*_, windows=False, **__):
         raise AskedError(windows)
