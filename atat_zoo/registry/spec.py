@@ -14,6 +14,7 @@ A component is a frozen, keyword-only attrs class; an instance is called a speci
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import operator
@@ -154,7 +155,8 @@ class Field(typing.NamedTuple):
         return f"{self.kind} part" if self.kind else type_name(self.type)
 
 
-def fields_of(cls: type) -> list[Field]:
+@functools.cache
+def fields_of(cls: type) -> tuple[Field, ...]:
     """Return the parameters of a component in the order of their declaration."""
     fields = []
     for attribute in attrs.fields(cls):
@@ -169,7 +171,7 @@ def fields_of(cls: type) -> list[Field]:
             tp = eval(tp, vars(sys.modules[owner.__module__]))
         help, bounds, many = meta.get("help", ""), dict(meta.get("bounds", {})), meta.get("many", False)
         fields.append(Field(attribute.name, tp, default, help, bounds, kind, many))
-    return fields
+    return tuple(fields)
 
 
 def type_name(tp: Any) -> str:
