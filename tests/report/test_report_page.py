@@ -156,6 +156,7 @@ def test_every_chart_is_valid_and_every_axis_says_its_unit(data, text, of_study,
     assert rows
     assert rows in json.dumps(spec)  # as a notebook shows it; a page has the rows apart
     assert rows not in json.dumps(bare[name])
+    assert f'"data": {{"name": "{table}"}}' in json.dumps(bare[name])
 
 
 def test_no_word_of_a_run_is_in_an_expression(tmp_path):
