@@ -80,13 +80,6 @@ def test_a_bound_is_said_by_its_name_with_its_error_and_prices_at_their_evaluati
     assert "It took 1 min on cpu in fp32 on each of 2." in said["How it was trained"]
     assert "begun by `atat train sets --overwrite`, at commit `abc` with changes" in said["To make it again"]
     assert "with Python 3.11, torch 2.7.0." in said["To make it again"]
-
-
-def test_the_hub_is_told_what_was_measured_on_what(tmp_path):
-    run = run_of(model_of("sets"), tmp_path / "run")
-    bounds = {"nelbo": {"value": 61.5, "stderr": 1.3}, "sets": {"value": 53.8, "stderr": 0.8}}
-    write_json(run.evaluations / "a.json", EVALUATION | {"bounds": bounds})
-    card, _ = card_of(run, tmp_path / "out")
     told = [(each.metric_type, each.dataset_type, each.dataset_name, each.task_type) for each in card.data.eval_results]
     assert told == [(kind, "sotu", "sotu, validation", "fill-mask") for kind in ("perplexity", "sets_bound")]
     assert card.data.tags == ["atat-zoo", "masked-diffusion", "sets"]

@@ -557,6 +557,7 @@ def test_a_figure_is_drawn_from_the_results_and_alike_each_time(place):
     once = drawn()
     svg = (place.out / "figures" / "arms.svg").read_text(encoding="utf-8")
     assert "One_for_all" in svg
+    assert ">sets</text>" in (place.out / "figures" / "steps.svg").read_text(encoding="utf-8"), "as it is called"
     assert set(re.findall(r"font-size: ([\d.]+)px", svg)) == {"6.5", "7"}  # as in the figures of importance
 
     def change(report):
@@ -565,12 +566,6 @@ def test_a_figure_is_drawn_from_the_results_and_alike_each_time(place):
     place.study("sets_budgets", change)
     again = drawn()
     assert [a != b for a, b in zip(once, again, strict=True)] == [False, False, False, True, True, False], "arms, curve"
-
-
-def test_an_arm_that_the_author_has_not_named_has_its_own_name(place):
-    place.study("sets_budgets")
-    place.made(figures=[FIGURE | {"kind": "arms", "label": "arms"}])
-    assert ">sets</text>" in (place.out / "figures" / "arms.svg").read_text(encoding="utf-8")
 
 
 def test_a_paper_that_finds_no_room_is_as_it_was(place):
