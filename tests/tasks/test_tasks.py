@@ -159,22 +159,22 @@ def test_an_experiment_names_no_task_twice():
 
 
 @pytest.mark.slow
-def test_tasks_of_an_experiment_are_measured_after_its_training(tiny):
+def test_tasks_of_an_experiment_are_measured_after_its_training(tiny, atat, monkeypatch):
     words = ["evaluation.tasks=[{use='infilling', gap=3, texts=5}]", "train.steps=2", "--out", "with-tasks"]
     said = tiny.atat("train", str(tiny.path), *words).stdout
     assert "task infilling (gap = 3, texts = 5), seed" in said
     run = tiny.root / "with-tasks"
     (result,) = task_results(tables(RunFolder(run)))
     assert (result.step, result.scores["price"].items) == (2, 5)
-    again = json.loads(tiny.atat("eval", str(run), "--task", "{use='infilling', gap=3, texts=5}", "--json").stdout)
+    monkeypatch.chdir(tiny.root)
+    again = json.loads(atat("eval", str(run), "--task", "{use='infilling', gap=3, texts=5}", "--json")[1])
     assert again["tasks"][0] == json.loads(json.dumps(result.to_table()))
     assert len(list((run / "evaluations").glob("task-*"))) == 1
     lacking = ["evaluation.tasks=['zero_shot']", "train.steps=2", "--out", "without"]
-    refused = tiny.atat("train", str(tiny.path), *lacking, check=False)
-    assert (refused.returncode, "task zero_shot: PTB: there is no file" in refused.stderr) == (2, True)
+    code, _, err = atat("train", str(tiny.path), *lacking)
+    assert (code, "task zero_shot: PTB: there is no file" in err) == (2, True)
     assert not RunFolder(tiny.root / "without").exists
-    there = tiny.atat("check", str(tiny.path), "evaluation.tasks=['zero_shot']").stdout
-    assert "not here: PTB: there is no file" in there
+    assert "not here: PTB: there is no file" in atat("check", str(tiny.path), "evaluation.tasks=['zero_shot']")[1]
 
 
 def test_the_progress_of_a_task_is_told_with_its_title(root):
