@@ -10,11 +10,13 @@ import contextlib
 import fcntl
 import gzip
 import hashlib
+import io
 import json
 import os
 import re
 import shlex
 import socket
+import sys
 import tarfile
 import tempfile
 import tomllib
@@ -22,6 +24,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
+from unittest import mock
 
 from tests import forked
 
@@ -76,7 +79,8 @@ CASES = [Case(*found) for found in SECTION.findall(PAGE.read_text(encoding="utf-
 
 def _shards(root):
     """Build the shards and return their folder."""
-    forked.run(["data", "build", "base.toml"], root).check_returncode()
+    code, _, message = here(["data", "build", "base.toml"], root)
+    assert code == 0, message
     return next(p for p in (root / "shards").iterdir() if p.is_dir())
 
 
@@ -197,8 +201,7 @@ def _chain(root):
 
 def _begun(root, name="base", file="base.toml"):
     (root / "runs" / name).mkdir(parents=True)
-    resolved = forked.run(["resolve", file], root)
-    (root / "runs" / name / "resolved.toml").write_text(resolved.stdout)
+    (root / "runs" / name / "resolved.toml").write_text(here(["resolve", file], root)[1])
 
 
 def _finished(root):
@@ -387,8 +390,36 @@ ENV = {
     "A push without a token": {"HF_TOKEN": "", "HF_HOME": "."},
     "Ranks that do not divide the lanes": {"WORLD_SIZE": "3"},
 }
+# What trains, or may not reach the end of a training.
+TRAINS = {
+    "A stage that refuses everything",
+    "A shard that was changed, found while it is read",
+    "A checkpoint that holds code",
+    "A loss that is no number",
+}
 # How a full disk looks to a writer.
 FILE_LIMIT = {"A full disk during a save": 160000, "A full disk during a trace": 4000}
+
+
+def here(words, root):
+    """Run `atat …` in this process; returns its exit code, standard output and standard error."""
+    from atat_zoo.cli import main
+
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    said = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
+    with contextlib.chdir(root), mock.patch.object(sys, "argv", ["atat", *words]), said[0], said[1]:
+        try:
+            main()
+        except SystemExit as left:
+            code = left.code
+    return code, out.getvalue(), err.getvalue()
+
+
+def apart(case, root):
+    """Run the command of a case in a process of its own, with its variables and its limit."""
+    env, limit = ENV.get(case.title), FILE_LIMIT.get(case.title)
+    done = forked.run(shlex.split(case.command), root, env=env, file_limit=limit)
+    return done.returncode, done.stdout, done.stderr
 
 
 def produce(case):
@@ -404,15 +435,15 @@ def produce(case):
         (root / "held-out.txt").write_text("we the people of the union\n" * 10)
         writes = case.command.startswith(("sample ", "infill ", "serve "))
         held = PREPARE.get(case.title, _model if writes else lambda root: None)(root)
-        limit = FILE_LIMIT.get(case.title)
-        done = forked.run(shlex.split(case.command), root, env=ENV.get(case.title), file_limit=limit)
+        alone = case.title in {*ENV, *FILE_LIMIT, *TRAINS}
+        code, output, message = apart(case, root) if alone else here(shlex.split(case.command), root)
         if hasattr(held, "close"):
             held.close()
-    message = done.stderr.replace(str(root) + "/", "").replace(str(root), ".").strip()
+    message = message.replace(str(root) + "/", "").replace(str(root), ".").strip()
     # What differs from machine to machine: the hash in a folder's name, the example plugin, the memory.
     message = re.sub(r"(files-\w+-\d+)-[0-9a-f]{10}", r"\1-…", message).replace(", rank", "")
     message = re.sub(r"this machine has [\d,.]+ GB", "this machine has … GB", message)
-    return done.returncode, message, done.stdout
+    return code, message, output
 
 
 def main():

@@ -1,5 +1,6 @@
 """Settings that hold for every test, and the tiny run that several share."""
 
+import gc
 import os
 import sys
 from collections import Counter
@@ -31,6 +32,12 @@ def pytest_collection_modifyitems(items):
     """Begin with the files that take long, so that no worker is left alone with one at the end."""
     slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
     items.sort(key=lambda item: -slow[item.path])
+
+
+def pytest_collection_finish():
+    """Look for garbage in what the tests make only: what was imported stays, and takes a second to go through."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

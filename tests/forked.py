@@ -18,10 +18,8 @@ from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 
-# What the commands import only when they need it.
-_SERVER = multiprocessing.get_context("forkserver")
-_NEEDED = ("cli", "training.trainer", "model.model", "measure.likelihood", "measure.judging")
-_SERVER.set_forkserver_preload([f"atat_zoo.{module}" for module in _NEEDED])
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["tests.preloaded"])
 # The exit code of a process can be read once, and every start reads those of all that have ended.
 _ONE_READER = threading.Lock()
 
@@ -48,7 +46,7 @@ class Atat:
         variables = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
         limits = {resource.RLIMIT_FSIZE: file_limit, resource.RLIMIT_AS: space}
         arguments = (self.words, str(cwd), variables, code, limits, self._files)
-        self._process = _SERVER.Process(target=_run, args=arguments)
+        self._process = SERVER.Process(target=_run, args=arguments)
         with _ONE_READER:
             self._process.start()
         assert self._process.pid

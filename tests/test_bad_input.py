@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bad_input import CASES, ENV, FILE_LIMIT, PAGE, PREPARE, produce
+from tests.bad_input import CASES, ENV, FILE_LIMIT, PAGE, PREPARE, TRAINS, produce
 
 pytestmark = pytest.mark.slow
 
@@ -20,4 +20,4 @@ def test_the_page_says_what_is_printed(case):
 def test_every_section_of_the_page_is_a_case():
     titles = [line.removeprefix("## ") for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:3] == "## "]
     assert [case.title for case in CASES] == titles
-    assert {*PREPARE, *ENV, *FILE_LIMIT} <= {*titles}
+    assert {*PREPARE, *ENV, *FILE_LIMIT, *TRAINS} <= {*titles}

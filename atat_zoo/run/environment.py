@@ -28,7 +28,7 @@ def machine() -> dict[str, Any]:
     """Return the hardware, and the threads that were asked for."""
     return {
         "system": platform.platform(),
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "threads": os.environ.get("OMP_NUM_THREADS"),
     }
@@ -40,7 +40,8 @@ def _version(name: str) -> str | None:
     return None
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Return the name of the processor, as Linux has it where this is Linux."""
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as file:
         for line in file:
             if line.startswith("model name"):

@@ -1,0 +1,16 @@
+"""What the forks of `tests/forked.py` share: all that the commands import only when they need it, imported once.
+
+Nothing of it is garbage, so no fork looks for some in it, which would take a second and a copy of its memory.
+"""
+
+import gc
+from importlib import import_module
+
+from atat_zoo.registry import manifest
+
+for module in ("cli", "training.trainer", "model.model", "measure.likelihood", "measure.judging"):
+    import_module(f"atat_zoo.{module}")
+for entry in manifest.read(manifest.shipped()).entries:
+    entry.load()
+gc.collect()
+gc.freeze()
