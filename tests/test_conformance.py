@@ -47,4 +47,4 @@ def test_a_tokenizer_with_special_tokens_of_its_own():
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [c for c in ALL if c.kind == "masking" and c.promise != "description"], ids=str)
 def test_masking_under_many_examples(case):
-    case.run(examples=300)
+    case.run(examples=120)

@@ -63,6 +63,7 @@ def test_an_import_goes_down_never_up():
     assert "Contracts: 2 kept, 0 broken." in done.stdout
 
 
+@pytest.mark.slow
 def test_an_import_that_goes_up_is_found(tmp_path):
     """The check above can fail."""
     shutil.copy(ROOT / "pyproject.toml", tmp_path)

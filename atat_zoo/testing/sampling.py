@@ -183,7 +183,7 @@ def example_step(
     return step
 
 
-def check_order(order: Order, examples: int = 50) -> None:
+def check_order(order: Order, examples: int = 20) -> None:
     """Check the contract of an order, and what holds for every sampler, for one with it."""
     step = example_step(order.needs)
     score = order(step)
@@ -195,7 +195,7 @@ def check_order(order: Order, examples: int = 50) -> None:
     _holds_in_a_sampler(order.needs, available, examples, order=order)
 
 
-def check_pace(pace: Pace, examples: int = 50) -> None:
+def check_pace(pace: Pace, examples: int = 20) -> None:
     """Check the contract of a pace, and what holds for every sampler, for one with it."""
     most = [pace.most(n) for n in range(1, 200)]
     assert most[0] >= 1, "a pace allows at least one step"
@@ -215,7 +215,7 @@ def check_pace(pace: Pace, examples: int = 50) -> None:
     _holds_in_a_sampler(pace.needs, {"log_probs", "history"}, examples, pace=pace)
 
 
-def check_remask(remask: Remask, examples: int = 50) -> None:
+def check_remask(remask: Remask, examples: int = 20) -> None:
     """Check the contract of a remask, and what holds for every sampler, for one with it."""
     step = example_step(remask.needs)
     step.fresh = torch.zeros_like(step.open)
@@ -225,7 +225,7 @@ def check_remask(remask: Remask, examples: int = 50) -> None:
     _holds_in_a_sampler(remask.needs, {"confidence", "rescored"}, examples, remask=remask)
 
 
-def check_stop(stop: Stop, examples: int = 50) -> None:
+def check_stop(stop: Stop, examples: int = 20) -> None:
     """Check the contract of a stop, and what holds for every sampler, for one with it."""
     step = example_step(stop.needs)
     stopped = stop(step)
@@ -234,7 +234,7 @@ def check_stop(stop: Stop, examples: int = 50) -> None:
     _holds_in_a_sampler(stop.needs, {"log_probs", "history"}, examples, stop=stop)
 
 
-def check_draw(draw: Draw, examples: int = 50) -> None:
+def check_draw(draw: Draw, examples: int = 20) -> None:
     """Check the contract of a draw: a function of key and distribution that never draws a token of probability 0."""
     step = example_step(draw.needs)
     rows = step.open.nonzero()[:, 0]
