@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from composer.utils import get_composer_env_dict
 
 from atat_zoo import machine
 from atat_zoo.backbones.dit import DiTBackbone
@@ -13,6 +14,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.generation import Writer
 from atat_zoo.registry import Context
+from atat_zoo.run import environment
 from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.testing.toys import Hashed
 from atat_zoo.tokenizers import BPETokenizer
@@ -88,6 +90,11 @@ def test_a_micro_batch_that_is_too_large(tiny, tmp_path, monkeypatch):
     check(made, "cuda", 1)
     monkeypatch.setattr(machine, "memory", lambda: keep)
     check(made, "cpu", 1)
+
+
+def test_composer_starts_no_process_for_the_name_of_the_processor(monkeypatch):
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("it takes a second and a half"))
+    assert get_composer_env_dict()["cpu_model"] == environment.machine()["processor"]
 
 
 @pytest.mark.parametrize(("number", "length"), [(2**40, None), (1, 2**40), (2**70, None)])
