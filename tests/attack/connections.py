@@ -1,11 +1,8 @@
 """`atat serve` under connections that say nothing or half of something: it answers others, and ends without a word."""
 
 import json
-import resource
 import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -16,6 +13,10 @@ from tests.attack.driver import FAILED, FINE, Verdict, last_words, one_by_one
 from tests.tiny import Tiny
 
 FILES = 256  # that the server may have open
+CODE = f"""import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, ({FILES}, {FILES}))
+from atat_zoo.cli import main
+main()"""
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 POST += b"Content-Length: %d\r\n\r\n%s"
 STREAM = json.dumps({"stream": True, "unmasking": True, "n": 8, "sampler": {"use": "left_to_right"}}).encode()
@@ -33,19 +34,13 @@ def prepare(base):
     assert done.returncode == 0, done.stderr
 
 
-def limit():
-    resource.setrlimit(resource.RLIMIT_NOFILE, (FILES, FILES))
-
-
 def attack(draw, number, seed, base, work):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    words = [sys.executable, "-m", "atat_zoo", "serve", "run", "--port", str(port)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(words, cwd=base, preexec_fn=limit, **pipes) as process, ExitStack() as stack:
-        why = ""
+    process, why = forked.Atat(["serve", "run", "--port", str(port)], base, code=CODE), ""
+    with ExitStack() as stack:
         try:
-            process.stdout.readline()
+            until_it_answers(port)
             for _ in range(3 * FILES):
                 with suppress(ConnectionError):
                     connection = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
@@ -58,15 +53,21 @@ def attack(draw, number, seed, base, work):
         except OSError as error:
             why = f"it does not answer: {error}"
         process.send_signal(draw.choice((signal.SIGINT, signal.SIGTERM)))
-        try:
-            out, err = process.communicate(timeout=60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            out, err = process.communicate()
+        if not process.wait(60):
             why = why or "it does not end"
+            process.send_signal(signal.SIGKILL)
+        out, err = process.communicate()
     if not why and (process.returncode or err):
         why = f"exit code {process.returncode}, {len(err):,} characters on the terminal: {last_words(out + err)}"
     return Verdict(FAILED if why else FINE, why)
+
+
+def until_it_answers(port):
+    for _ in range(600):
+        with suppress(ConnectionError):
+            return socket.create_connection(("127.0.0.1", port)).close()
+        time.sleep(0.1)
+    raise TimeoutError("for a minute")
 
 
 KIND = one_by_one("connections", 1, attack, prepare)

@@ -125,7 +125,7 @@ def compose(draw, folder):
     folder.mkdir(parents=True)
     for split in ("train", "validation"):
         (folder / f"{split}.txt").write_text("the people of this nation keep a just peace with all states\n" * 60)
-    text = draw.choice(originals())
+    text = draw.choice(originals())()
     if draw.random() < 0.7:
         text = mutated_table(draw, text)
     data = text.encode()
@@ -138,18 +138,27 @@ def compose(draw, folder):
 
 
 @functools.cache
-def originals():
-    files = sorted(path for path in SHIPPED.rglob("*.toml") if path.parent.name != "studies")
-    written = [path.read_text() for path in files]
-    names = [path.relative_to(SHIPPED) for path in files]
-    full = [load(str(name)).to_toml() for name in names if name.parts[0] != "base"]
-    # The golden runs differ in their objectives, optimizers and schedules.
+def resolved(name, *overrides):
+    return load(name, overrides).to_toml()
+
+
+def golden(overrides):
     with tempfile.NamedTemporaryFile("w", suffix=".toml") as place:
         place.write(GOLDEN.replace("corpus/", ""))
         place.flush()
-        golden = [load(place.name, overrides).to_toml() for overrides in RUNS.values()]
+        return load(place.name, overrides).to_toml()
+
+
+@functools.cache
+def originals():
+    """Return what gives each text that is mutated."""
+    files = sorted(path for path in SHIPPED.rglob("*.toml") if path.parent.name != "studies")
+    names = [path.relative_to(SHIPPED) for path in files]
+    full = [functools.partial(resolved, str(name)) for name in names if name.parts[0] != "base"]
+    # The golden runs differ in their objectives, optimizers and schedules.
+    runs = [functools.partial(golden, overrides) for overrides in RUNS.values()]
     bad = BASE.replace("text.txt", "train.txt").replace("held-out.txt", "validation.txt")
-    return (*written, *full, *golden, *golden, *[tiny_toml(), bad] * 8)
+    return (*[path.read_text for path in files], *full, *runs, *runs, *[tiny_toml, lambda: bad] * 8)
 
 
 def leaves(table, path=()):
