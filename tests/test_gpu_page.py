@@ -16,6 +16,7 @@ from benchmarks import gpu, pairs
 from benchmarks.gpu import correct, sampling, steps, trainings
 from benchmarks.gpu.measured import Found, Part, Report
 from benchmarks.gpu.setting import SMALL, Setting
+from tests import forked
 from tests.virtual_gpu.device import VirtualGPU, to_gpu
 
 
@@ -32,7 +33,14 @@ def states(page):
     return {name: part["state"] for name, part in json.loads(page.with_suffix(".json").read_text())["parts"].items()}
 
 
+@pytest.fixture
+def forks(monkeypatch):
+    """Let what needs a process of its own have a fork, which has imported everything."""
+    monkeypatch.setattr(pairs, "get_context", lambda method: forked.SERVER)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("forks")
 def test_the_small_form_is_interrupted_and_goes_on(tmp_path, monkeypatch):
     page, words = tmp_path / "gpu.md", ["--small", "--tests", "tests/test_parsing.py", "--markdown"]
 
