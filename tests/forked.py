@@ -20,6 +20,9 @@ from pathlib import Path
 
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["tests.preloaded"])
+# Code in place of `atat`, with pytest's arguments; it would warn of plugins that are imported already.
+_REWRITTEN = "ignore::pytest.PytestAssertRewriteWarning"
+PYTEST = f"import sys, pytest; sys.exit(pytest.main(['-W', {_REWRITTEN!r}, *sys.argv[1:]]))"
 # The exit code of a process can be read once, and every start reads those of all that have ended.
 _ONE_READER = threading.Lock()
 

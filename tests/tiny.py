@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import forked
+from tests import forked, in_process
 
 # What a clock or the memory says of a step.
 CLOCK = ("tokens_per_second", "flops_per_second", "seconds", "peak_memory")
@@ -58,7 +58,7 @@ def tiny_toml(root="."):
 
 
 class Tiny:
-    """A folder with a corpus and an experiment, and the command line run on it, each time in another process."""
+    """A folder with a corpus and an experiment, and the command line run on it."""
 
     def __init__(self, root, named=None):
         """Write them; the experiment names its folder `named`, or in full."""
@@ -68,8 +68,9 @@ class Tiny:
         self.path.write_text(tiny_toml(named or root))
 
     def atat(self, *words, check=True, code=None, **env):
-        """Run `atat …`, or Python `code` with the words as its arguments."""
-        done = forked.run(words, self.root, code=code, env=env)
+        """Run `atat …`; Python `code` with the words as its arguments, or with variables, in a process of its own."""
+        apart = code is not None or bool(env)
+        done = forked.run(words, self.root, code=code, env=env) if apart else in_process.run(words, self.root)
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done
 

@@ -42,7 +42,7 @@ def experiment(tiny, form):
 
 
 @pytest.mark.parametrize("form", ["order", "timed"])
-def test_a_run_has_both_bounds_writes_in_its_order_and_goes_on_when_it_was_killed(tiny, form):
+def test_a_run_has_both_bounds_and_goes_on_when_it_was_killed(tiny, form):
     run, path = tiny.root / f"adaptive-{form}", experiment(tiny, form)
     assert "adaptive bound" in tiny.atat("train", path, "--out", run.name).stdout
     (file,) = (run / "evaluations").iterdir()
@@ -59,5 +59,6 @@ def test_a_run_has_both_bounds_writes_in_its_order_and_goes_on_when_it_was_kille
     fresh = assemble(model.experiment, model.context)
     assert not [name for name, p in fresh.named_parameters() if torch.equal(p, trained[name])]
     assert (run / "samples.txt").read_text().strip()
-    assert json.loads(tiny.atat("sample", run.name, "--number", "2", "--json").stdout)
-    killed_and_resumed(tiny, f"adaptive-half-{form}", run, path)
+    assert len(model.sample(2, seed=0).texts) == 2
+    if form == "timed":
+        killed_and_resumed(tiny, "adaptive-half", run, path)

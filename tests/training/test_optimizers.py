@@ -1,9 +1,6 @@
 """The optimizer takes each parameter once, and Muon steps near-orthogonally."""
 
-import os
 import platform
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +10,7 @@ from torch import nn
 from atat_zoo import Zoo
 from atat_zoo.training import memory
 from atat_zoo.training.gradients import orthogonalise
+from tests import forked
 
 
 def optimizer(net, name, **parameters):
@@ -126,17 +124,16 @@ def test_glibc_gets_numbers_that_are_an_int_of_c_and_says_whether_it_takes_them(
 
 
 @pytest.mark.slow
-def test_freed_memory_is_kept_where_the_allocator_is_known():
+def test_freed_memory_is_kept_where_the_allocator_is_known(tmp_path):
     # Asked in a process of its own: the allocator of this one stays as it is.
     code = "from atat_zoo.training.memory import keep_freed_memory; print(keep_freed_memory())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == str(platform.libc_ver()[0] == "glibc")
+    assert forked.run([], tmp_path, code=code).stdout.strip() == str(platform.libc_ver()[0] == "glibc")
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not torch._C._has_mkldnn, reason="torch was built without oneDNN")
 @pytest.mark.parametrize(("said", "made"), [({}, 2), ({"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "1024"}, 1)])
-def test_kernels_of_old_shapes_are_forgotten(said, made):
+def test_kernels_of_old_shapes_are_forgotten(said, made, tmp_path):
     code = """
 import torch
 from atat_zoo.training.memory import forget_old_shapes
@@ -145,9 +142,7 @@ weight = torch.ones(64, 64, 3, 3)
 for width in [*range(32, 132)] * 2:
     torch.nn.functional.conv2d(torch.ones(4, 64, 8, width), weight)
 """
-    given = {key: value for key, value in os.environ.items() if not key.startswith("ONEDNN_")}
-    env = given | said | {"ONEDNN_VERBOSE": "2"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env)
+    done = forked.run([], tmp_path, code=code, env=said | {"ONEDNN_VERBOSE": "2"})
     lines = [line for line in done.stdout.splitlines() if ",convolution," in line]
     assert sum(",exec," in line for line in lines) == 200
     assert sum("cache_miss" in line for line in lines) == 100 * made

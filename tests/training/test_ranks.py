@@ -1,37 +1,29 @@
 """Whatever ranks, nodes and micro-batches share a batch, whoever starts them: the same training to rounding."""
 
-import socket
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
+from tests import forked
 from tests.training.test_resume import unfinished
 
 pytestmark = pytest.mark.slow
 
-TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
 # Eight rows in a step, and no importance, whose rounding might change a mask now and then.
 WORDS = ("train.steps=6", "train.save_every=2", "train.precision=fp32", 'masking={use="uniform"}')
+# What torchrun tells a process that it starts, and what it runs.
+TORCHRUN = """
+import os, runpy
+os.environ["GROUP_RANK"] = os.environ.pop("NODE_RANK")
+if {nodes} > 1:
+    os.environ |= {{"GROUP_RANK": os.environ["RANK"], "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}}
+runpy.run_module("atat_zoo.train", run_name="__main__")
+"""
 
 
 def torchrun(tiny, *words, nodes=1):
     """Train on two ranks, which are on one node or on two; returns what all print."""
-    how = ["--nproc_per_node", f"{2 // nodes}", "--nnodes", f"{nodes}"]
-    if nodes > 1:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            how += ["--master_addr", "127.0.0.1", "--master_port", f"{probe.getsockname()[1]}"]
-    else:
-        how += ["--standalone"]
-    each = [[TORCHRUN, *how, "--node_rank", f"{node}", "-m", "atat_zoo.train", *words] for node in range(nodes)]
-    begun = [
-        subprocess.Popen(line, cwd=tiny.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        for line in each
-    ]
-    said = "".join(process.communicate(timeout=300)[0] for process in begun)
-    assert [process.returncode for process in begun] == [0] * nodes, said
+    ranks = forked.ranks(2, words, tiny.root, code=TORCHRUN.format(nodes=nodes))
+    said = "".join(rank.communicate()[0] for rank in ranks)
+    assert [rank.returncode for rank in ranks] == [0, 0], said
     return said
 
 
