@@ -7,7 +7,7 @@ import random
 import time
 
 from tests import forked
-from tests.study.quick import CODE, SLOW
+from tests.study.quick import CODE, SLOW, study
 
 TINY = """
 corpus = {use = "files", train = ["train.txt"], validation = ["validation.txt"], test = ["test.txt"], document = "line"}
@@ -51,15 +51,16 @@ class Place:
         (self.root / "study.toml").write_text(text)
 
     def begin(self, *words, slow=0.0):
+        """Begin `atat study` in a process of its own."""
         env = {SLOW: str(slow)} if slow else {}
         return forked.Atat(["study", "study.toml", *words], self.root, code=CODE, env=env)
 
     def study(self, *words, code=0):
-        process = self.begin(*words)
-        out, err = process.communicate()
-        assert process.returncode == code, out + err
-        assert "Traceback" not in out + err
-        return out, err
+        """Run `atat study` with its trainings in this process."""
+        done = study(words, self.root)
+        assert done.returncode == code, done.stdout + done.stderr
+        assert "Traceback" not in done.stdout + done.stderr
+        return done.stdout, done.stderr
 
     def report(self):
         return json.loads((self.folder / "study.json").read_text())

@@ -1,4 +1,4 @@
-"""`atat study` whose trainings are forked from it, not started anew: seconds less for each. In place of `atat`."""
+"""`atat study` whose trainings are forked from it, or run in this process, not started anew: seconds less for each."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import multiprocessing
 import os
 import sys
 import time
+from unittest import mock
+
+from tests import in_process
 
 CODE = "from tests.study.quick import main; main()"
 # Seconds that every step takes longer, for a training that is to be caught in the middle.
@@ -24,6 +27,25 @@ class Forked:
 
     def send_signal(self, number):
         os.kill(self.process.pid or 0, number)
+
+
+class Here:
+    """A training that has ended in this process when it has begun."""
+
+    def __init__(self, words, log, env):
+        with log.open("w") as file, mock.patch.dict(os.environ, env):
+            self.code = in_process.ended(words, file, file)
+
+    def poll(self):
+        return self.code
+
+
+def study(words, folder):
+    """Run `atat study` and its trainings in this process; returns what `subprocess.run` does."""
+    from atat_zoo.study import processes
+
+    with mock.patch.object(processes, "launch", Here):
+        return in_process.run(["study", "study.toml", *words], folder)
 
 
 def train(words, log, env):

@@ -13,6 +13,7 @@ from atat_zoo.results.format import change
 from atat_zoo.study import markdown
 from atat_zoo.study.differences import shown
 from benchmarks import study_figure, study_samples
+from tests import forked
 from tests.measure.making import make_run
 from tests.study import figures
 
@@ -169,7 +170,8 @@ def test_texts_of_runs_are_judged(tmp_path, monkeypatch, capsys):
     pytest.importorskip("mauve", reason="the extra atat-zoo[mauve] is not installed")
     make_run(tmp_path / "it", "autoregressive-seed1")
     make_run(tmp_path / "it", "writer-seed1", "mdlm")
-    samplers = study_samples.RUNS["screen"]["bell-seed17"]
+    samplers = study_samples.RUNS["screen"]["bell-seed17"][1:]
+    monkeypatch.setattr(study_samples, "atat", lambda *words, capture: forked.run(words, tmp_path).stdout)
     monkeypatch.setattr(study_samples, "RUNS", {"it": {"writer-seed1": samplers}})
     monkeypatch.setattr(study_samples, "RESULT", tmp_path / "study-samples.json")
     words = ["--runs", str(tmp_path), "--number", "20", "--write"]

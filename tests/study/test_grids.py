@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from atat_zoo.errors import UserError
-from atat_zoo.report.charts import figures
 from atat_zoo.report.studies import of_study
 from atat_zoo.study import grids, markdown
 from atat_zoo.study.sensitivity import sensitivity, sensitivity_table
@@ -150,7 +149,7 @@ def test_a_point_has_its_interval_and_its_difference_from_the_arm(read):
 @pytest.mark.slow
 def test_a_study_with_a_grid_from_its_file_to_its_pages(tmp_path):
     place = Place(tmp_path)
-    base = STUDY.replace("seeds = [18, 19]", "seeds = [18]")
+    base, _, _ = STUDY.replace("seeds = [18, 19]", "seeds = [18]").partition("[arms.fast]")
     place.write(
         base + '[grid]\narm = "plain"\naxes.optimizer.learning_rate = [1e-3, 3e-3]\naxes.train.steps = [2, 3]\n'
     )
@@ -171,9 +170,6 @@ def test_a_study_with_a_grid_from_its_file_to_its_pages(tmp_path):
     rows = data["tables"]["sensitivity"]
     assert [(row["panel"], row["own"]) for row in rows][-2:] == [(1, False), (1, True)]
     assert [row["value"] for row in rows] == [each["value"] for grid in (by_rate, by_steps) for each in grid["points"]]
-    drawn = {path.name for path in figures(data, tmp_path)}
-    assert {"sensitivity-1.svg", "sensitivity-2.png", "sensitivity-2.csv", "arms.svg"} <= drawn
-    assert "train.steps" in (tmp_path / "sensitivity-2.csv").read_text()
     assert json.loads(Path(tmp_path / "page.json").read_text()) == place.report()
 
 

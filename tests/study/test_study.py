@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from atat_zoo.study.measuring import rows_of
-from tests import forked
+from tests.cli.terminal import printed
 from tests.study.making import RUNS, STUDY, Place, steps_of, wait_for
 
 pytestmark = pytest.mark.slow
+ONE_SEED = STUDY.replace("[18, 19]", "[18]")
 
 
 @pytest.fixture(scope="module")
@@ -20,6 +21,15 @@ def done(tmp_path_factory):
     place = Place(tmp_path_factory.mktemp("study"))
     place.study("--jobs", "2", "--write", "page/study.md")
     return place
+
+
+@pytest.fixture(scope="module")
+def one_seed(done, tmp_path_factory):
+    """Return the numbers of a study of one seed that was never interrupted."""
+    place = Place(Path(shutil.copytree(done.root, tmp_path_factory.mktemp("one") / "copy")))
+    place.write(ONE_SEED)
+    place.study()
+    return place.numbers()
 
 
 @pytest.fixture
@@ -89,8 +99,9 @@ def test_another_experiment_under_the_name_of_an_arm_is_refused(copy):
     assert "study/plain-seed18 is a run of another experiment: train.steps is 3 there, and 5 in the study" in err
 
 
-def test_stopped_and_continued(place, done):
-    process = place.begin("--jobs", "2", slow=0.4)
+def test_stopped_and_continued(place, one_seed):
+    place.write(ONE_SEED)
+    process = place.begin(slow=0.4)
     wait_for(lambda: steps_of(place, "plain-seed18") >= 1, process)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate()
@@ -100,15 +111,16 @@ def test_stopped_and_continued(place, done):
     states = {row["run"]: row for row in json.loads(place.study("--dry-run", "--json")[0])["runs"]}
     assert states["plain-seed18"]["state"] == "to continue"
     assert 1 <= states["plain-seed18"]["step"] < 3
-    assert states["fast-seed19"]["state"] == "to do"
+    assert states["fast-seed18"]["state"] == "to do"
     assert "failed" not in out
-    out, _ = place.study("--jobs", "2")
+    out, _ = place.study()
     assert "plain-seed18: continuing" in out
-    assert place.numbers() == done.numbers()
+    assert place.numbers() == one_seed
 
 
-def test_killed_and_continued(place, done):
+def test_killed_and_continued(place, one_seed):
     """Its training lives on; who continues the study waits for it."""
+    place.write(ONE_SEED)
     process = place.begin(slow=1.5)
     wait_for(lambda: steps_of(place, "plain-seed18") >= 1, process)
     process.send_signal(signal.SIGKILL)  # to it alone
@@ -116,18 +128,20 @@ def test_killed_and_continued(place, done):
     assert not (place.folder / "plain-seed18" / "model").exists()
     out, _ = place.study("--jobs", "2")
     assert "plain-seed18: in use by process" in out
-    assert place.numbers() == done.numbers()
-    assert sorted(line["run"] for line in place.trainings()) == RUNS[:2] + RUNS[3:]
+    assert place.numbers() == one_seed
+    assert [line["run"] for line in place.trainings()] == ["fast-seed18"]
 
 
-def test_two_at_once_share_the_work(place, done):
+def test_two_at_once_share_the_work(place, one_seed):
+    place.write(ONE_SEED)
     first, second = place.begin(slow=0.1), place.begin(slow=0.1)
     said = [process.communicate()[0] for process in (first, second)]
     assert (first.returncode, second.returncode) == (0, 0), said
-    assert sorted(line["run"] for line in place.trainings()) == RUNS
+    runs = ["fast-seed18", "plain-seed18"]
+    assert sorted(line["run"] for line in place.trainings()) == runs
     assert all(": training" in out for out in said)
-    assert all(sum(f"{run}: measuring" in out for out in said) == 1 for run in RUNS)
-    assert place.numbers() == done.numbers()
+    assert all(sum(f"{run}: measuring" in out for out in said) == 1 for run in runs)
+    assert place.numbers() == one_seed
 
 
 def test_a_failing_arm_is_listed_and_the_others_go_on(copy):
@@ -298,7 +312,6 @@ budgets = [2]
 """
 
 
-@pytest.mark.slow
 def test_budgets_are_arms_and_give_step_multipliers(place):
     place.write(BUDGETS)
     out, _ = place.study()
@@ -313,7 +326,6 @@ def test_budgets_are_arms_and_give_step_multipliers(place):
     assert "By how many times as many steps the baseline is as good, between plain, plain-1, plain-2:" in out
 
 
-@pytest.mark.slow
 def test_metrics_are_measured_of_every_arm(copy):
     copy.write(STUDY.replace("draws = 2", 'draws = 2\nmetrics = ["brier_score", {use = "top_accuracy", k = 3}]'))
     out, _ = copy.study()
@@ -324,7 +336,7 @@ def test_metrics_are_measured_of_every_arm(copy):
     assert "| arm | brier score | top 3 accuracy |" in out
 
 
-def test_tasks_are_measured_of_every_arm(copy):
+def test_tasks_are_measured_of_every_arm(copy, atat, monkeypatch):
     few = "tasks = [{use = 'infilling', gap = 3, texts = 6}]"
     copy.write(STUDY.replace("draws = 2", f"draws = 2\n{few}"))
     out, _ = copy.study()
@@ -342,9 +354,9 @@ def test_tasks_are_measured_of_every_arm(copy):
     assert "## Task infilling (gap = 3, texts = 6)" in out
     assert "| price | nats per token | fast | 6 |" in out
     # Each is what `atat eval` says, and is not measured again.
-    said = forked.run(["eval", "study/plain-seed18", "--task", few[9:-1], "--seed", "0", "--json"], copy.root)
-    assert said.returncode == 0, said.stderr
-    assert json.loads(said.stdout)["tasks"][0]["scores"]["price"]["value"] == pytest.approx(plain["values"][0])
+    monkeypatch.chdir(copy.root)
+    said = printed(atat, "eval", "study/plain-seed18", "--task", few[9:-1], "--seed", "0", "--json")
+    assert json.loads(said)["tasks"][0]["scores"]["price"]["value"] == pytest.approx(plain["values"][0])
     out, _ = copy.study()
     assert "task infilling" not in out
 
@@ -367,7 +379,6 @@ orders = 2
 """
 
 
-@pytest.mark.slow
 def test_gaps_are_priced_beside_everything_that_the_baseline_pays(copy):
     copy.write(STUDY + GAPS)
     out, _ = copy.study()
