@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import select
@@ -9,7 +10,19 @@ import signal
 import subprocess
 import sys
 
+from tests import forked
+
 CALL = "from atat_zoo.cli import main; main()"
+SEVERAL = """
+import json, sys
+from atat_zoo.cli import main
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["atat", *words]
+    try:
+        main()
+    except SystemExit as left:
+        print(json.dumps([left.code, [name for name in NAMES if name in sys.modules]]), file=sys.stderr)
+"""
 
 
 def printed(atat, *words):
@@ -34,6 +47,15 @@ def spawned(*words, call=CALL, **how):
     return subprocess.run([sys.executable, "-c", call, *words], text=True, check=False, **streams, **how)
 
 
+def imported(commands, names, **how):
+    """Run commands in one process; returns for each its exit code, and which of the modules were imported by then."""
+    call = f"NAMES = {names!r}\n{SEVERAL}"
+    done = spawned(json.dumps(commands), call=call, env=os.environ | {"ATAT_ZOO_PLUGINS": ""}, **how)
+    found = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("[")]
+    assert len(found) == len(commands), done.stderr
+    return found
+
+
 def received(descriptor, process):
     """Yield what a terminal gets until its process has ended.
 
@@ -49,11 +71,19 @@ def received(descriptor, process):
 
 
 def on_terminal(*words, cwd=None, interrupt_after=None):
-    """Return the exit code, and what the terminal got; Ctrl-C is pressed when that many masks were drawn."""
+    """Return the exit code, and what the terminal got; Ctrl-C is pressed when that many masks were drawn.
+
+    With a folder, a process that is not interrupted is forked: it has what it needs imported.
+    """
     main_end, process_end = pty.openpty()
     env = os.environ | {"COLUMNS": "60", "TERM": "xterm"}
-    command = [sys.executable, "-c", CALL, *words]
-    process = subprocess.Popen(command, stdout=process_end, stderr=process_end, cwd=cwd, env=env)
+    if cwd and interrupt_after is None:
+        terminal = f"os.open({os.ttyname(process_end)!r}, os.O_RDWR | os.O_NOCTTY)"
+        code = f"import os; terminal = {terminal}; os.dup2(terminal, 1); os.dup2(terminal, 2); {CALL}"
+        process = forked.Atat(words, cwd, env=env, code=code)
+    else:
+        command = [sys.executable, "-c", CALL, *words]
+        process = subprocess.Popen(command, stdout=process_end, stderr=process_end, cwd=cwd, env=env)
     data = b""
     for piece in received(main_end, process):
         data += piece
@@ -64,4 +94,5 @@ def on_terminal(*words, cwd=None, interrupt_after=None):
     os.close(main_end)
     text = data.decode("utf-8", "replace")
     assert "Traceback" not in text
-    return process.wait(60), text
+    process.communicate(timeout=60)
+    return process.returncode, text

@@ -13,7 +13,10 @@ from atat_zoo.cli import atat as group
 from atat_zoo.cli.console import Bars
 from atat_zoo.experiment import load
 from atat_zoo.registry import KINDS, manifest
-from tests.cli.terminal import CALL, on_terminal, printed, refused, spawned
+from tests.cli.terminal import imported, on_terminal, printed, refused, spawned
+from tests.installing import alone, install
+
+__all__ = ["alone", "install"]
 
 
 @pytest.fixture
@@ -74,23 +77,15 @@ def test_zoo_plugins(atat, monkeypatch):
     assert all(row["status"] == "disabled" and row["parts"] == [] for row in rows)
 
 
-def test_a_broken_plugin_is_listed_and_breaks_nothing(tmp_path):
-    info = tmp_path / "atat_zoo_broken-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: atat-zoo-broken\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[atat_zoo]\nbroken = broken_plugin_of_a_test\n")
-    (tmp_path / "broken_plugin_of_a_test.py").write_text("raise RuntimeError('no such luck')")
-    env = os.environ | {"PYTHONPATH": str(tmp_path)}
-    rows = json.loads(spawned("zoo", "plugins", "--json", env=env).stdout)
-    (broken,) = [row for row in rows if row["name"] == "broken"]
-    assert (broken["status"], broken["distribution"]) == ("broken", "atat-zoo-broken")
+def test_a_broken_plugin_is_listed_and_breaks_nothing(install, atat):
+    install("broken", "raise RuntimeError('no such luck')")
+    (broken,) = json.loads(atat("zoo", "plugins", "--json")[1])
+    assert (broken["name"], broken["status"], broken["distribution"]) == ("broken", "broken", "atat-zoo-broken")
     assert broken["error"] == "RuntimeError: no such luck"
-    done = spawned("zoo", "list", "noise", env=env)
-    assert (done.returncode, "linear" in done.stdout) == (0, True)
-    assert done.stderr == "plugin broken of atat-zoo-broken is broken: RuntimeError: no such luck\n"
-    done = spawned("zoo", "check", env=env)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: plugin broken of atat-zoo-broken: RuntimeError")
+    code, out, err = atat("zoo", "list", "noise")
+    assert (code, "linear" in out) == (0, True)
+    assert err == "plugin broken of atat-zoo-broken is broken: RuntimeError: no such luck\n"
+    assert refused(atat, "zoo", "check").startswith("error: plugin broken of atat-zoo-broken: RuntimeError")
 
 
 def test_zoo_manifest_agrees_with_the_code_and_can_be_written(atat, tmp_path, monkeypatch):
@@ -228,33 +223,22 @@ def test_help_and_version_import_no_command(atat):
 HEAVY = ("torch", "composer", "webdataset")
 
 
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        (["zoo", "list"], 0),
-        (["resolve", "quickstart"], 0),
-        (["check", "quickstart", "train.steps=none"], 2),
-        (["train", "nothing.toml"], 2),
-        (["zoo", "check"], 0),
-        (["study", "nothing.toml"], 2),
-        (["ls", "tests"], 0),
-        (["data", "get"], 0),
-        (["data", "get", "lambda"], 2),
-        (["--help"], 0),
-    ],
-)
-def test_listing_and_checking_import_nothing_heavy(words, code):
-    report = f"lambda: print('imported', [m for m in {HEAVY!r} if m in sys.modules], file=sys.stderr)"
-    call = f"import sys, atexit\natexit.register({report})\n{CALL}"
-    done = spawned(*words, call=call, env=os.environ | {"ATAT_ZOO_PLUGINS": ""})
-    *err, imported = done.stderr.splitlines()
-    assert (done.returncode, imported, len(err)) == (code, "imported []", code == 2)
-
-
-def test_listing_the_zoo_imports_no_experiments():
-    report = "lambda: print('atat_zoo.experiment' in sys.modules, file=sys.stderr)"
-    call = f"import sys, atexit\natexit.register({report})\n{CALL}"
-    assert spawned("zoo", "list", call=call, env=os.environ | {"ATAT_ZOO_PLUGINS": ""}).stderr.strip() == "False"
+def test_listing_and_checking_import_nothing_heavy():
+    commands = {
+        "zoo list": 0,
+        "resolve quickstart": 0,
+        "check quickstart train.steps=none": 2,
+        "train nothing.toml": 2,
+        "zoo check": 0,
+        "study nothing.toml": 2,
+        "ls tests": 0,
+        "data get": 0,
+        "data get lambda": 2,
+        "--help": 0,
+    }
+    (first, *others) = imported([line.split() for line in commands], [*HEAVY, "atat_zoo.experiment"])
+    assert first == [0, []]
+    assert others == [[code, ["atat_zoo.experiment"]] for code in [*commands.values()][1:]]
 
 
 def test_a_reader_that_goes_away_is_no_traceback():

@@ -15,6 +15,7 @@ from atat_zoo.experiment import load
 from atat_zoo.registry import KINDS, TABLES, Zoo, plugins
 from atat_zoo.registry import zoo as zoo_module
 from atat_zoo.testing import cases, check_imports
+from tests import forked
 from tests.cli.terminal import printed, refused
 from tests.installing import install_beside
 
@@ -47,7 +48,7 @@ def test_a_package_as_it_is_written_keeps_the_contract_of_its_kind(written, kind
     assert len(found) > 2, "only its description would be tested"
     for case in found:
         if case.promise != "imports":  # in a process of its own: see below
-            case.run(examples=10)
+            case.run(examples=5)
 
 
 def test_no_package_needs_torch_to_be_listed_or_is_replaced(written, atat, tmp_path):
@@ -173,6 +174,6 @@ def test_an_experiment_is_written_by_asking(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_its_own_tests_pass_as_they_are_written(written):
-    done = python("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=written["target"])
+    done = forked.run(["-q", "-p", "no:cacheprovider"], written["target"], code=forked.PYTEST)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout

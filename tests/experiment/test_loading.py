@@ -294,11 +294,11 @@ def test_circles_are_refused(write, tmp_path):
 
 def test_a_chain_without_end_is_refused(write):
     write("0.toml", "seed = 3")
-    for number in range(1, 1500):
+    for number in range(1, 100):
         write(f"{number}.toml", f"extends = '{number - 1}.toml'")
-    path = write("top.toml", "extends = '1499.toml'")
+    path = write("top.toml", "extends = '99.toml'")
     (line,) = refused(path)
-    assert line.endswith("1468.toml: is the base of 32 files that extend each other; join some of them")
+    assert line.endswith("68.toml: is the base of 32 files that extend each other; join some of them")
     assert load(write("top.toml", "extends = '30.toml'")).seed == 3
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked
 from tests.installing import install_beside
 
 PLUGINS = Path(__file__).parents[2] / "plugins"
@@ -22,15 +23,9 @@ def environment(tmp_path):
     return kept | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def run(arguments, environment):
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=EXAMPLE, env=environment, capture_output=True, text=True, check=False
-    )
-
-
 def test_it_is_listed_without_torch(environment):
     code = "import sys; from atat_zoo import Zoo; print(Zoo.load().names('masking'), 'torch' in sys.modules)"
-    done = run(["-c", code], environment)
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "'rank'" in done.stdout
     assert done.stdout.strip().endswith("False")
@@ -38,6 +33,6 @@ def test_it_is_listed_without_torch(environment):
 
 @pytest.mark.slow
 def test_its_own_tests_pass(environment):
-    done = run(["-m", "pytest", "-q", "-p", "no:cacheprovider"], environment)
+    done = forked.run(["-q", "-p", "no:cacheprovider"], EXAMPLE, code=forked.PYTEST, env=environment)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout

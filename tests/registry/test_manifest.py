@@ -101,7 +101,7 @@ _entry = st.builds(
 
 
 @given(
-    entries=st.lists(_entry, max_size=4, unique_by=lambda e: (e.kind, e.name)),
+    entries=st.lists(_entry, max_size=2, unique_by=lambda e: (e.kind, e.name)),
     disabled=st.lists(_text, max_size=2),
     aliases=st.dictionaries(st.sampled_from(sorted(KINDS)), st.dictionaries(_name, _text, max_size=2), max_size=2),
 )

@@ -132,11 +132,10 @@ def test_a_study_and_an_experiment_that_ship_go_by_their_names(read):
 )
 def test_no_two_arms_that_ship_train_the_same_model(file):
     study = load(file)
-    runs = [study.run(arm, 0) for arm in study.arms if arm not in study.matched]
-    for one, other in combinations(runs, 2):
-        if set(study.seeds[one.arm]) & set(study.seeds[other.arm]):
-            tables = (run.experiment.to_table() for run in (one, other))
-            assert between_models(*tables), (one.arm, other.arm)
+    tables = {arm: study.run(arm, 0).experiment.to_table() for arm in study.arms if arm not in study.matched}
+    for one, other in combinations(tables, 2):
+        if set(study.seeds[one]) & set(study.seeds[other]):
+            assert between_models(tables[one], tables[other]), (one, other)
 
 
 def test_a_study_that_is_not_there(atat, tmp_path, monkeypatch):

@@ -89,14 +89,20 @@ def test_a_broken_strategy_breaks_its_promises_and_no_others(strategy, promises)
         testing.check_masking(strategy())
 
 
-def test_a_strategy_that_changes_its_input_is_found():
-    class Greedy(UniformMasking):
-        def probabilities(self, importance, rate, maskable):
-            importance.zero_()
-            return super().probabilities(importance, rate, maskable)
+UNIFORM = UniformMasking().probabilities
 
-    with pytest.raises(AssertionError, match="left as it was"):
-        testing.check_masking(Greedy())
+
+@pytest.mark.parametrize(
+    ("probabilities", "said"),
+    [
+        (lambda self, importance, *at: UNIFORM(importance.zero_(), *at), "importance is left as it was"),
+        (lambda self, *at: UNIFORM(*at).half(), r"p: float32 \[\d+, \d+\], not float16"),
+        (lambda self, importance, *at: water_fill(torch.rand(importance.shape), *at), "no random number is drawn"),
+    ],
+)
+def test_a_strategy_that_does_more_or_gives_something_else_is_found(probabilities, said):
+    with pytest.raises(AssertionError, match=said):
+        testing.check_masking(type("Broken", (UniformMasking,), {"probabilities": probabilities})())
 
 
 def of_highest(scores, count, maskable):
