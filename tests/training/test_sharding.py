@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from atat_zoo.training import sharding
 from atat_zoo.training.sharding import WholeWeights, shard
 from tests import forked
-from tests.training.test_resume import same, unfinished, wait_for_step
+from tests.training.test_resume import DIE, killed, same, unfinished
 
 # What of the weights, and of the optimizer's state, a rank has when its training ends.
 HOLDS = """
@@ -29,28 +29,17 @@ from atat_zoo.cli import main
 main()
 """
 NORMS = 'train.callbacks=[{use="gradient_norms", every=1}]'
-SHORT = ("train.steps=6", "train.save_every=3", "train.evaluate_every=3", "train.precision=fp32", NORMS)
+SHORT = ("train.steps=4", "train.save_every=2", "train.evaluate_every=4", "train.precision=fp32", NORMS)
 ADAMW = 'optimizer={use="adamw", learning_rate=3e-3}'
 # The tiny experiment has every kind of state; these have other networks, too, and other ways to clip.
 WAYS = {
     "muon": ("train.clip=8", "backbone.time_conditioning=true"),
-    "in turns": (
-        ADAMW,
-        'objective.use="sets"',
-        'estimator={use="transformer", layers=1, width=16, heads=2, reads="z"}',
-        "backbone.layers=2",
-        "backbone.tied=true",
-        "backbone.neighbours=2",
-        "backbone.checkpoint_activations=true",
-        "train.clip=0",
-        'train.algorithms=[{use="gradient_clipping", by="part", threshold=0.1}]',
-    ),
     "causal": (
         ADAMW,
         'objective.use="autoregressive"',
         'sampler.use="left_to_right"',
         "train.clip=0",
-        'train.algorithms=[{use="gradient_clipping", by="value", threshold=0.001}]',
+        'train.algorithms=[{use="gradient_clipping", by="part", threshold=0.1}]',
     ),
     # Rows of which some need carriers for tokens alone: whole weights read them apart, parts of weights at once.
     "in mixed turns": (
@@ -59,7 +48,10 @@ WAYS = {
         'position_sets={use="mixture", of=["strided", "random"]}',
         'estimator={use="transformer", layers=1, width=16, heads=2, reads="z"}',
         "backbone.dropout=0.1",
+        "backbone.layers=2",
         "backbone.tied=true",
+        "backbone.neighbours=2",
+        "backbone.checkpoint_activations=true",
         "train.clip=0",
         'train.algorithms=["gradient_clipping"]',
     ),
@@ -72,6 +64,12 @@ def two(tiny, run, *words, code=None):
     said = [rank.communicate()[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], said
     return said
+
+
+@pytest.fixture(scope="module")
+def sharded(tiny):
+    """Return what two ranks print of a training by Muon with parts of the weights."""
+    return two(tiny, "sharded-muon", *SHORT, *WAYS["muon"], "train.sharding=full", code=HOLDS)
 
 
 def evaluations(tiny, run):
@@ -135,17 +133,17 @@ def test_one_rank_shards_into_itself(one_rank, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
-def test_it_trains_as_with_whole_weights(tiny, way):
+def test_it_trains_as_with_whole_weights(tiny, way, sharded):
     """The same draws, losses, gradients and evaluations; and each rank has half of what there is."""
     run, words = way.replace(" ", "-"), (*SHORT, *WAYS[way])
     two(tiny, f"whole-{run}", *words)
-    said = two(tiny, f"sharded-{run}", *words, "train.sharding=full", code=HOLDS)
+    said = sharded if way == "muon" else two(tiny, f"sharded-{run}", *words, "train.sharding=full", code=HOLDS)
     for what in ("weights", "state"):
         held, total = zip(*(map(int, re.search(rf"{what} (\d+) (\d+)", each).groups()) for each in said), strict=True)
         assert sum(held) == total[0], what
         assert max(held) < 0.55 * total[0], what
     whole, sharded = tiny.losses(f"whole-{run}"), tiny.losses(f"sharded-{run}")
-    assert list(whole) == list(sharded) == [1, 2, 3, 4, 5, 6]
+    assert list(whole) == list(sharded) == [1, 2, 3, 4]
     for step, line in whole.items():
         assert sharded[step].get("mask_rates") == line.get("mask_rates"), step
         for name in ("loss", "gradient_norm/denoiser", *({"gradient_norm/estimator"} & line.keys())):
@@ -155,27 +153,23 @@ def test_it_trains_as_with_whole_weights(tiny, way):
 
 
 @pytest.mark.slow
-def test_killed_it_goes_on_bit_for_bit_and_with_other_parts_to_rounding(tiny):
+def test_killed_it_goes_on_bit_for_bit_and_with_other_parts_to_rounding(tiny, sharded):
     """A checkpoint has whole tensors: it goes on on two ranks with parts of them, on one, and on two with all."""
-    words = ("train.sharding=full", "train.precision=fp32", "train.steps=12", "train.save_every=4")
-    two(tiny, "sharded", *words)
-    killed = forked.ranks(2, ["train", str(tiny.path), "--out", "sharded-killed", *words], tiny.root)
-    wait_for_step(tiny.root / "sharded-killed" / "metrics.jsonl", 5, killed[0])
-    for rank in killed:
-        rank.kill()
+    words = ["train", str(tiny.path), "--out", "sharded-killed", *SHORT, *WAYS["muon"], "train.sharding=full"]
+    killed(forked.ranks(2, words, tiny.root, code=DIE.format(step=3)))
     for rank in forked.ranks(2, ["train", "--resume", "sharded-killed"], tiny.root):
         said, _ = rank.communicate()
         assert rank.returncode == 0, said
-    same(tiny, "sharded-killed", "sharded")
+    same(tiny, "sharded-killed", "sharded-muon")
 
-    alone = unfinished(tiny, tiny.root / "sharded", "sharded-alone", step=8)
+    alone = unfinished(tiny, tiny.root / "sharded-muon", "sharded-alone", step=2)
     assert "ranks 2 is now 1" in tiny.atat("train", "--resume", alone.name).stdout
-    whole = unfinished(tiny, alone, "sharded-whole", step=8)
+    whole = unfinished(tiny, alone, "sharded-whole", step=2)
     resolved = whole / "resolved.toml"
     resolved.write_text(resolved.read_text().replace('sharding = "full"', 'sharding = "none"'))
     said = [rank.communicate()[0] for rank in forked.ranks(2, ["train", "--resume", whole.name], tiny.root)]
-    assert "changed since step 8: train.sharding 'full' is now 'none'" in said[0]
-    reference = tiny.losses("sharded")
+    assert "changed since step 2: train.sharding 'full' is now 'none'" in said[0]
+    reference = tiny.losses("sharded-muon")
     for run in (alone.name, whole.name):
         losses = tiny.losses(run)
         assert losses.keys() == reference.keys()
