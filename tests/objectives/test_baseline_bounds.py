@@ -17,6 +17,7 @@ from atat_zoo.objectives.masked_module import step_kl
 from atat_zoo.registry import Context
 from atat_zoo.testing.toys import ExactBackbone, Joint, toy
 from tests.enumerated import enumerate_discrete
+from tests.examples import at_most
 
 EXACT_K = Zoo.load().spec("bound", "exact_k")
 
@@ -60,6 +61,7 @@ seeds = st.integers(0, 2**31)
 # Autoregressive
 
 
+@at_most(15)
 @given(seed=seeds)
 def test_the_chain_rule_gives_the_entropy(seed):
     joint = joint_of(seed, 3, 3)
@@ -74,6 +76,7 @@ def test_the_chain_rule_gives_the_entropy(seed):
 # SEDD
 
 
+@at_most(15)
 @given(seed=seeds, shift=st.just(0.0) | st.floats(-2, 2))
 def test_sedd_reaches_the_entropy_and_pays_for_ratios_that_are_not_normalised(seed, shift):
     """f = log p + c gives S = e^c, and the own bound is the entropy + (S − 1 − log S) · E[Σ n/k · k] = n · penalty."""
@@ -105,6 +108,7 @@ def enumerated_steps(module, x, T, noise):
     return total
 
 
+@at_most(15)
 @given(seed=seeds, T=st.integers(1, 12), logit=st.floats(-30, 3), tilt=st.floats(-2, 2))
 def test_d3pm_is_never_below_the_entropy(seed, T, logit, tilt):
     joint = joint_of(seed)
@@ -145,6 +149,7 @@ def test_the_draws_of_d3pm_agree_with_enumeration(logit):
 # Block
 
 
+@at_most(15)
 @given(seed=seeds)
 def test_blocks_of_one_token_are_the_chain_rule(seed):
     joint = joint_of(seed)
@@ -152,6 +157,7 @@ def test_blocks_of_one_token_are_the_chain_rule(seed):
     torch.testing.assert_close(module.bound(x, keep, keys, 1, EXACT_K)["nelbo"].nelbo, -joint.p.log())
 
 
+@at_most(15)
 @given(seed=seeds, draws=st.integers(1, 3))
 def test_a_block_of_the_whole_length_is_exact_k(seed, draws):
     joint = joint_of(seed)
@@ -175,6 +181,7 @@ def test_blocks_between_estimate_the_entropy():
     assert abs(float(mean.mean()) - joint.entropy) < 3 * float(mean.std()) / math.sqrt(150)
 
 
+@at_most(15)
 @given(seed=seeds, size=st.integers(1, 4), blocks=st.integers(1, 3), draws=st.integers(1, 4))
 def test_every_block_has_its_own_number_of_masks(seed, size, blocks, draws):
     generator = torch.Generator().manual_seed(seed)

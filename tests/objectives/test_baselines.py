@@ -58,17 +58,18 @@ def test_the_figures_are_what_they_say(name):
     assert module.stage(0.5) == ("medium" if name in ("mdlm", "sets") else "train")
 
 
-@pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("bias", ["none", "zero", "unigram"])
+@pytest.mark.parametrize(
+    ("name", "bias"), [*((name, "unigram") for name in ALL), ("sedd", "none"), ("sedd", "zero"), ("d3pm", "none")]
+)
 def test_before_training_the_prediction_is_the_bias_and_nothing_is_wasted(name, bias):
     counts = torch.arange(1, V + 1).numpy() ** 3
     context = Context(vocabulary_size=V, length=L, width=16, counts=counts, seed=5)
     module = assembled(BASELINES[name], context, backbone=BACKBONE | {"output_bias": bias})
-    given = batch(1, padded=False)
+    tokens = batch(1, padded=False).tokens.repeat(40, 1)
     p = torch.ones(V) if bias != "unigram" else torch.from_numpy(counts).float() + 1
-    surprise = -(p / p.sum()).log()[given.tokens]
+    surprise = -(p / p.sum()).log()[tokens]
     with torch.no_grad():
-        found = module.bound(given.tokens, given.maskable, torch.arange(N), 200, EXACT_K)
+        found = module.bound(tokens, tokens >= 0, torch.arange(len(tokens)), L, EXACT_K)
     for key, each in found.items():
         expected = float(surprise.sum(1).mean())
         if name in EXACT or key == "sedd":
@@ -108,10 +109,10 @@ def test_mlm_masks_its_share_of_every_row_and_weighs_rows_by_their_length(rate):
 # Learning and writing
 
 
-def learned(name, steps=300, rows=16, length=12, v=5):
+def learned(name, steps=120, rows=64, length=12, v=5):
     """Train on texts that count upwards from any token: after one token all others are known."""
     context = Context(vocabulary_size=v, length=length, width=32, seed=3)
-    backbone = BACKBONE | {"width": 32, "layers": 2, "heads": 4}
+    backbone = BACKBONE | {"width": 32, "heads": 4}
     torch.manual_seed(0)
     module = assembled(BASELINES[name], context, rows, backbone=backbone)
     optimizer = torch.optim.Adam(module.parameters(), 1e-2)
@@ -130,7 +131,7 @@ def learned(name, steps=300, rows=16, length=12, v=5):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ALL)
 def test_it_learns_and_writes(name):
-    module, found, bounds = learned(name, steps=400 if name == "sets" else 300)
+    module, found, bounds = learned(name)
     unigram = math.log(5)
     assert float(found["cross_entropy"]) < 0.6 * unigram
     if name in BOUNDED:
@@ -138,7 +139,7 @@ def test_it_learns_and_writes(name):
     elif name == "sets":  # of texts in another order it has seen prompts and gaps alone
         assert bounds["sets"] < 0.4 * unigram
     else:  # mlm: it has not seen a text that is nearly all masks
-        assert float(found["cross_entropy"]) < 0.1 * bounds["nelbo"]
+        assert float(found["cross_entropy"]) < 0.2 * bounds["nelbo"]
     if name == "autoregressive":
         # The first token is any of five, the others are known.
         assert bounds["nelbo"] == pytest.approx(unigram / 12, abs=0.05)

@@ -4,10 +4,11 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.testing.sampling import noisy
+from tests.examples import at_most
 from tests.objectives.blockwise import SIZE, V, module
 
 
@@ -21,7 +22,7 @@ def banded(built, z, window, size):
 
 
 @pytest.mark.parametrize("use", ["block", "autoregressive"])
-@settings(deadline=None, max_examples=min(20, settings.default.max_examples))
+@at_most(12)
 @given(data=st.data())
 def test_logits_with_the_cache_are_those_without(use, data):
     """Whatever is read in how many pieces, with a window as long as the text or shorter, for some rows or all."""

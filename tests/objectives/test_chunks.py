@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from atat_zoo import Zoo
 from atat_zoo.data.neighbours import CountTable
 from atat_zoo.objectives import chunks
+from tests.examples import at_most
 from tests.objectives.small_objectives import BACKBONE, BASELINES, CONTEXT, Largest, V, batch, build
 
 OBJECTIVES = BASELINES | {
@@ -21,6 +22,7 @@ OBJECTIVES = BASELINES | {
 }
 
 
+@at_most(20)
 @given(st.integers(0, 20), st.integers(1, 25), st.booleans())
 def test_any_number_of_rows_gives_the_same(positions, rows, absent):
     torch.manual_seed(0)
@@ -65,6 +67,7 @@ class Learned(nn.Module):
         return {"cross_entropy": ce, "loss": ce.square() + logits.logsumexp(1)}
 
 
+@at_most(20)
 @given(st.integers(1, 20), st.integers(1, 25), st.booleans(), st.booleans(), st.floats(-3, 3))
 def test_a_weighted_sum_and_all_its_gradients_are_those_of_plain_code(positions, rows, biased, scored, scale):
     module = Learned(biased)

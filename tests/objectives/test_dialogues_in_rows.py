@@ -3,7 +3,7 @@
 import attrs
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_objectives import BACKBONE, CONTEXT, L, N, V, batch, build
 from test_every_objective import EVERY
@@ -11,9 +11,11 @@ from test_every_objective import EVERY
 from atat_zoo import Zoo
 from atat_zoo.bounds import ExactKBound
 from atat_zoo.diffusion.positions import within_documents
+from tests.examples import at_most
 
 # Of the last one the estimator, which learns, reads a row as a whole.
 APART = [name for name in EVERY if not name.startswith(("adaptive", "block", "sets", "strided", "mdlm on z"))]
+PLAIN = [name for name in EVERY if "dropout" not in name]
 TALK = attrs.evolve(CONTEXT, given_between=True)
 EXACT = ExactKBound(), 4
 zoo = Zoo.load()
@@ -54,8 +56,8 @@ def test_what_is_predicted_of_a_question_changes_nothing(name):
     assert torch.equal(module.loss(TURNS)["loss"], loss)
 
 
-@settings(deadline=None, max_examples=5)
-@pytest.mark.parametrize("name", EVERY)
+@at_most(3)
+@pytest.mark.parametrize("name", PLAIN)
 @given(masks, st.integers(0, 99))
 def test_a_mask_never_falls_on_a_question(name, rows, step):
     objective, parts = EVERY[name]
@@ -69,7 +71,7 @@ def test_a_mask_never_falls_on_a_question(name, rows, step):
         assert not (weighted.masked & ~talk.maskable).any()
 
 
-@settings(deadline=None, max_examples=60)
+@at_most(25)
 @given(strategies, st.sampled_from(zoo.names("rates")), masks, st.integers(0, 99))
 def test_the_expected_share_of_masked_answer_tokens_is_the_rate(masking, rates, rows, step):
     module, talk = build({"use": "mdlm", "weight": "simple"}, masking=masking, rates=rates), asked(rows, step)
@@ -140,7 +142,7 @@ def test_a_dialogue_does_not_depend_on_its_neighbours(name):
     assert not torch.equal(bound(module, changed)[ANSWERS], nats[ANSWERS])
 
 
-@pytest.mark.parametrize("name", [name for name in APART if "dropout" not in name])
+@pytest.mark.parametrize("name", [name for name in APART if name in PLAIN])
 def test_a_packed_dialogue_is_read_as_if_it_were_alone(name):
     """With positions that begin again, and nothing else in its row."""
     module, talk = made(name).eval(), packed()

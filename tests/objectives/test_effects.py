@@ -61,7 +61,7 @@ def test_a_masking_and_a_curriculum_change_the_loss_or_are_refused(estimator, we
         del module.masking, module.curriculum  # of which some are modules, and some are not
         module.masking, module.curriculum = built
         with torch.no_grad():
-            return sum(float(module.loss(batch(step, progress=0.9))["diffusion_loss"]) for step in (1, 2))
+            return float(module.loss(batch(1, progress=0.9))["diffusion_loss"])
 
     def both(masking, curriculum):
         return MASKINGS[masking], CURRICULA[curriculum]

@@ -11,6 +11,7 @@ from atat_zoo import Zoo
 from atat_zoo.diffusion.bounds import unmask_probability
 from atat_zoo.objectives.masked_module import score_entropy as ours
 from atat_zoo.objectives.masked_module import step_kl
+from tests.examples import at_most
 
 NOISES = ["linear", "cosine", "polynomial", "geometric", "log_linear"]
 seeds = st.integers(0, 2**31)
@@ -31,6 +32,7 @@ def slope(noise, t):
 
 
 @pytest.mark.parametrize("name", NOISES)
+@at_most(12)
 @given(seed=seeds, v=st.integers(1, 6), scale=st.sampled_from([0.1, 1.0, 4.0]), t=st.floats(0.01, 0.99))
 def test_score_entropy(name, seed, v, scale, t):
     noise, t, f = Zoo.load().spec("noise", name), number(t), logits(seed, v, scale)
@@ -44,6 +46,7 @@ def test_score_entropy(name, seed, v, scale, t):
 
 
 @pytest.mark.parametrize("name", NOISES)
+@at_most(12)
 @given(
     seed=seeds,
     v=st.integers(1, 5),

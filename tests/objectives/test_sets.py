@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from small_objectives import BACKBONE, L, N, V, batch, build, full_batch
 
@@ -20,6 +20,7 @@ from atat_zoo.objectives import sets_module
 from atat_zoo.objectives.sets_module import others_of, roles
 from atat_zoo.registry import Context
 from atat_zoo.samplers.order import StridedOrder
+from tests.examples import at_most
 
 ZOO = Zoo.load()
 RANDOM = ZOO.spec("position_sets", {"use": "random", "sets": None})
@@ -83,7 +84,7 @@ turn_maps = st.lists(st.integers(-1, 4), min_size=1, max_size=9).map(
 )
 
 
-@settings(deadline=None, max_examples=min(60, settings.default.max_examples))
+@at_most(15)
 @given(turns=turn_maps, seed=st.integers(0, 99), counts=st.booleans(), data=st.data())
 def test_a_token_is_seen_by_all_later_turns_and_by_no_other(turns, seed, counts, data):
     length, turns = len(turns), torch.tensor(turns)
@@ -138,7 +139,7 @@ def test_where_all_is_given_or_comes_at_once_no_carrier_is_counted(monkeypatch):
     assert module.head_inputs(z, None).hidden.shape == (3, 6, 16)
 
 
-@settings(deadline=None, max_examples=min(60, settings.default.max_examples))
+@at_most(15)
 @given(turns=turn_maps, counts=st.booleans(), seed=st.integers(0, 99))
 def test_a_text_that_is_written_costs_what_one_pass_says(turns, counts, seed):
     """With keys and values cached, whatever the order in which the positions come; not all rows have as many turns."""
@@ -174,7 +175,7 @@ def test_visible_tokens_are_given_where_no_text_is_written():
 
 
 @pytest.mark.parametrize("sets", MAPS, ids=str)
-@settings(deadline=None, max_examples=min(30, settings.default.max_examples))
+@at_most(15)
 @given(data=st.data(), length=st.integers(1, 12))
 def test_turns_are_a_function_of_the_row_and_divide_the_free_positions(sets, data, length):
     part = ZOO.spec("position_sets", sets)
@@ -194,6 +195,7 @@ def test_turns_are_a_function_of_the_row_and_divide_the_free_positions(sets, dat
         assert torch.equal(part.turns(free, keys + 1, torch.zeros_like), turns)
 
 
+@at_most(20)
 @given(length=st.integers(1, 12), padding=st.integers(0, 4), stride=st.integers(1, 5), seed=st.integers(0, 99))
 def test_a_text_begins_with_a_set_of_its_own_also_in_a_padded_row(length, padding, stride, seed):
     part = ZOO.spec("position_sets", {"use": "strided", "stride": stride, "random_offset": True})
@@ -233,7 +235,7 @@ def weighed(length=8, curriculum="none", prompts=0.2, gaps=0.2, **sets):
     return build(objective, context=context, backbone=BACKBONE, **parts)
 
 
-@settings(deadline=None, max_examples=min(40, settings.default.max_examples))
+@at_most(15)
 @given(data=st.data(), sets=st.integers(2, 9), first=st.sampled_from(["easy", "hard"]), share=st.floats(0.05, 0.95))
 def test_turns_by_importance_read_only_what_is_visible_when_they_come(data, sets, first, share):
     module = weighed(sets=sets, first=first, random_share=share)
@@ -357,7 +359,7 @@ def test_every_free_token_has_weight_one():
 # One order alone
 
 
-@settings(deadline=None, max_examples=min(30, settings.default.max_examples))
+@at_most(15)
 @given(data=st.data(), length=st.integers(1, 11))
 def test_strided_is_sets_of_one_kind_and_its_perplexity_their_likelihood(data, length):
     stride, x = data.draw(st.integers(1, length + 3)), text(length)
