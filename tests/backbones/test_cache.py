@@ -1,12 +1,13 @@
 """Keys and values of finished blocks: with them the logits are those of the whole text, read anew."""
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.backbones.cache import Cache
 from atat_zoo.objectives.causal_module import one_stream
 from tests.backbones.test_dit import V, build
+from tests.examples import at_most
 
 L, SIZE = 12, 3
 
@@ -28,7 +29,7 @@ def in_pieces(model, tokens, sizes):
     return torch.cat(found, dim=1)
 
 
-@settings(deadline=None, max_examples=30)
+@at_most(15)
 @given(st.lists(st.integers(1, 3).map(lambda blocks: blocks * SIZE), min_size=1, max_size=4), st.booleans())
 def test_reading_in_pieces_is_reading_at_once(sizes, local):
     model = build(layers=3, local_heads=2 if local else 0, max_length=64).double()

@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.backbones.ngram import NgramModel, counts_of
 from atat_zoo.data.neighbours import CountTable
+from tests.examples import at_most
 
 V, L, REACH = 7, 6, 2
 TEXT = np.random.default_rng(3).zipf(1.6, (200, L)) % V
@@ -41,7 +42,7 @@ def by_definition(table, reach, logits, gain, beside, x):
     return logits
 
 
-@settings(max_examples=30)
+@at_most(15)
 @given(st.integers(0, 2**32), st.integers(1, 90), st.integers(0, 60), st.sampled_from([1, 2]), st.booleans())
 def test_with_rows_in_full_or_not_it_is_as_defined_and_so_is_its_gradient(seed, v, rows, reach, left_out):
     rng = np.random.default_rng(seed)

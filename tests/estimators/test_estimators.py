@@ -23,6 +23,7 @@ from atat_zoo.experiment import from_table
 from atat_zoo.registry import Context
 from atat_zoo.testing import check_estimator
 from atat_zoo.tokenizers import CharactersTokenizer
+from tests.examples import at_most
 
 V, L, B, D = 6, 8, 4, 12
 COUNTS = np.array([0, 1, 3, 7, 15, 999], dtype=np.int64)
@@ -166,6 +167,7 @@ def test_frequency_of_a_vocabulary_of_one_is_a_number():
     assert torch.equal(module(torch.zeros(1, 2, dtype=torch.int64), None, None, None), torch.zeros(1, 2))
 
 
+@at_most(10)
 @given(mix=st.floats(0, 1))
 def test_hybrid_is_the_mix(mix):
     tokens, embedded, t, maskable = batch()

@@ -15,7 +15,7 @@ def keys(rows, seed=0):
 
 @pytest.mark.parametrize("drawing", [BernoulliMaskDrawing(), SystematicMaskDrawing()], ids=str)
 def test_marginals_are_exact_and_rows_do_not_depend_on_their_batch(drawing):
-    check_mask_drawing(drawing, 20)
+    check_mask_drawing(drawing, 8)
 
 
 @given(st.integers(0, 2**31), st.integers(1, 64))

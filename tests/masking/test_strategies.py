@@ -75,4 +75,4 @@ def test_position_is_adaptive_if_and_only_if_its_bias_is():
 
 @pytest.mark.parametrize("strength", [-3.0, 40.0])
 def test_position_conforms_with_a_bias_that_learns(strength):
-    check_masking(PositionMasking(bias=RunningBias(), strength=strength), examples=10)
+    check_masking(PositionMasking(bias=RunningBias(), strength=strength), examples=5)

@@ -19,7 +19,7 @@ KINDS = [RevealMasking(excess=c, first=first) for c in (1.0, 1.5, 2.0, 100.0) fo
 
 @pytest.mark.parametrize("strategy", [RevealMasking(excess=1.0), RevealMasking(excess=1.3, first="hard")], ids=str)
 def test_other_parameters_keep_the_promises(strategy):
-    check_visible_text_masking(strategy, 10)
+    check_visible_text_masking(strategy, 5)
 
 
 def weights(strategy, rate):

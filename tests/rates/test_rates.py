@@ -17,10 +17,11 @@ from atat_zoo.rates import AdaptiveRates, BellRates, BetaRates, NoiseRates, Unif
 from atat_zoo.registry import Context
 from atat_zoo.testing.toys import ENTROPY, toy
 from tests.diffusion.noised import noised
+from tests.examples import at_most
 
 CONTEXT = Context(vocabulary_size=4, length=8, counts=np.array([1, 1, 1, 1]))
 H1 = np.log(4)
-U = (torch.arange(4096, dtype=torch.float64) + 0.5) / 4096
+U = (torch.arange(1024, dtype=torch.float64) + 0.5) / 1024
 
 
 def taught(losses, **parameters):
@@ -49,6 +50,7 @@ def test_a_bell_is_normal_in_log_odds(location, scale):
     np.testing.assert_allclose(bell.density(r)[inner], expected[inner], rtol=1e-9)
 
 
+@at_most(15)
 @given(st.floats(0.5, 50), st.floats(0.5, 50))
 def test_a_beta_is_scipys(a, b):
     beta, law = BetaRates(a=a, b=b).build(CONTEXT), stats.beta(a, b)
@@ -166,7 +168,7 @@ def nelbo_at(rate):
 )
 def test_whatever_the_rates_the_weighted_loss_is_the_bound(rates, noise):
     built = rates.build(CONTEXT) if hasattr(rates, "build") else rates
-    u, noise = (torch.arange(2**18, dtype=torch.float64) + 0.5) / 2**18, Zoo.load().spec("noise", noise)
+    u, noise = (torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16, Zoo.load().spec("noise", noise)
     levels = built.levels(u, noise, 0.5)
     torch.testing.assert_close(levels.rate, 1 - noise.alpha(levels.t), rtol=0, atol=1e-6)
     found = (levels.weight.double() * nelbo_at(levels.rate.double())).mean()
@@ -198,7 +200,7 @@ def second_moment(rates, points):
 def test_the_variance_is_finite_where_it_is_said_to_be(rates, finite):
     """∫ 1/f dr is the second moment of 1/f over the draws: it converges, or grows with the number of points."""
     assert rates.finite_variance is finite
-    few, many = second_moment(rates, 2**14), second_moment(rates, 2**19)
+    few, many = second_moment(rates, 2**13), second_moment(rates, 2**17)
     assert (many < 1.05 * few) is finite
 
 

@@ -15,7 +15,7 @@ from tests.objectives.small_objectives import PARTS, assembled, full_batch
 
 pytestmark = pytest.mark.slow  # each is a training
 P = torch.tensor([0.55, 0.25, 0.15, 0.05], dtype=torch.float64)
-L, N, STEPS = 16, 64, 200
+L, N, STEPS = 16, 64, 80
 CONTEXT = Context(
     vocabulary_size=len(P), length=L, width=16, steps=STEPS, counts=(P.numpy() * 1e6).astype(np.int64), seed=2
 )
@@ -35,13 +35,13 @@ def trained(target):
     module = assembled(
         objective, CONTEXT, N, backbone=PARTS["backbone"] | {"output_bias": "unigram"}, target=target, **parts
     )
-    optimizer = torch.optim.AdamW(module.parameters(), lr=3e-3)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=8e-3)
     for step in range(STEPS):
         batch = full_batch(text(step * N, N), step, progress=step / STEPS)
         optimizer.zero_grad()
         module.loss(batch)["loss"].backward()
         for group in optimizer.param_groups:
-            group["lr"] = 3e-3 * (1 - step / STEPS)
+            group["lr"] = 8e-3 * (1 - step / STEPS)
         optimizer.step()
     return module
 
