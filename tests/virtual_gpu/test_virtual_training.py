@@ -1,5 +1,6 @@
 """Composer's training on a virtual GPU: from the batch to the moving average it waits for little, and all is listed."""
 
+import functools
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -87,7 +88,7 @@ class Counting(Callback):
             self.gpu.forget()
 
 
-def trained(gpu=None, optimizer="adamw", objective=MDLM, parts=STATE, *, more=(), folder=None, **algorithm):
+def trained(gpu=None, optimizer="adamw", objective=MDLM, parts=STATE, *, more=(), folder=None, clipping=()):
     """Train as `trainer.train` does; return the state, the average, and how many lines were written to a folder."""
     torch.manual_seed(3)
     zoo, lines = Zoo.load(), []
@@ -98,7 +99,7 @@ def trained(gpu=None, optimizer="adamw", objective=MDLM, parts=STATE, *, more=()
     rows = [batch(number) for number in range(STEPS)]
     batches = [{name: getattr(each, name) for name in ("tokens", "maskable", "index")} for each in rows]
     made = zoo.spec("optimizer", optimizer).build(model)
-    algorithms = [zoo.spec("algorithm", {"use": "gradient_clipping", **algorithm}).build()] if algorithm else []
+    algorithms = [zoo.spec("algorithm", {"use": "gradient_clipping", "by": by}).build() for by in clipping]
     every = TrainSpec(steps=100, log_every=100 if folder is None else 1)
     trainer = ZooTrainer(
         model=model,
@@ -138,6 +139,22 @@ def counted(**options):
         return gpu, trained(gpu, **options)
 
 
+@functools.cache
+def on_both(optimizer="adamw"):
+    """Return the GPU after a training, and what came of it there and on the CPU."""
+    gpu, found = counted(optimizer=optimizer)
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        return gpu, found, trained(optimizer=optimizer)
+
+
+def check_same(found, expected):
+    """Check the weights and averages of two trainings."""
+    for name, value in expected[0].items():
+        torch.testing.assert_close(on_cpu(found[0][name]), value, rtol=1e-5, atol=1e-7, msg=name)
+    for mine, theirs in zip(found[1], expected[1], strict=True):
+        torch.testing.assert_close(on_cpu(mine), theirs, rtol=1e-5, atol=1e-7)
+
+
 def too_many(gpu, more=None):
     """Return the waits of a step that are in no table, and how often."""
     allowed = WAITING | (more or {})
@@ -150,46 +167,31 @@ def test_a_step_of_every_optimizer_is_that_of_the_cpu(optimizer):
     package = getattr(Zoo.load().spec("optimizer", optimizer), "package", None)
     if package and find_spec(package[0]) is None:
         pytest.skip(f"needs {package[1]}")
-    gpu, (found, average, _) = counted(optimizer=optimizer)
-    more = {wait: (why, each * len(average)) for wait, (why, each) in OF_OPTIMIZER.get(optimizer, {}).items()}
+    gpu, found, expected = on_both(optimizer)
+    more = {wait: (why, each * len(found[1])) for wait, (why, each) in OF_OPTIMIZER.get(optimizer, {}).items()}
     assert too_many(gpu, more) == {}
     assert gpu.waits.keys() == (WAITING | more).keys()  # what is listed happens
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        expected, expected_average, _ = trained(optimizer=optimizer)
-    for name, value in expected.items():
-        torch.testing.assert_close(on_cpu(found[name]), value, rtol=1e-5, atol=1e-7, msg=name)
-    for mine, theirs in zip(average, expected_average, strict=True):
-        torch.testing.assert_close(on_cpu(mine), theirs, rtol=1e-5, atol=1e-7)
+    check_same(found, expected)
 
 
 def test_without_float64_a_training_is_that_of_the_cpu(tmp_path):
     with VirtualGPU(narrow=True) as gpu:
-        found, average, lines = trained(gpu, folder=tmp_path)
-    assert lines == STEPS
-    expected, expected_average, _ = trained()
-    for name, value in expected.items():
-        torch.testing.assert_close(on_cpu(found[name]), value, rtol=1e-5, atol=1e-7, msg=name)
-    for mine, theirs in zip(average, expected_average, strict=True):
-        torch.testing.assert_close(on_cpu(mine), theirs, rtol=1e-5, atol=1e-7)
+        found = trained(gpu, folder=tmp_path)
+    assert found[2] == STEPS
+    check_same(found, on_both()[2])
 
 
-@pytest.mark.parametrize("by", ["value", "adaptive", "part"])
-def test_clipping_waits_for_nothing(by):
-    gpu, _ = counted(by=by)
+def test_neither_clipping_nor_rows_that_a_damaged_shard_lacks_wait():
+    messages = []
+    gpu, _ = counted(clipping=("value", "adaptive", "part"), more=[SkippedRows(messages.append)])
     assert too_many(gpu) == {}
+    assert len(messages) == 1
 
 
 @pytest.mark.parametrize("name", ["autoregressive", "sets"])
 def test_nor_do_the_figures_of_an_objective_without_importance(name):
     gpu, _ = counted(objective=BASELINES[name], parts={"estimator": "uniform"})
     assert too_many(gpu) == {}
-
-
-def test_nor_do_rows_that_a_damaged_shard_lacks():
-    messages = []
-    gpu, _ = counted(more=[SkippedRows(messages.append)])
-    assert too_many(gpu) == {}
-    assert len(messages) == 1
 
 
 def test_a_line_of_metrics_is_a_few_waits(tmp_path):
@@ -202,7 +204,7 @@ def test_a_line_of_metrics_is_a_few_waits(tmp_path):
 
 def test_what_is_uploaded_in_a_step():
     """The four tensors of each micro-batch and what Composer adds up: none of it waits."""
-    gpu, _ = counted()
+    gpu, *_ = on_both()
     ours = {place for place in gpu.uploads if not place.startswith("composer/")}
     assert ours == set()
     assert sum(gpu.uploads.values()) / COUNTED <= 4 * MICRO_BATCHES + 8
