@@ -47,36 +47,40 @@ NETWORKS = {
         )
     },
 }
-# The objective in whose step a kind of part is tried; sets take an estimator that reads z.
-TRIED_IN = dict.fromkeys(("noise", "rates", "estimator", "masking", "mask_drawing", "curriculum", "target"), (MDLM, {}))
-TRIED_IN["position_sets"] = SETS
+# The kinds of part that a step of `mdlm` has; position sets are tried in one of `sets`.
+KINDS = ("noise", "rates", "estimator", "masking", "mask_drawing", "curriculum", "target")
 OWN = {
-    ("masking", "reveal"): READS_Z,
-    ("curriculum", "planner_aware"): {"estimator": "uniform"},
-    ("estimator", "hybrid"): {"estimator": {"use": "hybrid", "learned": PARTS["estimator"]}},
-    ("estimator", "term_bias"): {"estimator": {"use": "term_bias", "words": ["cab"], "base": PARTS["estimator"]}},
-    ("estimator", "transformer"): {"estimator": PARTS["estimator"] | {"own_embedding": True}},
+    ("estimator", "hybrid"): {"learned": PARTS["estimator"]},
+    ("estimator", "term_bias"): {"words": ["cab"], "base": PARTS["estimator"]},
+    ("estimator", "transformer"): PARTS["estimator"] | {"own_embedding": True},
 }
+# Parts that want another estimator, and cases of their own.
+APART = {"reveal": {"masking": "reveal", **READS_Z}, "planner_aware": {"curriculum": "planner_aware"}}
+APART["planner_aware"] |= {"estimator": "uniform"}
+
+
+def tables(kind):
+    """Return a table of each part of a kind."""
+    zoo = Zoo.load()
+    own = [name for name in zoo.names(kind) if zoo.describe(kind, name).distribution == "atat-zoo"]
+    examples = {name: EXAMPLES.get((kind, name), lambda _: {})(None) | OWN.get((kind, name), {}) for name in own}
+    return [{"use": name, **examples[name]} for name in own if name not in APART]
 
 
 def cases():
-    """Yield the cases by name: every objective, network, and part of a kind in `TRIED_IN`."""
+    """Yield the cases by name: every objective and network, and every part of a kind, many of them in one step."""
     yield from OBJECTIVES.items()
     for name, parts in NETWORKS.items():
         yield f"mdlm, {name}", (MDLM, parts)
     yield "sets, neighbours", (SETS[0], READS_Z | NETWORKS["{'neighbours': 2, 'output_bias': 'unigram'}"])
-    zoo = Zoo.load()
-    for kind, (objective, parts) in TRIED_IN.items():
-        for name in zoo.names(kind):
-            if zoo.describe(kind, name).distribution != "atat-zoo":
-                continue
-            example = EXAMPLES.get((kind, name), lambda _: {})(None)
-            own = {kind: {"use": name, **example}} | OWN.get((kind, name), {})
-            yield f"{kind} {name}", (objective, parts | own)
-    for name in zoo.names("position_bias"):
-        yield f"position_bias {name}", (MDLM, {"masking": {"use": "position", "bias": name}})
-    for kind, table in (("target", {"use": "difficulty", "scale": "running"}), ("curriculum", "dynamic")):
-        yield f"{kind} with state", (MDLM, {kind: table})
+    parts = {kind: tables(kind) for kind in KINDS}
+    parts["masking"] += [{"use": "position", "bias": table} for table in tables("position_bias")]
+    parts["target"].append({"use": "difficulty", "scale": "running"})
+    for number in range(max(map(len, parts.values()))):
+        yield f"parts {number}", (MDLM, {kind: of[number % len(of)] for kind, of in parts.items()})
+    yield from ((name, (MDLM, parts)) for name, parts in APART.items())
+    for table in tables("position_sets"):
+        yield f"position_sets {table['use']}", (SETS[0], SETS[1] | {"position_sets": table})
 
 
 CASES = dict(cases())
@@ -105,11 +109,14 @@ def step(module, of):
     return [{name: value.detach() for name, value in figures.items()}, gradients, module.state_dict()]
 
 
+def network(name):
+    objective, parts = CASES[name]
+    return build(objective, context=CONTEXT, **parts)
+
+
 def both(name):
     """Return what a step gives on the CPU and on a virtual GPU, which has counted it."""
-    objective, parts = CASES[name]
-    module, again = (build(objective, context=CONTEXT, **parts) for _ in range(2))
-    of = batch(1, context=CONTEXT)
+    module, again, of = network(name), network(name), batch(1, context=CONTEXT)
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         expected = step(module, of)
     with VirtualGPU() as gpu:
@@ -120,27 +127,16 @@ def both(name):
         return gpu, expected, step(module, of)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_a_step_without_float64_computes_the_same_with_a_network_there(name):
-    objective, parts = CASES[name]
-    module, again = (build(objective, context=CONTEXT, **parts) for _ in range(2))
-    of = batch(1, context=CONTEXT)
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        expected = step(module, of)
+def check_without_float64(name, expected):
+    """Check that with the network on a GPU without float64 a step gives the same."""
     with VirtualGPU(narrow=True):
-        found = step(to_gpu(again), to_gpu(of))
-        assert {p.device for p in again.parameters()} == {CUDA}
+        module = to_gpu(network(name))
+        found = step(module, to_gpu(batch(1, context=CONTEXT)))
+        assert {p.device for p in module.parameters()} == {CUDA}
     for one, other in zip(expected, found, strict=True):
         assert one.keys() == other.keys()
         for key, value in one.items():
             torch.testing.assert_close(on_cpu(other[key]), value, rtol=1e-5, atol=1e-7, msg=key)
-
-
-@pytest.mark.parametrize("name", ["mdlm", "d3pm", "sets", "adaptive"])
-def test_nor_do_the_chunks_of_a_head_need_float64(name, monkeypatch):
-    monkeypatch.setattr(chunks, "LOGITS", 3 * V)
-    monkeypatch.setattr(chunks, "ON_ACCELERATOR", 3 * V)
-    test_a_step_without_float64_computes_the_same_with_a_network_there(name)
 
 
 @pytest.mark.parametrize(
@@ -157,8 +153,9 @@ def test_nor_do_the_chunks_of_a_head_need_float64(name, monkeypatch):
 )
 def test_a_planted_float64_is_caught(module, name, planted, monkeypatch):
     monkeypatch.setattr(module, name, planted)
+    with_state = next(name for name, (_, parts) in CASES.items() if "adaptive" in str(parts.get("rates")))
     with pytest.raises(NoFloat64Error, match="no float64, at "):
-        test_a_step_without_float64_computes_the_same_with_a_network_there("rates adaptive")
+        check_without_float64(with_state, None)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -166,25 +163,18 @@ def test_a_step_waits_for_nothing_and_computes_what_it_computes_on_the_cpu(name)
     gpu, expected, found = both(name)
     allowed = {wait: most for wait, (_, most, _) in WAITING.items()}
     assert {wait: count for wait, count in gpu.waits.items() if count > allowed.get(wait, 0)} == {}
+    for wait, (_, _, example) in WAITING.items():
+        assert name != example or wait in gpu.waits  # what is listed happens
+    # Nothing is uploaded, but for which rows go on where sets are in any order.
+    assert sum(gpu.uploads.values()) == 2 * (("copy to the host", "diffusion/positions.py to_host") in gpu.waits)
     for one, other in zip(expected, found, strict=True):
         assert one.keys() == other.keys()
         for key, value in one.items():
             assert torch.equal(on_cpu(other[key]), value), key
+    check_without_float64(name, expected)
 
 
-def test_what_is_uploaded_in_a_step():
-    """Nothing, but for which rows go on where sets are drawn at random."""
-    uploads = {name: sum(both(name)[0].uploads.values()) for name in ("mdlm", "adaptive", "sets", "sets random")}
-    assert uploads == {"mdlm": 0, "adaptive": 0, "sets": 0, "sets random": 2}
-
-
-@pytest.mark.parametrize("wait", WAITING, ids=str)
-def test_what_is_said_to_wait_still_does(wait):
-    gpu, _, _ = both(WAITING[wait][2])
-    assert wait in gpu.waits
-
-
-@pytest.mark.parametrize("name", ["mdlm", "d3pm", "sets", "mdlm, {'neighbours': 2, 'output_bias': 'unigram'}"])
+@pytest.mark.parametrize("name", ["d3pm", "adaptive", "mdlm, {'neighbours': 2, 'output_bias': 'unigram'}"])
 def test_nor_does_it_wait_for_the_chunks_of_a_head(name, monkeypatch):
     monkeypatch.setattr(chunks, "LOGITS", 3 * V)
     monkeypatch.setattr(chunks, "ON_ACCELERATOR", 3 * V)
@@ -198,7 +188,7 @@ def test_every_part_of_a_step_has_its_case():
         name for name in zoo.names("objective") if zoo.describe("objective", name).distribution == "atat-zoo"
     }
     taken = {kind for name in tried for kind in zoo.spec("objective", OBJECTIVES[name][0]).uses}
-    assert taken - TRIED_IN.keys() == {"backbone"}
+    assert taken - {*KINDS} == {"backbone", "position_sets"}
 
 
 def test_a_micro_batch_waits_once_for_its_masks():

@@ -19,6 +19,7 @@ from atat_zoo.measure.likelihood import measure
 from atat_zoo.measure.metrics import reading
 from atat_zoo.measure.policy import policy_nats
 from tests.objectives.small_objectives import BASELINES, L, batch, build
+from tests.samplers.test_no_waiting import DECIDES
 from tests.virtual_gpu.context import CONTEXT, TOKENIZER, V
 from tests.virtual_gpu.device import VirtualGPU, on_cpu, to_gpu
 
@@ -125,6 +126,8 @@ def test_a_sampler_asks_at_most_twice_a_step_and_writes_what_it_writes_on_the_cp
     # caches its turns has to read.
     assert gpu.waits.keys() == {ASKED}
     assert gpu.waits[ASKED] <= 2 * steps + 1
+    if model in ("mdlm", "adaptive") and table["use"] not in (*DECIDES, "combination"):
+        assert gpu.waits[ASKED] == 1
     # Which rows take part, how many tokens each of them gets, and what an order, a remask or a cache knows of them. The
     # network reads a finished token once, and predicts without reading.
     assert sum(gpu.uploads.values()) <= 6 * steps
@@ -242,7 +245,7 @@ def test_metrics_of_predictions_are_on_one_device():
 
 
 @pytest.mark.parametrize(
-    "table", [{"use": "ancestral"}, {"use": "uncertainty_guided"}, {"use": "semi_autoregressive"}], ids=str
+    "table", [{"use": name} for name in ("ancestral", "uncertainty_guided", "strided", "semi_autoregressive")], ids=str
 )
 def test_neither_does_a_policy_bound_ask_more(table):
     def priced(move):
