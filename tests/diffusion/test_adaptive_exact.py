@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.testing.toys import Joint, toy
@@ -19,6 +19,7 @@ from tests.adaptive_exact import (
     subsets,
     timed_form,
 )
+from tests.examples import at_most
 
 UNIFORM = torch.zeros(8, 3, dtype=torch.float64)
 
@@ -86,7 +87,7 @@ class Noise:
         return torch.where(self.here, ce, 0.0), torch.where(self.here, log_reverse + self.log_weight, 0.0)
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@at_most(20)
 @given(
     seed=st.integers(0, 2**32 - 1),
     sharpness=st.sampled_from([0.3, 1.0, 3.0]),

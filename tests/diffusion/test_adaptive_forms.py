@@ -13,6 +13,7 @@ from atat_zoo.diffusion.bounds import average, exact_k, from_denoiser
 from atat_zoo.diffusion.randomness import fold, row_keys, uniform
 from atat_zoo.testing.toys import Hashed, toy
 from tests.adaptive_exact import log_last, look_everywhere, order_form, own_time, subsets, timed_form
+from tests.examples import at_most
 
 JOINT = toy()
 HASHED = Hashed(2)
@@ -67,7 +68,7 @@ def test_a_model_is_told_the_time_of_the_level():
 @pytest.mark.parametrize("form", ["order", "timed"])
 @pytest.mark.parametrize("draws", [1, 4])
 def test_it_agrees_with_enumeration(form, draws):
-    log_w, groups = weights(), 4000
+    log_w, groups = weights(), 1500
     exact = enumerated(form, log_w, *look_everywhere(look, JOINT.states, 2))
     found = run(form, look, *tiled(log_w, groups), draws).nelbo.view(groups, 8)
     means = found.mean(1)
@@ -111,6 +112,7 @@ def test_a_row_does_not_depend_on_its_batch(form):
 # Uniform weights
 
 
+@at_most(20)
 @given(seed=st.integers(0, 2**62), draws=st.integers(1, 9), padding=st.integers(0, 3), scale=st.floats(-5, 5))
 def test_with_uniform_weights_the_order_form_is_exact_k(seed, draws, padding, scale):
     """The same masks and the same number, whatever the common factor of the weights."""
@@ -133,7 +135,7 @@ def test_with_uniform_weights_the_order_form_is_exact_k(seed, draws, padding, sc
 
 @pytest.mark.parametrize("k", [1, 2])
 def test_the_race_leaves_a_set_with_its_probability(k):
-    groups = 40_000
+    groups = 20_000
     log_w = weights()[:1].expand(groups, 3)
     maskable = torch.ones(groups, 3, dtype=torch.bool)
     unit = torch.full((groups,), (k - 0.5) / 3, dtype=torch.float64)
@@ -147,7 +149,7 @@ def test_the_race_leaves_a_set_with_its_probability(k):
 
 
 def test_the_timed_form_masks_the_expected_share_and_each_token_with_its_probability():
-    groups = 40_000
+    groups = 20_000
     log_w = weights()[:1].expand(groups, 3)
     maskable = torch.ones(groups, 3, dtype=torch.bool)
     for rate in (0.05, 0.5, 0.9):
@@ -226,7 +228,7 @@ def exact_gradient(form, log_w):
 @pytest.mark.parametrize("form", ["order", "timed"])
 @pytest.mark.parametrize("draws", [2, 3])
 def test_gradients_for_the_forward_weights_are_unbiased(form, draws):
-    log_w, groups = weights(size=0.6), 20_000
+    log_w, groups = weights(size=0.6), 6000
     expected = exact_gradient(form, log_w)
     found = gradients(form, log_w, groups, draws)
     error = found.std(0) / math.sqrt(groups)
@@ -234,7 +236,7 @@ def test_gradients_for_the_forward_weights_are_unbiased(form, draws):
     assert error.median() < 0.1 * expected.abs().max()
     # Without the score term it is far from it.
     plain = gradients(form, log_w, groups, draws, score=False)
-    assert ((plain.mean(0) - expected).abs() / (plain.std(0) / math.sqrt(groups))).max() > 20
+    assert ((plain.mean(0) - expected).abs() / (plain.std(0) / math.sqrt(groups))).max() > 10
 
 
 def test_the_baseline_takes_variance_away_and_nothing_else():

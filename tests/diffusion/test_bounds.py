@@ -73,7 +73,7 @@ def perturbed(z, t, where):
     return (exact * toy().marginals(z) + (1 - exact) * bias)[where].log()
 
 
-def agrees(how, exact, groups=3000, **options):
+def agrees(how, exact, groups=1500, **options):
     """Compare independent estimates of the toy with their exact values: every sequence by itself, and their mean."""
     states = toy().states
     found = bound_of(how, perturbed, states.repeat(groups, 1), **options).nelbo.view(groups, -1)

@@ -2,11 +2,12 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
 from atat_zoo.diffusion.calibration import logit_shift, power_path, power_time, water_fill
+from tests.examples import at_most
 
 FORMS = [water_fill, power_path, logit_shift]
 
@@ -24,6 +25,7 @@ def by_root_finding(form, score, rate):
 
 
 @pytest.mark.parametrize("form", FORMS)
+@at_most(15)
 @given(score=st.lists(st.floats(-8, 8), min_size=1, max_size=9), rate=st.floats(0.01, 0.99))
 def test_agrees_with_a_root_finder_on_the_definition(form, score, rate):
     p = form(torch.tensor([score]), torch.tensor([rate], dtype=torch.float64), torch.ones(1, len(score)) > 0)
@@ -34,7 +36,7 @@ def test_agrees_with_a_root_finder_on_the_definition(form, score, rate):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("size", [1.0, 1e3, 1e6])
 @given(seed=st.integers(0, 2**32), length=st.sampled_from([1, 2, 17, 1024]), levels=st.sampled_from([1, 2, 5, 10**6]))
-@settings(max_examples=25)
+@at_most(10)
 def test_the_mean_is_the_rate_for_scores_of_any_size(form, size, seed, length, levels):
     draw = torch.Generator().manual_seed(seed)
     score = torch.randint(levels, (6, length), generator=draw).double() / max(levels - 1, 1) * size
