@@ -21,6 +21,7 @@ from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.noise import CosineNoise, LinearNoise
 from atat_zoo.testing.toys import ENTROPY, Hashed, toy
 from tests.enumerated import enumerate_discrete
+from tests.examples import at_most
 
 linear = LinearNoise()
 
@@ -143,6 +144,7 @@ def test_k_and_the_masks_are_uniform_and_those_of_the_draws_independent():
     assert stats.chisquare(counts.double().numpy()).pvalue > 1e-3
 
 
+@at_most(10)
 @given(seed=st.integers(0, 2**62), batch=st.integers(1, 6))
 def test_neither_masks_nor_losses_depend_on_the_batch(seed, batch):
     hashed, x = Hashed(3), torch.arange(30).view(6, 5) % 3

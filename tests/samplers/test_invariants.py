@@ -1,6 +1,6 @@
 """What must hold whatever the sampler (docs/mathematics.md): for every named one, and for random combinations of parts.
 
-On a toy in float64, where a row alone must give what it gives in a batch, and on a trained nano model, where a batch
+On a toy in float64, where a row alone must give what it gives in a batch, and on a network in float32, where a batch
 adds up in another order and only the rest must hold.
 """
 
@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from atat_zoo.diffusion.randomness import fold
 from atat_zoo.errors import UserError
 from atat_zoo.generation.guided import Guided
-from atat_zoo.model import Model
-from atat_zoo.registry import Zoo
+from atat_zoo.registry import Context, Zoo
 from atat_zoo.samplers.parts import SamplerParts
 from atat_zoo.samplers.remask import Remask
 from atat_zoo.testing.sampling import Assembled, check_sample, noisy
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed, hashed_importance
+from tests.objectives.small_objectives import build
 from tests.specs import specs
 
 PARTS = st.builds(SamplerParts, **{kind: specs(kind) for kind in ("order", "pace", "remask", "stop", "draw")})
@@ -35,7 +35,7 @@ def many(examples):
 def test_random_combinations_on_the_toy():
     seen = set()
 
-    @many(80)
+    @many(60)
     @given(FITTING, st.integers(1, 5), st.integers(1, 10), st.integers(1, 6), st.integers(0, 2**40))
     def holds(parts, rows, length, v, seed):
         seen.add(parts)
@@ -44,14 +44,14 @@ def test_random_combinations_on_the_toy():
         check_sample(sampler, lambda: Hashed(v, sharpness=seed % 9, importance=importance), z, seeds)
 
     holds()
-    assert len(seen) >= 50  # some are drawn twice
+    assert len(seen) >= 35  # some are drawn twice
 
 
 class Counted(Guided):
     """A denoiser of a model that counts the rows that it was asked for, and may be asked for visible tokens."""
 
     def __init__(self, model):
-        super().__init__(model.writer().denoiser)
+        super().__init__(model.denoiser())
         self.denoise, self.evaluated = self.denoiser, 0
 
     def __call__(self, tokens, t, where):
@@ -64,13 +64,13 @@ class Counted(Guided):
 
 
 @pytest.fixture(scope="module")
-def model(tiny):
-    nano = "backbone={use='dit', preset='nano', max_length=32}"
-    return Model.from_run(tiny.train("nano", nano, "train.steps=12"))
+def model():
+    context = Context(vocabulary_size=40, length=16, width=16, steps=100, seed=5)
+    return build({"use": "mdlm"}, context=context).eval()
 
 
 @pytest.mark.slow
-def test_random_combinations_on_a_trained_model(model):
+def test_random_combinations_on_a_network(model):
     seen = set()
 
     @many(30)
@@ -126,15 +126,15 @@ def test_rows_that_are_given_up_cost_nothing_more_and_change_no_other(parts, see
         assert not gone & {row for record in trace[when + 1 :] for row in record.get("hidden", record)["rows"]}
 
 
-@pytest.mark.slow
+@torch.no_grad()
 def test_a_model_says_what_it_thinks_of_visible_tokens_in_the_same_evaluation(model):
-    denoise, length, v = model.writer().denoiser, model.context.length, model.context.vocabulary_size
+    denoise, length, v = model.denoiser(), model.context.length, model.context.vocabulary_size
     z = noisy(4, length, v, 3)
     masked = z == v
     log_probs, own = denoise.everywhere(z, None, masked, ~masked)
     assert torch.equal(log_probs, denoise(z, None, masked))
     # The head's own distribution at a visible position, which SUBS never shows.
-    logits = model.module.logits(model.module.head_inputs(z, None).at(masked | ~masked)).unflatten(0, z.shape)
+    logits = model.logits(model.head_inputs(z, None).at(masked | ~masked)).unflatten(0, z.shape)
     expected = logits.log_softmax(-1)[~masked].gather(1, z[~masked].unsqueeze(1)).squeeze(1)
     assert torch.allclose(own, expected, atol=1e-5)
     assert (own < 0).all()

@@ -18,6 +18,7 @@ from atat_zoo.samplers.pace.predicted import AdaptivePace, ExtendedPace
 from atat_zoo.testing.sampling import assemble, example_step
 from atat_zoo.testing.toys import Hashed
 from atat_zoo.uncertainty import EntropyUncertainty
+from tests.examples import at_most
 
 
 def step_at(number, *remaining, total=10):
@@ -143,6 +144,7 @@ class Told(Hashed):
         return super().__call__(tokens, t, where)
 
 
+@at_most(15)
 @given(st.integers(0, 2**40), st.integers(1, 12), st.integers(1, 12) | st.none())
 def test_the_times_fall_and_are_never_zero(seed, n, steps):
     sampler, told = assemble(pace=FirstHittingPace(steps=steps)), Told(3)

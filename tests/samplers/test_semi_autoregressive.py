@@ -44,7 +44,7 @@ class Windows(Hashed):
 @pytest.mark.slow
 @pytest.mark.parametrize("within", ["uncertainty_guided", "remdm_cap", "confidence_history"])
 def test_it_is_a_sampler_whatever_is_within(within):
-    check_sampler(SemiAutoregressiveSampler(size=3, within=within), 8)
+    check_sampler(SemiAutoregressiveSampler(size=3, within=within), 4)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from atat_zoo.samplers.teacher_forcing import TeacherForcing
 from atat_zoo.testing.sampling import assemble, noisy, traced
 from atat_zoo.testing.toys import Hashed, Joint
 from atat_zoo.tokenizers import CharactersTokenizer
+from tests.examples import at_most
 
 V, L, STRIDE = 7, 14, 4
 
@@ -75,6 +76,7 @@ def test_guidance_sees_the_text_so_far():
     assert not torch.equal(made.tokens, writer.fill(greedy, z).tokens)
 
 
+@at_most(15)
 @given(st.integers(1, 20), st.integers(1, 15), st.integers(0, 1000))
 def test_every_step_fills_what_is_open_of_one_turn(stride, length, seed):
     z = noisy(5, length, 4, seed)
@@ -89,6 +91,7 @@ def test_every_step_fills_what_is_open_of_one_turn(stride, length, seed):
         assert made.max_nfe <= stride
 
 
+@at_most(15)
 @given(st.integers(1, 20), st.integers(1, 15), st.integers(0, 1000))
 def test_with_a_random_offset_every_text_has_turns_of_its_own(stride, length, seed):
     z = noisy(5, length, 4, seed)
