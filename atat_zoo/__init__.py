@@ -11,7 +11,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.registry import Zoo
 
 if TYPE_CHECKING:
-    from atat_zoo.model import Model
+    from atat_zoo.generation.model import Model
 
 __all__ = ["Model", "UserError", "Zoo", "__version__"]
 __version__ = "0.1.0"
@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:
     if name == "Model":
-        from atat_zoo.model import Model
+        from atat_zoo.generation.model import Model
 
         return Model
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

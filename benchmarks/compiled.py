@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.experiment import load
-from atat_zoo.objectives import Batch
-from atat_zoo.objectives.assembly import assemble
+from atat_zoo.modeling.diffusion.precision import computes_in_bf16
+from atat_zoo.modeling.objectives import Batch
+from atat_zoo.modeling.objectives.assembly import assemble
 from atat_zoo.registry import Context
 from atat_zoo.training.memory import compiles, keep_freed_memory
 from atat_zoo.training.trainer import compile_objective

@@ -14,7 +14,7 @@ from composer import Callback
 from atat_zoo.data.build import build
 from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.experiment import load
-from atat_zoo.objectives import Batch
+from atat_zoo.modeling.objectives import Batch
 from atat_zoo.training import train
 from atat_zoo.training.memory import compiles
 from atat_zoo.training.trainer import compile_objective

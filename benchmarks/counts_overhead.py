@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from atat_zoo.data.neighbours import CountTable
 from atat_zoo.experiment import load
+from atat_zoo.modeling.backbones.neighbours import CountTable
 from atat_zoo.registry import Context
 from atat_zoo.training.memory import keep_freed_memory
 from benchmarks.compiled import stepper

@@ -16,11 +16,11 @@ from pathlib import Path
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread on either side
 
-from atat_zoo.corpora import SotuCorpus
 from atat_zoo.data.build import build
+from atat_zoo.data.corpora import SotuCorpus
 from atat_zoo.data.encoding import Throughput
+from atat_zoo.data.tokenizers import BPETokenizer, PretrainedTokenizer
 from atat_zoo.experiment import load
-from atat_zoo.tokenizers import BPETokenizer, PretrainedTokenizer
 from benchmarks.pairs import hold, interleave, report
 
 CHARACTERS = 5000  # in a document, as in OpenWebText

@@ -13,10 +13,10 @@ from typing import Any
 import attrs
 import torch
 
-from atat_zoo.measure.likelihood import measure as measure_likelihood
-from atat_zoo.measure.text import held_out_text
-from atat_zoo.model import Model
-from atat_zoo.results.intervals import LEVEL, paired
+from atat_zoo.evaluation.likelihood import measure as measure_likelihood
+from atat_zoo.evaluation.results.intervals import LEVEL, paired
+from atat_zoo.evaluation.text import held_out_text
+from atat_zoo.generation.model import Model
 from benchmarks.baselines import atat
 
 FOLDER = Path(__file__).parents[1] / "experiments" / "finetuning"

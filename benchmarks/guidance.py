@@ -19,17 +19,17 @@ import attrs
 import torch
 
 from atat_zoo.cli import console
-from atat_zoo.diffusion.statistics import ratio
-from atat_zoo.measure.metrics import UnigramEntropyMetric
-from atat_zoo.measure.overlap import pieces
-from atat_zoo.measure.written import ScoredTexts, values_of
-from atat_zoo.model import Model
+from atat_zoo.evaluation.metrics import UnigramEntropyMetric
+from atat_zoo.evaluation.overlap import pieces
+from atat_zoo.evaluation.written import ScoredTexts, values_of
+from atat_zoo.generation.model import Model
+from atat_zoo.modeling.diffusion.statistics import ratio
 from atat_zoo.registry import Zoo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from atat_zoo.measure.judges import JudgeModel
+    from atat_zoo.evaluation.judges import JudgeModel
 
 # What guidance is told, and what it is not.
 NAMED = ("war", "peace", "army", "navy", "enemy", "treaty")

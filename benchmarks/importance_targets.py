@@ -16,10 +16,10 @@ from typing import Any
 
 import attrs
 
+from atat_zoo.evaluation.importance import quality
+from atat_zoo.evaluation.likelihood import measure
+from atat_zoo.evaluation.text import held_out_text
 from atat_zoo.experiment import load
-from atat_zoo.measure.importance import quality
-from atat_zoo.measure.likelihood import measure
-from atat_zoo.measure.text import held_out_text
 from atat_zoo.training import train
 
 TARGETS = ("was_masked", "difficulty")

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.pairs import hold, note, seconds
-from tests.report.browser import chromium
-from tests.report.run_folders import make
+from tests.reports.browser import chromium
+from tests.reports.run_folders import make
 
 LINES, WRITTEN, ANSWERS = 10_000, 5.0, 1.0  # seconds
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tests.report.browser import chromium
+from tests.reports.browser import chromium
 
 FOLDER = Path(__file__).parents[1] / "docs" / "report"
 # Scheme, medium, width and height of each.

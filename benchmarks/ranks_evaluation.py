@@ -16,9 +16,9 @@ from torch import distributed
 from atat_zoo.data import manifest
 from atat_zoo.data.build import build
 from atat_zoo.experiment import load
-from atat_zoo.objectives.assembly import assemble
+from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.modeling.objectives.assembly import assemble
 from atat_zoo.registry import Context
-from atat_zoo.run import RunFolder
 from benchmarks.pairs import hold, report
 
 BAR = 0.65

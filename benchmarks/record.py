@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from atat_zoo.experiment.runs import write_json
 from atat_zoo.registry import Zoo
-from atat_zoo.run import write_json
-from atat_zoo.run.environment import describe
+from atat_zoo.system.environment import describe
 
 FOLDER = Path(__file__).parent / "results"
 

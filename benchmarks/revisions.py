@@ -28,7 +28,7 @@ folder = Path(sys.argv[1])
 from atat_zoo import Model
 from atat_zoo.data.build import build
 try:
-    from atat_zoo.measure.likelihood import evaluate_run
+    from atat_zoo.evaluation.likelihood import evaluate_run
 except ImportError:  # an older revision
     from atat_zoo.evaluation import evaluate_run
 from atat_zoo.experiment import load

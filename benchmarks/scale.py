@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from atat_zoo.backbones.dit import DiTBackbone
 from atat_zoo.experiment import load
+from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.training.cost import cost, memory
 from atat_zoo.training.utilisation import PEAKS
 

@@ -15,7 +15,7 @@ from atat_zoo.data import SPLITS
 from atat_zoo.data.manifest import COUNTS, FILE, FORMAT, ShardManifest, SplitRecord
 from atat_zoo.data.shards import write_shard
 from atat_zoo.data.stream import TokenStream, train_loader
-from atat_zoo.run import sha256_of
+from atat_zoo.experiment.runs import sha256_of
 from benchmarks.pairs import hold, note
 
 LENGTH, SHARDS, ROWS, BATCH, V = 1024, 16, 4096, 64, 50_257

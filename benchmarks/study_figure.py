@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from atat_zoo.study.differences import shown
+from atat_zoo.studies.differences import shown
 
 DOCS = Path(__file__).parents[1] / "docs"
 FIGURE, SENSITIVITY = DOCS / "studies" / "arms.svg", DOCS / "studies" / "sensitivity.svg"
@@ -93,7 +93,7 @@ def panels() -> None:
     from atat_zoo_paper.manifest import FigureSpec
     from atat_zoo_paper.studies import KnownStudy
 
-    from atat_zoo.study import study_file
+    from atat_zoo.studies import study_file
 
     name = SENSITIVITY.stem
     report = json.loads(SENSITIVITY.with_suffix(".json").read_text(encoding="utf-8"))

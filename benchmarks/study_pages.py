@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from atat_zoo.run import write_json, write_text
-from atat_zoo.study import markdown
-from atat_zoo.study.differences import completed
+from atat_zoo.experiment.runs import write_json, write_text
+from atat_zoo.studies import markdown
+from atat_zoo.studies.differences import completed
 
 FOLDER = Path(__file__).parents[1] / "docs" / "studies"
 

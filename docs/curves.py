@@ -9,10 +9,10 @@ import altair as alt
 import torch
 import vl_convert
 
-from atat_zoo.diffusion.contracts import StatefulPart
-from atat_zoo.noise import LinearNoise
+from atat_zoo.modeling.diffusion.contracts import StatefulPart
+from atat_zoo.modeling.noise import LinearNoise
 from atat_zoo.registry import Context
-from atat_zoo.report import PALETTE
+from atat_zoo.reports import PALETTE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -220,8 +220,8 @@ def _finished(root):
 def _model(root, file="base.toml"):
     """Write a run whose model is whole and was never trained."""
     from atat_zoo.experiment import load
-    from atat_zoo.model import Model
-    from atat_zoo.objectives.assembly import assemble
+    from atat_zoo.generation.model import Model
+    from atat_zoo.modeling.objectives.assembly import assemble
     from atat_zoo.registry import Context
 
     _begun(root, file=file)
@@ -289,7 +289,7 @@ def _rated(root, drop=0):
     """Write a form's key, and what two people saved: one the form, one a form of the same texts in another order."""
     from atat_zoo_human_eval.rating_form import QUESTIONS, RatedText, RatingForm
 
-    from atat_zoo.run import write_json
+    from atat_zoo.experiment.runs import write_json
 
     texts = [RatedText(run=i % 2, text=f"text {i}") for i in range(4)]
     forms = [RatingForm.shuffled(QUESTIONS, texts, [{"run": "a"}, {"run": "b"}], seed) for seed in (0, 1)]
@@ -302,8 +302,8 @@ def _rated(root, drop=0):
 
 def _evaluated(root):
     """Write two runs that were evaluated on different numbers of sequences."""
-    from atat_zoo.run import RunFolder
-    from tests.report.run_folders import write_evaluation
+    from atat_zoo.experiment.runs import RunFolder
+    from tests.reports.run_folders import write_evaluation
 
     for name, sequences in (("one", 768), ("other", 512)):
         _begun(root, name)

@@ -2,7 +2,7 @@
 
 import torch
 
-from atat_zoo.objectives import Batch
+from atat_zoo.modeling.objectives import Batch
 
 
 def drawn_batch(vocabulary, rows, length):

@@ -10,7 +10,7 @@ import pytest
 
 from atat_zoo.registry import KINDS, Zoo
 from atat_zoo.registry.spec import fields_of
-from atat_zoo.study import schema
+from atat_zoo.studies import schema
 from tests import pages
 from tests.pages import ROOT
 

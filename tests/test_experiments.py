@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from atat_zoo import study
+from atat_zoo import studies as study
 from atat_zoo.cli.experiment import missing
 from atat_zoo.data.build import build
 from atat_zoo.data.manifest import load as load_manifest

@@ -42,7 +42,7 @@ def forks(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.usefixtures("forks")
 def test_the_small_form_is_interrupted_and_goes_on(tmp_path, monkeypatch):
-    page, words = tmp_path / "gpu.md", ["--small", "--tests", "tests/test_parsing.py", "--markdown"]
+    page, words = tmp_path / "gpu.md", ["--small", "--tests", "tests/system/test_parsing.py", "--markdown"]
 
     def interrupted(setting, found):
         found.row("half", "", "measured")

@@ -105,14 +105,18 @@ def imported_with(module):
 def test_results_are_read_without_torch():
     modules = sorted(path.stem for path in (PACKAGE / "results").glob("[a-z]*.py"))
     assert modules
-    assert "torch" not in imported_with(", ".join(f"atat_zoo.results.{name}" for name in modules))
+    assert "torch" not in imported_with(", ".join(f"atat_zoo.evaluation.results.{name}" for name in modules))
 
 
 @pytest.mark.slow
 def test_a_trainer_does_not_import_what_writes_texts():
     there = imported_with("atat_zoo.training.trainer")
-    assert "atat_zoo.objectives.assembly" in there
-    assert not there & {"atat_zoo.generation.infilling", "atat_zoo.measure.infilling", "atat_zoo.measure.sampling"}
+    assert "atat_zoo.modeling.objectives.assembly" in there
+    assert not there & {
+        "atat_zoo.generation.infilling",
+        "atat_zoo.evaluation.infilling",
+        "atat_zoo.evaluation.sampling",
+    }
 
 
 def rooms_that(does):

@@ -105,7 +105,7 @@ def run(command: click.Command, name: str) -> None:
             _say(f"error: {what}: {reason}; name another one, or mend it")
         code = 2
     except Exception as error:
-        from atat_zoo.machine import ran_out
+        from atat_zoo.system.machine import ran_out
 
         if not ran_out(error):
             raise

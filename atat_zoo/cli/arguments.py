@@ -14,13 +14,13 @@ import attrs
 import click
 
 from atat_zoo.errors import UserError, clip, nearest
-from atat_zoo.parsing import TrailingInput, value_of
 from atat_zoo.registry import Zoo
+from atat_zoo.system.parsing import TrailingInput, value_of
 
 # Every command imports this module, and few read an experiment.
 if TYPE_CHECKING:
+    from atat_zoo.data.tokenizers import TokenizerModel
     from atat_zoo.experiment import EvaluationSpec, Experiment
-    from atat_zoo.tokenizers import TokenizerModel
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
@@ -129,7 +129,7 @@ def check_output(path: Path | None, named: str, reads: Iterable[Any]) -> None:
             check_output(path, named, each)
         elif isinstance(each, str | Path) and str(each) and _is_same(path, Path(each)):
             raise UserError(f"{named} {clip(path)}: the command reads {clip(each)}; name another one to write")
-    from atat_zoo.run import RunFolder
+    from atat_zoo.experiment.runs import RunFolder
 
     for folder in Path(os.path.realpath(path)).parents:
         if RunFolder(folder).keeps(path):
@@ -198,7 +198,7 @@ def chosen(
 ) -> tuple[Experiment, TokenizerModel]:
     """Return a trained run's experiment with another sampler or guidance, and its tokenizer; imports no torch."""
     from atat_zoo.experiment import from_overrides
-    from atat_zoo.run import RunFolder
+    from atat_zoo.experiment.runs import RunFolder
 
     for text in overrides:
         key, equals, _ = text.partition("=")
@@ -250,7 +250,7 @@ def named(kind: str, text: str) -> Any:
 
 def other_text(text: str | None) -> dict[str, Any]:
     """Return the keywords of `text_of` for a value of `--corpus`: a part, a recipe that ships, or files by pattern."""
-    from atat_zoo.corpora.files import glob_paths
+    from atat_zoo.data.corpora.files import glob_paths
     from atat_zoo.experiment import recipe, recipes
 
     if not text:

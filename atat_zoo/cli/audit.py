@@ -12,14 +12,14 @@ from atat_zoo.cli.console import Bars
 from atat_zoo.cli.judge import judge_of
 from atat_zoo.cli.tasks import show_side_by_side
 from atat_zoo.errors import UserError
+from atat_zoo.evaluation.tasks.protocol import PROTOCOLS
+from atat_zoo.evaluation.tasks.written import judge_problems
 from atat_zoo.experiment import from_table
+from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.registry import Zoo
-from atat_zoo.run import RunFolder
-from atat_zoo.tasks.protocol import PROTOCOLS
-from atat_zoo.tasks.written import judge_problems
 
 if TYPE_CHECKING:
-    from atat_zoo.tasks import Task
+    from atat_zoo.evaluation.tasks import Task
 
 _PROTOCOL = "Measure as published code does, too. Repeatable."
 
@@ -62,8 +62,8 @@ def audit(
         raise UserError(str(problem))
     if missing := next((why for task in tasks for why in task.absent()), None):
         raise UserError(missing)
-    from atat_zoo.model import Model
-    from atat_zoo.tasks.running import measure_tasks
+    from atat_zoo.evaluation.tasks.running import measure_tasks
+    from atat_zoo.generation.model import Model
 
     seed, results = experiments[runs[0]].seed if seed is None else seed, {}
     with Bars(silent=as_json or as_markdown) as bars:

@@ -12,14 +12,14 @@ from atat_zoo.cli.arguments import count, named, options
 from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.cli.judge import judge_of
 from atat_zoo.errors import UserError
+from atat_zoo.evaluation.results.format import NONE, number, with_error
+from atat_zoo.evaluation.results.naming import GENERATIVE_PERPLEXITY, POLICY_BOUND, POLICY_LIKELIHOOD
 from atat_zoo.experiment import Experiment, from_table
-from atat_zoo.results.format import NONE, number, with_error
-from atat_zoo.results.naming import GENERATIVE_PERPLEXITY, POLICY_BOUND, POLICY_LIKELIHOOD
-from atat_zoo.run import RunFolder
-from atat_zoo.samplers.named import at_steps, fitting
+from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.generation.samplers.named import at_steps, fitting
 
 if TYPE_CHECKING:
-    from atat_zoo.measure.sampling import Bench, SamplerResult
+    from atat_zoo.evaluation.sampling import Bench, SamplerResult
 
 STEPS = (16, 32, 64, 128)
 _WANTED = "A sampler, or a table {use = …} with its settings; every named sampler when absent. Repeatable."
@@ -65,8 +65,8 @@ def samplers(
     experiment = from_table(RunFolder(run).table(), where=f"{run}/resolved.toml")
     rows, refused = settings(experiment, wanted, sorted(set(steps) or STEPS))
     scorer = judge.build(device) if judge else None
-    from atat_zoo.measure.sampling import bench as measure
-    from atat_zoo.model import Model
+    from atat_zoo.evaluation.sampling import bench as measure
+    from atat_zoo.generation.model import Model
 
     model = Model.from_run(run, device, step)
     with Bars(silent=as_json or as_markdown) as bars:
@@ -93,7 +93,7 @@ def settings(
 
 
 def _show_samplers(result: Bench, refused: dict[str, str], as_markdown: bool) -> None:
-    from atat_zoo.measure.sampling import CLOSE
+    from atat_zoo.evaluation.sampling import CLOSE
 
     judged, priced = result.judge is not None, result.prices
     columns = ["sampler", "steps", "evaluations", "tokens/s", "time", *(POLICY_COLUMNS if priced else [])]

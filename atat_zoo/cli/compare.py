@@ -14,15 +14,15 @@ from atat_zoo.cli.arguments import HELD_OUT, named, options, other_text, with_op
 from atat_zoo.cli.console import Bars, print_json, printable, table
 from atat_zoo.cli.tasks import compare_tasks
 from atat_zoo.errors import UserError, nearest
+from atat_zoo.evaluation.results.evaluation import LIKELIHOOD
+from atat_zoo.evaluation.results.format import NONE, cell, change, errors_over, number, with_error
+from atat_zoo.evaluation.results.naming import PERPLEXITY, TABLE, title, words
 from atat_zoo.experiment import from_table
-from atat_zoo.results.evaluation import LIKELIHOOD
-from atat_zoo.results.format import NONE, cell, change, errors_over, number, with_error
-from atat_zoo.results.naming import PERPLEXITY, TABLE, title, words
-from atat_zoo.run import RunFolder
-from atat_zoo.run.changes import between_models
+from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.experiment.runs.changes import between_models
 
 if TYPE_CHECKING:
-    from atat_zoo.measure.compare import Comparison, Difference
+    from atat_zoo.evaluation.compare import Comparison, Difference
 
 _NEIGHBOURS = "backbone.neighbours"
 _NAMED = 6  # differences that are named of two runs
@@ -64,7 +64,7 @@ def compare(
         return
     given = with_parts(given)
     other = other_text(text)
-    from atat_zoo.measure import compare as comparing
+    from atat_zoo.evaluation import compare as comparing
 
     base = RunFolder(runs[base_number])
     experiment = from_table(base.table(), where=str(base.resolved))

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from atat_zoo.results.format import markdown
+from atat_zoo.evaluation.results.format import markdown
 
 
 def print_json(value: Any) -> None:

@@ -11,9 +11,9 @@ from atat_zoo.cli.arguments import options
 from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.data import joints, manifest
 from atat_zoo.errors import UserError
+from atat_zoo.evaluation.results.format import number
 from atat_zoo.experiment import load
-from atat_zoo.machine import cores
-from atat_zoo.results.format import number
+from atat_zoo.system.machine import cores
 
 _TOLD = ("size", "licence", "cite")
 
@@ -31,7 +31,7 @@ def get(name: str | None, as_json: bool) -> None:
 
     What is here already is checked and not fetched again; what was fetched is recorded beside the files.
     """
-    from atat_zoo.corpora import source
+    from atat_zoo.data.corpora import source
 
     if name is None:
         known = source.every()
@@ -40,7 +40,7 @@ def get(name: str | None, as_json: bool) -> None:
         else:
             table(["name", *_TOLD], [[each.name, *(getattr(each.source, key) for key in _TOLD)] for each in known])
         return
-    from atat_zoo.corpora.getting import get as get_text
+    from atat_zoo.data.corpora.getting import get as get_text
 
     recipe = source.read(name)
     record = get_text(recipe, lambda text: click.echo(text, err=as_json))

@@ -14,15 +14,15 @@ from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.cli.packages import PACKAGES
 from atat_zoo.cli.tasks import evaluate_tasks
 from atat_zoo.errors import UserError
-from atat_zoo.estimators import require_estimator
+from atat_zoo.evaluation.results import naming
+from atat_zoo.evaluation.results.evaluation import Evaluation
+from atat_zoo.evaluation.results.format import aligned, cell, errors_over, number, settings, with_error
 from atat_zoo.experiment import from_table
-from atat_zoo.results import naming
-from atat_zoo.results.evaluation import Evaluation
-from atat_zoo.results.format import aligned, cell, errors_over, number, settings, with_error
-from atat_zoo.run import RunFolder
+from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.modeling.estimators import require_estimator
 
 if TYPE_CHECKING:
-    from atat_zoo.measure.policy import PolicyValue
+    from atat_zoo.evaluation.policy import PolicyValue
 
 
 @click.command("eval")
@@ -70,9 +70,9 @@ def evaluate(
         raise UserError(f"{word}: belongs to --bound policy, the bound of a sampler; add that, or leave it out")
     given = with_parts(given)
     other = other_text(text)
-    from atat_zoo.measure.likelihood import evaluate_run
-    from atat_zoo.measure.text import text_of
-    from atat_zoo.model import Model
+    from atat_zoo.evaluation.likelihood import evaluate_run
+    from atat_zoo.evaluation.text import text_of
+    from atat_zoo.generation.model import Model
 
     model = Model.from_run(run, device, step)
     spec = with_options(model.experiment.evaluation, given, other.get("corpus"))
@@ -82,7 +82,7 @@ def evaluate(
         read = text_of(model, run, spec, packed=not policy, **other)
         evaluation = evaluate_run(model, run, spec, seed=seed, text=read, progress=bars.evaluating)
         if policy:
-            from atat_zoo.measure.policy import policy_of_run
+            from atat_zoo.evaluation.policy import policy_of_run
 
             how = {"seed": seed, "orders": orders or 1, "batch_size": spec.batch_size}
             how["progress"] = partial(bars.working, "along the text")
@@ -206,8 +206,8 @@ def importance(
     """
     # Mistakes in these are reported before torch is imported.
     require_estimator(from_table(RunFolder(run).table(), where=str(run / "resolved.toml")), run, constant=True)
-    from atat_zoo.measure.importance import importance_of_run
-    from atat_zoo.model import Model
+    from atat_zoo.evaluation.importance import importance_of_run
+    from atat_zoo.generation.model import Model
 
     model = Model.from_run(run, device, step)
     spec, seed = with_options(model.experiment.evaluation, given), model.experiment.seed if seed is None else seed

@@ -9,7 +9,7 @@ import click
 
 from atat_zoo.cli.arguments import options, output
 from atat_zoo.errors import UserError
-from atat_zoo.results.format import number
+from atat_zoo.evaluation.results.format import number
 
 
 @click.command()
@@ -48,9 +48,9 @@ def export(
     unless you ask for an --adapter.
     """
     # Every mistake is reported before torch is imported.
-    from atat_zoo.backbones.lora import without_lora
-    from atat_zoo.export.pushing import check_push, push
-    from atat_zoo.export.writing import check_export, export_run
+    from atat_zoo.modeling.backbones.lora import without_lora
+    from atat_zoo.reports.export.pushing import check_push, push
+    from atat_zoo.reports.export.writing import check_export, export_run
 
     if public and repository is None:
         raise UserError("--public: belongs to --push; add that, or leave it out")

@@ -20,7 +20,7 @@ def import_(model: str, run: Path, overrides: tuple[str, ...], **given: Any) -> 
     The packages in plugins/ read models: atat-zoo-checkpoints, atat-zoo-transformers. KEY=VALUE changes the experiment
     of the run.
     """
-    from atat_zoo.model.importing import import_model
+    from atat_zoo.generation.importing import import_model
 
     made = import_model(model, run, overrides, **given)
     weights = sum(weight.numel() for weight in made.module.parameters())

@@ -10,16 +10,16 @@ import click
 from atat_zoo.cli.arguments import count, named, options, with_options, with_sampler
 from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.errors import UserError
+from atat_zoo.evaluation.judges import judges_itself
+from atat_zoo.evaluation.results.format import NONE, cell, with_error
+from atat_zoo.evaluation.results.format import number as counted
+from atat_zoo.evaluation.results.naming import GENERATIVE_PERPLEXITY, words
 from atat_zoo.experiment import from_overrides
-from atat_zoo.measure.judges import judges_itself
+from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.registry import Zoo
-from atat_zoo.results.format import NONE, cell, with_error
-from atat_zoo.results.format import number as counted
-from atat_zoo.results.naming import GENERATIVE_PERPLEXITY, words
-from atat_zoo.run import RunFolder
 
 if TYPE_CHECKING:
-    from atat_zoo.measure.judging import JudgedRun, Scores
+    from atat_zoo.evaluation.judging import JudgedRun, Scores
 
 HUB = "hf:"
 _BY = "A run with an exact likelihood, hf:NAME for a model of the Hugging Face hub, or a table {use = …}."
@@ -60,12 +60,12 @@ def judge(
     if wrong := [metric.name for metric in further if metric.reads != "texts"]:
         raise UserError(f"--metric {wrong[0]}: reads no texts; name it with `atat eval`")
     if mauve:
-        from atat_zoo.measure.mauve import check_mauve
+        from atat_zoo.evaluation.mauve import check_mauve
 
         check_mauve(number)
     scorer = chosen.build(device)
-    from atat_zoo.measure.judging import SIZES, judge_run
-    from atat_zoo.model import Model
+    from atat_zoo.evaluation.judging import SIZES, judge_run
+    from atat_zoo.generation.model import Model
 
     model = Model.from_run(run, device, step)
     given |= {"sampler": experiment.parts["sampler"], "number": number, "mauve": mauve}
@@ -98,7 +98,7 @@ def judge_of(text: str, run: Path) -> Any:
 
 
 def _show(judged: JudgedRun) -> None:
-    from atat_zoo.measure.mauve import RELIABLE
+    from atat_zoo.evaluation.mauve import RELIABLE
 
     texts = f"{counted(judged.number, 'text')} of {judged.length} tokens by {judged.sampler['use']}"
     click.echo(f"{texts}, seed {judged.seed}, step {judged.step}\njudge: {judged.judge}")

@@ -14,8 +14,8 @@ from atat_zoo.cli.arguments import options, output
 from atat_zoo.cli.console import Bars, on_terminal, printable
 from atat_zoo.errors import NotKept, UserError, clip
 from atat_zoo.experiment import from_table
-from atat_zoo.report import PAGE, require
-from atat_zoo.run import RunFolder, write_json, write_text
+from atat_zoo.experiment.runs import RunFolder, write_json, write_text
+from atat_zoo.reports import PAGE, require
 
 _EVERY = 2.0  # seconds between two looks of `atat watch` at the files
 
@@ -34,8 +34,8 @@ def report(
 
     The page is one file that asks the network for nothing. It shows what the runs have recorded.
     """
-    from atat_zoo.report.collect import collect
-    from atat_zoo.report.studies import file_of, of_study
+    from atat_zoo.reports.collect import collect
+    from atat_zoo.reports.studies import file_of, of_study
 
     if frontier and not compute:
         raise UserError("--frontier: is measured with --compute; add that, or leave it out")
@@ -50,7 +50,7 @@ def report(
         raise UserError(f"--out {clip(out)}: name an HTML file, which ends in .html and is no folder")
     data = of_study(study) if study else collect(runs, **command)
     require("atat report", *PAGE)
-    from atat_zoo.report import page
+    from atat_zoo.reports import page
 
     if figures:
         figures.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def report(
         write_text(out, text)
     click.echo(f"{click.format_filename(out)}: {len(text.encode()) / 2**20:.1f} MiB")
     if figures:
-        from atat_zoo.report import charts
+        from atat_zoo.reports import charts
 
         click.echo(f"{click.format_filename(figures)}: {len(charts.figures(data, figures))} files")
     if show:
@@ -73,8 +73,8 @@ def report(
 
 def _compute(runs: Sequence[Path], frontier: bool) -> Iterator[str]:
     """Measure what is missing, and yield a sentence about each."""
-    from atat_zoo.report.collect import compared
-    from atat_zoo.report.recording import FRONTIER, compute, missing
+    from atat_zoo.reports.collect import compared
+    from atat_zoo.reports.recording import FRONTIER, compute, missing
 
     with Bars(silent=False) as bars:
         for run in runs:
@@ -95,8 +95,8 @@ def _compute(runs: Sequence[Path], frontier: bool) -> Iterator[str]:
 
 def _compare(runs: Sequence[Path], bars: Bars) -> None:
     """Compare the runs with the first as `atat compare` does, and keep the result in the folder of the first."""
-    from atat_zoo.measure import compare as comparing
-    from atat_zoo.report.recorded import model_sum
+    from atat_zoo.evaluation import compare as comparing
+    from atat_zoo.reports.recorded import model_sum
 
     first = RunFolder(runs[0])
     experiment = from_table(first.table(), where=str(first.resolved))
@@ -120,7 +120,7 @@ def watch(run: Path, terminal: bool, once: bool, port: int) -> None:
     folder = RunFolder(run)
     folder.table()
     require("atat watch", *(("plotext",) if terminal or once else PAGE))
-    from atat_zoo.report.watch import PageServer
+    from atat_zoo.reports.watch import PageServer
 
     with suppress(KeyboardInterrupt):  # which is how it ends
         if terminal or once:
@@ -133,7 +133,7 @@ def watch(run: Path, terminal: bool, once: bool, port: int) -> None:
 
 def _draw(folder: RunFolder, once: bool) -> None:
     """Draw the curves whenever the run's files or the terminal have changed, until it is finished."""
-    from atat_zoo.report.watch import frame, stamp
+    from atat_zoo.reports.watch import frame, stamp
 
     width, height = shutil.get_terminal_size()
     if once:

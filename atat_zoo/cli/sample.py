@@ -14,14 +14,14 @@ import click
 
 from atat_zoo.cli.arguments import CHANGED, check_text, chosen, count, lines_of, options, output
 from atat_zoo.cli.console import on_terminal, print_json, printable
+from atat_zoo.data.tokenizers import TokenizerModel
 from atat_zoo.errors import UserError
-from atat_zoo.generation import Infilling
+from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.generation.infilling import layouts_of
 from atat_zoo.generation.layout import SpaceAwareTokenizer, asked, parse, prompted, refuse_length
+from atat_zoo.generation.writer import Infilling
 from atat_zoo.registry.spec import unstructure
-from atat_zoo.run import RunFolder
-from atat_zoo.run.atomic import replacing
-from atat_zoo.tokenizers import TokenizerModel
+from atat_zoo.system.atomic import replacing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -93,7 +93,7 @@ def sample(
         if trace:
             start = {"number": number, "mask": tokenizer.vocabulary_size, "start": row}
             observers.append(stack.enter_context(tracing(trace, header | start)))
-        from atat_zoo.model import Model
+        from atat_zoo.generation.model import Model
 
         model = Model.from_run(run, device, step)
         if watch:
@@ -214,7 +214,7 @@ def infill(
     experiment, tokenizer = chosen(run, words if path is not None else words[1:], sampler, step)
     texts = lines_of(path) if path is not None else [check_text(words[0], "the text")]
     layouts_of(texts, SpaceAwareTokenizer(tokenizer), experiment.data.special, experiment.data.length)
-    from atat_zoo.model import Model
+    from atat_zoo.generation.model import Model
 
     parts = {kind: experiment.parts[kind] for kind in CHANGED}
     infilling = Model.from_run(run, device, step).infill(texts, number, seed=seed, **parts, **given)

@@ -10,12 +10,12 @@ from atat_zoo.cli.arguments import check_output, count, options, output
 from atat_zoo.cli.console import print_json, table
 from atat_zoo.cli.train import wait_passively
 from atat_zoo.errors import UserError
-from atat_zoo.results.format import NONE, joined, number
-from atat_zoo.run import write_text
-from atat_zoo.run.atomic import write_all
-from atat_zoo.study import Study, load, markdown
-from atat_zoo.study.cluster import elements, submit, write_script
-from atat_zoo.study.processes import LocalExecutor, Stopped, threads_for
+from atat_zoo.evaluation.results.format import NONE, joined, number
+from atat_zoo.experiment.runs import write_text
+from atat_zoo.studies import Study, load, markdown
+from atat_zoo.studies.cluster import elements, submit, write_script
+from atat_zoo.studies.processes import LocalExecutor, Stopped, threads_for
+from atat_zoo.system.atomic import write_all
 
 _CLUSTER = "Write a SLURM job array of the trainings, and submit it where sbatch is."
 _WRITE = "Write the tables there as well, and beside them the JSON and the nats of each sequence."
@@ -60,7 +60,7 @@ def study(
     if dry_run:
         _show_plan(loaded, jobs or 1, as_json)
         return 0
-    from atat_zoo.study.runner import StudyRunner
+    from atat_zoo.studies.runner import StudyRunner
 
     def say(text: str) -> None:
         click.echo(text, err=as_json)
@@ -117,7 +117,7 @@ def _submit(loaded: Study, words: Sequence[str], jobs: int | None, as_json: bool
 
 
 def _show_plan(loaded: Study, jobs: int, as_json: bool) -> None:
-    from atat_zoo.study.runner import FINISHED, TO_CONTINUE, TO_DO, StudyRunner, plan, total
+    from atat_zoo.studies.runner import FINISHED, TO_CONTINUE, TO_DO, StudyRunner, plan, total
 
     runner = StudyRunner(study=loaded)
     runner.look()

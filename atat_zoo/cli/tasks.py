@@ -11,13 +11,13 @@ import click
 from atat_zoo.cli.arguments import named
 from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.errors import UserError
+from atat_zoo.evaluation.results.format import NONE
+from atat_zoo.evaluation.results.tasks import Score, TaskResult, difference, notes_of
 from atat_zoo.experiment import from_table
-from atat_zoo.results.format import NONE
-from atat_zoo.results.tasks import Score, TaskResult, difference, notes_of
-from atat_zoo.run import RunFolder
+from atat_zoo.experiment.runs import RunFolder
 
 if TYPE_CHECKING:
-    from atat_zoo.tasks import Task
+    from atat_zoo.evaluation.tasks import Task
 
 _FLAGS = {"text": "--corpus", "sequences_at_once": "--batch-size", "metrics": "--metric"}
 
@@ -92,15 +92,15 @@ def _measured(
             flag = _FLAGS.get(key, f"--{key}") if key != "overrides" else value[0]
             remedy = "leave it out, or name what the task has in its table"
             raise UserError(f"{flag}: is of the bound, and --task measures a task; {remedy}")
-    from atat_zoo.tasks import require
+    from atat_zoo.evaluation.tasks import require
 
     tasks: list[Task] = [named("task", text) for text in dict.fromkeys(wanted)]
     folders = [RunFolder(run) for run in runs]
     experiments = [from_table(folder.table(), where=str(folder.resolved)) for folder in folders]
     for experiment in experiments:
         require(tasks, experiment)
-    from atat_zoo.model import Model
-    from atat_zoo.tasks.running import measure_tasks
+    from atat_zoo.evaluation.tasks.running import measure_tasks
+    from atat_zoo.generation.model import Model
 
     seed = experiments[base].seed if seed is None else seed
     results = {}

@@ -15,11 +15,11 @@ from atat_zoo.cli.evaluate import lines
 from atat_zoo.cli.tasks import show
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
-from atat_zoo.run import write_text
+from atat_zoo.experiment.runs import write_text
 
 if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
-    from atat_zoo.model import Model
+    from atat_zoo.generation.model import Model
     from atat_zoo.training import Result
 
 
@@ -156,8 +156,8 @@ def samples_of(model: Model, run: Path, number: int) -> list[str]:
     experiment = model.experiment
     if experiment.data.form == "text":
         return model.sample(number, seed=experiment.seed).texts
-    from atat_zoo.measure.answering import answers_to, questions_of
-    from atat_zoo.measure.text import held_out_text
+    from atat_zoo.evaluation.answering import answers_to, questions_of
+    from atat_zoo.evaluation.text import held_out_text
 
     text = held_out_text(model, run, experiment.evaluation.split, number, packed=True)
     questions = questions_of(text)[:number]

@@ -32,14 +32,14 @@ from atat_zoo.data.dialogues import learned_text, texts_of
 from atat_zoo.data.encoding import Encoder, Throughput
 from atat_zoo.data.pack import BATCH, PIECE, SHUFFLED, Encoded, Packer, Piece, batches, dtype_for, learnable, spread
 from atat_zoo.data.shards import write_split
+from atat_zoo.data.tokenizers import Tokenizer, TokenizerModel
 from atat_zoo.errors import UserError
+from atat_zoo.experiment.runs import sha256_of
 from atat_zoo.experiment.schema import Experiment
-from atat_zoo.machine import require
 from atat_zoo.registry.spec import unstructure
-from atat_zoo.run import sha256_of
-from atat_zoo.run.atomic import discard, replacing, sync_folder, write_bytes, write_text
-from atat_zoo.run.locks import locked
-from atat_zoo.tokenizers import Tokenizer, TokenizerModel
+from atat_zoo.system.atomic import discard, replacing, sync_folder, write_bytes, write_text
+from atat_zoo.system.locks import locked
+from atat_zoo.system.machine import require
 
 if TYPE_CHECKING:
     from atat_zoo.data.slices import Slices

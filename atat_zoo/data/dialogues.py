@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from atat_zoo.data import Split
+from atat_zoo.data.tokenizers import TokenizerModel
+from atat_zoo.data.tokenizers.dialogues import Part, from_text
 from atat_zoo.errors import UserError
-from atat_zoo.tokenizers import TokenizerModel
-from atat_zoo.tokenizers.dialogues import Part, from_text
 
 DTYPE = "uint32"
 IDS = (1 << 30) - 1  # the bits of an id

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from atat_zoo.data import SPLITS, dialogues
 from atat_zoo.errors import UserError
-from atat_zoo.run import sha256_of
+from atat_zoo.experiment.runs import sha256_of
 
 FORMAT = 1
 FILE = "manifest.json"

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from atat_zoo.data import dialogues, is_framed
 from atat_zoo.data.manifest import Totals
 from atat_zoo.data.order import permutation
+from atat_zoo.data.tokenizers import TokenizerModel
+from atat_zoo.data.tokenizers.dialogues import from_text
 from atat_zoo.errors import UserError
-from atat_zoo.tokenizers import TokenizerModel
-from atat_zoo.tokenizers.dialogues import from_text
 
 PIECE = 1 << 20  # maximum number of characters in a piece
 BATCH = 1024  # maximum number of pieces encoded at once

@@ -33,8 +33,8 @@ from atat_zoo.data import SPLITS, manifest
 from atat_zoo.data.addresses import COMMAND, FailedError, copy, refuse_commands
 from atat_zoo.data.manifest import Shard
 from atat_zoo.errors import UserError, clip
-from atat_zoo.run.atomic import clean, replacing, write_bytes
-from atat_zoo.run.locks import locked
+from atat_zoo.system.atomic import clean, replacing, write_bytes
+from atat_zoo.system.locks import locked
 
 _NAME = re.compile(rf"(?:{'|'.join(SPLITS)})-\d{{6}}\.tar")
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)

@@ -12,8 +12,8 @@ from atat_zoo.data import Split, dialogues, manifest
 from atat_zoo.data.dialogues import texts_of
 from atat_zoo.data.pack import Packer, batches, dtype_for, pad_of
 from atat_zoo.data.shards import read
+from atat_zoo.data.tokenizers import TokenizerModel
 from atat_zoo.errors import UserError
-from atat_zoo.tokenizers import TokenizerModel
 
 
 class Sequences(NamedTuple):

@@ -9,7 +9,7 @@ import numpy as np
 from atat_zoo.data import dialogues, manifest
 from atat_zoo.data.pack import pad_of
 from atat_zoo.data.shards import read
-from atat_zoo.tokenizers import BOS, EOS, TokenizerModel
+from atat_zoo.data.tokenizers import BOS, EOS, TokenizerModel
 
 
 def first_rows(folder: Path, model: TokenizerModel, number: int) -> list[dict[str, Any]]:

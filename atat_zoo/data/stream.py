@@ -20,8 +20,8 @@ from atat_zoo.data.order import SampleOrder
 from atat_zoo.data.pipeline import Apply, Collate, Read, Replace, Sample, Stored
 from atat_zoo.data.shards import ShardRows
 from atat_zoo.errors import UserError
-from atat_zoo.machine import require
 from atat_zoo.registry.spec import unstructure
+from atat_zoo.system.machine import require
 
 Batch = dict[str, torch.Tensor]
 

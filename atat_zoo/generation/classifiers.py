@@ -8,10 +8,10 @@ import math
 import os
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from atat_zoo.corpora import Corpus
+from atat_zoo.data.corpora import Corpus
+from atat_zoo.data.tokenizers import TokenizerModel
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component, param, part
-from atat_zoo.tokenizers import TokenizerModel
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -74,7 +74,7 @@ class NaiveBayesClassifier:
             raise UserError('classifier naive_bayes names no word; give it some, as in words=["peace"]')
         import torch
 
-        from atat_zoo.tokenizers.terms import Terms
+        from atat_zoo.data.tokenizers.terms import Terms
 
         terms = Terms(tokenizer, self.words, longest=length, key="classifier.words")
         # Token counts in passages without and with a term, [2, V], and the numbers of these passages.

@@ -15,10 +15,10 @@ from atat_zoo.registry import component, param, part
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.diffusion.positions import Where
     from atat_zoo.experiment import Experiment
-    from atat_zoo.generation import Writer
     from atat_zoo.generation.classifiers import Classifier as ClassifierPart
+    from atat_zoo.generation.writer import Writer
+    from atat_zoo.modeling.diffusion.positions import Where
 
 
 class Guidance(Protocol):
@@ -79,8 +79,8 @@ class TokenBiasGuidance(Guidance):
     def guide(self, writer: Writer) -> Writer:
         if not (self.words or self.tokens or self.ban):
             raise UserError('guidance: token_bias names no word; give it some, as in guidance.words=["peace"]')
+        from atat_zoo.data.tokenizers.terms import Terms
         from atat_zoo.generation.guided import Guided, normalised
-        from atat_zoo.tokenizers.terms import Terms
 
         raised = Terms(writer.tokenizer, self.words, tokens=self.tokens, longest=writer.length, key="guidance.words")
         banned = Terms(writer.tokenizer, self.ban, longest=writer.length, key="guidance.ban")
@@ -134,8 +134,8 @@ class ImportanceBiasGuidance(Guidance):
             raise UserError('guidance: importance_bias names no word; give it some, as in guidance.words=["peace"]')
         import torch
 
+        from atat_zoo.data.tokenizers.terms import Terms, biased
         from atat_zoo.generation.guided import Guided
-        from atat_zoo.tokenizers.terms import Terms, biased
 
         terms = Terms(writer.tokenizer, self.words, longest=writer.length, key="guidance.words")
         if not self.strength:

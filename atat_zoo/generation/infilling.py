@@ -17,12 +17,12 @@ import attrs
 
 from atat_zoo.errors import UserError
 from atat_zoo.generation.layout import Layout, SpaceAwareTokenizer, lay_out, parse, require_leading_space
-from atat_zoo.samplers import Sampler
+from atat_zoo.generation.samplers import Sampler
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.generation import Writer
+    from atat_zoo.generation.writer import Writer
 
 _REACH = 32  # given tokens behind each gap that are evaluated for its length; others carry little information
 _LEAST = -100.0  # lower limit of log p_θ of a given token, in nats
@@ -180,7 +180,7 @@ def draw_lengths(weighed: dict[tuple[int, ...], float], seed: int, rows: Tensor)
     """Return lengths for each row of the numbers `rows`, int64 [n], drawn by (seed, row) from their `posterior`."""
     import torch
 
-    from atat_zoo.diffusion.randomness import row_keys, to_unit
+    from atat_zoo.modeling.diffusion.randomness import row_keys, to_unit
 
     choices = list(weighed)
     if len(choices) == 1:

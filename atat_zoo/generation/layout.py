@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING
 import attrs
 
 from atat_zoo.data import is_framed
+from atat_zoo.data.tokenizers import TokenizerModel
+from atat_zoo.data.tokenizers.dialogues import message_of
 from atat_zoo.errors import UserError
-from atat_zoo.machine import require
-from atat_zoo.parsing import refuse_halves
-from atat_zoo.samplers import Sampler
-from atat_zoo.tokenizers import TokenizerModel
-from atat_zoo.tokenizers.dialogues import message_of
+from atat_zoo.generation.samplers import Sampler
+from atat_zoo.system.machine import require
+from atat_zoo.system.parsing import refuse_halves
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.diffusion.positions import Where
-    from atat_zoo.generation import Writer
+    from atat_zoo.generation.writer import Writer
+    from atat_zoo.modeling.diffusion.positions import Where
 
 CHOICES = 256  # maximum of combinations of lengths for one text
 
@@ -293,8 +293,8 @@ def require_leading_space(writer: Writer, positions: Sequence[int], words: Space
         return writer
     import torch
 
-    from atat_zoo.diffusion.positions import pairs
     from atat_zoo.generation.guided import Guided, normalised
+    from atat_zoo.modeling.diffusion.positions import pairs
 
     allowed = torch.zeros(writer.tokenizer.vocabulary_size, dtype=torch.bool, device=writer.device)
     allowed[words.openers] = True

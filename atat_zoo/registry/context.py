@@ -27,7 +27,7 @@ class Context:
         steps: optimizer steps of the training, for parts that follow its progress.
         seed: the experiment's seed, for initial values.
         device: where everything but the networks is computed, in torch's notation: on their device, or on the CPU if
-            that has no float64; see `atat_zoo.devices`.
+            that has no float64; see `atat_zoo.system.devices`.
         tokenizer: the `TokenizerModel` of the text, or None where there is none; not saved with a model.
         shifted: whether the objective reads at each place the token before it; `assemble` says so, and it is not saved.
         given_between: whether tokens are given between others in a training, as what is asked in dialogues; likewise.

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from atat_zoo.measure.metrics import GenerativeMetric
-from atat_zoo.tokenizers import BPETokenizer, BytesTokenizer
+from atat_zoo.data.tokenizers import BPETokenizer, BytesTokenizer
+from atat_zoo.evaluation.metrics import GenerativeMetric
 
 # Writes the part's files into a folder and returns its parameters.
 Example = Callable[[Path], dict[str, Any]]

@@ -1,4 +1,4 @@
-"""Checks of masking strategies: (a)–(f) of `atat_zoo.masking`, or that a mask is drawn by visible tokens alone."""
+"""Checks of masking strategies: (a)–(f) of `atat_zoo.modeling.masking`, or that a mask is drawn by visible tokens alone."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from atat_zoo.diffusion.randomness import fold, mix, row_keys, to_unit
+from atat_zoo.modeling.diffusion.randomness import fold, mix, row_keys, to_unit
 from atat_zoo.testing.batches import VOCABULARY, Rows, called, close, for_examples, holds, is_tensor, rows, temperatures
 from atat_zoo.testing.steps import check_adaptive, variants
 
@@ -20,7 +20,7 @@ _ERRORS = 6.0  # largest error of a mean, in standard errors
 
 
 def check_masking(strategy: Any, examples: int = 50) -> None:
-    """Check (a) to (f) of `atat_zoo.masking` at many temperatures; unchanged inputs; that nothing random is drawn."""
+    """Check (a) to (f) of `atat_zoo.modeling.masking` at many temperatures; unchanged inputs; that nothing random is drawn."""
     for check in PROMISES.values():
         check(strategy, examples=examples)
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric as TorchMetric
 
-from atat_zoo.machine import lacking
-from atat_zoo.measure.judges import JudgeModel
-from atat_zoo.measure.metric_states import Metrics
-from atat_zoo.measure.metrics import Metric
-from atat_zoo.measure.overlap import Copies
-from atat_zoo.results.evaluation import MetricValue
+from atat_zoo.evaluation.judges import JudgeModel
+from atat_zoo.evaluation.metric_states import Metrics
+from atat_zoo.evaluation.metrics import Metric
+from atat_zoo.evaluation.overlap import Copies
+from atat_zoo.evaluation.results.evaluation import MetricValue
+from atat_zoo.system.machine import lacking
 from atat_zoo.testing.batches import close
 
 Piece = dict[str, Any]  # arguments of `Metric.build().update`, of some rows
@@ -23,7 +23,7 @@ Piece = dict[str, Any]  # arguments of `Metric.build().update`, of some rows
 
 def check_metric(metric: Any) -> None:
     """Check the contract of a metric: one number of the same rows, in any pieces, order, and number of ranks."""
-    assert Metric in metric.__class__.__mro__, "a metric inherits from atat_zoo.measure.metrics.Metric"
+    assert Metric in metric.__class__.__mro__, "a metric inherits from atat_zoo.evaluation.metrics.Metric"
     assert isinstance(metric.title, str), "a title is a str"
     assert metric.title, "a metric has a title"
     assert metric.reads in ("predictions", "texts"), f"a metric reads predictions or texts, not {metric.reads!r}"

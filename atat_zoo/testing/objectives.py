@@ -11,11 +11,11 @@ import attrs
 import torch
 from torch import Tensor
 
-from atat_zoo.bounds import ExactKBound
-from atat_zoo.diffusion.bounds import average, enumerate_masks, from_denoiser
-from atat_zoo.diffusion.randomness import row_keys
-from atat_zoo.noise import LinearNoise
-from atat_zoo.objectives import Batch
+from atat_zoo.modeling.bounds import ExactKBound
+from atat_zoo.modeling.diffusion.bounds import average, enumerate_masks, from_denoiser
+from atat_zoo.modeling.diffusion.randomness import row_keys
+from atat_zoo.modeling.noise import LinearNoise
+from atat_zoo.modeling.objectives import Batch
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.registry.hookspecs import TABLES
 from atat_zoo.testing.batches import close, holds, is_tensor

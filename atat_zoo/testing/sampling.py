@@ -9,18 +9,18 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from atat_zoo.diffusion.randomness import fold, uniform
-from atat_zoo.diffusion.steps import Step
-from atat_zoo.measure.policy import policy_nats
-from atat_zoo.samplers import Sample, Sampler
-from atat_zoo.samplers.draw import Draw
-from atat_zoo.samplers.order import Order
-from atat_zoo.samplers.pace import Pace
-from atat_zoo.samplers.parts import CompositeSampler, SamplerParts
-from atat_zoo.samplers.published import AncestralSampler
-from atat_zoo.samplers.remask import Remask
-from atat_zoo.samplers.stop import Stop
-from atat_zoo.samplers.teacher_forcing import TeacherForcing
+from atat_zoo.evaluation.policy import policy_nats
+from atat_zoo.generation.samplers import Sample, Sampler
+from atat_zoo.generation.samplers.draw import Draw
+from atat_zoo.generation.samplers.order import Order
+from atat_zoo.generation.samplers.pace import Pace
+from atat_zoo.generation.samplers.parts import CompositeSampler, SamplerParts
+from atat_zoo.generation.samplers.published import AncestralSampler
+from atat_zoo.generation.samplers.remask import Remask
+from atat_zoo.generation.samplers.stop import Stop
+from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing
+from atat_zoo.modeling.diffusion.randomness import fold, uniform
+from atat_zoo.modeling.diffusion.steps import Step
 from atat_zoo.testing.batches import for_examples, is_tensor
 from atat_zoo.testing.toys import Hashed, hashed_importance
 

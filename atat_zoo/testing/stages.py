@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from atat_zoo.data.pipeline import Apply
 from atat_zoo.data.stages import Stage
+from atat_zoo.data.tokenizers import BytesTokenizer
 from atat_zoo.errors import UserError
 from atat_zoo.registry import Context
 from atat_zoo.testing.batches import for_examples
-from atat_zoo.tokenizers import BytesTokenizer
 
 _LENGTH = 24
 

@@ -11,13 +11,13 @@ import attrs
 import torch
 
 from atat_zoo.data.build import build
+from atat_zoo.evaluation.results.tasks import Score
+from atat_zoo.evaluation.tasks import Task, require, title
 from atat_zoo.experiment import from_table
-from atat_zoo.model import Model
-from atat_zoo.objectives.assembly import assemble
+from atat_zoo.experiment.runs import RunFolder, write_text
+from atat_zoo.generation.model import Model
+from atat_zoo.modeling.objectives.assembly import assemble
 from atat_zoo.registry import Context
-from atat_zoo.results.tasks import Score
-from atat_zoo.run import RunFolder, write_text
-from atat_zoo.tasks import Task, require, title
 from atat_zoo.testing.batches import close
 from atat_zoo.testing.examples import written
 
@@ -27,7 +27,7 @@ def check_task(task: Any, run: Path | None = None) -> None:
 
     `run` is the folder of the run that is measured; that of a small one with random weights when None.
     """
-    assert Task in task.__class__.__mro__, "a task inherits from atat_zoo.tasks.Task"
+    assert Task in task.__class__.__mro__, "a task inherits from atat_zoo.evaluation.tasks.Task"
     with tempfile.TemporaryDirectory() as folder:
         _check(task, run or small_run(Path(folder), dialogues=task.reads_dialogues))
 
@@ -106,7 +106,9 @@ def _check(task: Any, run: Path) -> None:
 def _check_score(name: Any, score: Any) -> None:
     assert isinstance(name, str), f"a score has a name that is a text, not {name!r}"
     assert name, "a score has a name"
-    assert isinstance(score, Score), f"{name}: a score is an atat_zoo.results.tasks.Score, as `Score.over` returns one"
+    assert isinstance(score, Score), (
+        f"{name}: a score is an atat_zoo.evaluation.results.tasks.Score, as `Score.over` returns one"
+    )
     assert score.quantity, f"{name}: a score says what it is"
     assert math.isfinite(score.value), f"{name}: a score is a number, not {score.value}"
     assert score.stderr is None or score.stderr >= 0, f"{name}: a standard error is not negative: {score.stderr}"

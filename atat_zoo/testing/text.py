@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from hypothesis import strategies as st
 
-from atat_zoo.corpora import Corpus
 from atat_zoo.data import SPLITS
+from atat_zoo.data.corpora import Corpus
+from atat_zoo.data.tokenizers import Tokenizer
 from atat_zoo.errors import UserError
 from atat_zoo.testing.batches import close, for_examples, holds, is_tensor, raises
-from atat_zoo.tokenizers import Tokenizer
 
 # The first can be written by every tokenizer: letters and spaces alone.
 PLAIN = "the people of this nation keep a just peace with all the states of the world"
@@ -27,7 +27,7 @@ _FIRST = 100
 
 def check_corpus(corpus: Any) -> None:
     """Check the contract of a corpus whose text is there: texts, the same each time, none of them in two splits."""
-    assert Corpus in corpus.__class__.__mro__, "a corpus inherits from atat_zoo.corpora.Corpus"
+    assert Corpus in corpus.__class__.__mro__, "a corpus inherits from atat_zoo.data.corpora.Corpus"
     fingerprint = corpus.fingerprint()
     assert isinstance(fingerprint, dict), "a fingerprint is a table"
     assert json.loads(json.dumps(fingerprint)) == fingerprint, "a fingerprint can be written as JSON and read back"
@@ -87,7 +87,7 @@ def check_tokenizer(tokenizer: Any, texts: Sequence[str] = ()) -> None:
     It must be able to write the first of the texts; others may raise `UserError`. Its own `texts` are tried when none
     are given, if it has any, and else English.
     """
-    assert Tokenizer in tokenizer.__class__.__mro__, "a tokenizer inherits from atat_zoo.tokenizers.Tokenizer"
+    assert Tokenizer in tokenizer.__class__.__mro__, "a tokenizer inherits from atat_zoo.data.tokenizers.Tokenizer"
     texts = texts or tokenizer.texts or TEXTS
     documents = [texts[0]] * 20
     model = tokenizer.train(lambda: iter(documents))

@@ -11,10 +11,10 @@ from composer.utils import dist
 from torch import Tensor, nn
 from torchmetrics import Metric
 
-from atat_zoo.backbones.ngram import counts_of
-from atat_zoo.devices import moved
-from atat_zoo.diffusion.statistics import spearman
-from atat_zoo.objectives import Batch
+from atat_zoo.modeling.backbones.ngram import counts_of
+from atat_zoo.modeling.diffusion.statistics import spearman
+from atat_zoo.modeling.objectives import Batch
+from atat_zoo.system.devices import moved
 
 # The items that each mean averages: rows of the batch, its masked tokens, or its maskable tokens.
 MEANS = {
@@ -171,8 +171,8 @@ class ZooModel(ComposerModel):
         return outputs["loss"]
 
     def eval_forward(self, batch: Any, outputs: Any = None) -> Any:
-        """Refuse: the bound is evaluated by `atat_zoo.measure`, not by Composer's loop."""
-        raise RuntimeError("evaluate with atat_zoo.measure, which computes the bound")
+        """Refuse: the bound is evaluated by `atat_zoo.evaluation`, not by Composer's loop."""
+        raise RuntimeError("evaluate with atat_zoo.evaluation, which computes the bound")
 
 
 class SkippedRows(Callback):

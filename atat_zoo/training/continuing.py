@@ -19,12 +19,12 @@ from composer.utils import dist
 from torch import Tensor
 from torch.torch_version import TorchVersion
 
-from atat_zoo import parsing
 from atat_zoo.errors import UserError, clip
 from atat_zoo.experiment import Experiment, from_overrides, from_table
-from atat_zoo.run import RunFolder, atomic, write_json, write_text
-from atat_zoo.run.changes import changes
-from atat_zoo.run.folder import Checkpoint
+from atat_zoo.experiment.runs import RunFolder, write_json, write_text
+from atat_zoo.experiment.runs.changes import changes
+from atat_zoo.experiment.runs.folder import Checkpoint
+from atat_zoo.system import atomic, parsing
 
 # What a run may change when it goes on.
 CHANGEABLE = ("train.steps",)

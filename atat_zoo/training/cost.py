@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from atat_zoo.backbones.dit import DiTBackbone
 from atat_zoo.errors import UserError, clip, nearest
-from atat_zoo.objectives import chunks
+from atat_zoo.modeling.backbones.dit import DiTBackbone
+from atat_zoo.modeling.objectives import chunks
 from atat_zoo.training.utilisation import PEAKS, step_flops
 
 if TYPE_CHECKING:
+    from atat_zoo.data.tokenizers import Tokenizer
     from atat_zoo.experiment import Experiment
-    from atat_zoo.tokenizers import Tokenizer
 
 
 def state(weights: int) -> dict[str, int]:

@@ -11,18 +11,18 @@ from composer import Callback, Logger, State
 from composer.utils import dist
 from torch import Tensor
 
-from atat_zoo import parsing
 from atat_zoo.data.sequences import held_out_sequences
+from atat_zoo.evaluation.likelihood import Measurement, measure, summarise
+from atat_zoo.evaluation.ngram import NGramNats, measure_ngram
+from atat_zoo.evaluation.results.evaluation import BoundValue, Evaluation, MetricValue, method_of
+from atat_zoo.evaluation.text import counted_of
+from atat_zoo.evaluation.written import Judges, measure_texts
 from atat_zoo.experiment import Experiment
-from atat_zoo.measure.likelihood import Measurement, measure, summarise
-from atat_zoo.measure.ngram import NGramNats, measure_ngram
-from atat_zoo.measure.text import counted_of
-from atat_zoo.measure.written import Judges, measure_texts
-from atat_zoo.model import Model
+from atat_zoo.experiment.runs import RunFolder, write_json
+from atat_zoo.generation.model import Model
 from atat_zoo.registry import Context
-from atat_zoo.results.evaluation import BoundValue, Evaluation, MetricValue, method_of
-from atat_zoo.run import RunFolder, write_json
-from atat_zoo.run.atomic import making_folder
+from atat_zoo.system import parsing
+from atat_zoo.system.atomic import making_folder
 from atat_zoo.training.lifecycle import MovingAverage
 from atat_zoo.training.sharding import WholeWeights
 

@@ -10,17 +10,17 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from atat_zoo.backbones.lora import of_base, without_lora
-from atat_zoo.backbones.ngram import counts_of
-from atat_zoo.diffusion.contracts import StatefulPart
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import Experiment
 from atat_zoo.experiment.inheritance import Source, incompatibilities
-from atat_zoo.model.model import plain_weights
+from atat_zoo.experiment.runs import RunFolder, sha256_of
+from atat_zoo.experiment.runs.folder import Checkpoint
+from atat_zoo.experiment.runs.model_files import WEIGHTS, described
+from atat_zoo.generation.model import plain_weights
+from atat_zoo.modeling.backbones.lora import of_base, without_lora
+from atat_zoo.modeling.backbones.ngram import counts_of
+from atat_zoo.modeling.diffusion.contracts import StatefulPart
 from atat_zoo.registry import Zoo
-from atat_zoo.run import RunFolder, sha256_of
-from atat_zoo.run.folder import Checkpoint
-from atat_zoo.run.model_files import WEIGHTS, described
 
 
 @attrs.frozen(kw_only=True)

@@ -30,12 +30,12 @@ from composer.utils import dist
 from composer.utils.checkpoint import save_checkpoint
 from torch import Tensor, nn
 
-from atat_zoo.devices import reset_peak_memory
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import TrainSpec
-from atat_zoo.run import RunFolder
-from atat_zoo.run.atomic import making_folder
-from atat_zoo.run.interruption import Interruption
+from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.system.atomic import making_folder
+from atat_zoo.system.devices import reset_peak_memory
+from atat_zoo.system.interruption import Interruption
 from atat_zoo.training.composer_model import ZooModel, sum_over_ranks
 from atat_zoo.training.continuing import check_saved, without_generators
 from atat_zoo.training.memory import peak_memory

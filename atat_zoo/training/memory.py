@@ -13,14 +13,14 @@ from composer.utils import collect_env
 from torch.distributed.checkpoint import state_dict
 from typing_extensions import override
 
-from atat_zoo import devices
 from atat_zoo.data.stream import refuse_sizes
-from atat_zoo.devices import SPREAD, torch_device
 from atat_zoo.errors import UserError
+from atat_zoo.evaluation.tasks import require as require_tasks
 from atat_zoo.experiment import Experiment
-from atat_zoo.machine import lacking, require
-from atat_zoo.run.environment import processor
-from atat_zoo.tasks import require as require_tasks
+from atat_zoo.system import devices
+from atat_zoo.system.devices import SPREAD, torch_device
+from atat_zoo.system.environment import processor
+from atat_zoo.system.machine import lacking, require
 
 # Parameters of glibc's mallopt, from malloc.h.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4

@@ -14,8 +14,8 @@ from composer import Callback, Logger, State
 from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
-from atat_zoo.devices import synchronize
-from atat_zoo.run import write_json
+from atat_zoo.experiment.runs import write_json
+from atat_zoo.system.devices import synchronize
 
 WARM = 3  # steps before the first that is profiled: they allocate, and compile
 # What ends with an event of Composer's, which updates the weights after `after_train_batch`.

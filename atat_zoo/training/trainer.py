@@ -19,24 +19,24 @@ from torch import Tensor
 
 from atat_zoo.data import manifest as shards
 from atat_zoo.data.build import build
-from atat_zoo.data.neighbours import count_table
 from atat_zoo.data.stream import TokenStream, train_loader
-from atat_zoo.devices import device_name, exact_device
-from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.errors import UserError, clip
+from atat_zoo.evaluation.results.evaluation import Evaluation
+from atat_zoo.evaluation.results.store import finite
+from atat_zoo.evaluation.results.tasks import TaskResult
+from atat_zoo.evaluation.tasks.running import measure_tasks
 from atat_zoo.experiment import Experiment
-from atat_zoo.model import Model
-from atat_zoo.objectives.assembly import assemble
+from atat_zoo.experiment.runs import RunFolder, write_json, write_text
+from atat_zoo.experiment.runs.folder import Checkpoint
+from atat_zoo.generation.model import Model
+from atat_zoo.modeling.backbones.neighbours import count_table
+from atat_zoo.modeling.diffusion.precision import computes_in_bf16
+from atat_zoo.modeling.objectives.assembly import assemble
 from atat_zoo.registry import Context, Zoo
-from atat_zoo.results.evaluation import Evaluation
-from atat_zoo.results.store import finite
-from atat_zoo.results.tasks import TaskResult
-from atat_zoo.run import RunFolder, write_json, write_text
-from atat_zoo.run.atomic import check_name
-from atat_zoo.run.environment import describe
-from atat_zoo.run.folder import Checkpoint
-from atat_zoo.run.interruption import Interruption
-from atat_zoo.tasks.running import measure_tasks
+from atat_zoo.system.atomic import check_name
+from atat_zoo.system.devices import device_name, exact_device
+from atat_zoo.system.environment import describe
+from atat_zoo.system.interruption import Interruption
 from atat_zoo.training import lifecycle
 from atat_zoo.training.composer_model import SkippedRows, ZooModel, prepare
 from atat_zoo.training.continuing import Loading, continued, cut_back, inert, record

@@ -12,8 +12,8 @@ from typing import Any
 import attrs
 from composer.utils import dist
 
-from atat_zoo.devices import device_name
 from atat_zoo.experiment import Experiment
+from atat_zoo.system.devices import device_name
 
 # Dense bf16 TFLOP/s of a device, half of what a datasheet says “with sparsity”, by the name that its driver gives it,
 # less the maker's. A name that is not here, such as that of a part of a GPU (MIG), has no peak. NVIDIA's datasheets:

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from atat_zoo.experiment import load
-from atat_zoo.objectives.assembly import assemble
+from atat_zoo.modeling.objectives.assembly import assemble
 from atat_zoo.registry import Context
-from atat_zoo.run.environment import describe
+from atat_zoo.system.environment import describe
 from atat_zoo.training import train
 
 if TYPE_CHECKING:

@@ -84,7 +84,7 @@ COMMANDS: dict[str, Command] = {
 }
 # A page without its library, whose engine would reserve more addresses than a case may.
 PAGE = """from atat_zoo import cli, report
-from atat_zoo.report import page
+from atat_zoo.reports import page
 report.ADDRESSES, page._library = 0, str
 cli.main()"""
 # folder -> the commands that read it

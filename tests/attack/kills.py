@@ -13,7 +13,7 @@ import tempfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from atat_zoo.run import RunFolder
+from atat_zoo.experiment.runs import RunFolder
 from tests import forked
 from tests.attack import moments
 from tests.attack.driver import FAILED, FINE, REFUSED, Ended, Verdict, atat, judge, last_words, one_by_one, unreadable

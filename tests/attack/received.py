@@ -6,7 +6,7 @@ import shutil
 import torch
 from safetensors.torch import load_file, save_file
 
-from atat_zoo.backbones.dit import DiTBackbone
+from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.registry import Context
 from tests.attack.damage import CHANGES, damage
 from tests.attack.driver import FAILED, Verdict, atat, judge, one_by_one
@@ -14,7 +14,7 @@ from tests.installing import described
 
 SECRET = "nobody has named this text"
 READER = '''
-from atat_zoo.backbones.dit import DiTBackbone
+from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.registry import component, hookimpl
 
 CONTRACT = 2
@@ -36,7 +36,7 @@ class Reader(DiTBackbone):
         return table | {"data": {"length": of["length"]}, "sampler": {"use": "ancestral", "steps": 2}}
 
     def imported(self, module, published):
-        from atat_zoo.model.importing import fill
+        from atat_zoo.generation.importing import fill
 
         fill({f"backbone.{name}": each for name, each in module.backbone.named_parameters()}, {}, published)
         return self

@@ -101,10 +101,10 @@ def _published(folder):
     import torch
     from safetensors.torch import save_file
 
-    from atat_zoo.backbones.dit import DiTBackbone
+    from atat_zoo.modeling.backbones.dit import DiTBackbone
     from atat_zoo.registry import Context
+    from tests.generation.test_importing import READER
     from tests.installing import described
-    from tests.model.test_importing import READER
 
     model, plugins = folder / "model", folder / "plugins"
     model.mkdir()

@@ -6,9 +6,9 @@ import re
 import attrs
 import pytest
 
-from atat_zoo.measure.sampling import Bench, SamplerResult
+from atat_zoo.evaluation.sampling import Bench, SamplerResult
 from tests.cli.terminal import printed, refused
-from tests.measure.making import make_run
+from tests.evaluation.making import make_run
 
 
 @pytest.fixture(scope="module")

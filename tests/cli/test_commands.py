@@ -111,7 +111,7 @@ def test_zoo_check_imports_every_part(atat, monkeypatch):
 
 
 def test_check_says_which_packages_are_missing(atat, experiment, tmp_path, monkeypatch):
-    monkeypatch.setattr("atat_zoo.machine.find_spec", lambda name: None)
+    monkeypatch.setattr("atat_zoo.system.machine.find_spec", lambda name: None)
     for name in ("a.parquet", "b.jsonl.zst", "c.txt"):
         (tmp_path / name).touch()
     each = [f'{{use="files",train=["{tmp_path}/{name}"]}}' for name in ("a.parquet", "b.jsonl.zst", "c.txt")]

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from atat_zoo.cli.judge import judge_of
-from atat_zoo.measure import mauve
-from atat_zoo.measure.judges import HuggingFaceJudge, RunJudge
+from atat_zoo.evaluation import mauve
+from atat_zoo.evaluation.judges import HuggingFaceJudge, RunJudge
 from tests.cli.terminal import printed, refused
-from tests.measure.making import make_run
+from tests.evaluation.making import make_run
 
 MAUVE = "{use = 'mauve', judge = {use = 'run', path = 'other'}}"
 

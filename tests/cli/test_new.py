@@ -96,7 +96,7 @@ def test_nothing_is_left_of_the_template_but_what_it_says(tmp_path):
         text = path.read_text(encoding="utf-8")
         assert not any(word in text for word in ("placeholder", "Placeholder", "KIND_OF", "MODULE_OF")), name
     assert "class OneTwoDrawing:" in files[f"{module}/__init__.py"].read_text(encoding="utf-8")
-    assert "`atat_zoo.masking.mask_drawing`" in files["README.md"].read_text(encoding="utf-8")
+    assert "`atat_zoo.modeling.masking.mask_drawing`" in files["README.md"].read_text(encoding="utf-8")
     # A name may hold the word that stands for it.
     package = write_package("noise", "my-placeholder", tmp_path)
     project = tomllib.loads((package / "pyproject.toml").read_text())["project"]

@@ -8,12 +8,12 @@ import math
 import pytest
 import torch
 
-from atat_zoo.model import Model
-from atat_zoo.results.format import errors_over, with_error
-from atat_zoo.results.intervals import paired, unpaired
-from atat_zoo.results.tasks import Score, difference
+from atat_zoo.evaluation.results.format import errors_over, with_error
+from atat_zoo.evaluation.results.intervals import paired, unpaired
+from atat_zoo.evaluation.results.tasks import Score, difference
+from atat_zoo.generation.model import Model
 from tests.cli.terminal import printed
-from tests.measure.making import make_run
+from tests.evaluation.making import make_run
 
 ONE = "no standard errors, as there is one sequence"
 

@@ -11,7 +11,7 @@ from atat_zoo import UserError
 from atat_zoo.cli import COMMANDS
 from atat_zoo.cli import atat as group
 from atat_zoo.cli.arguments import Output, check_output
-from atat_zoo.model.importing import import_model
+from atat_zoo.generation.importing import import_model
 from tests.cli.terminal import refused
 
 # The paths that are read, or name a folder whose files are not replaced.

@@ -17,11 +17,11 @@ import pytest
 import torch
 
 from atat_zoo.cli.sample import picture, watching
-from atat_zoo.model import Model
+from atat_zoo.generation.model import Model
 from tests import forked
 from tests.cli.terminal import CALL, imported, on_terminal, printed, refused, spawned
+from tests.evaluation.making import make_run
 from tests.limited import full_disk, limited
-from tests.measure.making import make_run
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from atat_zoo.corpora import Corpus
+from atat_zoo.data.corpora import Corpus
+from atat_zoo.data.tokenizers import BytesTokenizer
 from atat_zoo.experiment.schema import DataSpec
 from atat_zoo.registry import component, param
-from atat_zoo.tokenizers import BytesTokenizer
 
 
 @component

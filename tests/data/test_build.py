@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from in_memory import Memory, experiment_of, hashes, interrupted, killed, stages_of_a_second, texts
 
-from atat_zoo.corpora import ShardsCorpus
 from atat_zoo.data import manifest, pack
 from atat_zoo.data.build import build
+from atat_zoo.data.corpora import ShardsCorpus
 from atat_zoo.data.shards import read
+from atat_zoo.data.tokenizers import BPETokenizer, PretrainedTokenizer
+from atat_zoo.data.tokenizers.tables import BytesModel
 from atat_zoo.errors import UserError
-from atat_zoo.tokenizers import BPETokenizer, PretrainedTokenizer
-from atat_zoo.tokenizers.tables import BytesModel
 from tests.limited import full_disk
 from tests.tiny import folder_of
 

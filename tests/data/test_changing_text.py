@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from in_memory import experiment_of, hashes, interrupted, texts
 
-from atat_zoo.corpora import Text8Corpus
-from atat_zoo.corpora.files import FilesCorpus
 from atat_zoo.data import digests
 from atat_zoo.data.build import build
+from atat_zoo.data.corpora import Text8Corpus
+from atat_zoo.data.corpora.files import FilesCorpus
+from atat_zoo.data.tokenizers import PretrainedTokenizer
+from atat_zoo.data.tokenizers.library import trained
 from atat_zoo.errors import UserError
-from atat_zoo.tokenizers import PretrainedTokenizer
-from atat_zoo.tokenizers.library import trained
 from tests.tiny import folder_of
 
 LINES = texts(200)

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from in_memory import Memory, experiment_of, texts
 
-from atat_zoo import machine
-from atat_zoo.backbones import dit
-from atat_zoo.backbones.dit import DiTBackbone
-from atat_zoo.data import manifest, neighbours
+from atat_zoo.data import manifest
 from atat_zoo.data.build import build
-from atat_zoo.data.neighbours import FILE, CountTable, count_table
 from atat_zoo.data.shards import read
 from atat_zoo.errors import UserError
+from atat_zoo.modeling.backbones import dit, neighbours
+from atat_zoo.modeling.backbones.dit import DiTBackbone
+from atat_zoo.modeling.backbones.neighbours import FILE, CountTable, count_table
 from atat_zoo.registry import Context
+from atat_zoo.system import machine
 from tests.limited import limited
 
 

@@ -15,10 +15,10 @@ from atat_zoo.data import manifest, pack
 from atat_zoo.data.build import build
 from atat_zoo.data.encoding import Encoder, Throughput
 from atat_zoo.data.pack import Packer
+from atat_zoo.data.tokenizers import BPETokenizer, BytesTokenizer, CharactersTokenizer
+from atat_zoo.data.tokenizers.tables import BytesModel
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component
-from atat_zoo.tokenizers import BPETokenizer, BytesTokenizer, CharactersTokenizer
-from atat_zoo.tokenizers.tables import BytesModel
 
 TEXTS = texts(150)
 

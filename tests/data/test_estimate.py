@@ -8,13 +8,13 @@ from hashlib import sha256
 import pytest
 from in_memory import Memory, experiment_of, texts
 
-from atat_zoo.corpora import SotuCorpus, Text8Corpus
-from atat_zoo.corpora.files import FilesCorpus
 from atat_zoo.data import manifest
 from atat_zoo.data.build import build
+from atat_zoo.data.corpora import SotuCorpus, Text8Corpus
+from atat_zoo.data.corpora.files import FilesCorpus
 from atat_zoo.data.estimate import BuildEstimate, estimate
+from atat_zoo.data.tokenizers import BPETokenizer
 from atat_zoo.errors import UserError
-from atat_zoo.tokenizers import BPETokenizer
 
 TEXTS = tuple(sha256(text.encode()).hexdigest() * 2 for text in texts(3000))  # a gzip file reads ahead
 
@@ -51,7 +51,7 @@ TABLES = ["parquet", "arrow", "stream.arrow"]
 @pytest.mark.parametrize("form", ["txt", "txt.gz", "jsonl", "jsonl.gz", "csv", *TABLES])
 def test_files_know_how_much_text_is_in_them(tmp_path, form, monkeypatch):
     # Nearly all of the larger file: gzip reads ahead, and some versions of Python far.
-    monkeypatch.setattr("atat_zoo.corpora.documents._BEGINNING", 240_000)
+    monkeypatch.setattr("atat_zoo.data.corpora.documents._BEGINNING", 240_000)
     size = written(tmp_path, form).size()
     assert size == pytest.approx(sum(map(len, TEXTS)), rel=0.15)
 

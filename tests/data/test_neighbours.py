@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from atat_zoo.data import neighbours
-from atat_zoo.data.neighbours import LARGEST_VOCABULARY, CountTable
 from atat_zoo.errors import UserError
+from atat_zoo.modeling.backbones import neighbours
+from atat_zoo.modeling.backbones.neighbours import LARGEST_VOCABULARY, CountTable
 
 V, PAD = 4, 2**16 - 1
 ROWS = st.integers(1, 6).flatmap(

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.data.pack import PIECE, Form, Packer, batches, dtype_for, encode, pieces, spread
+from atat_zoo.data.tokenizers.tables import BytesModel, CharactersModel
 from atat_zoo.errors import UserError
-from atat_zoo.tokenizers.tables import BytesModel, CharactersModel
 
 words = st.text(st.sampled_from("ab \n é"), max_size=30)
 documents = st.lists(words, max_size=8)

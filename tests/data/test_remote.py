@@ -23,15 +23,15 @@ from hypothesis import strategies as st
 from in_memory import Memory, experiment_of, texts
 
 from atat_zoo.cli import atat
-from atat_zoo.corpora import ShardsCorpus
 from atat_zoo.data import addresses, manifest, remote
 from atat_zoo.data.build import build
+from atat_zoo.data.corpora import ShardsCorpus
 from atat_zoo.data.sequences import held_out
 from atat_zoo.data.shards import ShardRows, read
 from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.errors import UserError
-from atat_zoo.run import atomic
-from atat_zoo.run.locks import locked
+from atat_zoo.system import atomic
+from atat_zoo.system.locks import locked
 from tests.faulty_server import serving
 from tests.limited import full_disk, limited
 

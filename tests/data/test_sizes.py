@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from in_memory import Memory, experiment_of, hashes, interrupted, texts
 
-from atat_zoo import machine
 from atat_zoo.data.build import build
 from atat_zoo.data.stream import refuse_sizes
 from atat_zoo.errors import UserError
+from atat_zoo.system import machine
 from tests.limited import limited
 
 

@@ -11,12 +11,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from in_memory import Memory, experiment_of, hashes, interrupted, killed, stages_of_a_second, texts
 
-from atat_zoo.corpora.files import FilesCorpus
 from atat_zoo.data import pack
 from atat_zoo.data.build import build
+from atat_zoo.data.corpora.files import FilesCorpus
 from atat_zoo.data.slices import Slice, encode_slice, join
+from atat_zoo.data.tokenizers import BPETokenizer
 from atat_zoo.errors import UserError
-from atat_zoo.tokenizers import BPETokenizer
 from tests.tiny import folder_of
 
 TEXTS = texts(90)

@@ -7,9 +7,9 @@ from in_memory import Memory, experiment_of
 from atat_zoo import UserError, Zoo
 from atat_zoo.data.build import build
 from atat_zoo.data.manifest import load, load_counts
-from atat_zoo.data.neighbours import count_table
 from atat_zoo.data.sequences import held_out, sequences
-from atat_zoo.tokenizers import BytesTokenizer
+from atat_zoo.data.tokenizers import BytesTokenizer
+from atat_zoo.modeling.backbones.neighbours import count_table
 
 TEXT = "To be, or not to be: that is the question.\n" * 3
 

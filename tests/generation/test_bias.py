@@ -4,15 +4,15 @@ import attrs
 import pytest
 import torch
 
+from atat_zoo.data.tokenizers.terms import Terms
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.generation.guidance import CombinedGuidance, ImportanceBiasGuidance, NoGuidance, TokenBiasGuidance
 from atat_zoo.generation.guided import Guided
-from atat_zoo.samplers.published import AncestralSampler
+from atat_zoo.generation.samplers.published import AncestralSampler
 from atat_zoo.testing import check_guidance
 from atat_zoo.testing.guidance import toy_writer
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed
-from atat_zoo.tokenizers.terms import Terms
 
 WRITER = toy_writer()
 MASK = WRITER.tokenizer.vocabulary_size

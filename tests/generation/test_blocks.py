@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from atat_zoo.generation import Writer
+from atat_zoo.data.tokenizers import CharactersTokenizer
 from atat_zoo.generation.guidance import ClassifierFreeGuidance, ClassifierGuidance, TokenBiasGuidance
-from atat_zoo.samplers.published import CombinationSampler
-from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
-from atat_zoo.tokenizers import CharactersTokenizer
+from atat_zoo.generation.samplers.published import CombinationSampler
+from atat_zoo.generation.samplers.semi_autoregressive import SemiAutoregressiveSampler
+from atat_zoo.generation.writer import Writer
+from tests.generation.samplers.exactness import random_model
 from tests.generation.test_classifier import bag
-from tests.samplers.exactness import random_model
 
 L, V = 12, 27
 GREEDY = CombinationSampler(order="left_to_right", pace="one_at_a_time", draw={"use": "categorical", "temperature": 0})

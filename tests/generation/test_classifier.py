@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from atat_zoo import Zoo
+from atat_zoo.data.tokenizers import BytesTokenizer
 from atat_zoo.errors import UserError
-from atat_zoo.generation import Writer
 from atat_zoo.generation.classifiers import BagOfTokens, Differentiable, FunctionClassifier, NaiveBayesClassifier
 from atat_zoo.generation.guidance import ClassifierGuidance
 from atat_zoo.generation.guided import by_candidates, by_gradient
+from atat_zoo.generation.writer import Writer
 from atat_zoo.testing import check_classifier, check_guidance
 from atat_zoo.testing.guidance import toy_writer
 from atat_zoo.testing.toys import toy
-from atat_zoo.tokenizers import BytesTokenizer
 from tests.generation.alphabet import Alphabet
 
 WEIGHTS = torch.linspace(-2, 2, 27)

@@ -4,10 +4,10 @@ import attrs
 import pytest
 import torch
 
-from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.errors import UserError
-from atat_zoo.generation import Writer
 from atat_zoo.generation.guidance import ClassifierFreeGuidance
+from atat_zoo.generation.writer import Writer
+from atat_zoo.modeling.diffusion.contracts import Denoiser
 from atat_zoo.testing import check_guidance
 from atat_zoo.testing.guidance import toy_writer
 from atat_zoo.testing.toys import FunctionDenoiser, Joint

@@ -9,11 +9,11 @@ import torch
 from scipy.stats import chisquare
 
 from atat_zoo.errors import UserError
-from atat_zoo.generation import Writer, infill
 from atat_zoo.generation.guidance import ClassifierFreeGuidance, TokenBiasGuidance
 from atat_zoo.generation.infilling import layouts_of, posterior, questions
 from atat_zoo.generation.layout import SpaceAwareTokenizer, parse, require_leading_space
-from atat_zoo.samplers.published import AncestralSampler, LeftToRightSampler
+from atat_zoo.generation.samplers.published import AncestralSampler, LeftToRightSampler
+from atat_zoo.generation.writer import Writer, infill
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed, Joint
 from tests.generation.alphabet import Alphabet
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from atat_zoo.data.tokenizers import BPETokenizer, BytesTokenizer, CharactersTokenizer
+from atat_zoo.data.tokenizers.library import LibraryModel
 from atat_zoo.errors import UserError
 from atat_zoo.generation.layout import CHOICES, Gap, SpaceAwareTokenizer, lay_out, parse, prompted
-from atat_zoo.tokenizers import BPETokenizer, BytesTokenizer, CharactersTokenizer
-from atat_zoo.tokenizers.library import LibraryModel
 
 TEXT = "the state of the union is strong and the people are free\n\nthe state of the people is just\n" * 20
 

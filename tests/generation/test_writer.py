@@ -6,14 +6,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atat_zoo.data.tokenizers import TokenizerModel
+from atat_zoo.data.tokenizers.dialogues import Part
 from atat_zoo.errors import UserError
-from atat_zoo.generation import Writer
 from atat_zoo.generation.layout import refuse_length
-from atat_zoo.samplers.published import AncestralSampler, UncertaintyGuidedSampler
-from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
+from atat_zoo.generation.samplers.published import AncestralSampler, UncertaintyGuidedSampler
+from atat_zoo.generation.samplers.semi_autoregressive import SemiAutoregressiveSampler
+from atat_zoo.generation.writer import Writer
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed, hashed_importance
-from atat_zoo.tokenizers import TokenizerModel
-from atat_zoo.tokenizers.dialogues import Part
 from tests.generation.alphabet import Alphabet
 
 LETTERS = Alphabet("abcdefgh", bos=8, eos=9)
@@ -177,7 +177,7 @@ def test_some_of_the_texts_are_those_of_their_numbers():
 
 
 def test_texts_that_memory_does_not_hold_are_refused(monkeypatch):
-    monkeypatch.setattr("atat_zoo.machine.free_memory", lambda: 31.9e9)
+    monkeypatch.setattr("atat_zoo.system.machine.free_memory", lambda: 31.9e9)
     said = r"^writing 1000000 texts of 1000 tokens needs about 32\.0 GB for those tokens alone, .*; ask for less$"
     with pytest.raises(UserError, match=said):
         refuse_length(FIVE_STEPS, 10**6, 1000, 1000)

@@ -20,8 +20,8 @@ from safetensors.torch import load_file
 
 from atat_zoo import Model, Zoo
 from atat_zoo.errors import UserError
+from atat_zoo.evaluation.likelihood import evaluate_run
 from atat_zoo.experiment import EvaluationSpec, load
-from atat_zoo.measure.likelihood import evaluate_run
 from atat_zoo.testing.toys import Hashed, hashed_importance
 from atat_zoo.training import train
 from tests.golden.experiments import BASE, RUNS, write_corpus
@@ -158,7 +158,7 @@ def _resolved():
     tables = {}
     for path in sorted(folder.rglob("*.toml")):
         name = str(path.relative_to(folder).with_suffix(""))
-        if not name.startswith(("base/", "corpora/", "studies/")):
+        if not name.startswith(("base/", "data/corpora/", "studies/")):
             # Without the words that say where files come from.
             found = flat(load(str(path)).to_table())
             tables[name] = {key: value for key, value in found.items() if not key.endswith(".source")}

@@ -54,13 +54,13 @@ ROOMS = tuple(room for group in GROUPS for room in group)
 TESTS = {
     # Without those that run an exported network in another process, where no mutant is known.
     "backbones": (
-        "tests/backbones",
-        "tests/export/test_exported_models.py",
-        "tests/export/test_generation.py",
-        "tests/export/test_padding.py",
+        "tests/modeling/backbones",
+        "tests/reports/export/test_exported_models.py",
+        "tests/reports/export/test_generation.py",
+        "tests/reports/export/test_padding.py",
     ),
-    "bounds": ("tests/test_bound_parts.py",),
-    "position_sets": ("tests/test_position_sets.py", "tests/objectives/test_sets.py"),
+    "bounds": ("tests/modeling/test_bound_parts.py",),
+    "position_sets": ("tests/modeling/test_position_sets.py", "tests/modeling/objectives/test_sets.py"),
 }
 # A line on which a message begins or goes on: an expression that begins there is left as it is.
 SENTENCES = (r"\braise \w+\(", r"\byield (\(|f?\")$", r"\byield f?\"", r"^\s*f?['\"].*['\"],?$")

@@ -115,7 +115,7 @@ def test_fields_are_the_documentation_of_the_table():
 
 
 def test_annotations_are_read_in_the_module_that_wrote_them():
-    from atat_zoo.targets import DifficultyTarget
+    from atat_zoo.modeling.targets import DifficultyTarget
 
     types = {field.name: field.type for field in fields_of(DifficultyTarget)}
     assert types == {"scale": Literal["rank", "running"], "decay": float, "bins": int}

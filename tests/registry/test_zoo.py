@@ -109,7 +109,7 @@ HEAVY = ("torch", "composer", "rich", "webdataset", "tokenizers", "hypothesis", 
         "import atat_zoo.cli",
         "from atat_zoo import Zoo; zoo = Zoo.load(); [zoo.describe(k, n) for k in zoo._entries for n in zoo.names(k)]",
         "from atat_zoo import Zoo; zoo = Zoo.load(); [zoo.component(k, n) for k in zoo._entries for n in zoo.names(k)]",
-        "import atat_zoo.run.environment",
+        "import atat_zoo.system.environment",
     ],
 )
 def test_nothing_heavy_is_imported(code):

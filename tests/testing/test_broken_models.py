@@ -9,13 +9,14 @@ import torch
 from broken import Changed, building, having_built, parameters
 from torch import nn
 
-from atat_zoo import corpora, testing, tokenizers
-from atat_zoo.backbones.dit import DiTBackbone
-from atat_zoo.bounds import ExactKBound
+from atat_zoo import testing
+from atat_zoo.data import corpora, tokenizers
+from atat_zoo.data.tokenizers.tables import BytesModel
 from atat_zoo.errors import UserError
-from atat_zoo.objectives.masked import MDLMObjective
+from atat_zoo.modeling.backbones.dit import DiTBackbone
+from atat_zoo.modeling.bounds import ExactKBound
+from atat_zoo.modeling.objectives.masked import MDLMObjective
 from atat_zoo.testing.toys import FunctionDenoiser
-from atat_zoo.tokenizers.tables import BytesModel
 
 OBJECTIVE = MDLMObjective()
 BACKBONE = DiTBackbone(layers=1, width=16, heads=2, max_length=12)

@@ -11,19 +11,19 @@ from composer.loggers import LoggerDestination
 from torch.optim.lr_scheduler import LambdaLR
 
 from atat_zoo import testing
-from atat_zoo.curricula import NoCurriculum, ThreeStageCurriculum
 from atat_zoo.data.stages import RandomLengthStage
-from atat_zoo.diffusion.bounds import uniform_order
-from atat_zoo.diffusion.calibration import water_fill
-from atat_zoo.diffusion.mask_counts import count_masked
-from atat_zoo.diffusion.randomness import to_unit
-from atat_zoo.masking import UniformMasking
-from atat_zoo.masking.mask_drawing import BernoulliMaskDrawing
-from atat_zoo.masking.position_bias import RunningBias
-from atat_zoo.noise import PolynomialNoise
-from atat_zoo.rates import AdaptiveRates, UniformRates
+from atat_zoo.modeling.curricula import NoCurriculum, ThreeStageCurriculum
+from atat_zoo.modeling.diffusion.bounds import uniform_order
+from atat_zoo.modeling.diffusion.calibration import water_fill
+from atat_zoo.modeling.diffusion.mask_counts import count_masked
+from atat_zoo.modeling.diffusion.randomness import to_unit
+from atat_zoo.modeling.masking import UniformMasking
+from atat_zoo.modeling.masking.mask_drawing import BernoulliMaskDrawing
+from atat_zoo.modeling.masking.position_bias import RunningBias
+from atat_zoo.modeling.noise import PolynomialNoise
+from atat_zoo.modeling.rates import AdaptiveRates, UniformRates
+from atat_zoo.modeling.targets import WasMaskedTarget
 from atat_zoo.registry import component, param
-from atat_zoo.targets import WasMaskedTarget
 from atat_zoo.testing.masking import PROMISES, PROMISES_OF_VISIBLE_TEXT
 from atat_zoo.training.optimizers import AdamWOptimizer
 

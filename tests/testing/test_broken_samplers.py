@@ -7,13 +7,13 @@ from broken import Changed, parameters
 from hypothesis.errors import Flaky
 
 from atat_zoo import testing
-from atat_zoo.samplers import Sampler
-from atat_zoo.samplers.draw import CategoricalDraw
-from atat_zoo.samplers.order import RandomOrder
-from atat_zoo.samplers.pace import FixedPace
-from atat_zoo.samplers.published import AncestralSampler
-from atat_zoo.samplers.remask import NoRemask
-from atat_zoo.samplers.stop import StepsStop
+from atat_zoo.generation.samplers import Sampler
+from atat_zoo.generation.samplers.draw import CategoricalDraw
+from atat_zoo.generation.samplers.order import RandomOrder
+from atat_zoo.generation.samplers.pace import FixedPace
+from atat_zoo.generation.samplers.published import AncestralSampler
+from atat_zoo.generation.samplers.remask import NoRemask
+from atat_zoo.generation.samplers.stop import StepsStop
 from atat_zoo.testing.sampling import assemble
 
 

@@ -6,16 +6,16 @@ import os
 import pytest
 
 from tests.installing import alone, install
-from tests.study import quick
+from tests.studies import quick
 from tests.tiny import Tiny
 
 __all__ = ["alone", "install"]
 
 PLUGIN = '''
-from atat_zoo.measure.metrics import Metric
+from atat_zoo.evaluation.metrics import Metric
 from atat_zoo.registry import component, hookimpl, param
-from atat_zoo.results.tasks import Score
-from atat_zoo.tasks import Task
+from atat_zoo.evaluation.results.tasks import Score
+from atat_zoo.evaluation.tasks import Task
 
 CONTRACT = 2
 
@@ -26,7 +26,7 @@ class Vowels(Metric):
     of: str = param("aeiou", help="the vowels")
 
     def build(self):
-        from atat_zoo.measure.text_states import TextMean
+        from atat_zoo.evaluation.text_states import TextMean
         return TextMean(lambda text, pieces: (sum(map(text.count, self.of)), len(text)))
 
 @component

@@ -7,8 +7,8 @@ import torch
 from hypothesis import strategies as st
 
 from atat_zoo import testing
-from atat_zoo.masking import UniformMasking
-from atat_zoo.masking.mask_drawing import BernoulliMaskDrawing
+from atat_zoo.modeling.masking import UniformMasking
+from atat_zoo.modeling.masking.mask_drawing import BernoulliMaskDrawing
 from atat_zoo.registry import Zoo
 from atat_zoo.registry.manifest import Manifest, entry_of
 from atat_zoo.testing.batches import for_examples

@@ -10,17 +10,17 @@ from safetensors.torch import load_file
 from atat_zoo.cli import atat
 from atat_zoo.cli.train import samples_of
 from atat_zoo.errors import UserError
+from atat_zoo.evaluation import answering
+from atat_zoo.evaluation.answering import questions_of, shared_words
+from atat_zoo.evaluation.compare import measure_runs
+from atat_zoo.evaluation.likelihood import evaluate_run, measure
+from atat_zoo.evaluation.results.intervals import paired
+from atat_zoo.evaluation.tasks.answers import AnswersTask
+from atat_zoo.evaluation.text import text_of
 from atat_zoo.experiment import load
 from atat_zoo.generation.layout import answer_in
-from atat_zoo.measure import answering
-from atat_zoo.measure.answering import questions_of, shared_words
-from atat_zoo.measure.compare import measure_runs
-from atat_zoo.measure.likelihood import evaluate_run, measure
-from atat_zoo.measure.text import text_of
-from atat_zoo.model import Model
-from atat_zoo.objectives.assembly import assemble
-from atat_zoo.results.intervals import paired
-from atat_zoo.tasks.answers import AnswersTask
+from atat_zoo.generation.model import Model
+from atat_zoo.modeling.objectives.assembly import assemble
 from atat_zoo.training import resume, train
 from atat_zoo.training.finetuning import InitialWeights
 from tests import talk

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from atat_zoo.model import Model
+from atat_zoo.generation.model import Model
 from tests.training.test_loading import ended, killed
 
 pytestmark = pytest.mark.slow

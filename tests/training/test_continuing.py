@@ -8,7 +8,7 @@ import pytest
 
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
-from atat_zoo.run import RunFolder
+from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.training import resume, train
 from atat_zoo.training.continuing import continued, record
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
-from atat_zoo.run import RunFolder
+from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.training import lifecycle, train
 from atat_zoo.training.composer_model import ZooModel, sum_over_ranks
 from atat_zoo.training.lifecycle import MetricsWriter, MovingAverage, Progress

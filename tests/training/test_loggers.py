@@ -148,7 +148,7 @@ def test_a_missing_package_is_named_before_work_begins(tiny, tmp_path, override,
     def without(name):
         return None if name == package else find_spec(name)
 
-    monkeypatch.setattr("atat_zoo.machine.find_spec", without)
+    monkeypatch.setattr("atat_zoo.system.machine.find_spec", without)
     experiment = load(str(tiny.path), [override, f'data.root="{tmp_path}/shards"'])
     with pytest.raises(UserError, match=rf"needs the package {package}; install it with `pip install 'atat-zoo\["):
         train(experiment, tmp_path / "run")

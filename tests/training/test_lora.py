@@ -7,15 +7,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from atat_zoo.backbones.lora import merge
 from atat_zoo.cli.experiment import missing
 from atat_zoo.errors import UserError
+from atat_zoo.evaluation.likelihood import evaluate_run
 from atat_zoo.experiment import load
-from atat_zoo.measure.likelihood import evaluate_run
-from atat_zoo.model import Model
-from atat_zoo.model.model import plain_weights
-from atat_zoo.objectives.assembly import assemble
-from atat_zoo.run.atomic import discard
+from atat_zoo.generation.model import Model, plain_weights
+from atat_zoo.modeling.backbones.lora import merge
+from atat_zoo.modeling.objectives.assembly import assemble
+from atat_zoo.system.atomic import discard
 from atat_zoo.training import resume, train
 from atat_zoo.training.finetuning import InitialWeights
 from tests import forked
@@ -300,7 +299,7 @@ def test_what_cannot_be_trained_by_lora_is_said(root, base, tmp_path, overrides,
 
 
 def test_without_peft_it_is_said_how_to_install_it(root, base, tmp_path, monkeypatch):
-    monkeypatch.setattr("atat_zoo.machine.find_spec", lambda name: None)
+    monkeypatch.setattr("atat_zoo.system.machine.find_spec", lambda name: None)
     experiment = load(str(root / "base.toml"), [f"init_from={base}", RANK])
     assert missing(experiment) == ["dit needs the package peft; install it with `pip install 'atat-zoo[lora]'`"]
     with pytest.raises(UserError, match=r"dit needs the package peft; install it with `pip install 'atat-zoo\[lora\]'"):

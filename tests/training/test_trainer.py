@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from atat_zoo.data.neighbours import CountTable
 from atat_zoo.data.sequences import held_out
 from atat_zoo.errors import UserError
+from atat_zoo.evaluation.likelihood import measure
+from atat_zoo.evaluation.written import measure_texts
 from atat_zoo.experiment import load
-from atat_zoo.measure.likelihood import measure
-from atat_zoo.measure.written import measure_texts
-from atat_zoo.model import Model
-from atat_zoo.objectives import chunks
-from atat_zoo.objectives.assembly import assemble
+from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.generation.model import Model
+from atat_zoo.modeling.backbones.neighbours import CountTable
+from atat_zoo.modeling.objectives import chunks
+from atat_zoo.modeling.objectives.assembly import assemble
 from atat_zoo.registry import Context
-from atat_zoo.run import RunFolder
 from atat_zoo.training import evaluator as evaluating
 from atat_zoo.training import resume, train
 from atat_zoo.training.composer_model import ZooModel

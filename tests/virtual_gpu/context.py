@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from atat_zoo.data.neighbours import CountTable
+from atat_zoo.data.tokenizers import CharactersTokenizer
+from atat_zoo.modeling.backbones.neighbours import CountTable
 from atat_zoo.registry import Context
-from atat_zoo.tokenizers import CharactersTokenizer
-from tests.objectives.small_objectives import L
+from tests.modeling.objectives.small_objectives import L
 
 TOKENIZER = CharactersTokenizer().train(lambda: iter(()))
 V = TOKENIZER.vocabulary_size

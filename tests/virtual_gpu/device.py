@@ -28,7 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 import atat_zoo
-from atat_zoo import devices
+from atat_zoo.system import devices
 
 CUDA = torch.device("cuda", 0)
 APPLE = SimpleNamespace(is_available=lambda: True, device_count=lambda: 1)  # as much of it as `torch.mps` has

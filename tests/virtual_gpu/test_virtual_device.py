@@ -6,16 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from atat_zoo import devices
-from tests.virtual_gpu.device import (
-    CUDA,
-    MixedDevicesError,
-    NoFloat64Error,
-    VirtualGPU,
-    VirtualTensor,
-    on_cpu,
-    to_gpu,
-)
+from atat_zoo.system import devices
+from tests.virtual_gpu.device import CUDA, MixedDevicesError, NoFloat64Error, VirtualGPU, VirtualTensor, on_cpu, to_gpu
 
 X = torch.arange(6.0).view(2, 3)
 MASK = X > 2

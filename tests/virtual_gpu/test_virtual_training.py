@@ -12,11 +12,11 @@ from composer.devices import DeviceGPU, DeviceMPS
 
 from atat_zoo import Zoo
 from atat_zoo.experiment import TrainSpec
-from atat_zoo.run import RunFolder
+from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.training.composer_model import SkippedRows, ZooModel, prepare
 from atat_zoo.training.lifecycle import MetricsWriter, MovingAverage, Progress
 from atat_zoo.training.memory import ZooTrainer, let_go
-from tests.objectives.small_objectives import BASELINES, N, batch, build
+from tests.modeling.objectives.small_objectives import BASELINES, N, batch, build
 from tests.virtual_gpu.device import CUDA, VirtualGPU, on_cpu, to_gpu
 
 STEPS, WARM, ROWS = 3, 1, 4  # steps, those that are not counted, rows of a micro-batch
@@ -31,7 +31,7 @@ STATE = {
 # Why the host waits, and how often in a step.
 TRAINER = "composer/trainer/trainer.py Trainer."
 WAITING = {
-    ("nonzero", "diffusion/positions.py pairs"): (
+    ("nonzero", "modeling/diffusion/positions.py pairs"): (
         "the head reads the masked positions alone, and their number is the shape of what it reads",
         MICRO_BATCHES,
     ),

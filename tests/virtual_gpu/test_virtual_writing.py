@@ -8,23 +8,23 @@ import torch
 from torch import nn
 
 from atat_zoo import Zoo
-from atat_zoo.devices import exact_device, moved
+from atat_zoo.evaluation import scorers
+from atat_zoo.evaluation.judges import HuggingFaceJudge
+from atat_zoo.evaluation.likelihood import measure
+from atat_zoo.evaluation.metrics import reading
+from atat_zoo.evaluation.policy import policy_nats
 from atat_zoo.experiment import EvaluationSpec
-from atat_zoo.generation import Writer
 from atat_zoo.generation.classifiers import BagOfTokens
 from atat_zoo.generation.guidance import ClassifierGuidance
-from atat_zoo.measure import scorers
-from atat_zoo.measure.judges import HuggingFaceJudge
-from atat_zoo.measure.likelihood import measure
-from atat_zoo.measure.metrics import reading
-from atat_zoo.measure.policy import policy_nats
-from tests.objectives.small_objectives import BASELINES, L, batch, build
-from tests.samplers.test_no_waiting import DECIDES
+from atat_zoo.generation.writer import Writer
+from atat_zoo.system.devices import exact_device, moved
+from tests.generation.samplers.test_no_waiting import DECIDES
+from tests.modeling.objectives.small_objectives import BASELINES, L, batch, build
 from tests.virtual_gpu.context import CONTEXT, TOKENIZER, V
 from tests.virtual_gpu.device import VirtualGPU, on_cpu, to_gpu
 
 ROWS, STEPS = 4, 3
-ASKED = ("copy to the host", "diffusion/positions.py to_host")
+ASKED = ("copy to the host", "modeling/diffusion/positions.py to_host")
 MODELS = {**BASELINES, "mdlm": {"use": "mdlm"}, "adaptive": {"use": "adaptive", "bias": "left_to_right"}}
 KINDS = ("order", "pace", "remask", "stop", "draw")
 READS_Z = {"estimator": {"use": "transformer", "reads": "z", "layers": 1, "width": 8, "heads": 2}}
@@ -219,11 +219,11 @@ def test_a_bound_counts_the_masked_tokens_of_each_mask_and_sends_its_figures(mod
         torch.testing.assert_close(found[name], value, rtol=0, atol=0, equal_nan=True, msg=name)
     batches, draws = 2, 2
     most = {
-        ("nonzero", "diffusion/positions.py pairs"): 3 * draws,
-        ("copy to the host", "measure/likelihood.py measure"): 4,
-        ("upload", "measure/likelihood.py measure"): 1,
-        ("upload", "measure/likelihood.py measure.<locals>.<genexpr>"): 2,
-        ("index by mask", "measure/likelihood.py _importance_when_hidden.<locals>.at_masked"): draws,
+        ("nonzero", "modeling/diffusion/positions.py pairs"): 3 * draws,
+        ("copy to the host", "evaluation/likelihood.py measure"): 4,
+        ("upload", "evaluation/likelihood.py measure"): 1,
+        ("upload", "evaluation/likelihood.py measure.<locals>.<genexpr>"): 2,
+        ("index by mask", "evaluation/likelihood.py _importance_when_hidden.<locals>.at_masked"): draws,
         ASKED: 1,  # how many carriers of tokens alone the rows need
     }
     assert {wait: count for wait, count in gpu.waits.items() if count > batches * most.get(wait, 0)} == {}

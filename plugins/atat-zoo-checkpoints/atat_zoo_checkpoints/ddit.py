@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import override
 
-from atat_zoo.backbones.lora import LoRABackbone
 from atat_zoo.errors import Problem
-from atat_zoo.machine import require
-from atat_zoo.noise import LogLinearNoise
+from atat_zoo.modeling.backbones.lora import LoRABackbone
+from atat_zoo.modeling.noise import LogLinearNoise
 from atat_zoo.registry import component, param
+from atat_zoo.system.machine import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -157,7 +157,7 @@ class DDiTBackbone(LoRABackbone):
 
     def imported(self, module: Any, published: Any) -> DDiTBackbone:
         """Give a module the model's weights; D3PM's has a layer of its own for the mask, which is a row here."""
-        from atat_zoo.model.importing import fill
+        from atat_zoo.generation.importing import fill
 
         network = module.backbone
         fill(*self.published(network), published)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from atat_zoo.data.tokenizers import TokenizerModel
     from atat_zoo.experiment import Experiment
-    from atat_zoo.tokenizers import TokenizerModel
 
 
 def write(
@@ -27,7 +27,7 @@ def write(
     from huggingface_hub import save_torch_state_dict
     from transformers import PreTrainedTokenizerFast
 
-    from atat_zoo.tokenizers.hub import padding_of
+    from atat_zoo.data.tokenizers.hub import padding_of
 
     own, constants = spec.published(module)
     kind = dtype and getattr(torch, dtype)

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from typing_extensions import override
 
-from atat_zoo.backbones.lora import LoRABackbone
 from atat_zoo.errors import Problem
-from atat_zoo.machine import require
+from atat_zoo.modeling.backbones.lora import LoRABackbone
 from atat_zoo.registry import component, param
+from atat_zoo.system.machine import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -209,7 +209,7 @@ class LlamaBackbone(LoRABackbone):
 
     def imported(self, module: Any, published: Any) -> LlamaBackbone:
         """Give a module the model's weights."""
-        from atat_zoo.model.importing import fill
+        from atat_zoo.generation.importing import fill
 
         fill(*self.published(module.backbone), published)
         return self

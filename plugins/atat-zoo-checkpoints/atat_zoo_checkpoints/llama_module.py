@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from atat_zoo.diffusion.attention import attend
 from atat_zoo.errors import UserError
+from atat_zoo.modeling.diffusion.attention import attend
 from atat_zoo_checkpoints.vocabulary import PublishedNetwork, positions_of, rates, rotate, rotation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from atat_zoo.backbones.cache import Cache
+    from atat_zoo.modeling.backbones.cache import Cache
     from atat_zoo.registry import Context
     from atat_zoo_checkpoints.llama import LlamaBackbone
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from atat_zoo.errors import Problem
-from atat_zoo.objectives.sets import SetsObjective
+from atat_zoo.modeling.objectives.sets import SetsObjective
 from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atat_zoo.errors import UserError
-from atat_zoo.model.published import fetched
+from atat_zoo.generation.published import fetched
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from atat_zoo.model.published import Published
+    from atat_zoo.generation.published import Published
 
 FILE = "tokenizer.json"
 # Names that recipes give to tokenizers, and where their files are on the hub.
@@ -72,6 +72,6 @@ def text_of(published: Published, said: dict[str, Any], named: str | None, ends:
 
 
 def _library(path: Path) -> Tokenizer:
-    from atat_zoo.tokenizers.library import from_file
+    from atat_zoo.data.tokenizers.library import from_file
 
     return from_file(path / FILE if path.is_dir() else path)

@@ -5,8 +5,8 @@ import torch
 from models import V, small
 
 from atat_zoo import Zoo
-from atat_zoo.model.importing import import_model
-from atat_zoo.objectives import Batch
+from atat_zoo.generation.importing import import_model
+from atat_zoo.modeling.objectives import Batch
 
 SAMPLERS = {"block": "semi_autoregressive", "autoregressive": "left_to_right", "strided": "strided"}
 OBJECTIVES = {"block": ["objective.size=4"], "strided": ["objective.stride=4", "sampler.stride=4"]}

@@ -11,13 +11,13 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast
 
 from atat_zoo import Model, Zoo
-from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.errors import UserError
+from atat_zoo.evaluation.likelihood import evaluate_run
+from atat_zoo.evaluation.text import text_of
 from atat_zoo.experiment import EvaluationSpec
-from atat_zoo.export.writing import export_run
-from atat_zoo.measure.likelihood import evaluate_run
-from atat_zoo.measure.text import text_of
-from atat_zoo.model.importing import import_model
+from atat_zoo.generation.importing import import_model
+from atat_zoo.modeling.diffusion.randomness import row_keys
+from atat_zoo.reports.export.writing import export_run
 
 CORPUS = {"use": "sotu", "first_year": 2019}
 

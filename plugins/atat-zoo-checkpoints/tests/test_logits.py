@@ -16,8 +16,8 @@ from atat_zoo_checkpoints.set_diffusion_module import SetDiffusionModule
 from filled import BLOCK, DDIT, FULL, LENGTH, LLADA2, LLAMA, SIGMA, fill, listed, order, some, text
 
 from atat_zoo import Zoo
-from atat_zoo.diffusion.attention import visible
-from atat_zoo.objectives.causal_module import two_streams
+from atat_zoo.modeling.diffusion.attention import visible
+from atat_zoo.modeling.objectives.causal_module import two_streams
 from atat_zoo.registry import Context
 
 RECORD = json.loads(Path(__file__).with_name("logits.json").read_text())

@@ -6,7 +6,7 @@ import pytest
 import torch
 from atat_zoo_checkpoints import ddit_forms
 
-from atat_zoo.backbones.cache import Cache
+from atat_zoo.modeling.backbones.cache import Cache
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.testing import cases, check_backbone
 

@@ -6,7 +6,7 @@ from atat_zoo_checkpoints.set_diffusion_module import SetDiffusionModule
 from models import V, small
 
 from atat_zoo.errors import UserError
-from atat_zoo.model.importing import import_model
+from atat_zoo.generation.importing import import_model
 
 L = 12
 

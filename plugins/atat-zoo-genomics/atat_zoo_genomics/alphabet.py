@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, ClassVar
 
 from typing_extensions import override
 
+from atat_zoo.data.tokenizers import Tokenizer
+from atat_zoo.data.tokenizers.tables import SmallModel
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component
-from atat_zoo.tokenizers import Tokenizer
-from atat_zoo.tokenizers.tables import SmallModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from atat_zoo.tokenizers import TokenizerModel
+    from atat_zoo.data.tokenizers import TokenizerModel
 
 BASES = "ACGTN"
 # Ids of A C G T N BOS EOS on the other strand, which is read from its other end: there, BOS is the EOS of this one.

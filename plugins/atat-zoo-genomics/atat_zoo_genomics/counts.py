@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from atat_zoo.machine import require
+from atat_zoo.system.machine import require
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from atat_zoo.machine import require
 from atat_zoo.registry import component, param
+from atat_zoo.system.machine import require
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from atat_zoo.estimators import Reads
+    from atat_zoo.modeling.estimators import Reads
     from atat_zoo.registry import Context
 
 

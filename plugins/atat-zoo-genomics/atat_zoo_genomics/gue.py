@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from atat_zoo.model import Model
+    from atat_zoo.generation.model import Model
 
     Predict = Callable[[Sequence[str]], NDArray[np.int64]]
 
@@ -132,7 +132,7 @@ def gue(
     """
     if not find_spec("sklearn"):
         raise UserError(NEEDS)
-    from atat_zoo.model import Model
+    from atat_zoo.generation.model import Model
 
     train, dev, held_out = (read(task, data, name) for name in ("train", "dev", split))
     model = Model.from_run(run)
@@ -174,7 +174,7 @@ def fitted(task: str, model: Model, train: Examples, seed: int, recipe: Recipe, 
     """
     import torch
 
-    from atat_zoo.tasks import fine_tuning
+    from atat_zoo.evaluation.tasks import fine_tuning
 
     def tokens_of(texts: Sequence[str]) -> list[list[int]]:
         ids = model.tokenizer.encode_batch(texts)

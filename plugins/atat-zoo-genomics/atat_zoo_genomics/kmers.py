@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from atat_zoo.backbones.ngram import neighbours_of
+from atat_zoo.modeling.backbones.ngram import neighbours_of
 
 if TYPE_CHECKING:
-    from atat_zoo.estimators import Reads
+    from atat_zoo.modeling.estimators import Reads
 
 
 class KmerModule(nn.Module):

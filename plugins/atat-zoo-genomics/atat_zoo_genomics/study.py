@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from atat_zoo.model import Model
+    from atat_zoo.generation.model import Model
 
 TASK = "prom_core_all"
 LONGEST = 8  # k of the largest k-mer model
@@ -59,10 +59,10 @@ def study(data: Path, out: Path, names: Sequence[str], *, reporter: Any = None) 
     Raises:
         UserError: when a file is missing, or a run is not of these files.
     """
-    from atat_zoo.diffusion.statistics import ratio
-    from atat_zoo.measure.likelihood import measure
-    from atat_zoo.measure.ngram import measure_ngram
-    from atat_zoo.measure.text import text_of
+    from atat_zoo.evaluation.likelihood import measure
+    from atat_zoo.evaluation.ngram import measure_ngram
+    from atat_zoo.evaluation.text import text_of
+    from atat_zoo.modeling.diffusion.statistics import ratio
 
     found: list[tuple[str, str, Tensor]] = []
     for name in names:
@@ -90,9 +90,9 @@ def trained(name: str, data: Path, folder: Path, reporter: Any = None) -> Model:
     """Return the model of an arm, trained, or continued, or as it is."""
     from atat_zoo import training
     from atat_zoo.experiment import load
-    from atat_zoo.model import Model
-    from atat_zoo.run import RunFolder
-    from atat_zoo.run.model_files import DESCRIPTION
+    from atat_zoo.experiment.runs import RunFolder
+    from atat_zoo.experiment.runs.model_files import DESCRIPTION
+    from atat_zoo.generation.model import Model
 
     run = RunFolder(folder)
     if (run.model / DESCRIPTION).is_file():

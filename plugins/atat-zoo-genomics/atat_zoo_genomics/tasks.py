@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from atat_zoo.errors import UserError, nearest
+from atat_zoo.evaluation.results.tasks import Score
+from atat_zoo.evaluation.tasks import Task
 from atat_zoo.registry import component, component_base, param
-from atat_zoo.results.tasks import Score
-from atat_zoo.tasks import Task
 from atat_zoo_genomics import gue
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from atat_zoo.evaluation import Progress
     from atat_zoo.experiment import Experiment
-    from atat_zoo.measure import Progress
-    from atat_zoo.model import Model
+    from atat_zoo.generation.model import Model
 
 AVERAGE = "average"
 _METRICS = {"mcc": "Matthews' correlation", "f1": "F1, mean over classes"}
@@ -88,7 +88,7 @@ class GueTask(_FineTuned):
 
     @override
     def inputs(self, experiment: Experiment) -> Any:
-        from atat_zoo.run import sha256_of
+        from atat_zoo.experiment.runs import sha256_of
 
         names = [(name, split) for name in self.only or gue.TASKS for split in ("train", "test")]
         return {f"{name}.{split}": sha256_of(gue.find(name, Path(self.path), split)) for name, split in names}
@@ -168,7 +168,7 @@ class GenomicBenchmarksTask(_FineTuned):
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score]:
         import torch
 
-        from atat_zoo.tasks.fine_tuning import Recipe, fine_tuned, score
+        from atat_zoo.evaluation.tasks.fine_tuning import Recipe, fine_tuned, score
 
         recipe = Recipe(epochs=self.epochs, batch_size=self.batch_size, learning_rate=self.learning_rate)
         data = {name: [self._read(model, name, split) for split in ("train", "test")] for name in self.names}

@@ -7,7 +7,7 @@ import atat_zoo_genomics
 import pytest
 from webdataset.shardlists import expand_urls
 
-from atat_zoo.corpora import source
+from atat_zoo.data.corpora import source
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 

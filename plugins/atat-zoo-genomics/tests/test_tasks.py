@@ -79,7 +79,7 @@ def test_each_training_sequence_is_left_out_once_and_no_fold_trains_on_it(model,
         assert labels.tolist() == [int("TATAAA" in model.tokenizer.decode(row)) for row in rows]
         return lambda rows: asked.append([tuple(row) for row in rows]) or torch.zeros(len(rows), outputs)
 
-    monkeypatch.setattr("atat_zoo.tasks.fine_tuning.fine_tuned", fine_tuned)
+    monkeypatch.setattr("atat_zoo.evaluation.tasks.fine_tuning.fine_tuned", fine_tuned)
     task = GenomicBenchmarksTask(path=str(tmp_path / "data"), only=(name,), epochs=7, batch_size=5, learning_rate=0.5)
     found = task.measure(model, tmp_path / "run", seed=3, progress=lambda *done: calls.append(done))
     assert how == [(7, 5, 0.5, 2, 3 + fold, False) for fold in range(5)]

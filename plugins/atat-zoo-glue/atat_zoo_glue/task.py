@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
+from atat_zoo.evaluation.results.tasks import Score
+from atat_zoo.evaluation.tasks import Task
 from atat_zoo.registry import component, param
-from atat_zoo.results.tasks import Score
-from atat_zoo.tasks import Task
 from atat_zoo_glue.files import PROBLEMS, Examples, Name, absent, files_of, read
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from atat_zoo.evaluation import Progress
     from atat_zoo.experiment import Experiment
-    from atat_zoo.measure import Progress
-    from atat_zoo.model import Model
+    from atat_zoo.generation.model import Model
 
 AVERAGE = "average"
 MAJORITY = "average of the most frequent class"
@@ -65,7 +65,7 @@ class GlueTask(Task):
 
     @override
     def inputs(self, experiment: Experiment) -> Any:
-        from atat_zoo.run import sha256_of
+        from atat_zoo.experiment.runs import sha256_of
 
         root = Path(self.path)
         files = [f for each in self.tasks for split in splits_of(each) for f in files_of(each, root, split)]
@@ -94,7 +94,7 @@ class GlueTask(Task):
         """Return the scores of the i-th training of each task, and their average."""
         import torch
 
-        from atat_zoo.tasks.fine_tuning import Recipe, fine_tuned, steps_of
+        from atat_zoo.evaluation.tasks.fine_tuning import Recipe, fine_tuned, steps_of
 
         recipe = Recipe(epochs=self.epochs, batch_size=self.batch_size, learning_rate=self.learning_rate)
         steps = {problem: steps_of(len(train.labels), recipe) for problem, (train, *_) in data.items()}
@@ -175,7 +175,7 @@ def _most_frequent(problem: Name, examples: Sequence[Examples]) -> list[Tensor]:
 
 def _metrics(problem: Name, predicted: Sequence[Tensor], examples: Sequence[Examples]) -> dict[str, float]:
     """Return a task's scores by name, for the predictions of each held-out file: classes or numbers."""
-    from atat_zoo.tasks.fine_tuning import score
+    from atat_zoo.evaluation.tasks.fine_tuning import score
 
     scores = {}
     for ending, found, each in zip(PROBLEMS[problem].held_out, predicted, examples[1:], strict=True):

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from atat_zoo import Model, Zoo
 from atat_zoo.errors import UserError
-from atat_zoo.tasks import fine_tuning, require
+from atat_zoo.evaluation.tasks import fine_tuning, require
 from atat_zoo.testing import cases
 from tests.cli.terminal import printed
-from tests.measure.making import make_run
+from tests.evaluation.making import make_run
 
 # A line of each table, as GLUE ships it, and what it says.
 LINES = {

@@ -10,11 +10,11 @@ import click
 from atat_zoo.cli.arguments import check_output, check_text, chosen, count, options, output
 from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.errors import UserError, clip
+from atat_zoo.evaluation.results.format import NONE, cell, number
+from atat_zoo.experiment.runs import write_json
 from atat_zoo.generation.layout import SpaceAwareTokenizer, prompted, refuse_length
 from atat_zoo.registry.spec import unstructure
-from atat_zoo.results.format import NONE, cell, number
-from atat_zoo.run import write_json
-from atat_zoo.run.atomic import json_bytes, write_all
+from atat_zoo.system.atomic import json_bytes, write_all
 
 _QUESTIONS = "A TOML file with a table for each question; fluency, coherence and overall, from 1 to 5, when absent."
 _PROMPT = "Beginning of the texts; each prompt has as many. Repeatable."
@@ -67,7 +67,7 @@ def export(
         refuse_length(experiment.parts["sampler"], number, length, data.length)
         for prompt in prompts:
             prompted(SpaceAwareTokenizer(tokenizer), data.special, length, prompt, "", seen=data.length)
-    from atat_zoo.model import Model
+    from atat_zoo.generation.model import Model
     from atat_zoo_human_eval.page import page
 
     texts, tables = list[RatedText](), list[dict[str, Any]]()

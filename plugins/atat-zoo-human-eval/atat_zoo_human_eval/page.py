@@ -1,6 +1,6 @@
 """The form in which people rate texts: one offline HTML file, which says of no text whose it is."""
 
-from atat_zoo.report.offline import alone, asset, fill, inert, policy
+from atat_zoo.reports.offline import alone, asset, fill, inert, policy
 from atat_zoo_human_eval.rating_form import RatingForm
 
 _HERE = "atat_zoo_human_eval"

@@ -8,8 +8,8 @@ import re
 from atat_zoo_human_eval.page import page
 from atat_zoo_human_eval.rating_form import QUESTIONS, RatedText, RatingForm
 
-from tests.report.run_folders import HOSTILE
-from tests.report.test_report_page import given
+from tests.reports.run_folders import HOSTILE
+from tests.reports.test_report_page import given
 
 
 def form_of(texts):

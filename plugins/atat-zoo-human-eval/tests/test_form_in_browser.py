@@ -7,8 +7,8 @@ from atat_zoo_human_eval.page import page as write_page
 from atat_zoo_human_eval.rating_form import QUESTIONS, RatedText, RatingForm
 from atat_zoo_human_eval.ratings import ratings_of, unblinded
 
-from tests.report.browser import chromium
-from tests.report.run_folders import HOSTILE
+from tests.reports.browser import chromium
+from tests.reports.run_folders import HOSTILE
 
 pytestmark = pytest.mark.slow
 TEXTS = [*HOSTILE, "a prompt and more"]

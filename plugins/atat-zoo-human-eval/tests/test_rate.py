@@ -10,9 +10,9 @@ from test_ratings import answers_of, save
 
 from atat_zoo.cli.arguments import Output
 from tests.cli.terminal import printed, refused, spawned
+from tests.evaluation.making import make_run
 from tests.limited import full_disk
-from tests.measure.making import make_run
-from tests.report.test_report_page import given
+from tests.reports.test_report_page import given
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_a_form_that_finds_no_room_leaves_no_key_either(atat, root):
 
 
 def test_what_a_run_writes_is_what_atat_sample_writes(form, atat, root, capsys):
-    from atat_zoo.model import Model
+    from atat_zoo.generation.model import Model
 
     written = Model.from_run(root / "second-run").sample(3, prompt="the", length=12, seed=5).texts
     assert sorted(text.text for text in form.texts if (text.run, text.prompt) == (1, "the")) == sorted(written)

@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.errors import UserError
-from atat_zoo.parsing import from_json
-from atat_zoo.run import write_json
+from atat_zoo.experiment.runs import write_json
+from atat_zoo.system.parsing import from_json
 
 # K. Krippendorff, Computing Krippendorff's Alpha-Reliability (2011), the example of four observers and twelve units.
 NONE = np.nan

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from atat_zoo.experiment import from_table
-from atat_zoo.model import Model
-from atat_zoo.objectives import Batch
-from atat_zoo.objectives.assembly import assemble
+from atat_zoo.generation.model import Model
+from atat_zoo.modeling.objectives import Batch
+from atat_zoo.modeling.objectives.assembly import assemble
 from atat_zoo.registry import Context
 
 CIRCLE = "abcdef"

@@ -9,9 +9,9 @@ from typing import Any
 import attrs
 
 from atat_zoo.errors import nearest
-from atat_zoo.results.intervals import Interval
-from atat_zoo.results.naming import words as metric_words
-from atat_zoo.study.differences import over_both, over_sequences
+from atat_zoo.evaluation.results.intervals import Interval
+from atat_zoo.evaluation.results.naming import words as metric_words
+from atat_zoo.studies.differences import over_both, over_sequences
 from atat_zoo_paper.cells import (
     HIGHER,
     LOWER,

@@ -10,8 +10,8 @@ from typing import Any
 
 import attrs
 
-from atat_zoo.results.format import NONE, as_text, cell, interval, markdown, number
-from atat_zoo.results.intervals import Interval, percent
+from atat_zoo.evaluation.results.format import NONE, as_text, cell, interval, markdown, number
+from atat_zoo.evaluation.results.intervals import Interval, percent
 
 MISSING = "--"
 LOWER, HIGHER = -1, 1  # in which direction a column is better; 0 for neither

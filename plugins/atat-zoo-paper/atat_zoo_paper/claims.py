@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from atat_zoo.results.format import number
+from atat_zoo.evaluation.results.format import number
 from atat_zoo_paper.cells import Cell, change
 from atat_zoo_paper.gaps import BOUND, by, gap_difference
 from atat_zoo_paper.manifest import ArmsTable, GapsTable, WantedTable

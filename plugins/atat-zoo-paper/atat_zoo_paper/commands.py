@@ -8,10 +8,10 @@ import click
 from atat_zoo.cli.arguments import chosen, options, output, with_options
 from atat_zoo.cli.console import Bars, print_json, printable, table
 from atat_zoo.errors import UserError, clip
-from atat_zoo.estimators import require_estimator
+from atat_zoo.evaluation.results.format import number
 from atat_zoo.experiment import from_table
-from atat_zoo.results.format import number
-from atat_zoo.run import RunFolder
+from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.modeling.estimators import require_estimator
 from atat_zoo_paper.folder import compile_in, compiler, fill, write
 from atat_zoo_paper.manifest import load
 
@@ -70,12 +70,12 @@ def importance_figures(
         raise UserError(f"--out {clip(out)}: is a file; name a folder")
     for each in (run, *others):
         require_estimator(from_table(RunFolder(each).table(), where=str(each / "resolved.toml")), each)
-    from atat_zoo.report.collect import short_names
+    from atat_zoo.reports.collect import short_names
 
     short_names((run, *others))
     parts = chosen(run, (), sampler, step)[0].parts
-    from atat_zoo.measure.importance import weigh
-    from atat_zoo.model import Model
+    from atat_zoo.evaluation.importance import weigh
+    from atat_zoo.generation.model import Model
     from atat_zoo_paper.importance_figures import write as write_figures
     from atat_zoo_paper.importance_tables import Analysis
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from atat_zoo.errors import nearest
-from atat_zoo.report import PALETTE
-from atat_zoo.results.intervals import Interval
-from atat_zoo.results.naming import NATS_PER_TOKEN
-from atat_zoo.study.sensitivity import labels
+from atat_zoo.evaluation.results.intervals import Interval
+from atat_zoo.evaluation.results.naming import NATS_PER_TOKEN
+from atat_zoo.reports import PALETTE
+from atat_zoo.studies.sensitivity import labels
 from atat_zoo_paper.arms import nats, over_runs
 from atat_zoo_paper.cells import Cell, change, exponential
 from atat_zoo_paper.latex import escape

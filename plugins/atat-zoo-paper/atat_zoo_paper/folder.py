@@ -13,10 +13,10 @@ import attrs
 
 from atat_zoo import experiment as experiments
 from atat_zoo.errors import UserError, clip
+from atat_zoo.evaluation.results.format import markdown
 from atat_zoo.experiment import Experiment
 from atat_zoo.registry.spec import parts_in
-from atat_zoo.results.format import markdown
-from atat_zoo.run.atomic import write_all
+from atat_zoo.system.atomic import write_all
 from atat_zoo_paper import claims, figures, latex
 from atat_zoo_paper.arms import arms_table
 from atat_zoo_paper.cells import Cell, FilledTable, nothing

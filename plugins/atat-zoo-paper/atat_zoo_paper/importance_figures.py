@@ -19,9 +19,9 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont, get_font
 from matplotlib.ticker import MaxNLocator, NullFormatter, StrMethodFormatter
 
-from atat_zoo.report import PALETTE
-from atat_zoo.results.format import csv_of
-from atat_zoo.run.atomic import write_all
+from atat_zoo.evaluation.results.format import csv_of
+from atat_zoo.reports import PALETTE
+from atat_zoo.system.atomic import write_all
 from atat_zoo_paper.style import STYLE, WIDTH
 
 Row = dict[str, Any]

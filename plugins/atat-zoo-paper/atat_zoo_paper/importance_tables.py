@@ -17,22 +17,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from atat_zoo.diffusion.statistics import average_ranks
 from atat_zoo.errors import UserError
+from atat_zoo.evaluation.importance import weigh
+from atat_zoo.evaluation.likelihood import Measurement
+from atat_zoo.evaluation.results import store
+from atat_zoo.evaluation.results.format import number, settings
+from atat_zoo.evaluation.results.intervals import interval, resampled
+from atat_zoo.evaluation.text import Text, held_out_text, special_ids
 from atat_zoo.experiment import EvaluationSpec
-from atat_zoo.measure.importance import weigh
-from atat_zoo.measure.likelihood import Measurement
-from atat_zoo.measure.text import Text, held_out_text, special_ids
-from atat_zoo.model import Model
+from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.generation.model import Model
+from atat_zoo.generation.samplers import Sampler
+from atat_zoo.modeling.diffusion.statistics import average_ranks
 from atat_zoo.registry.spec import unstructure
-from atat_zoo.report import tasks
-from atat_zoo.report.collect import short_names
-from atat_zoo.report.text import shown, text_table
-from atat_zoo.results import store
-from atat_zoo.results.format import number, settings
-from atat_zoo.results.intervals import interval, resampled
-from atat_zoo.run import RunFolder
-from atat_zoo.samplers import Sampler
+from atat_zoo.reports import tasks
+from atat_zoo.reports.collect import short_names
+from atat_zoo.reports.text import shown, text_table
 from atat_zoo_paper.word_classes import CLASSES, word_classes
 
 Row = dict[str, Any]

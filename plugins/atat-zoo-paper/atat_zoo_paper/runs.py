@@ -12,18 +12,18 @@ import attrs
 
 from atat_zoo import experiment as experiments
 from atat_zoo.errors import UserError, clip, nearest
+from atat_zoo.evaluation.results import store
+from atat_zoo.evaluation.results.history import History, history
+from atat_zoo.evaluation.results.intervals import LEVEL
+from atat_zoo.evaluation.results.naming import title
+from atat_zoo.evaluation.results.naming import words as metric_words
+from atat_zoo.evaluation.results.tasks import Score, TaskResult, task_results
 from atat_zoo.experiment import Experiment
+from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.experiment.runs.changes import changes
+from atat_zoo.experiment.runs.model_files import DESCRIPTION
 from atat_zoo.registry.spec import unstructure
-from atat_zoo.report.recorded import figure
-from atat_zoo.results import store
-from atat_zoo.results.history import History, history
-from atat_zoo.results.intervals import LEVEL
-from atat_zoo.results.naming import title
-from atat_zoo.results.naming import words as metric_words
-from atat_zoo.results.tasks import Score, TaskResult, task_results
-from atat_zoo.run import RunFolder
-from atat_zoo.run.changes import changes
-from atat_zoo.run.model_files import DESCRIPTION
+from atat_zoo.reports.recorded import figure
 from atat_zoo_paper import scores
 from atat_zoo_paper.cells import (
     LOWER,

@@ -24,7 +24,7 @@ from atat_zoo_paper.manifest import FigureSpec, SamplersTable, WantedTable
 from atat_zoo_paper.studies import CannotShow, KnownStudy, Studies, Table, legend, seeds_enough
 
 if TYPE_CHECKING:
-    from atat_zoo.study.schema import Study
+    from atat_zoo.studies.schema import Study
 
 COLUMNS = {
     "value": Column(key="value", heading="e^(nats/token)", better=LOWER),

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 
 from atat_zoo.errors import nearest
-from atat_zoo.study.differences import over_both, over_sequences
+from atat_zoo.studies.differences import over_both, over_sequences
 from atat_zoo_paper.cells import (
     HIGHER,
     LOWER,

@@ -10,11 +10,11 @@ from typing import Any
 import attrs
 
 from atat_zoo.errors import UserError, clip, nearest
-from atat_zoo.parsing import from_json, read
+from atat_zoo.evaluation.results.intervals import LEVEL
 from atat_zoo.registry.spec import unstructure
-from atat_zoo.results.intervals import LEVEL
-from atat_zoo.study import Study, load
-from atat_zoo.study.differences import completed
+from atat_zoo.studies import Study, load
+from atat_zoo.studies.differences import completed
+from atat_zoo.system.parsing import from_json, read
 from atat_zoo_paper.manifest import ArmRow, ArmsTable, GapsTable, Paper, SamplersTable, ScoresTable
 
 Table = dict[str, Any]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 
-from atat_zoo.parsing import from_toml
+from atat_zoo.system.parsing import from_toml
 
 FUNCTION, CONTENT, NAME, NUMBER, PUNCTUATION = range(5)
 CLASSES = ("function words", "content words", "names", "numbers", "punctuation")

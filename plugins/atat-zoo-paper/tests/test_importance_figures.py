@@ -19,13 +19,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.text import Text
 from scipy import stats
 
-from atat_zoo.measure.importance import weigh
-from atat_zoo.model import Model
-from atat_zoo.report.recorded import figures
-from atat_zoo.run import RunFolder
+from atat_zoo.evaluation.importance import weigh
+from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.generation.model import Model
+from atat_zoo.reports.recorded import figures
 from tests.cli.terminal import printed
-from tests.measure.making import make_run
-from tests.report.run_folders import HOSTILE
+from tests.evaluation.making import make_run
+from tests.reports.run_folders import HOSTILE
 
 LEARNED = {"use": "transformer", "layers": 1, "width": 8, "heads": 2}
 ALWAYS = ("rates", "classes", "frequency", "evaluations")

@@ -29,9 +29,9 @@ from atat_zoo import Zoo
 from atat_zoo import experiment as experiments
 from atat_zoo.errors import UserError
 from atat_zoo.registry.spec import unstructure
-from atat_zoo.study import study_file
-from atat_zoo.study.differences import over_both
-from atat_zoo.study.sensitivity import sensitivity
+from atat_zoo.studies import study_file
+from atat_zoo.studies.differences import over_both
+from atat_zoo.studies.sensitivity import sensitivity
 from tests.limited import full_disk
 from tests.pages import ROOT
 

@@ -7,7 +7,7 @@ from atat_zoo_paper import manifest
 
 from atat_zoo.registry.spec import fields_of
 from tests import pages
-from tests.measure.making import make_run
+from tests.evaluation.making import make_run
 
 PAGE = pages.ROOT / "docs" / "paper.md"
 

@@ -9,7 +9,7 @@ import pytest
 from manifests import Place
 
 from atat_zoo.errors import UserError
-from atat_zoo.study.differences import over_both
+from atat_zoo.studies.differences import over_both
 
 STUDY = """
 seeds = [1, 2, 3]

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import attrs
 from typing_extensions import override
 
+from atat_zoo.data.tokenizers.dialogues import ASSISTANT
 from atat_zoo.generation.layout import SpaceAwareTokenizer
-from atat_zoo.tokenizers.dialogues import ASSISTANT
 from atat_zoo_serve.asked import EndingRequest, TextRequest
 from atat_zoo_serve.batching import Done, Drawn
 from atat_zoo_serve.planning import Plan, rewrites

@@ -16,10 +16,10 @@ from typing import Any
 
 import attrs
 
-from atat_zoo.generation import Writer
 from atat_zoo.generation.layout import Layout, SpaceAwareTokenizer, require_leading_space
+from atat_zoo.generation.samplers import Sampler
+from atat_zoo.generation.writer import Writer
 from atat_zoo.registry.spec import unstructure
-from atat_zoo.samplers import Sampler
 
 
 @attrs.frozen(kw_only=True, eq=False)

@@ -73,7 +73,7 @@ def serve(
                 Note,
                 stacklevel=2,
             )
-        from atat_zoo.model import Model
+        from atat_zoo.generation.model import Model
         from atat_zoo_serve.server import Server
         from atat_zoo_serve.service import Service
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from typing import Any
 
-from atat_zoo.report.offline import alone, asset, fill, inert, policy
+from atat_zoo.reports.offline import alone, asset, fill, inert, policy
 
 _HERE = "atat_zoo_serve"
 

@@ -10,16 +10,16 @@ import attrs
 
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import Experiment, conflicts_with
-from atat_zoo.generation import Writer
 from atat_zoo.generation.infilling import draw_lengths, layouts_of, posterior, row_numbers
 from atat_zoo.generation.layout import Gap, Layout, SpaceAwareTokenizer, Template, asked, lay_out
+from atat_zoo.generation.samplers import Sampler
+from atat_zoo.generation.samplers.draw import CategoricalDraw, NucleusDraw
+from atat_zoo.generation.samplers.parts import CompositeSampler, SamplerParts
+from atat_zoo.generation.samplers.published import CombinationSampler
+from atat_zoo.generation.samplers.semi_autoregressive import SemiAutoregressiveSampler
+from atat_zoo.generation.writer import Writer
 from atat_zoo.registry import Zoo
 from atat_zoo.registry.spec import fields_of
-from atat_zoo.samplers import Sampler
-from atat_zoo.samplers.draw import CategoricalDraw, NucleusDraw
-from atat_zoo.samplers.parts import CompositeSampler, SamplerParts
-from atat_zoo.samplers.published import CombinationSampler
-from atat_zoo.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo_serve import Limits
 from atat_zoo_serve.asked import ChatRequest, CompletionRequest, InfillRequest, TextRequest
 from atat_zoo_serve.batching import Job, WantedText

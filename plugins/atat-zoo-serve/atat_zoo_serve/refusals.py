@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from atat_zoo.errors import UserError, clip, nearest
 from atat_zoo.generation.layout import TooLongError
-from atat_zoo.machine import ran_out
+from atat_zoo.system.machine import ran_out
 from atat_zoo_serve.asked import ChatRequest, CompletionRequest, InfillRequest, StreamOptions
 from atat_zoo_serve.batching import StoppedError
 from atat_zoo_serve.planning import TooLargeError

@@ -7,9 +7,9 @@ from typing import Any
 
 import attrs
 
-from atat_zoo.diffusion.precision import Precision
 from atat_zoo.experiment import Experiment
-from atat_zoo.model import Model
+from atat_zoo.generation.model import Model
+from atat_zoo.modeling.diffusion.precision import Precision
 from atat_zoo.registry.spec import unstructure
 from atat_zoo_serve import Limits
 from atat_zoo_serve.batching import Worker

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from atat_zoo.tokenizers.dialogues import message_of
-from tests.model.making import tiny_model
+from atat_zoo.data.tokenizers.dialogues import message_of
+from tests.generation.making import tiny_model
 
 HI = [{"role": "user", "content": "hi"}]
 LONGER = [{"role": "system", "content": "Be brief."}, *HI, {"role": "assistant", "content": "é"}, *HI]

@@ -11,7 +11,7 @@ sys.path.append(str(next(path for path in Path(__file__).parents if (path / "tes
 from servers import in_process, served
 
 from tests.conftest import atat, pytest_configure, share_of_examples
-from tests.model.making import tiny_model
+from tests.generation.making import tiny_model
 
 __all__ = ["atat", "pytest_configure", "share_of_examples"]
 

@@ -14,7 +14,7 @@ from atat_zoo_serve.server import Server
 from atat_zoo_serve.service import Service
 from fastapi.testclient import TestClient
 
-from tests.model.making import tiny_model
+from tests.generation.making import tiny_model
 
 # One that reads its tokens in turns, and keeps what it has read.
 SETS = {

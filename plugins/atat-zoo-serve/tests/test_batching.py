@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from servers import SETS, served
 
 from atat_zoo.errors import UserError
-from atat_zoo.generation import Writer
 from atat_zoo.generation.layout import lay_out, parse
+from atat_zoo.generation.samplers.published import AncestralSampler
+from atat_zoo.generation.writer import Writer
 from atat_zoo.registry import Zoo
-from atat_zoo.samplers.published import AncestralSampler
 from atat_zoo.testing.toys import Hashed, hashed_importance
 from tests.generation.alphabet import Alphabet
-from tests.model.making import tiny_model
+from tests.generation.making import tiny_model
 
 LETTERS = Alphabet("abcdefgh", bos=8, eos=9)
 SAMPLERS = [

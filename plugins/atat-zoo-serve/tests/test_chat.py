@@ -8,7 +8,7 @@ from calls import HI, LONGER, asked_in, talking
 from servers import chunks, in_process, served
 
 from atat_zoo.errors import UserError
-from tests.model.making import tiny_model
+from tests.generation.making import tiny_model
 
 
 @pytest.fixture(scope="module")

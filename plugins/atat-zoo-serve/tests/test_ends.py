@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from servers import chunks, in_process, served
 
+from atat_zoo.data.tokenizers import BytesTokenizer
 from atat_zoo.generation.layout import SpaceAwareTokenizer, lay_out, parse
-from atat_zoo.tokenizers import BytesTokenizer
-from tests.model.making import tiny_model
+from tests.generation.making import tiny_model
 
 BYTES = SpaceAwareTokenizer(BytesTokenizer().train(lambda: iter(())))
 EOS = BYTES.tokenizer.eos

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from servers import chunks, in_process, served, texts
 
-from tests.model.making import tiny_model
+from tests.generation.making import tiny_model
 
 TEXTS = ["a [MASK:2-4] b [MASK] c", "[MASK:3]abc", "no[MASK:1-2]"]
 

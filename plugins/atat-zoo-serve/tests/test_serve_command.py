@@ -14,7 +14,7 @@ import pytest
 from servers import write_run
 
 from tests.cli.terminal import refused
-from tests.model.making import tiny_model
+from tests.generation.making import tiny_model
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 from servers import listening, served
 
-from tests.report.browser import chromium
+from tests.reports.browser import chromium
 
 pytestmark = pytest.mark.slow
 MASKS = "document.querySelectorAll('#texts .mask').length"

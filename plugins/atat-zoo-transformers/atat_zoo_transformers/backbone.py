@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import attrs
 
-from atat_zoo.backbones.lora import LoRABackbone
 from atat_zoo.errors import Problem
+from atat_zoo.modeling.backbones.lora import LoRABackbone
 from atat_zoo.registry import Zoo, component, param
 
 if TYPE_CHECKING:
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from atat_zoo.data.tokenizers import TokenizerModel
     from atat_zoo.experiment import Experiment
-    from atat_zoo.model.published import Published
+    from atat_zoo.generation.published import Published
     from atat_zoo.registry import Context
-    from atat_zoo.tokenizers import TokenizerModel
 
 _LENGTH = 512  # of an imported run's sequences, or fewer, if the model reads no more
 
@@ -160,7 +160,7 @@ class TransformersBackbone(LoRABackbone):
         import torch
         from transformers import PreTrainedTokenizerFast
 
-        from atat_zoo.tokenizers.hub import padding_of
+        from atat_zoo.data.tokenizers.hub import padding_of
         from atat_zoo_transformers.module import restored
         from atat_zoo_transformers.source import SPECIAL, reading
 

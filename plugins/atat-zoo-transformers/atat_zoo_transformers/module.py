@@ -20,14 +20,14 @@ from transformers.masking_utils import sdpa_mask
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
 
 from atat_zoo.errors import UserError
-from atat_zoo.model.importing import FLOATS, refuse_not_finite, refuse_other, refuse_without_row
-from atat_zoo.model.published import INDEX, WEIGHTS, Published
+from atat_zoo.generation.importing import FLOATS, refuse_not_finite, refuse_other, refuse_without_row
+from atat_zoo.generation.published import INDEX, WEIGHTS, Published
 from atat_zoo_transformers.source import is_foreign, longest_of, reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from atat_zoo.backbones.cache import Cache
+    from atat_zoo.modeling.backbones.cache import Cache
     from atat_zoo.registry import Context
     from atat_zoo_transformers.backbone import TransformersBackbone
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atat_zoo.errors import UserError, clip
-from atat_zoo.model.published import Published, refuse_links_out
+from atat_zoo.generation.published import Published, refuse_links_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

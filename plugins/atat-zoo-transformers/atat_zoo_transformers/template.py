@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from tokenizers import Tokenizer
 from typing_extensions import override
 
+from atat_zoo.data.tokenizers.dialogues import ROLES, Message, Part
+from atat_zoo.data.tokenizers.library import LibraryModel, adapted, encoded_by
 from atat_zoo.errors import UserError, clip
-from atat_zoo.tokenizers.dialogues import ROLES, Message, Part
-from atat_zoo.tokenizers.library import LibraryModel, adapted, encoded_by
 
 _REMEDY = "write another by tokenizer.chat_template"
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 from typing import TYPE_CHECKING, Any
 
+from atat_zoo.data.tokenizers import Tokenizer
 from atat_zoo.registry import component, param
 from atat_zoo.registry.spec import unstructure
-from atat_zoo.tokenizers import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from atat_zoo.tokenizers import TokenizerModel
+    from atat_zoo.data.tokenizers import TokenizerModel
 
 
 @component
@@ -82,7 +82,7 @@ class TransformersTokenizer(Tokenizer):
 
     def load(self, folder: Path) -> TokenizerModel:
         """Return the tokenizer that `save` wrote; the model is not needed."""
-        from atat_zoo.tokenizers.library import FILE, from_file
+        from atat_zoo.data.tokenizers.library import FILE, from_file
 
         return self._model(from_file(folder / FILE))
 
@@ -96,7 +96,7 @@ class TransformersTokenizer(Tokenizer):
         return {key: value for key, value in unstructure(self).items() if key != "chat_template"}
 
     def _model(self, library: Any) -> TokenizerModel:
-        from atat_zoo.tokenizers.library import LibraryModel
+        from atat_zoo.data.tokenizers.library import LibraryModel
         from atat_zoo_transformers.template import ChatModel
 
         if self.chat_template is None:

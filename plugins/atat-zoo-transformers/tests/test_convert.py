@@ -16,12 +16,12 @@ from safetensors.torch import load_file, save_file
 from atat_zoo import Model, Zoo
 from atat_zoo.cli import atat
 from atat_zoo.errors import UserError
+from atat_zoo.evaluation.likelihood import evaluate_run
+from atat_zoo.evaluation.policy import policy_of_run
+from atat_zoo.evaluation.text import text_of
 from atat_zoo.experiment import EvaluationSpec
-from atat_zoo.export.writing import export_run
-from atat_zoo.measure.likelihood import evaluate_run
-from atat_zoo.measure.policy import policy_of_run
-from atat_zoo.measure.text import text_of
-from atat_zoo.model.importing import import_model
+from atat_zoo.generation.importing import import_model
+from atat_zoo.reports.export.writing import export_run
 from atat_zoo.testing import check_judge
 from atat_zoo.training.gradients import linear_weights
 

@@ -5,9 +5,9 @@ import torch
 from models import small
 
 from atat_zoo import Model, Zoo
-from atat_zoo.model.importing import import_model
-from atat_zoo.objectives import Batch
-from atat_zoo.objectives.assembly import assemble
+from atat_zoo.generation.importing import import_model
+from atat_zoo.modeling.objectives import Batch
+from atat_zoo.modeling.objectives.assembly import assemble
 from atat_zoo.registry import Context
 
 ZOO = Zoo.load()

@@ -7,7 +7,7 @@ from atat_zoo_glue.task import MAJORITY, GlueTask
 from models import small
 
 from atat_zoo import Model
-from atat_zoo.model.importing import import_model
+from atat_zoo.generation.importing import import_model
 
 NINE = {"epochs": 8, "learning_rate": 1e-2, "batch_size": 16, "length": 32}
 

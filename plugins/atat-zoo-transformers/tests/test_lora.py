@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from atat_zoo import Model
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
-from atat_zoo.export.writing import export_run
-from atat_zoo.model.importing import import_model
+from atat_zoo.generation.importing import import_model
+from atat_zoo.reports.export.writing import export_run
 from atat_zoo.training import train
 
 pytest.importorskip("peft")

@@ -14,8 +14,8 @@ from atat_zoo_transformers.tokenizer import TransformersTokenizer
 from models import byte_pairs
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from atat_zoo.data.tokenizers.dialogues import Message
 from atat_zoo.errors import UserError
-from atat_zoo.tokenizers.dialogues import Message
 
 SAID = [Message("system", "Be  "), Message("user", "hé 'x'"), Message("assistant", " yes\n")]
 AS_DICTS = [message._asdict() for message in SAID]

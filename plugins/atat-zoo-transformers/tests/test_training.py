@@ -15,12 +15,12 @@ from models import ARCHITECTURES, lines, small, word_pieces
 
 from atat_zoo import Model
 from atat_zoo.errors import UserError
+from atat_zoo.evaluation.likelihood import evaluate_run
 from atat_zoo.experiment import load
-from atat_zoo.export.writing import export_run
-from atat_zoo.measure.likelihood import evaluate_run
-from atat_zoo.model.importing import import_model
+from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.generation.importing import import_model
 from atat_zoo.registry import Context
-from atat_zoo.run import RunFolder
+from atat_zoo.reports.export.writing import export_run
 from atat_zoo.training import resume, train
 
 EXPERIMENT = str(Path(__file__).parents[1] / "experiments" / "bert-mdlm.toml")

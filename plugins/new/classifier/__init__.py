@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from atat_zoo.tokenizers import TokenizerModel
+    from atat_zoo.data.tokenizers import TokenizerModel
 
 CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from atat_zoo.corpora import Corpus
+from atat_zoo.data.corpora import Corpus
 from atat_zoo.registry import component, hookimpl, param
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from atat_zoo.measure.metrics import Metric
+from atat_zoo.evaluation.metrics import Metric
 from atat_zoo.registry import component, hookimpl, param
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class PlaceholderMetric(Metric):
 
     def build(self) -> TorchMetric:
         """Return the mean of a score of each prediction, with its standard error over sequences."""
-        from atat_zoo.measure.metric_states import SequenceMean
+        from atat_zoo.evaluation.metric_states import SequenceMean
 
         return SequenceMean(self.score)
 

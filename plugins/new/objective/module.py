@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from atat_zoo.objectives.denoising import DenoisingModule, metrics, normalised
+from atat_zoo.modeling.objectives.denoising import DenoisingModule, metrics, normalised
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
 
-    from atat_zoo.objectives import Batch
+    from atat_zoo.modeling.objectives import Batch
     from atat_zoo.registry import Context
 
 

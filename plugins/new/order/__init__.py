@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+from atat_zoo.generation.samplers.order import Order
 from atat_zoo.registry import component, hookimpl, param
-from atat_zoo.samplers.order import Order
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.diffusion.steps import Step
+    from atat_zoo.modeling.diffusion.steps import Step
 
 CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from atat_zoo.generation.samplers.pace import Pace
 from atat_zoo.registry import component, hookimpl, param
-from atat_zoo.samplers.pace import Pace
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.diffusion.steps import Step
+    from atat_zoo.modeling.diffusion.steps import Step
 
 CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from atat_zoo.position_sets import PositionSets
+from atat_zoo.modeling.position_sets import PositionSets
 from atat_zoo.registry import component, hookimpl, param
 
 if TYPE_CHECKING:

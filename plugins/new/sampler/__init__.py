@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from atat_zoo.generation.samplers.order import LeftToRightOrder
+from atat_zoo.generation.samplers.pace import CosinePace
+from atat_zoo.generation.samplers.parts import CompositeSampler, SamplerParts
 from atat_zoo.registry import component, hookimpl, param, part
-from atat_zoo.samplers.order import LeftToRightOrder
-from atat_zoo.samplers.pace import CosinePace
-from atat_zoo.samplers.parts import CompositeSampler, SamplerParts
 
 if TYPE_CHECKING:
-    from atat_zoo.samplers.draw import Draw
+    from atat_zoo.generation.samplers.draw import Draw
 
 CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from atat_zoo.evaluation.results.tasks import Score
+from atat_zoo.evaluation.tasks import Task
 from atat_zoo.registry import component, hookimpl, param
-from atat_zoo.results.tasks import Score
-from atat_zoo.tasks import Task
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from atat_zoo import Model
-    from atat_zoo.measure import Progress
+    from atat_zoo.evaluation import Progress
 
 CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 
@@ -31,7 +31,7 @@ class PlaceholderTask(Task):
         """Return the scores by name; nothing is drawn here, so the seed says nothing."""
         import torch
 
-        from atat_zoo.measure.text import digest, held_out_text
+        from atat_zoo.evaluation.text import digest, held_out_text
 
         text = held_out_text(model, run, "validation", self.texts)
         denoiser, mask_id, hits = model.writer().denoiser, model.context.mask_id, []

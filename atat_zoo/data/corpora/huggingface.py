@@ -1,0 +1,182 @@
+"""Data sets of the Hugging Face hub, or a folder of files that its library reads."""
+
+import re
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar
+
+from typing_extensions import override
+
+from atat_zoo.data import SPLITS, Split
+from atat_zoo.data.corpora.detokenizers import Detokenizer
+from atat_zoo.data.corpora.documents import dialogue_of
+from atat_zoo.data.corpora.held_out import Divided
+from atat_zoo.data.corpora.rows import Missing, Policy, Rows, columns_of, text_of
+from atat_zoo.data.digests import Stamps, fingerprint_of, stamps_of
+from atat_zoo.data.tokenizers.dialogues import KEYS
+from atat_zoo.errors import UserError, nearest
+from atat_zoo.registry import component, param, part
+
+_FIRST = 1000  # rows of a split, whose texts tell how long all are
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@component
+class HuggingFaceCorpus(Divided):
+    """A data set by its name on the hub, or a folder of files or of `save_to_disk`, read by the library `datasets`.
+
+    The text must not change under a run: of a data set on the hub the commit is named, of a folder the content is
+    hashed. Without `streaming` the library downloads and converts the whole set into its cache, and a split may be a
+    part of one, as in `train[:-100000]`; with it, it reads what is needed, every time. If `validation` or `test` is not
+    named, that share of the training documents is held out, as by the corpus `files`. Dialogues
+    (`data.form = "chat"`) have their columns, as there.
+    """
+
+    name = "huggingface"
+    summary = "a data set of the Hugging Face hub, or a folder that its library reads"
+    refs = ("https://huggingface.co/docs/datasets", "arXiv:2109.02846")
+    package = ("datasets", "atat-zoo[huggingface]")
+
+    path: str = param(help="name on the hub, as in Skylion007/openwebtext, or a folder of files")
+    configuration: str | None = param(None, help="which configuration, if the data set has several")
+    revision: str | None = param(None, help="commit of a data set on the hub, 40 hexadecimal digits; required there")
+    train: str = param("train", help="the training split, or a part of one: train[:-100000]")
+    validation: str | None = param(None, help="split to validate on; held out of the training split when absent")
+    test: str | None = param(None, help="split to test on; held out of the training split when absent")
+    column: str = param("text", help="column of the text: its exact name, or a.b for a nested key")
+    missing: Policy = param("error", help="a row whose text is null is an error, or is left out and counted")
+    keep: tuple[str, ...] = param((), help='rows to keep, as in ["language=en"]; all of the conditions must hold')
+    detokenizer: Detokenizer = part("detokenizer", "none", help="from the tokens of a benchmark to ordinary text")
+    streaming: bool = param(False, help="read as needed, without a download of the whole")
+    cache: str | None = param(None, help="folder of the library's cache; the library's own when absent")
+    validation_share: float = param(0.05, help="share of the documents held out if validation is absent", ge=0, lt=1)
+    test_share: float = param(0.05, help="share of the documents held out if test is absent", ge=0, lt=1)
+    seed: int = param(0, help="a different seed holds out different documents", ge=0)
+    holds_dialogues: ClassVar[bool] = True
+
+    def __attrs_post_init__(self) -> None:
+        self.check_shares()
+        for condition in self.keep:
+            if "=" not in condition:
+                raise ValueError(f'keep: {condition!r} is no condition; write one like "language=en"')
+        if self.revision is not None and not _COMMIT.fullmatch(self.revision):
+            raise ValueError(f"revision = {self.revision!r} is no commit of 40 hexadecimal digits; a branch may move")
+
+    @override
+    def fingerprint(self) -> dict[str, Any]:
+        stamps = self.stamp()
+        return {"revision": self.revision} if stamps is None else fingerprint_of(stamps)
+
+    @override
+    def stamp(self) -> Stamps | None:
+        folder = Path(self.path).expanduser()
+        if folder.is_dir():
+            return stamps_of(sorted(file for file in folder.rglob("*") if file.is_file()))
+        if self.revision is None:
+            raise UserError(
+                f"corpus.revision: {self.path} is no folder here, and a data set on the hub can change: name its "
+                f"commit, as listed in https://huggingface.co/datasets/{self.path}/commits/main"
+            )
+        return None  # its commit does not change
+
+    @override
+    def training_stamp(self) -> Stamps | None:
+        return self.stamp()
+
+    @override
+    def size(self) -> int | None:
+        size = 0
+        for split in SPLITS:
+            if (named := getattr(self, split)) is None:
+                continue
+            loaded = self._load(named)
+            about = (loaded.info.splits or {}).get(named)
+            rows = getattr(about, "num_examples", None) if self.streaming else loaded.num_rows
+            if not rows or self.keep:  # which share is kept is not known
+                return None
+            first = islice(self._kept(split, self.column), _FIRST)
+            texts = Missing("skip").texts(first, lambda row, at: text_of(row, self.column, at, "corpus.column"))
+            size += rows * sum(len(text.encode()) for text in texts) // min(rows, _FIRST)
+        return size
+
+    @override
+    def read(self, split: Split) -> Iterator[str]:
+        missing, column = Missing(self.missing), self.column
+        texts = missing.texts(self._kept(split, column), lambda row, at: text_of(row, column, at, "corpus.column"))
+        yield from (text for text in map(self.detokenizer, texts) if text.strip())
+        missing.say(f"corpus.{split}")
+
+    @override
+    def read_dialogues(self, split: Split) -> Iterator[str]:
+        for position, row in self._kept(split, None):
+            yield dialogue_of(row, position)
+
+    def _kept(self, split: Split, column: str | None) -> Rows:
+        """Yield the rows that fulfil the conditions, with a column and theirs; or, without one, those of dialogues."""
+        conditions = [condition.partition("=")[::2] for condition in self.keep]
+        named = getattr(self, split)
+        loaded = self._load(named)
+        if there := loaded.column_names:
+            own = [key for key in KEYS if key in there] if column is None else columns_of(column, there)
+            for key, name, found in (
+                ("column", column, own),
+                *(("keep", name, name in there) for name, _ in conditions),
+            ):
+                if name is not None and not found:
+                    raise UserError(
+                        f"corpus.{key}: {self.path} has no column {name!r}{nearest(name, there)} "
+                        f"(there are: {', '.join(there)})"
+                    )
+            loaded = loaded.select_columns(list(dict.fromkeys([*own, *(name for name, _ in conditions)])))
+        for number, row in enumerate(self._rows(loaded, named), 1):
+            if all(str(row[name]) == value for name, value in conditions):
+                yield f"{self.path}, row {number}", row
+
+    def rows(self, split: str) -> Iterator[dict[str, Any]]:
+        """Yield the rows of a split of the data set, or of a part of one, with all of their columns."""
+        return self._rows(self._load(split), split)
+
+    def _load(self, split: str) -> Any:
+        try:
+            import datasets
+        except ImportError:
+            raise UserError(
+                "corpus 'huggingface' needs the package datasets; run `pip install 'atat-zoo[huggingface]'`"
+            ) from None
+        datasets.disable_progress_bars()
+        folder = Path(self.path).expanduser()
+        try:
+            if (folder / "state.json").is_file():
+                return _part(datasets, datasets.load_from_disk(folder), split)
+            return datasets.load_dataset(
+                str(folder) if self.stamp() else self.path,
+                self.configuration,
+                split=split,
+                revision=self.revision,
+                streaming=self.streaming,
+                cache_dir=self.cache,
+            )
+        except Exception as error:  # the library raises nearly anything
+            raise self._unreadable(split, error) from None
+
+    def _rows(self, loaded: Any, split: str) -> Iterator[dict[str, Any]]:
+        try:
+            yield from loaded
+        except Exception as error:  # a damaged file, or a connection that was lost
+            raise self._unreadable(split, error) from None
+
+    def _unreadable(self, split: str, error: Exception) -> UserError:
+        reason = " ".join(str(error.__cause__ or error).split())
+        streamed = self.streaming and "[" in split
+        remedy = "; a part of a split cannot be streamed: set corpus.streaming = false" if streamed else ""
+        signs = "; the library takes [ for a pattern: rename the folder" if "[" in self.path else ""
+        return UserError(f"corpus.path: {self.path}, split {split!r}, cannot be read: {reason:.300}{remedy}{signs}")
+
+
+def _part(datasets: Any, saved: Any, split: str) -> Any:
+    """Return a part of a data set that `save_to_disk` wrote without splits, which is called "train"."""
+    parts = datasets.ReadInstruction.from_spec(split).to_absolute({str(saved.split or "train"): len(saved)})
+    return datasets.concatenate_datasets(
+        [saved.select(range(part.from_ or 0, part.to or len(saved))) for part in parts]
+    )

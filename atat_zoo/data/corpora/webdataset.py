@@ -1,0 +1,301 @@
+"""WebDatasets made elsewhere: samples of text, JSON or token ids in tar files, here or at an address."""
+
+import io
+import json
+import re
+import warnings
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+from typing_extensions import override
+
+from atat_zoo.data import Split
+from atat_zoo.data.corpora.documents import package
+from atat_zoo.data.corpora.files import NamedFiles, Search
+from atat_zoo.data.corpora.packing import PACKED, unpacked
+from atat_zoo.data.corpora.rows import Missing, NoTextError, Policy, Rows, text_of
+from atat_zoo.data.corpora.tars import DAMAGED, members
+from atat_zoo.data.digests import Stamp, unreadable
+from atat_zoo.data.manifest import array_of
+from atat_zoo.data.remote import expanded, fetched, is_address
+from atat_zoo.data.tokenizers import Tokenizer, TokenizerModel
+from atat_zoo.errors import Note, UserError, clip
+from atat_zoo.registry import component, param, part
+from atat_zoo.registry.spec import unstructure
+from atat_zoo.system.machine import memory
+
+_SUFFIXES = (".tar", ".tgz")  # of the files that a folder is named for, and .tar.gz or .tar.zst
+_KNOWN = ("txt", "json", "npy")
+_BEGINNING = 8 << 20  # bytes of text that tell how much is in a file
+_META = re.compile(r"__[^/]*__($|/)")  # names of files about the archive, as webdataset has them
+
+
+@component
+class WebDatasetCorpus(NamedFiles):
+    """WebDatasets: tar files in which the files of a sample follow each other, with one name and several extensions.
+
+    A sample is a document: the text in its `.txt`, in a field of its `.json`, or of the token ids in its `.npy`, which
+    `tokenizer` decodes. A vector of ids is cut at BOS and EOS, and every row of a matrix is a vector. These may be
+    compressed (`.txt.gz`), and the tar files too (`.tar.gz`, `.tar.zst`), or joined (`cat a.tar b.tar`); a damaged one
+    is refused.
+
+    Braces are expanded, as in `https://host/part-{000..127}.tar`. What lies at an address is fetched once, into
+    `cache`, and never asked for again. The documents are then built into shards, as those of any corpus are; training
+    streams the shards, and continues exactly.
+    """
+
+    name = "webdataset"
+    summary = "any WebDataset of .txt, .json or .npy samples, here or at an address"
+    refs = ("https://github.com/webdataset/webdataset", "arXiv:2001.01858")
+
+    train: tuple[str, ...] = param(help='paths, patterns or addresses, like ["https://host/part-{000..127}.tar"]')
+    validation: tuple[str, ...] = param((), help="tar files to validate on; held out of the training files when absent")
+    test: tuple[str, ...] = param((), help="tar files to test on; held out of the training files when absent")
+    extension: str | None = param(
+        None, help="of the file with the document in a sample, like txt or page.json; the one it has when absent"
+    )
+    key_ends: Literal["first", "last"] = param("first", help="the dot in a file's name at which a sample's key ends")
+    text_field: str = param("text", help="key of the text in JSON: its exact name, or a.b for a nested key")
+    missing: Policy = param("error", help="a sample without a text is an error, or is left out and counted")
+    tokenizer: Tokenizer | None = part("tokenizer", None, help="of the ids in .npy; one that needs no training")
+    cache: str = param("data/cache/webdataset", help="folder for what is fetched")
+    largest: float = param(20.0, help="GB that a fetched file may have", gt=0)
+    retries: int = param(5, help="further attempts to fetch a file, after 0.5 s, 1 s, … and at most 30 s", ge=0)
+    timeout: float = param(
+        60.0, help="seconds with no answer over HTTP, or under 1 kB a second of it, after which an attempt fails", gt=0
+    )
+    validation_share: float = param(0.05, help="share of the documents held out if validation is absent", ge=0, lt=1)
+    test_share: float = param(0.05, help="share of the documents held out if test is absent", ge=0, lt=1)
+    seed: int = param(0, help="a different seed holds out different documents", ge=0)
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        if self.extension is not None and _form(self.extension) not in _KNOWN:
+            raise ValueError(f"extension = {self.extension!r} ends in none of {', '.join(_KNOWN)}, which can be read")
+
+    @property
+    def package(self) -> tuple[str, str] | None:
+        """What reading the files needs, as an optimizer's `package`, by their names alone."""
+        return next(filter(None, (package(Path(name)) for name in (*self.train, *self.validation, *self.test))), None)
+
+    @override
+    def expand(self, patterns: tuple[str, ...], key: str) -> list[Path]:
+        cache, found = Path(self.cache), dict[Path, None]()
+        for place in self._places(patterns, key):
+            if isinstance(place, str):
+                place = fetched(place, cache, self.retries, self.timeout, f"corpus.{key}", self.largest)
+            found[place] = None
+        return list(found)
+
+    @override
+    def stamp(self) -> Any:
+        # What lies at an address is not fetched for this, and does not change once it is.
+        splits = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {
+            split: [place if isinstance(place, str) else Stamp.of(place) for place in self._places(names, split)]
+            for split, names in splits.items()
+        }
+
+    @override
+    def fingerprint(self) -> dict[str, Any]:
+        ids = {"tokenizer_file": self.tokenizer.fingerprint()} if self.tokenizer else {}
+        return {**super().fingerprint(), **ids}
+
+    @override
+    def identity(self) -> dict[str, Any]:
+        local = ("cache", "largest", "retries", "timeout")
+        # The names of all shards hang on this form: what came later is left out at its default.
+        later = {"missing": "error", "key_ends": "first"}
+        table = {key: value for key, value in unstructure(self).items() if key not in local and later.get(key) != value}
+        return table | ({"tokenizer": self.tokenizer.identity()} if self.tokenizer else {})
+
+    @override
+    def read(self, split: Split) -> Iterator[str]:
+        missing = Missing(self.missing)
+        for path in self.expand(getattr(self, split), split):
+            with _opened(path) as raw:
+                yield from self._documents(path, raw, missing)
+        missing.say(f"corpus.{split}")
+
+    @override
+    def size(self) -> int | None:
+        paths = list(chain.from_iterable(self.files().values()))
+        size = 0
+        with _opened(paths[0]) as raw:
+            for text in self._documents(paths[0], raw, Missing(self.missing)):
+                size += len(text.encode())
+                if size > _BEGINNING:
+                    break
+            share = size / max(1, raw.tell())
+        return round(share * sum(path.stat().st_size for path in paths))
+
+    def _places(self, patterns: tuple[str, ...], key: str) -> Iterator[str | Path]:
+        """Yield the addresses and the paths that the patterns of a parameter name."""
+        remedy = "name tar files that are there: a path is taken from the folder in which atat is started"
+        search = Search(key, _SUFFIXES, remedy)
+        for pattern in patterns:
+            as_it_is = "{" not in pattern if is_address(pattern) else Path(pattern).exists()
+            for place in [pattern] if as_it_is else expanded(pattern, f"corpus.{key}"):
+                if is_address(place):
+                    yield place
+                else:
+                    yield from search.add(place)
+        search.say()
+
+    def _documents(self, path: Path, raw: IO[bytes], missing: Missing) -> Iterator[str]:
+        model: TokenizerModel | None = None
+
+        def read(sample: dict[str, Any], position: str) -> list[str]:
+            nonlocal model
+            name = self._extension(sample, position)
+            form, most = _form(name), memory() // 16
+            try:
+                with unpacked(Path(name), io.BytesIO(sample[name])) as file:
+                    content = file.read(most + 1)
+                if len(content) > most:
+                    raise ValueError("it is more than this machine can hold")
+                if form == "npy":
+                    model = model or self._model(position)
+                    return list(_decoded(content, model, position))
+                if form == "json":
+                    return [text_of(json.loads(content), self.text_field, position)]
+                return [content.decode("utf-8-sig")]
+            except UserError:
+                raise
+            except Exception as error:  # of numpy's arrays, nearly any
+                reason = error.reason if isinstance(error, UnicodeDecodeError) else error
+                raise UserError(
+                    f"corpus: {position}: its {name} cannot be read ({clip(reason)}); mend it or leave it out"
+                ) from None
+
+        for texts in missing.texts(_samples(path, raw, self.key_ends, missing.policy), read):
+            yield from (text for text in texts if text.strip())
+
+    def _model(self, position: str) -> TokenizerModel:
+        """Return the tokenizer of the ids, which is there before any text."""
+        remedy = "name the tokenizer that made the ids, as `pretrained` or `run`"
+        if self.tokenizer is None:
+            raise UserError(f"corpus.tokenizer: {position} has token ids; {remedy}")
+        name = self.tokenizer.name
+
+        def no_text() -> Iterator[str]:
+            raise UserError(f"corpus.tokenizer: {name!r} is trained on a text, and has no ids before; {remedy}")
+
+        return self.tokenizer.train(no_text)
+
+    def _extension(self, sample: dict[str, Any], position: str) -> str:
+        """Return the extension of a sample's document."""
+        there = [name for name in sample if not name.startswith("__")]
+        wanted = (self.extension,) if self.extension else _KNOWN
+        known = [name for name in there if name in wanted or _unpacked(name) in wanted]
+        if len(known) == 1:
+            return known[0]
+        has = f"it has {clip(', '.join(there))}"
+        if known:
+            raise UserError(
+                f"corpus.extension: {position} has several of {', '.join(wanted)} ({has}); set corpus.extension to the "
+                "one with the text or the ids"
+            )
+        forms = [_form(name) for name in there]
+        if self.key_ends == "first" and any(forms.count(form) > 1 for form in _KNOWN):
+            raise UserError(
+                f"corpus.key_ends: {position} is several samples ({has}): the first dot in the name of a file ends the "
+                'key of its sample; set corpus.key_ends = "last"'
+            )
+        lacks = f"no {self.extension!r}" if self.extension else f"none of {', '.join(_KNOWN)}"
+        remedy = (
+            "name one that it has" if self.extension else "set corpus.extension to the one with the text or the ids"
+        )
+        raise NoTextError(
+            f"corpus.extension: {position} has {lacks} ({has}); {remedy}, or leave such samples out by "
+            'corpus.missing = "skip"'
+        )
+
+
+def _unpacked(extension: str) -> str:
+    """Return an extension without that of a compression."""
+    name, dot, last = extension.rpartition(".")
+    return name if dot and f".{last}" in PACKED else extension
+
+
+def _form(extension: str) -> str:
+    return _unpacked(extension).rpartition(".")[2]
+
+
+def _last_dot(name: str) -> tuple[str | None, str | None]:
+    """Return the key and the extension of a file, divided at the last dot, or at that before a compression."""
+    folder, slash, file = name.rpartition("/")
+    first = _unpacked(file).rpartition(".")[0]
+    return (f"{folder}{slash}{first}", file[len(first) + 1 :]) if first else (None, None)
+
+
+def _opened(path: Path) -> IO[bytes]:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise unreadable(path, error) from None
+
+
+def _samples(path: Path, raw: IO[bytes], key_ends: str, policy: Policy) -> Rows:
+    """Yield the samples of a tar file, as webdataset groups them; at least one, unless such files are skipped."""
+    from webdataset.tariterators import base_plus_ext, group_by_keys
+
+    number, most, nameless = 0, memory() // 16, list[str]()
+    divided = base_plus_ext if key_ends == "first" else _last_dot
+
+    def files() -> Iterator[dict[str, Any]]:
+        with unpacked(path, raw) as stream:
+            for name, opened in members(stream):
+                if _META.match(name):
+                    continue
+                if divided(name)[0] is None or name.rpartition("/")[2].startswith("."):
+                    nameless.append(name)
+                    continue
+                data = opened().read(most + 1)
+                if len(data) > most:
+                    raise MemoryError
+                yield {"fname": name, "data": data, "__url__": str(path)}
+
+    try:
+        for sample in group_by_keys(files(), divided):
+            yield f"{path}, sample {clip(repr(sample['__key__']))}", sample
+            number += 1
+        why = ""
+    except MemoryError:
+        raise UserError(f"corpus: {path} has a file that is more than this machine can hold; divide it") from None
+    except (*DAMAGED, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise unreadable(path, error) from None
+        why = str(error.args[0]) if error.args else type(error).__name__  # without what the library adds
+    if why:
+        raise UserError(f"corpus: {path} cannot be read as a tar file ({clip(why)}); fetch or make it again")
+    if not number and policy == "error":
+        said = f"{path} has no samples: no file in it has a name and an extension"
+        raise UserError(f'corpus: {said}; leave it out, or set corpus.missing = "skip"')
+    if nameless:
+        warnings.warn(
+            f"corpus: {path} has {len(nameless):,} files without an extension, the first {clip(nameless[0])}; they "
+            "belong to no sample and are left out",
+            Note,
+            stacklevel=2,
+        )
+
+
+def _decoded(content: bytes, model: TokenizerModel, position: str) -> Iterator[str]:
+    """Yield the texts of an array of token ids, which ends at BOS and EOS."""
+    ids = array_of(content)
+    if ids.ndim not in (1, 2) or ids.dtype.kind not in "iu":
+        raise ValueError(f"it holds {ids.dtype} {list(ids.shape)}, and token ids are integers in a vector or a matrix")
+    size = model.vocabulary_size
+    if ids.size and (ids.min() < 0 or ids.max() >= size):
+        raise UserError(
+            f"corpus.tokenizer: {position} has the ids {ids.min()} to {ids.max()}, and the tokenizer 0 to {size - 1}; "
+            "name the one that made them"
+        )
+    for row in np.atleast_2d(ids):
+        ends = np.flatnonzero(np.isin(row, [each for each in (model.bos, model.eos) if each is not None]))
+        for document in np.split(row, ends):  # each but the first begins with what ends the one before
+            yield model.decode(document.tolist())

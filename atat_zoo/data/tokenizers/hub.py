@@ -1,0 +1,101 @@
+"""A tokenizer in the form of the `transformers` library: tokenizer.json, and what says which tokens are special."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, processors
+
+from atat_zoo.data.tokenizers import TokenizerModel
+from atat_zoo.errors import UserError
+
+# The first that the vocabulary has not.
+_MASKS = ("[MASK]", "<mask>", "<|mask|>")
+_STARTS = ("[START]", "<start>", "<|start|>")
+_PADDINGS = ("[PAD]", "<pad>", "<|pad|>")
+
+
+def save(tokenizer: TokenizerModel, folder: Path, *, framed: bool, causal: bool, length: int) -> int:
+    """Write what `AutoTokenizer.from_pretrained` reads, and return the id of the padding.
+
+    The token V is the mask; of a causal model it is the start, with which every text begins, and which is called BOS.
+    The padding is that of the vocabulary, or V + 1; a causal model, which goes on behind a text, has it to the left.
+
+    Args:
+        tokenizer: one with a `library`.
+        folder: which is there.
+        framed: whether a text of the training stands between BOS and EOS. A causal model goes on behind a text, which
+            so has no EOS.
+        causal: whether the model is causal.
+        length: tokens in the longest text.
+
+    Raises:
+        UserError: when it has no `library`, or V is not the next id that the library gives.
+    """
+    from transformers import PreTrainedTokenizerFast
+
+    library = expressed(tokenizer)
+    ids = {"bos": tokenizer.bos, "eos": tokenizer.eos}
+    names = {key: str(library.id_to_token(i)) for key, i in ids.items() if i is not None}
+    vocabulary, V = library.get_vocab(with_added_tokens=True), tokenizer.vocabulary_size
+    own = next((name for name in (_STARTS if causal else _MASKS) if name not in vocabulary), _MASKS[0])
+    # Where words begin with their space, the space before a mask is the mask's.
+    spaced = any(len(token) > 1 and token[0] in "Ġ▁" for token in vocabulary)
+    library.add_special_tokens([AddedToken(own, lstrip=spaced and not causal, special=True)])
+    if library.token_to_id(own) != V:
+        raise UserError(
+            f"the tokenizer has ids without a token below its largest, {V - 1}, and the library gives the mask one of "
+            "these; number the tokens without gaps, and train again"
+        )
+    special = {token.content for token in library.get_added_tokens_decoder().values() if token.special}
+    unused = special - {*names.values()}
+    padding = next((name for name in _PADDINGS if name in unused), _PADDINGS[0])
+    while padding in vocabulary.keys() - unused:  # a token of the text, or an end of it
+        padding = f"[{padding}]"
+    library.add_special_tokens([AddedToken(padding, special=True)])
+    first = [own] if causal else []
+    first += [names["bos"]] if framed and "bos" in names else []
+    last = [names["eos"]] if framed and "eos" in names and not causal else []
+    if first or last:
+        ends = [(token, library.token_to_id(token)) for token in dict.fromkeys([*first, *last])]
+        framing = " ".join([*first, "$A", *last])
+        library.post_processor = processors.TemplateProcessing(single=framing, special_tokens=ends)
+    roles = {f"{key}_token": name for key, name in names.items()}
+    roles |= {"bos_token": own} if causal else {"mask_token": own}
+    roles |= {"pad_token": padding}
+    how: dict[str, Any] = {"model_max_length": length, "clean_up_tokenization_spaces": False}
+    how |= {"model_input_names": ["input_ids", "attention_mask"], "padding_side": "left" if causal else "right"}
+    PreTrainedTokenizerFast(tokenizer_object=library, **roles, **how).save_pretrained(folder)
+    # For versions of the library that have no other name for the class, and do not read these tokens there.
+    path = folder / "tokenizer_config.json"
+    _write(path, json.loads(path.read_text(encoding="utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"})
+    _write(folder / "special_tokens_map.json", roles)
+    return library.get_vocab(with_added_tokens=True)[padding]
+
+
+def padding_of(library: Tokenizer, eos: str | None) -> str | None:
+    """Return the name of a token that pads a batch: a special one named so, else EOS, else any special one."""
+    special = [token.content for _, token in sorted(library.get_added_tokens_decoder().items()) if token.special]
+    return next((name for name in (*_PADDINGS, eos, *special) if name is not None and name in {*special, eos}), None)
+
+
+def _write(path: Path, table: dict[str, Any]) -> None:
+    path.write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def expressed(tokenizer: TokenizerModel) -> Tokenizer:
+    """Return a copy of the tokenizer's `library` in which names of special tokens are these.
+
+    Raises:
+        UserError: when it has none.
+    """
+    if tokenizer.library is None:
+        raise UserError(
+            "the tokenizer is none that the library `tokenizers` can express, so no other program would read the "
+            'model\'s text; train with tokenizer.use = "bpe", "bytes" or "pretrained"'
+        )
+    library = Tokenizer.from_str(tokenizer.library.to_str())
+    library.encode_special_tokens = False
+    return library

@@ -1,0 +1,278 @@
+"""Tokenizers based on the `tokenizers` library."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import os
+import re
+import secrets
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from typing_extensions import override
+
+from atat_zoo.data.tokenizers.tables import FILE, TableModel
+from atat_zoo.errors import UserError, nearest
+from atat_zoo.system.parsing import refuse_halves
+
+_END_OF_TEXT = "<|endoftext|>"
+# An explicit choice of threads: without one the library warns when loader workers fork.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+
+_GAPS = 4096  # ids without a token that a vocabulary may have besides as many as it has tokens
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+
+
+def _byte_level(model: models.BPE) -> Tokenizer:
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def from_file(path: Path) -> Tokenizer:
+    """Read a `tokenizer.json` of the library."""
+    if not path.is_file():
+        raise UserError(f"tokenizer file {path} is missing; build the shards again, or correct tokenizer.path")
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise UserError(f"tokenizer file {path} is not one that the tokenizers library reads: {error}") from None
+    # A file may enable truncation or padding; truncation would silently lose text here.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return _bounded(tokenizer, path)
+
+
+def _bounded(tokenizer: Tokenizer, path: Path) -> Tokenizer:
+    """Return a tokenizer after checking that its largest id, which says how large a model is, is due to its tokens."""
+    ids = tokenizer.get_vocab(with_added_tokens=True).values()
+    if not ids or max(ids) >= 2 * len(ids) + _GAPS:
+        held = f"{len(ids)} tokens and the id {max(ids)}" if ids else "no tokens"
+        raise UserError(f"tokenizer file {path} has {held}; number its tokens without large gaps, or copy it again")
+    return tokenizer
+
+
+def trained(documents: Iterator[str], size: int, special: tuple[str, str]) -> Tokenizer:
+    """Return a byte-level BPE of at most `size` tokens, trained on documents; its last ids are the special tokens."""
+    tokenizer = _byte_level(models.BPE())
+    trainer = trainers.BpeTrainer(
+        vocab_size=size - len(special),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(documents, trainer)
+    tokenizer.add_special_tokens(list(special))
+    return tokenizer
+
+
+def from_pair(vocabulary: Path, merges: Path) -> Tokenizer:
+    """Read a byte-level BPE from its vocabulary (JSON) and merges (text), as GPT-2 published them."""
+    try:
+        tokenizer = _byte_level(models.BPE.from_file(str(vocabulary), str(merges)))
+    except Exception as error:  # the library raises bare Exception
+        raise UserError(f"tokenizer.path: {vocabulary} and {merges} are no byte-pair encoding: {error}") from None
+    # GPT-2's one special token is an ordinary entry of its vocabulary, but has no text.
+    if _END_OF_TEXT in tokenizer.get_vocab():
+        tokenizer.add_special_tokens([_END_OF_TEXT])
+    return _bounded(tokenizer, vocabulary)
+
+
+def of_bytes(special: Sequence[str]) -> Tokenizer:
+    """Return the library's tokenizer with an id for each byte, 0 to 255, and special tokens behind them."""
+    tokenizer = _byte_level(models.BPE({symbol: i for i, symbol in enumerate(_symbols())}, []))
+    tokenizer.add_special_tokens(list(special))
+    return tokenizer
+
+
+def of_characters(alphabet: str, unknown: str | None, special: Sequence[str]) -> Tokenizer:
+    """Return the library's tokenizer with an id for each character, and special tokens behind them.
+
+    Any other character is read as `unknown`, or is an error.
+    """
+    vocabulary = {symbol: i for i, symbol in enumerate(alphabet)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, **({} if unknown is None else {"unk_token": unknown})))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens(list(special))
+    return tokenizer
+
+
+class LibraryModel(TableModel):
+    """A `TokenizerModel` around the `tokenizers` library.
+
+    Attributes:
+        byte_level: whether each token is a fixed sequence of bytes. Then decoding and `byte_counts` are exact for every
+            id; else the library decodes, and the counts are those of the tokens' own text.
+        control: the ids that no text is encoded to: BOS, EOS and every added token, but for white space and for
+            symbols of the model's own, which are text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, bos: str | None, eos: str | None) -> None:
+        # Text that happens to contain the name of a special token is text.
+        tokenizer.encode_special_tokens = True
+        self._library = tokenizer
+        vocabulary: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
+        own: dict[str, int] = tokenizer.get_vocab(with_added_tokens=False)
+        self.byte_level = "ByteLevel" in str(tokenizer.pre_tokenizer) or "ByteLevel" in str(tokenizer.decoder)
+        unknown = None if self.byte_level else _unknown(tokenizer)
+        for key, name in (("bos", bos), ("eos", eos)):
+            if name is not None and name not in vocabulary:
+                hint = nearest(name, list(vocabulary))
+                raise UserError(f"tokenizer.{key}: the vocabulary has no token {name!r}{hint}")
+            if name is not None and (name == unknown or (len(name) == 1 and name in own)):
+                raise UserError(f"tokenizer.{key}: text is encoded to {name!r}, too; name a token that no text has")
+        ids = [None if name is None else vocabulary[name] for name in (bos, eos)]
+        added = tokenizer.get_added_tokens_decoder()
+        silent = {i for i, token in added.items() if token.special} | {i for i in ids if i is not None}
+        table = [b""] * (max(vocabulary.values()) + 1)
+        for token, i in vocabulary.items():
+            if i not in silent:
+                table[i] = token.encode() if i in added else _bytes_of(token, self.byte_level)
+        super().__init__(table, bos=ids[0], eos=ids[1])
+        self.unknown = None if unknown is None else vocabulary.get(unknown)
+        control = {name for name in (bos, eos) if name is not None}
+        for each in added.values():
+            symbol = len(each.content) == 1 and each.content in own
+            space = not each.special and not each.content.strip(" ▁\t\r\n")
+            if not (symbol or space or each.content == unknown):
+                control.add(each.content)
+        self.control = frozenset(vocabulary[name] for name in control)
+        unread = {token.content for token in added.values() if token.special} - own.keys()
+        self._text = adapted(tokenizer, control) if control - unread else tokenizer
+
+    @property
+    @override
+    def library(self) -> Tokenizer:
+        return self._library
+
+    @classmethod
+    def load(cls, folder: Path, *, bos: str | None, eos: str | None) -> LibraryModel:
+        """Return the tokenizer that `save` wrote."""
+        return cls(from_file(folder / FILE), bos=bos, eos=eos)
+
+    @override
+    def encode(self, text: str) -> list[int]:
+        return self.encode_batch([text])[0]
+
+    @override
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        return encoded_by(self._text, texts)
+
+    @override
+    def decode(self, ids: Iterable[int]) -> str:
+        if self.byte_level:
+            return super().decode(ids)
+        parts: list[list[int]] = [[]]
+        for i in ids:
+            if i == self.vocabulary_size:
+                parts.append([])
+            elif i not in (self.bos, self.eos):
+                parts[-1].append(i)
+        return "[MASK]".join(self.library.decode(part, skip_special_tokens=True) for part in parts)
+
+    @override
+    def save(self, folder: Path) -> None:
+        # Not with the library's own `save`: its errors do not report a full disk.
+        (folder / FILE).write_text(self.library.to_str(), encoding="utf-8")
+
+
+def encoded_by(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Return the ids of several texts."""
+    try:
+        # The fast one: it keeps no offsets, which nothing here reads.
+        encoded = tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+    except Exception as error:  # the library raises bare Exception, for text that a vocabulary does not cover
+        for text in texts:
+            refuse_halves(text, "the text")
+        raise UserError(
+            f"tokenizer: the text cannot be encoded: {error}; take a tokenizer that knows all of it, like bytes or bpe"
+        ) from None
+    return [encoding.ids for encoding in encoded]
+
+
+def adapted(tokenizer: Tokenizer, hidden: Collection[str] = (), *, prefix: bool = True) -> Tokenizer:
+    """Return a copy that encodes no text to the `hidden` tokens and, without `prefix`, adds no space before a text.
+
+    Their ids stay, but the copy knows them by names that nobody can guess, and no merge makes them.
+    """
+    content = json.loads(tokenizer.to_str())
+    names = {name: f"\0{secrets.token_hex(16)}{i}" for i, name in enumerate(sorted(hidden))}
+    for token in content["added_tokens"]:
+        token["content"] = names.get(token["content"], token["content"])
+    model = content["model"]
+    if isinstance(model["vocab"], dict):
+        model["vocab"] = {names.get(token, token): i for token, i in model["vocab"].items()}
+    else:  # Unigram's, with scores
+        model["vocab"] = [[names.get(token, token), score] for token, score in model["vocab"]]
+    if names and "merges" in model:
+        inner = len(model.get("continuing_subword_prefix") or "")
+        pairs = [pair.split(" ") if isinstance(pair, str) else pair for pair in model["merges"]]
+        model["merges"] = [[a, b] for a, b in pairs if not names.keys() & {a, b, a + b[inner:]}]
+    if model.get("unk_token") in names:
+        model["unk_token"] = None
+    if names:
+        content["post_processor"] = None
+    if not prefix:
+        content |= {key: _unprefixed(content[key]) for key in ("normalizer", "pre_tokenizer")}
+    made = Tokenizer.from_str(json.dumps(content))
+    made.encode_special_tokens = tokenizer.encode_special_tokens
+    return made
+
+
+def _unknown(tokenizer: Tokenizer) -> str | None:
+    """Return the token that text becomes which the vocabulary has not."""
+    if isinstance(tokenizer.model, models.Unigram):
+        number = json.loads(tokenizer.to_str())["model"]["unk_id"]
+        return None if number is None else tokenizer.id_to_token(number)
+    name: str | None = tokenizer.model.unk_token
+    return name
+
+
+def _unprefixed(value: Any) -> Any:
+    """Return the settings of a tokenizer without the space that some put before a text."""
+    if isinstance(value, list):
+        return [_unprefixed(each) for each in value if not (isinstance(each, dict) and each.get("type") == "Prepend")]
+    if not isinstance(value, dict):
+        return value
+    if value.get("type") == "Prepend":
+        return None
+    never = {"add_prefix_space": False, "prepend_scheme": "never"}
+    return {key: never[key] if key in never else _unprefixed(each) for key, each in value.items()}
+
+
+def _bytes_of(token: str, byte_level: bool) -> bytes:
+    """Return the bytes of a token: exact where tokens are bytes, else those of its displayed text."""
+    if byte_level:
+        try:
+            return token.translate(_byte_of_symbol()).encode("latin-1")
+        except UnicodeEncodeError:  # some character is not in the notation
+            return token.encode()
+    if match := _BYTE_TOKEN.fullmatch(token):
+        return bytes([int(match[1], 16)])
+    # "##" continues a word (WordPiece), "▁" is a space (SentencePiece).
+    return token.removeprefix("##").replace("▁", " ").encode()
+
+
+@functools.cache
+def _byte_of_symbol() -> dict[int, int]:
+    """Return the byte of each printable symbol, for `str.translate`.
+
+    Characters of Latin-1 that are no symbol stand for nothing, and become one that Latin-1 has not.
+    """
+    symbols = {ord(symbol): byte for byte, symbol in enumerate(_symbols())}
+    return {byte: 0xFFFF for byte in range(256) if byte not in symbols} | symbols
+
+
+def _symbols() -> list[str]:
+    """Return the printable symbol of each byte, in the notation of byte-level BPE since GPT-2.
+
+    Printable Latin-1 characters stand for themselves, the other 68 bytes for U+0100, U+0101, … in order.
+    """
+    shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = itertools.count(0x100)
+    return [chr(byte if byte in shown else next(others)) for byte in range(256)]

@@ -1,0 +1,230 @@
+"""Words as tokens: their encodings, and their positions in a text.
+
+Legend: B rows, L positions, V tokens, W windows of a row, F forms of n pieces, U distinct pieces of all forms.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from atat_zoo.data.tokenizers import TokenizerModel
+from atat_zoo.errors import UserError
+
+# Maximum number of comparisons in memory at once.
+_AT_ONCE = 1 << 23
+
+Form = tuple[int, ...]  # the tokens of one encoding of a word
+
+
+def forms_of(tokenizer: TokenizerModel, word: str) -> list[Form]:
+    """Return a tokenizer's encodings of a word or phrase: with and without a leading space, unchanged and capitalised.
+
+    A word that is empty, or that the tokenizer cannot encode, or only letter by letter, is a `UserError`.
+    """
+    bare = word.strip()
+    if not bare:
+        raise UserError(f"{word!r} is no word; name one with letters, or leave it out")
+    texts = [before + text for text in (bare, bare[0].upper() + bare[1:]) for before in (" ", "")]
+    forms = list(dict.fromkeys(form for text in texts if (form := _written(tokenizer, text))))
+    if not forms:
+        raise UserError(f"{word!r} is unknown: the tokenizer cannot write it; correct it, or leave it out")
+    # Byte and character tokenizers spell every word; a tokenizer with longer pieces spells only unknown words.
+    letters = all(len(tokenizer.decode([piece]).strip()) <= 1 for form in forms for piece in form)
+    if len(bare) >= 3 and letters and int(tokenizer.byte_counts().max()) > 4:
+        raise UserError(
+            f"{word!r} is unknown: the tokenizer has no piece of it longer than a letter; correct it, or leave it out"
+        )
+    return forms
+
+
+def _written(tokenizer: TokenizerModel, text: str) -> Form | None:
+    """Return the ids of a text, or None if they do not decode to it."""
+    try:
+        ids = tokenizer.encode(text)
+    except UserError:
+        return None
+    same = tokenizer.decode(ids).strip().casefold() == text.strip().casefold()
+    return tuple(ids) if ids and same else None
+
+
+class Terms:
+    """Finds words, in the forms of `forms_of`, and tokens in rows of tokens.
+
+    A word begins where the previous token does not end in a letter, or where its own first token begins a word, as
+    " war" does. It ends where the next token does not continue it: "war" is not in "forward" nor in "wars".
+
+    Args:
+        tokenizer: text to ids; the mask is its `vocabulary_size`.
+        words: refused with a `UserError` if they cannot be found.
+        tokens: ids that count in any position.
+        longest: tokens in a text; a longer word is refused.
+        key: name of the words in an experiment, for messages; the ids are its `tokens`.
+    """
+
+    def __init__(
+        self,
+        tokenizer: TokenizerModel,
+        words: Iterable[str],
+        *,
+        tokens: Iterable[int] = (),
+        longest: int | None = None,
+        key: str = "words",
+    ) -> None:
+        self.mask_id = tokenizer.vocabulary_size
+        self.forms: dict[Form, bool] = {}  # and whether it also counts inside other words, as a bare token does
+        for word in words:
+            try:
+                possible = forms_of(tokenizer, word)
+            except UserError as error:
+                raise UserError(f"{key}: {error}") from None
+            least = min(map(len, possible))
+            if longest is not None and least > longest:
+                raise UserError(f"{key}: {word!r} takes {least} tokens and a text has {longest}; leave it out")
+            self.forms |= {form: False for form in possible if longest is None or len(form) <= longest}
+        for token in tokens:
+            if not 0 <= token < self.mask_id:
+                called = key.removesuffix("words") + "tokens"
+                raise UserError(f"{called}: there is no token {token}; ids go from 0 to {self.mask_id - 1}")
+            self.forms[token,] = True
+        self.pieces = torch.tensor(sorted({piece for form in self.forms for piece in form}), dtype=torch.int64)
+        self._goes_on, self._open_end = _joints(tokenizer)
+        self._groups: list[_Group] = []
+        for n in sorted({len(form) for form in self.forms}):
+            forms = [form for form in self.forms if len(form) == n]
+            pattern = torch.tensor(forms)
+            anywhere = torch.tensor([self.forms[form] for form in forms])
+            inside = ~anywhere & self._goes_on[pattern[:, 0]]
+            self._groups.append(_Group(pattern, torch.searchsorted(self.pieces, pattern), anywhere, inside))
+
+    def gains(self, tokens: Tensor) -> Tensor:
+        """Return the share of a word that each piece would add, float32 [B, L, U] in [0, 1], for z int64 [B, L].
+
+        A window in which everything visible fits a form of n pieces, m of them, gives (m + 1)/n to each piece at its
+        masked position; the largest of all forms counts. The potential of a window is (visible pieces)/n, and 0 once
+        one does not fit; the gain is its rise against a token that does not fit: 1/n for the piece, and m/n that
+        would be lost. Until a word is complete the potential rises by 1 in all, in any order; broken off, by 0.
+        """
+        return self._over_rows(tokens, self._gains_of)
+
+    def forbidden(self, tokens: Tensor) -> Tensor:
+        """Return which pieces must not be drawn so that no word is completed, bool [B, L, U].
+
+        For each window that matches a form so far, the piece at its last masked position: without it the word cannot
+        be completed, however many positions are drawn at once.
+        """
+        return self._over_rows(tokens, self._forbidden_of) > 0
+
+    def occurrences(self, tokens: Tensor) -> Tensor:
+        """Return which tokens belong to one of the words, bool [B, L]; a masked token belongs to none."""
+        self._move(tokens.device)
+        there = torch.zeros_like(tokens, dtype=torch.bool)
+        for group in self._groups:
+            windows = tokens.shape[1] - group.n + 1
+            if windows < 1:
+                continue
+            present, hidden, _, before = self._fits(tokens, group)
+            present &= ~hidden.any(-1, keepdim=True) & ~(group.inside & self._open_end[before])
+            for k in range(group.n):
+                there[:, k : k + windows] |= present.any(-1)
+        return there
+
+    def _over_rows(self, tokens: Tensor, of: Callable[[Tensor, _Group], Iterator[tuple[int, Tensor]]]) -> Tensor:
+        """Return the largest value of all forms for each piece at each position, float32 [B, L, U].
+
+        `of` yields, for each position k in a form, the values of the piece there, [B, W, F].
+        """
+        self._move(tokens.device)
+        # The rows may be windows of a longer text, so the text may continue after their end.
+        length, longest = tokens.shape[1], max((group.n for group in self._groups), default=1)
+        tokens = torch.nn.functional.pad(tokens, (0, longest - 1), value=self.mask_id)
+        largest = torch.zeros(*tokens.shape, len(self.pieces), device=tokens.device)
+        comparisons = max(1, tokens.shape[1] * max((group.pattern.numel() for group in self._groups), default=1))
+        step = max(1, _AT_ONCE // comparisons)
+        for start in range(0, len(tokens), step):
+            rows, out = tokens[start : start + step], largest[start : start + step]
+            for group in self._groups:
+                windows = tokens.shape[1] - group.n + 1
+                for k, values in of(rows, group):
+                    column = group.column[:, k].expand_as(values)
+                    out[:, k : k + windows].scatter_reduce_(2, column, values, "amax")
+        return largest[:, :length]
+
+    def _move(self, device: torch.device) -> None:
+        if self.pieces.device != device:
+            self.pieces, self._goes_on = self.pieces.to(device), self._goes_on.to(device)
+            self._open_end = self._open_end.to(device)
+            self._groups = [_Group(*(tensor.to(device) for tensor in group)) for group in self._groups]
+
+    def _gains_of(self, tokens: Tensor, group: _Group) -> Iterator[tuple[int, Tensor]]:
+        fits, hidden, visible, before = self._fits(tokens, group)
+        # A form without a leading space waits until no word is known to precede it.
+        fits &= ~(group.inside & ((before == self.mask_id) | self._open_end[before]))
+        for k in range(group.n):
+            yield k, (visible + 1) / group.n * (fits & hidden[:, :, k : k + 1])
+
+    def _forbidden_of(self, tokens: Tensor, group: _Group) -> Iterator[tuple[int, Tensor]]:
+        fits, hidden, _, before = self._fits(tokens, group)
+        fits &= ~(group.inside & self._open_end[before])
+        behind = torch.zeros_like(hidden[:, :, :1])
+        for k in reversed(range(group.n)):
+            here = hidden[:, :, k : k + 1]
+            yield k, (fits & here & ~behind).float()
+            behind = behind | here
+
+    def _fits(self, tokens: Tensor, group: _Group) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Compare the windows with the forms of a group, and return four tensors.
+
+        Whether a form matches all visible tokens, bool [B, W, F]; the masked ones, bool [B, W, n]; how many visible
+        tokens match, float32 [B, W, F]; the token before each window, int64 [B, W, 1], V + 1 beyond the ends.
+        """
+        windows = tokens.unfold(1, group.n, 1)
+        hidden = windows == self.mask_id
+        visible = torch.zeros(*windows.shape[:2], len(group.pattern), device=tokens.device)
+        fits = torch.ones_like(visible, dtype=torch.bool)
+        for k in range(group.n):
+            equal = windows[:, :, k : k + 1] == group.pattern[:, k]
+            visible += equal
+            fits &= equal | hidden[:, :, k : k + 1]
+        beyond = torch.full_like(tokens[:, :1], self.mask_id + 1)
+        padded = torch.cat([beyond, tokens, beyond], dim=1)
+        fits &= group.anywhere | ~self._goes_on[padded[:, group.n + 1 :, None]]
+        return fits, hidden, visible, padded[:, : windows.shape[1], None]
+
+
+class _Group(NamedTuple):
+    """All forms of n pieces."""
+
+    pattern: Tensor  # the pieces, int64 [F, n]
+    column: Tensor  # index of each among the U distinct pieces, int64 [F, n]
+    anywhere: Tensor  # whether the form also counts inside other words, bool [F]
+    inside: Tensor  # whether the form could also continue a preceding word, bool [F]
+
+    @property
+    def n(self) -> int:
+        return self.pattern.shape[1]
+
+
+def _joints(tokenizer: TokenizerModel) -> tuple[Tensor, Tensor]:
+    """Return whether each token continues the word before it, and may end inside one, bool [V + 2]."""
+    goes_on = torch.zeros(tokenizer.vocabulary_size + 2, dtype=torch.bool)  # false for the mask and beyond the ends
+    open_end = goes_on.clone()
+    letter: list[int] = []
+    with contextlib.suppress(UserError):  # the tokenizer has no such letter
+        letter = tokenizer.encode("a")
+    alone = tokenizer.decode(letter)
+    for token in range(tokenizer.vocabulary_size):
+        # After a letter, because only there some tokenizers show whether a token continues a word.
+        goes_on[token] = tokenizer.decode([*letter, token]).removeprefix(alone)[:1].isalnum()
+        open_end[token] = tokenizer.decode([token])[-1:].isalnum()
+    return goes_on, open_end
+
+
+def biased(importance: Tensor, there: Tensor, strength: float) -> Tensor:
+    """Return importance in [0, 1], moved by a share of the way to 1, or to 0 if negative, where `there` is true."""
+    moved = importance.lerp(torch.full_like(importance, strength > 0), abs(strength))
+    return torch.where(there, moved, importance)

@@ -1,0 +1,145 @@
+"""Judges: language models that score the text of another model, each text independently of the others.
+
+An experiment has no table for a judge; `atat judge` names one for a finished run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from atat_zoo.errors import Problem, UserError
+from atat_zoo.registry import component, param
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.experiment import Experiment
+
+
+def judges_itself(judge: Any, run: str | Path) -> bool:
+    """Return whether the judge, which may be None, is the run whose texts it is to judge."""
+    folder = judge.folder if judge else None
+    return folder is not None and os.path.realpath(folder) == os.path.realpath(run)
+
+
+class JudgeModel(Protocol):
+    """A judge that is ready to use."""
+
+    title: str  #: its name in tables and in run folders
+
+    def nats(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Return −log p of each text and its number of tokens of the judge, float64 and int64 [n]; 0 if it has none.
+
+        Raises:
+            UserError: when there is no text, or the tokenizer cannot encode one.
+        """
+        ...
+
+    def features(self, texts: Sequence[str]) -> Tensor:
+        """Return a vector for each text, float32 [n, D], for distances between sets of texts.
+
+        Raises:
+            UserError: as `nats` does, and for a text without tokens.
+        """
+        ...
+
+
+class Judge(Protocol):
+    """A component of the kind judge."""
+
+    name: str
+
+    @property
+    def folder(self) -> str | None:
+        """The run folder of its model, because a run must not judge its own text; None for another model."""
+        ...
+
+    def build(self, device: str) -> JudgeModel:
+        """Return the judge on a device: `auto`, `cpu`, `gpu`, or in torch's notation.
+
+        Raises:
+            UserError: when its model is missing, or cannot judge.
+        """
+        ...
+
+
+@component
+class RunJudge:
+    """A finished run with an exact likelihood: its objective has `exact = True`, such as `autoregressive`.
+
+    Texts are encoded in the run's own tokens. One longer than its sequences is cut into chunks of L tokens, each scored
+    separately, so the first tokens of a chunk have little context. If the sequences begin with BOS, every chunk does,
+    and BOS is not counted; if they end with EOS, its place stays free. The feature of a text is the mean of the hidden
+    states that predict its tokens.
+    """
+
+    name = "run"
+    summary = "a finished run with an exact likelihood, such as an autoregressive one"
+
+    path: str = param(help="the run folder")
+
+    @property
+    def folder(self) -> str:
+        """Return the run folder."""
+        return self.path
+
+    def check(self, experiment: Experiment | None = None) -> Iterator[Problem]:
+        """See `registry.component`; of a run that is not there nothing is said."""
+        from atat_zoo.experiment import from_table
+        from atat_zoo.experiment.runs import RunFolder
+
+        folder = RunFolder(Path(self.path))
+        if not folder.resolved.is_file():
+            return
+        objective = from_table(folder.table(), where=str(folder.resolved)).parts["objective"]
+        if not objective.exact:
+            problem = f"the run {self.path} has the objective {objective.name!r}, which only bounds a text's likelihood"
+            remedy = "name a run whose likelihood is exact, such as an autoregressive one"
+            yield Problem("judge.path", f"{problem}; {remedy}")
+
+    def build(self, device: str) -> JudgeModel:
+        """Return the judge; see `Judge`."""
+        for problem in self.check():  # before torch is imported
+            raise UserError(str(problem))
+        from atat_zoo.evaluation.scorers import RunScorer
+        from atat_zoo.generation.model import Model
+
+        return RunScorer(Model.from_run(self.path, device), Path(self.path).name)
+
+
+@component
+class HuggingFaceJudge:
+    """A causal language model in the format of the `transformers` library, by its name on the hub or its folder.
+
+    Texts are encoded in the model's own tokens and cut into chunks of `length`, BOS included, each scored separately.
+    Many implementations skip the first token of a text, because GPT-2 has no context for it: `begin = "none"` does so.
+    MAUVE's published features are the hidden state of the last token: `pooling = "last"`.
+
+    Needs `pip install atat-zoo[judge]`. Weights are read from safetensors only, and no code of a model's author is run.
+    """
+
+    name = "huggingface"
+    summary = "a causal language model of the Hugging Face hub, such as gpt2-large"
+    refs = ("https://huggingface.co/docs/transformers", "arXiv:2102.01454")
+    package = ("transformers", "atat-zoo[judge]")
+    folder = None
+
+    model: str = param(help="name on the hub, or folder")
+    length: int | None = param(None, help="tokens in a chunk; the model's maximum when absent", ge=2)
+    revision: str | None = param(None, help="commit, tag or branch of the hub; its main branch when absent")
+    begin: Literal["bos", "none"] = param(
+        "bos", help="context of the first token of a chunk: BOS, or none, and then the token is not counted"
+    )
+    pooling: Literal["mean", "last"] = param(
+        "mean", help="feature of a text: the mean of its hidden states, or the one of the last token of its first chunk"
+    )
+    batch_size: int = param(8, help="chunks in a batch", ge=1)
+
+    def build(self, device: str) -> JudgeModel:
+        """Return the judge; see `Judge`."""
+        from atat_zoo.evaluation.scorers import HuggingFaceScorer
+
+        return HuggingFaceScorer(self, device)

@@ -1,0 +1,292 @@
+"""The likelihood of held-out text, or bounds on it: the nats of every token, under every bound of an objective.
+
+`evaluate_run` measures a run and records its perplexity, exp(Σ NELBO / Σ n) (docs/mathematics.md).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from atat_zoo.data.manifest import load_counts
+from atat_zoo.data.tokenizers import TokenizerModel
+from atat_zoo.errors import UserError
+from atat_zoo.evaluation import Progress
+from atat_zoo.evaluation.metrics import reading
+from atat_zoo.evaluation.ngram import NGramNats, figure, measure_ngram
+from atat_zoo.evaluation.results.evaluation import LIKELIHOOD, BoundValue, Evaluation, MetricValue, method_of
+from atat_zoo.evaluation.results.naming import ANSWERS, NELBO, exponential
+from atat_zoo.evaluation.results.store import finite
+from atat_zoo.evaluation.text import Text, byte_counts, special_ids, text_of
+from atat_zoo.evaluation.written import measure_texts
+from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.generation.model import Model
+from atat_zoo.modeling.bounds import Bound
+from atat_zoo.modeling.diffusion.bounds import average
+from atat_zoo.modeling.diffusion.randomness import row_keys
+from atat_zoo.modeling.diffusion.statistics import ratio, spearman
+from atat_zoo.system.devices import exact_device
+
+_WORD = re.compile(r"(?<=\s)\S")
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Measurement:
+    """A model measured on n sequences of L tokens."""
+
+    rows: Tensor  # number of each sequence in the held-out set, int64 [n]
+    tokens: Tensor  # int64 [n, L]
+    maskable: Tensor  # bool [n, L]
+    counted: Tensor  # bool [n, L], the tokens that the numbers are per
+    contribution: Mapping[str, Tensor]  # share of each token in each bound, by name, nats, float64 [n, L]
+    token_loss: Tensor  # cross-entropy averaged over the draws that masked the token, NaN if none did, float64 [n, L]
+    # float32 [n, L], None without an estimator; of one that reads z averaged over the draws that masked the token
+    importance: Tensor | None
+    metrics: Mapping[str, MetricValue] = attrs.field(factory=dict)  # by title, of all processes
+
+    def refuse_nan(self, name: str) -> Measurement:
+        """Return this, or raise a `UserError` that names the model if a sequence has no number of nats."""
+        for bound, nats in self.contribution.items():
+            if count := int(nats.sum(1).isnan().sum()):
+                raise UserError(
+                    f"{name}: the bound {bound} of {count} of {len(nats)} sequences is no number: the weights are "
+                    "damaged, or too large for their precision; evaluate another model"
+                )
+        return self
+
+    @staticmethod
+    def join(pieces: Sequence[Measurement]) -> Measurement:
+        """Join the measurements of several processes, in the order of the rows."""
+        order = torch.cat([p.rows for p in pieces]).argsort()
+
+        def joined(values: list[Any]) -> Any:
+            if isinstance(values[0], dict):  # a process without rows has no bounds
+                names = max(values, key=len)
+                return {name: joined([value[name] for value in values if name in value]) for name in names}
+            return None if values[0] is None else torch.cat(values)[order]
+
+        # The metrics are of all processes already.
+        fields = [f.name for f in attrs.fields(Measurement) if f.name != "metrics"]
+        return attrs.evolve(pieces[0], **{name: joined([getattr(p, name) for p in pieces]) for name in fields})
+
+
+@torch.no_grad()
+def measure(
+    module: Any,
+    tokens: Tensor,
+    maskable: Tensor,
+    spec: EvaluationSpec,
+    *,
+    seed: int,
+    rows: Tensor | None = None,
+    form: str = "text",
+    counted: Tensor | None = None,
+    documents: Tensor | None = None,
+    progress: Progress = None,
+) -> Measurement:
+    """Run the bounds of an `ObjectiveModule` on held-out sequences: tokens int64 and maskable bool, [n, L].
+
+    The masks are a function of (seed, row): the same for every model, number of processes and batch size. `rows` are
+    the numbers of the sequences in the held-out set, int64 [n]; 0 … n−1 when None. The metrics of `spec` are of the
+    predictions under the same masks; in a process group they add up over its processes, all of which must measure.
+    The bound `nelbo` is called `answers` if the `form` of `[data]` is `chat`; `counted` and `documents` are those of a
+    `Text`: without the first, every maskable token counts.
+    """
+    rows = torch.arange(len(tokens)) if rows is None else rows
+    counted = maskable if counted is None else counted
+    draws, batch_size, bound = spec.draws, spec.batch_size, spec.bound
+    training, device = module.training, exact_device(next(module.parameters()).device)
+    denoiser = module.denoiser()
+    estimates_importance = denoiser.estimates_importance
+    module.eval()
+    metrics = None
+    if of_predictions := reading(spec.metrics, "predictions"):
+        # torchmetrics takes seconds to import.
+        from atat_zoo.evaluation.metric_states import Metrics
+
+        metrics = Metrics(of_predictions, device)
+    contribution: dict[str, list[Tensor]] = {}
+    losses, importance = [], []
+    try:
+        for first in range(0, len(tokens), batch_size):
+            x, of_text = (a[first : first + batch_size].to(device) for a in (tokens, maskable))
+            keys = row_keys(seed, "evaluation", rows[first : first + batch_size].to(device))
+            more: dict[str, Any] = {}
+            if metrics is not None:
+                more["observe"] = metrics.observer(
+                    rows[first : first + batch_size], counted[first : first + batch_size]
+                )
+            if documents is not None:
+                more["documents"] = documents[first : first + batch_size].to(device)
+            estimates = module.bound(x, of_text, keys, draws, bound, **more)
+            for name, estimate in estimates.items():
+                named = ANSWERS if (form, name) == ("chat", NELBO) else name
+                contribution.setdefault(named, []).append(estimate.contribution.cpu())
+            # The losses of the first bound: the one under uniform masking, if that was estimated.
+            estimate = next(iter(estimates.values()))
+            losses.append((estimate.loss_sum / estimate.loss_count).cpu())
+            if estimates_importance and denoiser.importance_reads == "z":
+                importance.append(_importance_when_hidden(module, x, of_text, keys, draws, bound).cpu())
+            elif estimates_importance:
+                # A time-conditioned estimator is evaluated at the middle of the diffusion.
+                t = torch.full((len(x),), 0.5, device=device)
+                importance.append(module.importance(x, of_text, t).float().cpu())
+            if progress:
+                progress(first + len(x), len(tokens))
+    finally:
+        module.train(training)
+    # A process has no rows if there are more processes than sequences.
+    if metrics is not None and not len(tokens):
+        metrics.show_nothing(module.context.vocabulary_size)
+    empty = torch.zeros(0, tokens.shape[1], dtype=torch.float64)
+    return Measurement(
+        rows=rows,
+        tokens=tokens,
+        maskable=maskable,
+        counted=counted,
+        contribution={name: torch.cat(values) for name, values in contribution.items()},
+        token_loss=torch.cat([empty, *losses]),
+        importance=torch.cat([empty.float(), *importance]) if estimates_importance else None,
+        metrics={} if metrics is None else metrics.values(),
+    )
+
+
+def _importance_when_hidden(module: Any, x: Tensor, maskable: Tensor, keys: Tensor, draws: int, bound: Bound) -> Tensor:
+    """Return each token's importance averaged over the masks that hide it, float32 [n, L]; NaN where none does."""
+
+    def at_masked(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
+        return {"importance": module.importance(z, maskable, t)[masked]}
+
+    masks = module.masks(maskable, keys, draws, bound)
+    found = average(at_masked, x, masks, module.denoiser().mask_id)["importance"]
+    return (found.loss_sum / found.loss_count).float()
+
+
+def bound_value(nats: Tensor, n: Tensor, sizes: Tensor) -> BoundValue:
+    """Return a bound over sequences, from nats [n], maskable tokens [n] and bytes [n] of each."""
+    per_token, error = ratio(nats, n)
+    value, bits = exponential(per_token), ratio(nats / math.log(2), sizes)
+    of_bits = {"bits_per_byte": bits[0], "bits_per_byte_stderr": bits[1]}
+    return BoundValue(nats_per_token=per_token, value=value, stderr=value * error, **of_bits)
+
+
+def summarise(
+    measured: Measurement,
+    *,
+    tokenizer: TokenizerModel,
+    counts: NDArray[np.int64] | None,
+    ngram: NGramNats | None = None,
+    draws: int,
+    method: str = "exact_k",
+    form: str = "text",
+    corpus: str = "",
+    of_texts: Mapping[str, MetricValue] = MappingProxyType({}),
+    **settings: Any,
+) -> Evaluation:
+    """Turn a measurement into the reported numbers.
+
+    `counts` are training tokens by id, int64 [V]; `ngram` is measured on the same sequences and masks; `of_texts` are
+    the metrics of what the model writes. The other names, and the settings split, step, ema and seed, are those of
+    `Evaluation`.
+    """
+    x, maskable, per = measured.tokens, measured.maskable, measured.counted
+    n = per.sum(1)
+    sizes = byte_counts(tokenizer, x, maskable)
+    texts = [tokenizer.decode(row[there].tolist()) for row, there in zip(x, maskable, strict=True)]
+    characters, words = sum(map(len, texts)), sum(len(_WORD.findall(text)) for text in texts)
+    of_text = maskable & ~torch.isin(x, torch.tensor(special_ids(tokenizer), dtype=x.dtype))
+    bounds = {name: bound_value(each.sum(1), n, sizes) for name, each in measured.contribution.items()}
+
+    without_special = per_character = per_word = None
+    if NELBO in bounds:
+        nelbo = measured.contribution[NELBO]
+        without_special = exponential(float((nelbo * of_text).sum() / of_text.sum()))
+        per_character = float(nelbo.sum()) / math.log(2) / characters if characters else None
+        per_word = exponential(float(nelbo.sum()) / words) if words else None
+    first = next(iter(measured.contribution.values()))  # of the masks that the n-gram model is measured under
+    unigram = frequency_rho = importance_rho = None
+    loss = measured.token_loss
+    seen = per & loss.isfinite()
+    if counts is not None:
+        prior = torch.from_numpy(counts).double() + 1.0
+        surprisal = -(prior / prior.sum()).log()[x]
+        unigram = math.exp(float(surprisal[per].mean()))
+        frequency_rho = finite(spearman(surprisal[seen], loss[seen]))
+    if measured.importance is not None:
+        importance_rho = finite(spearman(measured.importance[seen], loss[seen]))
+    return Evaluation(
+        **settings,
+        corpus=corpus,
+        form=form,
+        method=method,
+        sequences=len(x),
+        draws=0 if method == LIKELIHOOD else draws,
+        tokens=int(n.sum()),
+        special_tokens=int(n.sum() - of_text.sum()),
+        padding=int((~per).sum()),
+        bytes=int(sizes.sum()),
+        characters=characters,
+        words=words,
+        bounds=bounds,
+        perplexity_without_special=without_special,
+        bits_per_character=per_character,
+        perplexity_per_word=per_word,
+        unigram_perplexity=unigram,
+        count_table=None if ngram is None else figure(ngram, first.sum(1), n),
+        metrics={**measured.metrics, **of_texts},
+        importance_spearman=importance_rho,
+        frequency_spearman=frequency_rho,
+    )
+
+
+def evaluate_run(
+    model: Model,
+    run: str | Path,
+    spec: EvaluationSpec,
+    *,
+    seed: int,
+    text: Text | None = None,
+    progress: Progress = None,
+) -> Evaluation:
+    """Evaluate a model, which is `Model.from_run(run)`, on held-out text, and save the result in the run folder.
+
+    The same seed gives two models the same masks. `text` is of `text_of`; that of the experiment's own corpus if None.
+    """
+    text = text or text_of(model, run, spec, packed=True)
+    method, x = method_of(model.experiment, spec.bound), (text.tokens, text.maskable)
+    form = model.experiment.data.form
+    counts = ngram = None
+    if text.data is not None:
+        counts = load_counts(text.data)
+        ngram = measure_ngram(model.module, text.data, *x, spec, exact=method == LIKELIHOOD, seed=seed)
+    of_rows: Any = {"form": form, "counted": text.counted, "documents": text.documents}
+    measured = measure(model.module, *x, spec, seed=seed, progress=progress, **of_rows)
+    measured.refuse_nan(str(run))
+    of_texts = measure_texts(model, *x, spec, seed=seed)
+    evaluation = summarise(
+        measured,
+        tokenizer=model.tokenizer,
+        counts=counts,
+        ngram=ngram,
+        split=text.split,
+        step=model.step,
+        ema=model.experiment.train.ema > 0,
+        draws=spec.draws,
+        seed=seed,
+        method=method,
+        form=form,
+        corpus=text.corpus,
+        of_texts=of_texts,
+    )
+    evaluation.record(run)
+    return evaluation

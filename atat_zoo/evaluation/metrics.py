@@ -1,0 +1,318 @@
+"""Metrics: numbers of a model's predictions of masked tokens, or of its texts, with errors, on any number of ranks.
+
+An evaluation updates a metric of predictions with what it computes anyway: the predictions of the N masked tokens of
+each batch under each mask. Their weights are those of the bound, so that every number of masks k = 1 … n counts alike
+with `exact_k`; where the likelihood is exact, every token is predicted once, with weight 1. V predictable tokens.
+
+A metric of texts is updated with n texts that a run's own sampler has written, each beside held-out text as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+import attrs
+from typing_extensions import override
+
+from atat_zoo.evaluation.results.naming import GENERATIVE_PERPLEXITY
+from atat_zoo.registry import component, param, part
+from atat_zoo.system.machine import lacking
+
+if TYPE_CHECKING:
+    from torchmetrics import Metric as TorchMetric
+
+
+class Metric(Protocol):
+    """A component of the kind metric."""
+
+    name: str
+    #: What it is a number of.
+    reads: ClassVar[Literal["predictions", "texts"]] = "predictions"
+
+    @property
+    def title(self) -> str:
+        """What the number is called, in JSON; tables write it with spaces. No other metric of an evaluation has it."""
+        return self.name
+
+    @property
+    def ngrams(self) -> tuple[int, ...] | None:
+        """The n of the n-grams of texts to look up in the training text; None: the training text is not read."""
+        return None
+
+    def build(self) -> TorchMetric:
+        """Return a `torchmetrics.Metric` whose states add up over batches and ranks, and do not depend on their order.
+
+        Of these its `update` takes the arguments that it names. A metric of predictions, some positions at a time:
+
+        - `log_probs`, float [N, V]; `tokens`, the true ones, int64 [N]; `weight`, float64 [N];
+        - `row`, the row of each token in its batch, int64 [N]; `sequence`, the number in the held-out text of the
+          sequence in each row of the batch, int64 [B].
+
+        A metric of texts, some texts at a time, or none:
+
+        - `texts`, n of them, and their numbers `sequence`, int64 [n]; `references`, n held-out texts as long;
+        - `pieces`, the tokens of each text in the vocabulary of its model, as arrays int64 [L] between which there were
+          special tokens;
+        - `judge_of`, which returns the `JudgeModel` of a specification of the kind judge;
+        - `overlap`, that of these texts with the training text, of `ngrams`.
+
+        Its `compute` returns a scalar, or a `MetricValue`.
+        """
+        ...
+
+
+def reading(metrics: Iterable[Metric], what: Literal["predictions", "texts"]) -> tuple[Metric, ...]:
+    """Return those of some metrics that read predictions, or texts."""
+    return tuple(metric for metric in metrics if metric.reads == what)
+
+
+@component
+class BrierMetric(Metric):
+    """Σ_v (p_v − 1[v = x])², in [0, 2]: 0 is perfect, 2 the worst (Brier, 1950)."""
+
+    name = "brier_score"
+    summary = "squared distance of the predicted distribution to the true token, from 0 to 2; less is better"
+    refs = ("https://doi.org/10.1175/1520-0493(1950)078<0001:VOFEIT>2.0.CO;2",)
+
+    @override
+    def build(self) -> TorchMetric:
+        from atat_zoo.evaluation.metric_states import SequenceMean, brier
+
+        return SequenceMean(brier)
+
+
+@component
+class TopAccuracyMetric(Metric):
+    """The share of the tokens that are among the k most probable ones."""
+
+    name = "top_accuracy"
+    summary = "share of the tokens that are among the k most probable"
+    refs = ("arXiv:1409.0575",)
+
+    k: int = param(1, help="how many of the most probable tokens count", ge=1)
+
+    @property
+    @override
+    def title(self) -> str:
+        return f"top_{self.k}_accuracy"
+
+    @override
+    def build(self) -> TorchMetric:
+        from functools import partial
+
+        from atat_zoo.evaluation.metric_states import SequenceMean, among_top
+
+        return SequenceMean(partial(among_top, k=self.k))
+
+
+@component
+class CalibrationErrorMetric(Metric):
+    """Σ_b w_b |confidence_b − accuracy_b| / Σ w over bins of the largest probability (Guo et al., arXiv:1706.04599).
+
+    A model that is right in 70 % of the cases in which it is sure by 70 % has 0.
+    """
+
+    name = "calibration_error"
+    summary = "expected calibration error: how far the confidence is from the accuracy, in bins"
+    refs = ("arXiv:1706.04599",)
+
+    bins: int = param(15, help="bins of equal width", ge=1)
+
+    @override
+    def build(self) -> TorchMetric:
+        from atat_zoo.evaluation.metric_states import Calibration
+
+        return Calibration(self.bins)
+
+
+@component
+class GenerativeMetric(Metric):
+    """exp(Σ −log p / Σ tokens) of the texts, both by another model: that one's numbers, not those of the writer.
+
+    Low for dull text, too: it belongs beside `unigram_entropy`.
+    """
+
+    name = GENERATIVE_PERPLEXITY.replace(" ", "_")
+    summary = "how improbable the texts are to another model, the judge; with unigram_entropy beside it"
+    refs = ("arXiv:1904.09751",)
+    reads = "texts"
+
+    judge: Any = part("judge", attrs.NOTHING, help="the model that scores the texts")
+
+    @override
+    def build(self) -> TorchMetric:
+        from atat_zoo.evaluation.text_states import JudgedNats
+
+        return JudgedNats(self.judge)
+
+
+@component
+class UnigramEntropyMetric(Metric):
+    """The entropy of the token frequencies within a text, in nats, averaged over the texts: at most log L.
+
+    Per text, as in s-sahoo/duo, metrics.py (arXiv:2506.10892), and not pooled: texts that each repeat themselves in
+    their own way are dull too. Unlike there, BOS and EOS are no tokens.
+    """
+
+    name = "unigram_entropy"
+    summary = "entropy of the tokens within a text, in nats: low for text that repeats itself"
+    refs = ("arXiv:2506.10892",)
+    reads = "texts"
+
+    @override
+    def build(self) -> TorchMetric:
+        from atat_zoo.evaluation.text_states import TextMean, entropy
+
+        return TextMean(entropy)
+
+
+@component
+class DistinctMetric(Metric):
+    """Distinct n-grams of tokens over all n-grams, pooled over the texts (Li et al., NAACL 2016)."""
+
+    name = "distinct"
+    summary = "share of the n-grams of tokens that are distinct, pooled over the texts"
+    refs = ("arXiv:1510.03055",)
+    reads = "texts"
+
+    n: int = param(2, help="tokens in an n-gram", ge=1)
+
+    @property
+    @override
+    def title(self) -> str:
+        return f"distinct_{self.n}"
+
+    @override
+    def build(self) -> TorchMetric:
+        from atat_zoo.evaluation.text_states import Distinct
+
+        return Distinct(self.n)
+
+
+@component
+class SelfBleuMetric(Metric):
+    """BLEU of a text with the other ones as its references, averaged over the texts (Zhu et al., SIGIR 2018).
+
+    BLEU is torchmetrics', of words between white space; 1 where each text is a copy of another one. It depends on the
+    number of texts: compare it between as many.
+    """
+
+    name = "self_bleu"
+    summary = "BLEU of each text against the others: high where the texts are like one another"
+    refs = ("arXiv:1802.01886",)
+    reads = "texts"
+
+    n: int = param(4, help="words in the longest n-gram", ge=1)
+    most: int = param(100, help="texts that are compared, the first ones; the time grows with its square", ge=2)
+
+    @override
+    def build(self) -> TorchMetric:
+        from atat_zoo.evaluation.text_states import SelfBleu
+
+        return SelfBleu(self.n, self.most)
+
+
+@component
+class CoherenceMetric(Metric):
+    """The cosine between the word counts of a sentence and of the next one, averaged over these pairs, in [0, 1].
+
+    Foltz, Kintsch and Landauer (Discourse Processes 25, 1998), on the counts themselves in place of a latent space of
+    them. 1 for a text that repeats a sentence; texts of people are in between.
+    """
+
+    name = "coherence"
+    summary = "cosine of the word counts of adjacent sentences"
+    refs = ("https://doi.org/10.1080/01638539809545029",)
+    reads = "texts"
+
+    @override
+    def build(self) -> TorchMetric:
+        from atat_zoo.evaluation.text_states import TextMean, adjacent
+
+        return TextMean(adjacent)
+
+
+@component
+class MauveMetric(Metric):
+    """MAUVE: the similarity of the set of texts and the set of held-out ones, in (0, 1], on a judge's features.
+
+    Computed by its authors' package, which compares histograms over n/10 clusters of features along a curve of mixtures
+    (Pillutla et al., NeurIPS 2021). Of fewer than a thousand texts it hardly tells models apart.
+    """
+
+    name = "mauve"
+    summary = "similarity of the set of texts to held-out text, on the features of another model"
+    refs = ("arXiv:2102.01454",)
+    reads = "texts"
+    package = ("mauve", "atat-zoo[mauve]")
+
+    judge: Any = part("judge", attrs.NOTHING, help="the model whose features are compared")
+
+    def check(self, experiment: Any) -> Iterable[str]:
+        """Yield what keeps it from being computed."""
+        from atat_zoo.evaluation.mauve import FEWEST, RELIABLE
+
+        yield from lacking([self])
+        spec, train = experiment.evaluation, experiment.train
+        asked = {"evaluation.texts": spec.texts, "evaluation.sequences": spec.sequences}
+        if train.evaluate_every:
+            asked["train.evaluate_sequences"] = train.evaluate_sequences
+        key = min(filter(asked.get, asked), key=lambda key: asked[key])  # 0 is all there are
+        if (number := asked[key]) < FEWEST:
+            yield f"{key} = {number}: mauve needs {FEWEST} at least, and better {RELIABLE}; raise it"
+
+    @override
+    def build(self) -> TorchMetric:
+        from atat_zoo.evaluation.text_states import Mauve
+
+        return Mauve(self.judge)
+
+
+@component
+class CopiedMetric(Metric):
+    """The share of the n-grams of tokens that occur in the training text, all of which is read; nothing is hashed."""
+
+    name = "copied"
+    summary = "share of the n-grams of tokens that occur in the training text"
+    refs = ("arXiv:2111.09509",)
+    reads = "texts"
+
+    n: int = param(8, help="tokens in an n-gram", ge=1)
+
+    @property
+    @override
+    def title(self) -> str:
+        return f"copied_{self.n}"
+
+    @property
+    @override
+    def ngrams(self) -> tuple[int, ...]:
+        return (self.n,)
+
+    @override
+    def build(self) -> TorchMetric:
+        from atat_zoo.evaluation.text_states import Copied
+
+        return Copied(self.n)
+
+
+@component
+class LongestCopyMetric(Metric):
+    """The number of tokens of the longest span of a text that occurs in the training text, which is read for it."""
+
+    name = "longest_copy"
+    summary = "tokens of the longest span that occurs in the training text"
+    refs = ("arXiv:2111.09509",)
+    reads = "texts"
+
+    @property
+    @override
+    def ngrams(self) -> tuple[int, ...]:
+        return ()
+
+    @override
+    def build(self) -> TorchMetric:
+        from atat_zoo.evaluation.text_states import LongestCopy
+
+        return LongestCopy()

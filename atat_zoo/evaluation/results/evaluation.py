@@ -1,0 +1,141 @@
+"""The numbers of an evaluation: bounds on −log p of held-out text, and what stands beside them."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+from typing_extensions import override
+
+from atat_zoo.evaluation.results.format import NONE, size, with_error
+from atat_zoo.evaluation.results.naming import ANSWERS, NELBO, PERPLEXITY, exponential, title
+from atat_zoo.evaluation.results.store import RunResult, finite
+from atat_zoo.experiment import Experiment
+from atat_zoo.modeling.bounds import Bound
+
+# The method of an objective with an exact likelihood: nothing is drawn.
+LIKELIHOOD = "likelihood"
+
+
+@attrs.frozen(kw_only=True)
+class BoundValue:
+    """One bound on −log p_θ(x). Errors are standard errors over sequences."""
+
+    nats_per_token: float  # Σ bound / Σ n
+    value: float  # its exponential; the perplexity if the bound is `nelbo`
+    stderr: float  # of the value
+    bits_per_byte: float  # Σ bound over the UTF-8 bytes, in bits
+    bits_per_byte_stderr: float  # of that
+
+
+@attrs.frozen(kw_only=True)
+class MetricValue:
+    """What a metric has found."""
+
+    value: float
+    stderr: float | None = None  # standard error over sequences, where the metric knows it
+    table: dict[str, list[float]] | None = None  # what is behind the value, by column, such as bins of a calibration
+
+    @property
+    def said(self) -> str:
+        """The value and its error with four digits, or a dash where there is none."""
+        if not math.isfinite(self.value):
+            return NONE
+        return with_error(self.value, self.stderr, ".4f")
+
+
+@attrs.frozen(kw_only=True)
+class NGramFigure:
+    """An n-gram model beside a model, and their difference. Errors are standard errors over sequences."""
+
+    reads: str  # the tokens that it sees
+    counted: int  # sequences of the training shards
+    nats_per_token: float
+    value: float  # its exponential
+    stderr: float  # of the value
+    difference: float  # the model's nats per token minus the n-gram model's, of the same tokens and masks
+    difference_stderr: float  # of that: of paired differences
+
+    @property
+    def percent(self) -> tuple[float, float]:
+        """How far the model's exponential is above the n-gram model's (below: negative), and its standard error."""
+        times = exponential(self.difference)
+        return 100 * (times - 1), 100 * times * self.difference_stderr
+
+    @property
+    def verdict(self) -> str:
+        """The same in a few words."""
+        percent, error = self.percent
+        return f"{with_error(abs(percent), error, '.1f')} % {'lower' if percent < 0 else 'higher'}"
+
+    def to_table(self) -> dict[str, Any]:
+        """Return the numbers as a JSON object."""
+        percent, error = self.percent
+        return attrs.asdict(self) | {"percent": percent, "percent_stderr": error}
+
+
+@attrs.frozen(kw_only=True)
+class Evaluation(RunResult):
+    """The numbers of an evaluation."""
+
+    corpus: str  # the source of the text; empty for the experiment's own
+    form: str = "text"  # as in `[data]`; of a `chat` only the answers are measured, given all else
+    split: str  # which held-out split
+    step: int  # optimizer steps of the weights
+    ema: bool  # whether the weights are a moving average
+    method: str  # how the bound was estimated; `likelihood` if it is exact
+    sequences: int  # their number
+    draws: int  # masks drawn for each; 0 for a likelihood
+    seed: int  # of the masks
+    tokens: int  # Σ n, special tokens included, padding not
+    special_tokens: int  # BOS and EOS among them
+    padding: int  # positions not counted
+    bytes: int  # UTF-8 bytes of the tokens
+    characters: int  # of the decoded text
+    words: int  # of the decoded text: runs without white space that begin after white space within a sequence
+    bounds: Mapping[str, BoundValue]  # by name; the perplexity is the exponential of `nelbo`
+    perplexity_without_special: float | None  # over tokens of text, None without `nelbo`
+    bits_per_character: float | None  # Σ NELBO over characters, None without `nelbo` or text
+    perplexity_per_word: float | None  # exp(Σ NELBO / words), None without `nelbo` or words
+    unigram_perplexity: float | None  # of the training tokens' frequencies, on the same tokens
+    count_table: NGramFigure | None  # of an n-gram model of the training tokens, on the same tokens and masks
+    metrics: Mapping[str, MetricValue] = attrs.field(factory=dict)  # those of evaluation.metrics, by title
+    importance_spearman: float | None  # ρ between importance and per-token loss
+    frequency_spearman: float | None  # ρ between unigram surprisal and per-token loss
+
+    @property
+    def nelbo(self) -> BoundValue | None:
+        """The bound whose exponential is the perplexity."""
+        return self.bounds.get(NELBO)
+
+    @override
+    def to_table(self) -> dict[str, Any]:
+        table = attrs.asdict(self)
+        if self.nelbo:  # at the top level, for most readers
+            nelbo = attrs.asdict(self.nelbo)
+            table |= {PERPLEXITY: nelbo.pop("value"), f"{PERPLEXITY}_stderr": nelbo.pop("stderr"), **nelbo}
+        if self.count_table:
+            table["count_table"] = self.count_table.to_table()
+        return finite(table)
+
+    @property
+    @override
+    def key(self) -> str:
+        # The name of a bound other than the perplexity includes its steps: other steps must not overwrite it.
+        method = self.method if self.nelbo or ANSWERS in self.bounds else next(iter(self.bounds))
+        form = ANSWERS if self.form == "chat" else ""
+        what = "-".join(word for word in (self.corpus, self.split, form, method) if word)
+        return f"{what}-{self.sequences}x{self.draws}"
+
+    def sentence(self) -> str:
+        """Return the bounds as one line."""
+        said = [
+            f"{self.split} {title(name)} {with_error(b.value, b.stderr, '.1f')}, {b.bits_per_byte:.3f} bits per byte"
+            for name, b in self.bounds.items()
+        ]
+        return f"{', '.join(said)} ({size(self.sequences, self.draws)})"
+
+
+def method_of(experiment: Experiment, bound: Bound) -> str:
+    """Return how the numbers of an experiment's model are obtained: an estimator, or its exact likelihood."""
+    return LIKELIHOOD if experiment.parts["objective"].exact else bound.name

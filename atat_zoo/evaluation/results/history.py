@@ -1,0 +1,99 @@
+"""The history of a training from its run folder: steps, seconds, speed, memory, and when it reached a value."""
+
+import math
+import statistics
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import attrs
+
+from atat_zoo.evaluation.results import store
+from atat_zoo.evaluation.results.evaluation import LIKELIHOOD, method_of
+from atat_zoo.evaluation.results.format import size
+from atat_zoo.evaluation.results.naming import PERPLEXITY
+from atat_zoo.experiment import Experiment
+from atat_zoo.experiment.runs import RunFolder
+
+
+@attrs.frozen(kw_only=True)
+class History:
+    """The history of a training."""
+
+    clock: tuple[tuple[int, float], ...]  # step, seconds of optimizer steps until then; begins with (0, 0)
+    tokens_per_second: float | None  # median over the lines of metrics.jsonl, or None
+    peak_memory: int | None  # bytes, maximum over ranks, or None if not recorded
+    evaluated: tuple[tuple[int, float], ...]  # (step, perplexity) of the evaluations during the training and at its end
+    computed: dict[str, Any]  # device, precision and ranks at its start
+    evaluated_on: str = ""  # sequences and draws of these evaluations
+
+    @property
+    def final(self) -> float | None:
+        """The value of the last recorded evaluation."""
+        return self.evaluated[-1][1] if self.evaluated else None
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of all optimizer steps."""
+        return self.clock[-1][1] if len(self.clock) > 1 else None
+
+    def reached(self, value: float) -> int | None:
+        """Return the first step whose evaluation is at most `value`, or None."""
+        return next((step for step, each in self.evaluated if each <= value), None)
+
+    def seconds_at(self, step: int) -> float | None:
+        """Return the seconds of the steps until `step`, interpolated linearly; None beyond the last line."""
+        for (before, start), (after, end) in pairwise(self.clock):
+            if before <= step <= after:
+                return start + (end - start) * (step - before) / (after - before)
+        return None
+
+
+def history(folder: RunFolder, experiment: Experiment, until: float = math.inf) -> History:
+    """Read the metrics and evaluations of a run until a step, that one included."""
+    lines = [line for line in folder.read_metrics() if line["step"] <= until]
+    peaks = [int(line["peak_memory"]) for line in lines if "peak_memory" in line]
+    speeds = [float(line["tokens_per_second"]) for line in lines if "tokens_per_second" in line]
+    spec = experiment.evaluation
+    method = method_of(experiment, spec.bound)
+    draws = 0 if method == LIKELIHOOD else spec.draws
+    own = {"corpus": "", "split": spec.split, "draws": draws, "seed": experiment.seed, "method": method}
+    count, evaluated = _evaluated(folder, own, spec.sequences, until)
+    return History(
+        clock=tuple(_clock(lines)),
+        tokens_per_second=statistics.median(speeds) if speeds else None,
+        peak_memory=max(peaks, default=None),
+        evaluated=tuple(sorted(evaluated.items())),
+        computed=folder.began_with(),
+        evaluated_on=size(count, draws) if evaluated else "",
+    )
+
+
+def _clock(lines: list[dict[str, Any]]) -> Iterator[tuple[int, float]]:
+    """Sum the time of the steps alone: a line's `seconds` also include the evaluations and checkpoints before it."""
+    seconds, tokens = 0.0, 0
+    yield 0, 0.0
+    for line in lines:
+        speed = float(line.get("tokens_per_second") or 0)
+        if not speed or "tokens" not in line:
+            continue
+        seconds += (int(line["tokens"]) - tokens) / speed
+        tokens = int(line["tokens"])
+        yield int(line["step"]), seconds
+
+
+def _evaluated(folder: RunFolder, own: dict[str, Any], most: int, until: float) -> tuple[int, dict[int, float]]:
+    """Return a number of sequences and the perplexities that the training itself recorded on them, by step.
+
+    It is the number of most steps, or the largest: on the way a training may measure fewer than at its end. The folder
+    also has later evaluations of the final model, with other settings than its `own` or other numbers of sequences.
+    """
+    curves: dict[int, dict[int, float]] = {}
+    for table in store.tables(folder, warn=False):
+        step, count, value = table["step"], table.get("sequences"), table.get(PERPLEXITY)
+        # A key is missing if an older version had no such option.
+        if not isinstance(value, int | float) or any(table.get(key, own[key]) != own[key] for key in own):
+            continue
+        if isinstance(count, int) and count <= (most or count) and step <= until:
+            curves.setdefault(count, {})[step] = float(value)
+    return max(curves.items(), key=lambda curve: (len(curve[1]), curve[0]), default=(0, {}))

@@ -1,0 +1,162 @@
+"""Intervals: by the bootstrap over sequences, Student's for means, and of both kinds of chance, seeds and sequences.
+
+Of the bootstrap, the estimate is a ratio of sums, Σ nats / Σ tokens. Sequences are resampled: the tokens of one are not
+independent. A percentile interval (Efron & Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13), from order
+statistics, so that the interval of −x is exactly minus the interval of x. n sequences, R resamples, m columns.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+RESAMPLES = 10_000
+LEVEL = 0.95
+# Numbers in a chunk of resamples: 32 MB of int64.
+_CHUNK = 1 << 22
+
+
+@attrs.frozen(kw_only=True)
+class Interval:
+    """An estimate and its interval."""
+
+    value: float  # the estimate on the original sequences
+    low: float  # lower end of the interval
+    high: float  # upper end
+
+    @property
+    def width(self) -> float:
+        """The distance between the ends."""
+        return self.high - self.low
+
+    def to_table(self) -> dict[str, float]:
+        """Return a difference of nats per token, and the change of the exponential in percent."""
+        nats = {"nats_per_token": self.value, "low": self.low, "high": self.high}
+        ends = {"percent": self.value, "percent_low": self.low, "percent_high": self.high}
+        return nats | {name: percent(value) for name, value in ends.items()}
+
+
+def percent(nats_per_token: float) -> float:
+    """Return the change of an exponential in percent, from that of its nats per token."""
+    return 100 * math.expm1(nats_per_token) if nats_per_token < 700 else math.inf
+
+
+def resampled(values: Tensor, *, purpose: str, seed: int, resamples: int = RESAMPLES) -> Tensor:
+    """Return the sums of each column of values [n, m] over sequences drawn with replacement, float64 [R, m].
+
+    A resample is a function of (seed, purpose, its number): the same for every column and on every machine. Two
+    purposes draw independently.
+    """
+    import torch
+
+    from atat_zoo.modeling.diffusion.randomness import fold, mix_int, stream, to_unit
+
+    n, values = len(values), values.double()
+    key, columns = torch.tensor(mix_int(stream(seed, purpose))), torch.arange(n)
+    sums, rows = [], max(1, _CHUNK // n)
+    for first in range(0, resamples, rows):
+        number = torch.arange(first, min(first + rows, resamples))
+        units = to_unit(fold(fold(key, number)[:, None], columns), torch.float64)
+        # u < 1, but the product may round up to n.
+        chosen = (units * n).long().clamp(max=n - 1)
+        times = torch.bincount((chosen + torch.arange(len(number))[:, None] * n).flatten(), minlength=len(number) * n)
+        sums.append(times.view(len(number), n).double() @ values)
+    return torch.cat(sums)
+
+
+def interval(value: float, samples: Tensor) -> Interval:
+    """Return the percentile interval of resampled estimates [R]: the k-th from below and from above."""
+    ordered = samples.sort().values
+    k = max(1, math.floor((1 - LEVEL) / 2 * (len(ordered) + 1)))
+    return Interval(value=value, low=float(ordered[k - 1]), high=float(ordered[-k]))
+
+
+def paired(a: Tensor, b: Tensor, count: Tensor, *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
+    """Return Σ(a − b) / Σ count with its interval; nats of the same sequences and masks [n] are resampled together."""
+    difference, n = a.double() - b.double(), count.double()
+    return interval(float(difference.sum() / n.sum()), _means(difference, n, "bootstrap", seed, resamples))
+
+
+def unpaired(a: Tensor, b: Tensor, count: Tensor, *, seed: int = 0, resamples: int = RESAMPLES) -> Interval:
+    """Return the interval as if a and b had been measured on different sequences, to show how much `paired` gains."""
+    a, b, n = a.double(), b.double(), count.double()
+    apart = _means(a, n, "bootstrap a", seed, resamples) - _means(b, n, "bootstrap b", seed, resamples)
+    return interval(float((a - b).sum() / n.sum()), apart)
+
+
+def _means(nats: Tensor, count: Tensor, purpose: str, seed: int, resamples: int) -> Tensor:
+    """Return nats per token of each resample, [R]; of one sequence, anything."""
+    import torch
+
+    if len(nats) == 1:  # nothing is known of another sequence
+        return torch.tensor([-torch.inf, torch.inf]).double().repeat(resamples // 2)
+    sums, tokens = resampled(torch.stack([nats, count], 1), purpose=purpose, seed=seed, resamples=resamples).unbind(1)
+    return sums / tokens
+
+
+def of_mean(values: Sequence[float] | NDArray[Any]) -> Interval | None:
+    """Return the mean and its t-interval, mean ± t(n − 1) s / √n; None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    mean, variance = _moments(values)
+    return _student(mean, variance, len(values) - 1)
+
+
+def of_seeds_and_sequences(each: Sequence[float], sequences: Interval) -> Interval | None:
+    """Return the mean over seeds of a value with an interval for other seeds and other sequences: every published one.
+
+    None for one seed, or where all seeds have the same value: nothing is known of another one. The margins of the
+    t-interval over seeds and of the interval over sequences add up as squares (W. G. Howe, Journal of the American
+    Statistical Association 69, 1974). The chance that is of a seed and a sequence together is in both margins, so the
+    interval is rather too wide. The t of R − 1 degrees for the whole error would be twice too wide where the sequences
+    have most of it, and Satterthwaite's degrees or a hierarchical bootstrap cover too little with few seeds.
+
+    Args:
+        each: the value of each seed, on the same sequences.
+        sequences: the interval over sequences (or items) of their mean.
+    """
+    if len({round(value, 12) for value in each}) < 2:  # rounding is no spread
+        return None
+    mean, variance = _moments(each)
+    by_seed = _student(mean, variance, len(each) - 1)
+    low, high = (
+        math.hypot(of_seeds - mean, of_sequences - sequences.value)
+        for of_seeds, of_sequences in ((by_seed.low, sequences.low), (by_seed.high, sequences.high))
+    )
+    return Interval(value=mean, low=mean - low, high=mean + high)
+
+
+def of_difference(a: NDArray[Any], b: NDArray[Any]) -> Interval | None:
+    """Return mean(a) − mean(b) of independent values with its t-interval, whose variances may differ.
+
+    B. L. Welch, Biometrika 34 (1947). None when there are fewer than two values of either.
+    """
+    if min(len(a), len(b)) < 2:
+        return None
+    (mean_a, of_a), (mean_b, of_b) = _moments(a), _moments(b)
+    parts = of_a**2 / (len(a) - 1) + of_b**2 / (len(b) - 1)
+    return _student(mean_a - mean_b, of_a + of_b, (of_a + of_b) ** 2 / parts if parts else 1)
+
+
+def _moments(values: Sequence[float] | NDArray[Any]) -> tuple[float, float]:
+    """Return the mean, and the estimated variance of the mean."""
+    import numpy as np
+
+    x = np.asarray(values, np.float64)
+    with np.errstate(invalid="ignore"):  # of values that are not finite
+        return float(x.mean()), float(x.var(ddof=1)) / len(x)
+
+
+def _student(mean: float, variance: float, freedom: float) -> Interval:
+    from scipy.special import stdtrit
+
+    half = float(stdtrit(freedom, (1 + LEVEL) / 2)) * math.sqrt(variance)
+    return Interval(value=mean, low=mean - half, high=mean + half)

@@ -1,0 +1,132 @@
+"""What every result is, and the only module that opens a run's evaluations/: a JSON object for each result."""
+
+import hashlib
+import json
+import math
+import re
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import attrs
+
+from atat_zoo.errors import LeftOut, NotKept, UserError, clip
+from atat_zoo.experiment.runs import RunFolder, write_json
+from atat_zoo.system.parsing import from_json, read
+
+T = TypeVar("T")
+Table = dict[str, Any]
+
+
+@attrs.frozen(auto_attribs=False)
+class RunResult(ABC):
+    """The numbers of a measurement; a subclass is an attrs class with these fields among others."""
+
+    step: int  # optimizer steps of the weights
+    seed: int  # of what was drawn
+
+    @property
+    @abstractmethod
+    def key(self) -> str:
+        """What is measured and on how much: the beginning of the file's name."""
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """What else tells it from another result with the same key, as JSON values."""
+        return ()
+
+    def to_table(self) -> dict[str, Any]:
+        """Return everything as a JSON object; non-finite numbers become null."""
+        return finite(attrs.asdict(self))
+
+    def record(self, run: str | Path | RunFolder, *, required: bool = False) -> None:
+        """Write it into a run folder, a file for each seed, step and settings; a failure warns unless `required`."""
+        name = re.sub(r"[^\w.=]+", "-", f"{self.key}-seed{self.seed}-step{self.step:08d}")
+        if self.settings:
+            name += f"-{_digest(self.settings)}"
+        folder = run if isinstance(run, RunFolder) else RunFolder(Path(run))
+        _write(folder.evaluations / f"{name}.json", self.to_table(), required)
+
+
+def _write(path: Path, table: Table, required: bool) -> None:
+    try:
+        write_json(path, table)
+    except UserError as error:
+        if required:
+            raise
+        reason = str(error).partition(";")[0]
+        warnings.warn(f"this result is not kept in the run: {reason}", NotKept, stacklevel=3)
+
+
+def finite(value: Any) -> Any:
+    """Return a JSON value with None for numbers that JSON cannot express."""
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def files(run: RunFolder) -> list[Path]:
+    """Return the files in evaluations/ by name."""
+    return sorted(run.evaluations.glob("*.json"))
+
+
+def tables(run: RunFolder, *, warn: bool = True) -> Iterator[Table]:
+    """Yield the results by the names of their files; one that cannot be read is a warning, if `warn`."""
+    for path in files(run):
+        try:
+            table = from_json(read(path))
+        except (OSError, ValueError) as error:
+            if warn:
+                problem = f"{clip(path)} cannot be read: {clip(error)}"
+                warnings.warn(f"{problem}; it is left out: evaluate again", LeftOut, stacklevel=1)
+            continue
+        if isinstance(table, dict) and type(table.get("step")) is int:
+            yield table
+
+
+def kept(run: RunFolder, name: str, settings: Table, load: Callable[[Table], T]) -> T | None:
+    """Return what `once` has kept under these JSON values; None if absent or damaged, which `load` says by an error."""
+    try:
+        table = from_json(read(_file(run, name, settings)))
+        return load(table) if table["settings"] == _plain(settings) else None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError):
+        return None
+
+
+def once(
+    run: RunFolder,
+    name: str,
+    settings: Table,
+    load: Callable[[Table], T],
+    measure: Callable[[], Table],
+    *,
+    required: bool = True,
+) -> T:
+    """Return what is kept under these settings, which is measured and written first unless it is there.
+
+    Unless `required`, a result that cannot be written is a warning.
+    """
+    found = kept(run, name, settings, load)
+    if found is None:
+        path, table = _file(run, name, settings), {"settings": _plain(settings), **measure()}
+        _write(path, table, required)
+        found = kept(run, name, settings, load) if required else load(_plain(table))
+        if found is None:
+            raise UserError(f"{path} cannot be read back; is it being changed by another program?")
+    return found
+
+
+def _file(run: RunFolder, name: str, settings: Table) -> Path:
+    return run.evaluations / f"{name}-{_digest(_plain(settings))}.json"
+
+
+def _plain(settings: Table) -> Table:
+    return json.loads(json.dumps(settings))  # JSON has no tuples
+
+
+def _digest(settings: Any) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]

@@ -1,0 +1,232 @@
+"""Judges with weights, which read texts in chunks. n texts, B chunks in a batch, T tokens in a chunk, D width."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from typing_extensions import override
+
+from atat_zoo.data import is_framed
+from atat_zoo.errors import UserError
+from atat_zoo.evaluation.judges import HuggingFaceJudge
+from atat_zoo.generation.model import Model
+from atat_zoo.modeling.bounds import ExactKBound
+from atat_zoo.system.devices import exact_device, moved, torch_device
+from atat_zoo.system.machine import quiet_transformers
+
+
+class ChunkJudge(ABC):
+    """A `JudgeModel` that cuts texts into chunks and sums their scores."""
+
+    title: str
+    device: torch.device | str
+    length: int  # maximum number of text tokens in a chunk
+    start: int | None  # the token before the text of every chunk, if any
+    skipped: int  # tokens at the beginning of a chunk, `start` among them, whose losses are not counted
+    # The feature of a text: the mean of its hidden states, or the one of the last token of its first chunk.
+    pooling: Literal["mean", "last"] = "mean"
+    batch_size: int  # chunks at once
+
+    @abstractmethod
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the tokens of texts that have characters; a `UserError` when the tokenizer has none for them."""
+
+    @abstractmethod
+    def losses(self, tokens: Tensor, counted: Tensor) -> Tensor:
+        """Return −log p of every token, float [B, T]; values where `counted` is false are ignored."""
+
+    @abstractmethod
+    def hidden(self, tokens: Tensor, counted: Tensor) -> Tensor:
+        """Return a hidden state for every token, float [B, T, D]."""
+
+    @torch.no_grad()
+    def nats(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Return −log p of each text and its tokens; see `JudgeModel`."""
+        nats = torch.zeros(len(texts), dtype=torch.float64)
+        count = torch.zeros(len(texts), dtype=torch.int64)
+        for rows, tokens, counted in self._batches(self._encoded(texts), self.skipped):
+            losses, counted = moved((self.losses(tokens, counted), counted), exact_device(counted.device))
+            losses = losses.double()
+            nats.index_add_(0, rows, torch.where(counted, losses, 0.0).sum(1).cpu())
+            count.index_add_(0, rows, counted.sum(1).cpu())
+        return nats, count
+
+    @torch.no_grad()
+    def features(self, texts: Sequence[str]) -> Tensor:
+        """Return the feature of each text; see `JudgeModel`."""
+        encoded = self._encoded(texts)
+        empty = next((i for i, ids in enumerate(encoded) if not ids), None)
+        if empty is not None:
+            problem = f"text {empty + 1} of {len(texts)} is empty, and an empty text has no features"
+            raise UserError(f"{problem}; ask for longer texts, or leave out what needs features")
+        if self.pooling == "last":
+            encoded = [ids[: self.length] for ids in encoded]
+        total: Tensor | None = None
+        count = torch.zeros(len(texts), dtype=torch.float64)
+        for rows, tokens, counted in self._batches(encoded, 0 if self.start is None else 1):
+            of_text = counted
+            if self.pooling == "last":
+                position = torch.arange(counted.shape[1], device=counted.device).expand_as(counted)
+                of_text = position == torch.where(counted, position, -1).amax(1, keepdim=True)
+            hidden, of_text = moved((self.hidden(tokens, counted), of_text), exact_device(counted.device))
+            sums = (hidden.double() * of_text[..., None]).sum(1).cpu()
+            if total is None:
+                total = torch.zeros(len(texts), sums.shape[1], dtype=torch.float64)
+            total.index_add_(0, rows, sums)
+            count.index_add_(0, rows, of_text.sum(1).double().cpu())
+        assert total is not None
+        return (total / count[:, None]).float()
+
+    def unreadable(self, why: object) -> UserError:
+        """Return the error of a text that the tokenizer has no tokens for."""
+        return UserError(f"the judge {self.title} cannot read the text: {why}; name a judge whose tokenizer can")
+
+    def _encoded(self, texts: Sequence[str]) -> list[list[int]]:
+        if not texts:
+            raise UserError("there is no text to judge; ask for at least one")
+        there = [i for i, text in enumerate(texts) if text]
+        encoded: list[list[int]] = [[] for _ in texts]
+        for i, ids in zip(there, self.encode([texts[i] for i in there]) if there else [], strict=True):
+            if not ids:
+                raise UserError(f"the tokenizer of {self.title} makes no token of text {i + 1}; name another judge")
+            encoded[i] = ids
+        return encoded
+
+    def _batches(self, encoded: Sequence[Sequence[int]], skipped: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield the index of each chunk's text [B], tokens padded with 0 [B, T], and which of them count [B, T]."""
+        start = [] if self.start is None else [self.start]
+        chunks = [
+            (row, [*start, *ids[first : first + self.length]])
+            for row, ids in enumerate(encoded)
+            for first in range(0, len(ids), self.length)
+        ]
+        for first in range(0, len(chunks), self.batch_size):
+            batch = chunks[first : first + self.batch_size]
+            longest = max(len(ids) for _, ids in batch)
+            tokens = torch.tensor([[*ids, *([0] * (longest - len(ids)))] for _, ids in batch])
+            counted = torch.arange(longest) < torch.tensor([[len(ids)] for _, ids in batch])
+            counted[:, :skipped] = False
+            yield torch.tensor([row for row, _ in batch]), tokens.to(self.device), counted.to(self.device)
+
+
+class RunScorer(ChunkJudge):
+    """A judge from a model whose objective has an exact likelihood; `name` is that of its run."""
+
+    def __init__(self, model: Model, name: str) -> None:
+        self.tokenizer = model.tokenizer
+        self.module: Any = model.module
+        self.device = model.context.device
+        self.title = f"{name} ({model.experiment.parts['objective'].name}, step {model.step})"
+        data = model.experiment.data
+        framed = is_framed(data.special)
+        self.start, self.skipped = model.tokenizer.bos if framed else None, int(framed)
+        # Where every full sequence ended with EOS, the model has never seen text.
+        ended = framed or (data.special == "document" and data.rows == "document")
+        self.length = model.context.length - self.skipped - ended
+        self.batch_size = model.experiment.evaluation.batch_size
+
+    @override
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        try:
+            return self.tokenizer.encode_batch(texts)
+        except UserError as error:
+            raise self.unreadable(error) from None
+
+    @override
+    def losses(self, tokens: Tensor, counted: Tensor) -> Tensor:
+        keys = torch.zeros(len(tokens), dtype=torch.int64, device=tokens.device)  # nothing is drawn
+        return self.module.bound(tokens, counted, keys, 1, ExactKBound())["nelbo"].contribution
+
+    @override
+    def hidden(self, tokens: Tensor, counted: Tensor) -> Tensor:
+        # Those that predict the tokens, as for `losses`: the network has learned no other attention.
+        hidden: Tensor = moved(self.module.head_inputs_of(tokens, None, counted, tokens).hidden, tokens.device)
+        return hidden
+
+
+# Names of a model's maximum number of tokens in its settings.
+_LENGTHS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
+_UNLIMITED = 1024  # for a model without this setting
+
+
+class HuggingFaceScorer(ChunkJudge):
+    """A model and its tokenizer, from the hub or a folder."""
+
+    def __init__(self, spec: HuggingFaceJudge, device: str) -> None:
+        name, length = spec.model, spec.length
+        self.title = name if spec.revision is None else f"{name} at {spec.revision}"
+        self.pooling, self.batch_size, self.skipped = spec.pooling, spec.batch_size, 1
+        self.device = torch_device(device)
+        self.tokenizer, model = _load(name, spec.revision)
+        self.model = model.to(self.device).float().eval()
+        longest = next((v for k in _LENGTHS if isinstance(v := getattr(model.config, k, None), int)), None)
+        if length is not None and longest is not None and length > longest:
+            raise UserError(f"judge.length: {name} reads {longest} tokens at most; ask for no more")
+        self.start = None
+        if spec.begin == "bos":
+            self.start = self.tokenizer.bos_token_id
+            if self.start is None:
+                problem = f"judge.begin: the tokenizer of {name} has no BOS token"
+                raise UserError(f'{problem}; set begin = "none", which leaves the first token of every chunk out')
+        self.length = (length or longest or _UNLIMITED) - (self.start is not None)
+
+    @override
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        # The name of a special token in a text is ordinary text.
+        encoded = self.tokenizer(
+            list(texts), add_special_tokens=False, split_special_tokens=True, truncation=False, verbose=False
+        )
+        ids: list[list[int]] = encoded["input_ids"]
+        unknown = self.tokenizer.unk_token_id
+        # GPT-2 also uses its only special token as the unknown one, but text is never encoded as it.
+        if unknown is not None and any(unknown in row for row in ids):
+            raise self.unreadable("its tokenizer has no token for some characters")
+        return ids
+
+    @override
+    def losses(self, tokens: Tensor, counted: Tensor) -> Tensor:
+        logits = self._ask(tokens, counted).logits[:, :-1]
+        # One row at a time: two copies of float32 [B, T, V] would take most of the memory.
+        pairs = zip(logits, tokens[:, 1:], strict=True)
+        rows = [F.cross_entropy(row.float(), ids, reduction="none") for row, ids in pairs]
+        return F.pad(torch.stack(rows), (1, 0))
+
+    @override
+    def hidden(self, tokens: Tensor, counted: Tensor) -> Tensor:
+        return self._ask(tokens, counted, output_hidden_states=True).hidden_states[-1]
+
+    def _ask(self, tokens: Tensor, counted: Tensor, **options: Any) -> Any:
+        attention = counted.clone()
+        attention[:, 0] = True  # the first token of a chunk is read but not counted
+        return self.model(input_ids=tokens, attention_mask=attention.long(), use_cache=False, **options)
+
+
+def _load(name: str, revision: str | None) -> tuple[Any, Any]:
+    try:
+        import transformers
+    except ImportError:
+        raise UserError(
+            "the judge 'huggingface' needs the package transformers; install it with `pip install 'atat-zoo[judge]'`"
+        ) from None
+    try:
+        with quiet_transformers():
+            tokenizer: Any = transformers.AutoTokenizer.from_pretrained(name, revision=revision)
+            loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+                name, revision=revision, use_safetensors=True, output_loading_info=True
+            )
+    # OSError: no such model, or no network; the others: files that are no causal model.
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError) as error:
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(
+            f"judge.model: {name!r} cannot be loaded ({first}); name a causal model of the hub with safetensors, "
+            "or a folder that holds one with its tokenizer, and see that the network is there if it must be fetched"
+        ) from None
+    model, report = loaded
+    # The library would initialise these at random and continue.
+    if lacking := sorted(report["missing_keys"]):
+        problem = f"{name!r} lacks the weights {lacking[0]} ({len(lacking)} in all), so it is no causal language model"
+        raise UserError(f"judge.model: {problem}; name one that is")
+    return tokenizer, model

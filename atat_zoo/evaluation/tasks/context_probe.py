@@ -1,0 +1,178 @@
+"""Pairs of sentences whose words do not fit into one another: whether a prediction changes with its context."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from typing_extensions import override
+
+from atat_zoo.errors import UserError, clip
+from atat_zoo.evaluation.results.tasks import Score
+from atat_zoo.evaluation.tasks import Task
+from atat_zoo.registry import component, param
+from atat_zoo.system.parsing import from_toml, read
+
+if TYPE_CHECKING:
+    from atat_zoo.evaluation import Progress
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.generation.model import Model
+
+_WORD = re.compile(r"([^\[\]]*)\[([^\[\]]+)\]([^\[\]]*)")
+
+
+class Placed(NamedTuple):
+    """A word in a context."""
+
+    before: str
+    word: str
+    after: str
+
+
+def pair_of(name: str, sentences: Any) -> tuple[Placed, Placed]:
+    """Return the two sentences of a pair; a ValueError says what is wrong with them."""
+    found = (
+        [_WORD.fullmatch(each) for each in sentences if isinstance(each, str)]
+        if isinstance(sentences, list | tuple)
+        else []
+    )
+    match found:
+        case [re.Match() as first, re.Match() as second] if first[2] != second[2]:
+            return Placed(*first.groups()), Placed(*second.groups())
+    remedy = 'write two sentences with a word in brackets each, which differ: ["We sat on the [bank]", …]'
+    raise ValueError(f"the pair {clip(name)} is none; {remedy}")
+
+
+@component
+class ContextProbeTask(Task):
+    """Each word of a pair is priced in its own context and in that of the other, given all else, by the chain rule.
+
+    `right`: the share of words that are more probable in their own. `margin`: log p in its own − log p in the other, by
+    word, in whatever tokens the tokenizer splits it. `importance`: by how much a word's importance differs between the
+    two, where a model has an estimator. A model that reads from the left is given the left side only.
+    """
+
+    name = "context_probe"
+    summary = 'whether a word is more probable in its own context than in another\'s, as around "bank"'
+
+    file: str | None = param(None, help="TOML file with pairs; those that ship when absent")
+    pairs: dict[str, tuple[str, ...]] = param(
+        {}, help="two sentences by name, with a word in brackets; in place of a file"
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if self.file is not None and self.pairs:
+            raise ValueError("file and pairs are both there; leave one out")
+        for name, sentences in self.pairs.items():
+            pair_of(name, sentences)
+
+    @override
+    def absent(self) -> Iterator[str]:
+        try:
+            self._pairs()
+        except UserError as error:
+            yield str(error)
+
+    @override
+    def inputs(self, experiment: Experiment) -> Any:
+        return {name: [list(placed) for placed in pair] for name, pair in self._pairs().items()}
+
+    def _pairs(self) -> Mapping[str, tuple[Placed, Placed]]:
+        if self.pairs:
+            table: Mapping[str, Any] = self.pairs
+        else:
+            path = (
+                Path(self.file)
+                if self.file is not None
+                else Path(str(files("atat_zoo.evaluation.tasks") / "contexts.toml"))
+            )
+            try:
+                table = from_toml(read(path).decode())
+            except (OSError, ValueError) as error:
+                raise UserError(
+                    f"file: {clip(path)} cannot be read: {clip(error)}; name a TOML file of pairs"
+                ) from None
+        try:
+            pairs = {name: pair_of(name, sentences) for name, sentences in table.items()}
+        except ValueError as error:
+            raise UserError(f"{clip(self.file or 'pairs')}: {error}") from None
+        if not pairs:
+            raise UserError(f"file: {clip(self.file or '')} has no pair; add one")
+        return pairs
+
+    @override
+    def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score]:
+        import torch
+
+        pairs = self._pairs()
+        estimates = model.writer().denoiser.estimates_importance
+        margins, changes = list[float](), list[float]()
+        for done, (one, other) in enumerate(pairs.values()):
+            for mine, theirs in ((one, other), (other, one)):
+                placed = [_Row(model, Placed(context.before, mine.word, context.after)) for context in (mine, theirs)]
+                own, foreign = (each.log_likelihood() for each in placed)
+                margins.append(own - foreign)
+                if estimates:
+                    here, there = (each.importance() for each in placed)
+                    changes.append(abs(here - there))
+            if progress:
+                progress(done + 1, len(pairs))
+        found = torch.tensor(margins, dtype=torch.float64)
+        of = hashlib.sha256(json.dumps(self.inputs(model.experiment)).encode()).hexdigest()
+        scores = {
+            "right": Score.over("share of words", found > 0, of=of),
+            "margin": Score.over("nats per word", found, of=of),
+        }
+        return scores | ({"importance": Score.over("change of importance", changes, of=of)} if estimates else {})
+
+
+class _Row:
+    """A word in a context as a row of a model."""
+
+    def __init__(self, model: Model, placed: Placed) -> None:
+        from atat_zoo.generation.layout import ends
+
+        self.model, self.text = model, "".join(placed)
+        self.ids = model.tokenizer.encode(self.text)
+        first, last = ends(model.tokenizer, model.experiment.data.special)
+        self.row = [*first, *self.ids, *last]
+        if len(self.row) > model.context.length:
+            problem = f"is {len(self.row)} tokens, special tokens included, and the model has learned"
+            raise UserError(
+                f"the sentence {clip(repr(self.text))} {problem} {model.context.length}; leave the pair out"
+            )
+        # The tokens that have a byte of the word.
+        begin = len(placed.before.encode())
+        end, at, sizes = begin + len(placed.word.encode()), 0, model.tokenizer.byte_counts()
+        self.places = []
+        for place, token in enumerate(self.ids):
+            if at < end and at + int(sizes[token]) > begin:
+                self.places.append(place)
+            at += int(sizes[token])
+        if at != len(self.text.encode()):
+            problem = f"the tokenizer does not keep the sentence {clip(repr(self.text))} as it is"
+            raise UserError(f"{problem}; write it as the training text is written")
+        self.before = len(first)
+
+    def log_likelihood(self) -> float:
+        """Return log p of the word given all else, in nats."""
+        import torch
+
+        from atat_zoo.evaluation.infilling import log_likelihood
+
+        context = self.model.context
+        tokens = torch.tensor([self.row], device=context.device)
+        starts = torch.tensor([self.before + self.places[0]], device=context.device)
+        denoiser = self.model.writer("fp32").denoiser
+        found = log_likelihood(denoiser, tokens, starts, len(self.places), mask_id=context.mask_id, right=True)
+        return float(found.sum())
+
+    def importance(self) -> float:
+        """Return the mean importance of the word's tokens, in [0, 1]."""
+        scores = self.model.importance(self.text)
+        return sum(scores[place].value for place in self.places) / len(self.places)

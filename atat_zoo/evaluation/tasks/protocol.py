@@ -1,0 +1,170 @@
+"""How published code measures a text, beside how it is measured here: what of a difference is the protocol's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import attrs
+from typing_extensions import override
+
+from atat_zoo.errors import Problem
+from atat_zoo.evaluation.results.naming import title
+from atat_zoo.evaluation.results.tasks import Score
+from atat_zoo.evaluation.tasks.held_out import OnText
+from atat_zoo.evaluation.tasks.zero_shot import PUBLISHED, published_of
+from atat_zoo.experiment import EvaluationSpec, conflicts
+from atat_zoo.modeling.bounds import ClippedTBound, ExactKBound
+from atat_zoo.registry import component, param
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.evaluation import Progress
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.generation.model import Model
+
+Name = Literal["mdlm", "sedd", "bd3lms", "llada"]
+
+
+@attrs.frozen(kw_only=True)
+class PublishedProtocol:
+    """An evaluation, as code that was published with a paper does it."""
+
+    source: str  # repository and commit
+    special: str  # BOS and EOS, as `data.special`
+    bound: Any  # times and masks
+    draws: int = 1  # for each sequence
+    first_given: bool = False  # whether the first token of a row is shown and not counted
+    said: str  # the rest, which moves the number too
+
+
+# Rows of a batch: what the scripts name, or the reports of who ran them. Their size decides the strata.
+_BATCH = 16
+PROTOCOLS: Mapping[Name, PublishedProtocol] = {
+    "mdlm": PublishedProtocol(
+        source="kuleshov-group/mdlm, c112c52, mode=ppl_eval",
+        special="both",
+        bound=ClippedTBound(batch=_BATCH),
+        said="an EOS after each text, BOS and EOS at the ends of each row, all of them counted; one time a row, in the "
+        "stratum of its place in a batch of 16, from 0.001; rows shuffled; a last row that is not full is dropped",
+    ),
+    "sedd": PublishedProtocol(
+        source="louaaron/Score-Entropy-Discrete-Diffusion, 0605786",
+        special="document",
+        bound=ClippedTBound(),
+        said="an EOS after each text, which is counted, and no BOS; one time a row, independent, from 0.001; a last "
+        "row that is not full is dropped",
+    ),
+    "bd3lms": PublishedProtocol(
+        source="kuleshov-group/bd3lms, 1c3e8f4, scripts/zs_ppl",
+        special="sequence",
+        bound=ClippedTBound(batch=_BATCH, most=1.0),
+        first_given=True,
+        said="no EOS between texts, BOS and EOS at the ends of each row, of which the BOS is given and not counted; "
+        "one time a row, in the stratum of its place in a batch of 16, from 0.001; rows shuffled",
+    ),
+    "llada": PublishedProtocol(
+        source="ML-GSAI/LLaDA, b7e6c35, get_log_likelihood.py",
+        special="none",
+        bound=ExactKBound(),
+        draws=128,
+        said="exactly k masks, k spread evenly over 128 draws of a row; no BOS and no EOS",
+    ),
+}
+
+
+@component
+class ProtocolTask(OnText):
+    """The number that published code would print for a model, and what it is made of, one difference at a time.
+
+    `as published`: by that code's times, masks, framing and counting. `in file order`: the same without its shuffling,
+    where row i of each batch always has the same part of the times. `framed so, by exact_k`: on the same rows, by the
+    estimator of this zoo. `framed so, without BOS and EOS`: those not counted. Another framing has other tokens, so its
+    numbers compare per byte, not per token.
+    """
+
+    name = "protocol"
+    summary = "what published code would print for a model, and what of it is the protocol's"
+    refs = ("arXiv:2406.07524", "arXiv:2310.16834", "arXiv:2503.09573", "arXiv:2502.09992")
+
+    of: Name = param("mdlm", help="whose protocol")
+    draws: int = param(4, help="masks drawn for every sequence by exact_k", ge=1)
+
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
+        """See `registry.component`."""
+        if experiment.data.form != "text":
+            yield Problem("evaluation.tasks", "protocols are of running text, and this model has learned dialogues")
+        evolved: Any = attrs.evolve(experiment, evaluation=self._as_published(experiment))
+        yield from conflicts(evolved)
+
+    @override
+    def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score | str]:
+        import math
+
+        import torch
+
+        from atat_zoo.evaluation.likelihood import measure
+        from atat_zoo.evaluation.text import byte_counts, digest, special_ids
+
+        theirs = PROTOCOLS[self.of]
+        x, maskable = self._rows(model, theirs)
+        of, n, in_order = digest(x, maskable), maskable.sum(1), torch.arange(len(x))
+        shuffled = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
+        as_published = self._as_published(model.experiment)
+        wanted = {"as published": (as_published, shuffled)}
+        if not model.experiment.parts["objective"].exact:
+            if getattr(theirs.bound, "batch", 1) > 1:
+                wanted["in file order"] = (as_published, in_order)
+            wanted["framed so, by exact_k"] = (EvaluationSpec(draws=self.draws, batch_size=_BATCH), in_order)
+        scores: dict[str, Score | str] = {}
+        for number, (name, (spec, order)) in enumerate(wanted.items()):
+
+            def told(done: int, rows: int, before: int = number) -> None:
+                if progress:
+                    progress(before * rows + done, len(wanted) * rows)
+
+            found = measure(model.module, x[order], maskable[order], spec, seed=seed, rows=order, progress=told)
+            quantity = next(iter(found.contribution))
+            if "sedd" in found.contribution and spec is as_published:  # what its code trains and reports
+                quantity = "sedd"
+            nats = found.contribution[quantity][order.argsort()]
+            figures = published_of(self.corpus) if (self.of, name) == ("mdlm", "as published") else None
+            scores[name] = _score(title(quantity), nats, n, of, dict(zip(PUBLISHED, figures or (), strict=False)))
+        # Of the last of them, by our own estimator or the likelihood.
+        special = maskable & torch.isin(x, torch.tensor(special_ids(model.tokenizer), dtype=x.dtype))
+        if special.any():
+            kept, counted = torch.where(special, 0.0, nats), (maskable & ~special).sum(1)
+            scores["framed so, without BOS and EOS"] = _score(title(quantity), kept, counted, of)
+        sizes = byte_counts(model.tokenizer, x, maskable)
+        scores["framed so, per byte"] = Score.over("bits per byte", nats.sum(1) / math.log(2), sizes, of=of)
+        rows = f"{len(x):,} rows of {x.shape[1]}, {int(n.sum()):,} tokens, {int(special.sum()):,} of them BOS or EOS"
+        scores["text"] = f"{self.of}: {rows}"
+        scores["protocol"] = f"{self.of}: {theirs.said} ({theirs.source})"
+        return scores
+
+    def _as_published(self, experiment: Experiment) -> EvaluationSpec:
+        """Return how their code measures; where the likelihood is exact, nothing is drawn."""
+        if experiment.parts["objective"].exact:
+            return EvaluationSpec(batch_size=_BATCH)
+        theirs = PROTOCOLS[self.of]
+        return EvaluationSpec(draws=theirs.draws, bound=theirs.bound, batch_size=_BATCH)
+
+    def _rows(self, model: Model, theirs: PublishedProtocol) -> tuple[Tensor, Tensor]:
+        """Return the text in full rows, framed as published: tokens int64 and maskable bool, [n, L] each."""
+        from atat_zoo.data.sequences import sequences
+
+        corpus = self.corpus or model.experiment.parts["corpus"]
+        how: Any = {"length": model.context.length, "special": theirs.special, "limit": self.sequences}
+        x, maskable = sequences(corpus, model.tokenizer, self.split_of(corpus), **how)
+        full = maskable.all(1)
+        x, maskable = (x[full], maskable[full]) if full.any() else (x, maskable)
+        if theirs.first_given:
+            maskable = maskable.clone()
+            maskable[:, 0] = False
+        return x, maskable
+
+
+def _score(quantity: str, nats: Tensor, n: Tensor, of: str, published: Mapping[str, float] | None = None) -> Score:
+    return Score.over(quantity, nats.sum(1), n, of=of, exponential=True, published=published)

@@ -1,0 +1,157 @@
+"""The seven corpora of the field's zero-shot table, and what is published for them (arXiv:2406.07524, Table 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import attrs
+from typing_extensions import override
+
+from atat_zoo.errors import UserError
+from atat_zoo.evaluation.results.format import number
+from atat_zoo.evaluation.results.naming import title
+from atat_zoo.evaluation.results.tasks import Score
+from atat_zoo.evaluation.tasks import Task
+from atat_zoo.experiment import EvaluationSpec, recipe
+from atat_zoo.registry import component, param, part
+
+if TYPE_CHECKING:
+    from atat_zoo.data import Split
+    from atat_zoo.evaluation import Progress
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.generation.model import Model
+
+Name = Literal["ptb", "wikitext103", "lm1b", "lambada", "ag_news", "pubmed", "arxiv"]
+
+
+class CorpusRow(NamedTuple):
+    """A corpus of the table."""
+
+    title: str
+    split: Split  # of its recipe; `train` where that divides nothing
+    published: tuple[float, float, float]  # of the models in `PUBLISHED`, the same quantity
+
+
+# An autoregressive model, exactly, and bounds of two diffusion models, all trained by the table's authors.
+PUBLISHED = ("AR", "SEDD", "MDLM")
+TABLE: Mapping[Name, CorpusRow] = {
+    "ptb": CorpusRow("PTB", "validation", (82.05, 100.09, 95.26)),
+    "wikitext103": CorpusRow("WikiText", "validation", (25.75, 34.28, 32.83)),
+    "lm1b": CorpusRow("LM1B", "validation", (51.25, 68.20, 67.01)),
+    "lambada": CorpusRow("LAMBADA", "train", (51.28, 49.86, 47.52)),
+    "ag_news": CorpusRow("AG News", "test", (52.09, 62.09, 61.15)),
+    "pubmed": CorpusRow("PubMed", "validation", (49.01, 44.53, 41.89)),
+    "arxiv": CorpusRow("arXiv", "validation", (41.73, 38.48, 37.37)),
+}
+# What those models were trained with; the tokens are 1,000,000 steps of 512 sequences.
+LENGTH, VOCABULARY, TOKENS, PARAMETERS = 1024, 50_257, 524e9, 169e6
+
+
+def published_of(corpus: Any) -> tuple[float, float, float] | None:
+    """Return the figures of a corpus of the table, as its recipe ships; None of any other."""
+    return next((row.published for name, row in TABLE.items() if corpus == recipe(name)), None)
+
+
+@component
+class ZeroShotTask(Task):
+    """The bound on text that a model was not trained on, in its own tokens, beside the field's published figures."""
+
+    name = "zero_shot"
+    summary = "the seven corpora of the field's zero-shot table, beside the published AR, SEDD and MDLM"
+    refs = ("arXiv:2406.07524",)
+
+    corpora: tuple[Name, ...] = param(tuple(TABLE), help="which of the seven")
+    root: str = param(".", help="folder in which the folder corpora/ is that the recipes name")
+    sequences: int = param(1024, help="maximum number of sequences of each corpus; 0 for all, as published", ge=0)
+    draws: int = param(4, help="masks drawn for every sequence", ge=1)
+    bound: Any = part("bound", "exact_k", help="how the bound is estimated")
+
+    def __attrs_post_init__(self) -> None:
+        if not self.corpora:
+            raise ValueError("corpora names none; leave it out for all seven")
+
+    def check(self, experiment: Experiment) -> Iterable[Any]:
+        """See `registry.component`."""
+        return self.bound.check(experiment)
+
+    @override
+    def absent(self) -> Iterator[str]:
+        for name in self.corpora:
+            try:
+                self._text(name).stamp()
+            except UserError as error:
+                problem = str(error).removeprefix("corpus.train: ")
+                yield f"{TABLE[name].title}: {problem}, or leave {name!r} out of its corpora"
+
+    @override
+    def inputs(self, experiment: Experiment) -> Any:
+        return {name: self._text(name).fingerprint() for name in self.corpora}
+
+    @override
+    def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score]:
+        from atat_zoo.data.sequences import sequences
+        from atat_zoo.evaluation.likelihood import measure
+        from atat_zoo.evaluation.text import digest
+
+        form, batch = model.experiment.data, model.experiment.evaluation.batch_size
+        spec = EvaluationSpec(draws=self.draws, bound=self.bound, batch_size=batch)
+        how: Any = {"length": model.context.length, "special": form.special, "rows": form.rows, "limit": self.sequences}
+        texts = {name: sequences(self._text(name), model.tokenizer, "train", **how) for name in self.corpora}
+        scores, done, total = {}, 0, sum(len(tokens) for tokens, _ in texts.values())
+        for name, (tokens, maskable) in texts.items():
+
+            def told(rows: int, _: int, before: int = done) -> None:
+                if progress:
+                    progress(before + rows, total)
+
+            found = measure(model.module, tokens, maskable, spec, seed=seed, progress=told).contribution
+            quantity, nats = next(iter(found.items()))
+            scores[TABLE[name].title] = Score.over(
+                title(quantity),
+                nats.sum(1),
+                maskable.sum(1),
+                of=digest(tokens, maskable),
+                exponential=True,
+                published=dict(zip(PUBLISHED, TABLE[name].published, strict=True)),
+            )
+            done += len(tokens)
+        return scores
+
+    @override
+    def notes(self, model: Model) -> Iterator[str]:
+        for sentence in self._differences(model):
+            yield f"not as published (arXiv:2406.07524): {sentence}"
+
+    def _text(self, name: Name) -> Any:
+        """Return the split of a corpus that the table has, as an undivided corpus."""
+        corpus: Any = recipe(name)
+        paths = tuple(str(Path(self.root) / path) for path in getattr(corpus, TABLE[name].split))
+        shares = {"validation_share": 0.0, "test_share": 0.0}
+        return attrs.evolve(corpus, train=paths, validation=(), test=(), **shares)
+
+    def _differences(self, model: Model) -> Iterator[str]:
+        """Yield what tells a model and its evaluation from those of the published figures."""
+        made = model.experiment
+        corpus, shown = made.parts["corpus"], made.train.steps * made.train.batch_size * made.data.length
+        if getattr(corpus, "train", None) != recipe("openwebtext").train:
+            yield f"trained on other text than OpenWebText (corpus {corpus.name!r})"
+        if not 0.9 < shown / TOKENS < 1.1:
+            yield f"trained on {shown:.2g} tokens, repetitions included, not {TOKENS:.2g}"
+        if model.context.length != LENGTH:
+            yield f"sequences of {model.context.length} tokens, not {LENGTH}"
+        if model.tokenizer.vocabulary_size != VOCABULARY:
+            vocabulary = f"a vocabulary of {model.tokenizer.vocabulary_size:,} tokens, not {VOCABULARY:,}"
+            yield f"{vocabulary}: numbers per token are not comparable"
+        backbone: Any = model.module.backbone
+        size = sum(weight.numel() for weight in backbone.parameters())
+        if not 0.9 < size / PARAMETERS < 1.1:
+            yield f"a network of {size / 1e6:.3g} million parameters, not {PARAMETERS / 1e6:.3g}"
+        for key, theirs in (("special", "both"), ("rows", "packed")):
+            if (ours := getattr(made.data, key)) != theirs:
+                yield f'data.{key} = "{ours}", not "{theirs}"'
+        if self.sequences:
+            yield f"{number(self.sequences, 'sequence')} of each corpus at most, not all of it"
+        if "wikitext103" in self.corpora:
+            yield "WikiText is read article by article, with an EOS after each; there line by line, empty ones too"

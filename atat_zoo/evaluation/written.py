@@ -1,0 +1,128 @@
+"""Texts that a model writes, and what metrics find in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+
+from atat_zoo.data.build import build
+from atat_zoo.evaluation.judges import JudgeModel
+from atat_zoo.evaluation.metrics import Metric, reading
+from atat_zoo.evaluation.overlap import Overlap, Tokens, overlap, pieces
+from atat_zoo.evaluation.results.evaluation import MetricValue
+from atat_zoo.evaluation.text import special_ids
+from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.generation.model import Model
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class ScoredTexts:
+    """n texts, and what metrics read of them: see `Metric.build`."""
+
+    texts: Sequence[str]
+    pieces: Sequence[Sequence[Tokens]]
+    references: Sequence[str] = ()
+    sequence: Tensor = attrs.field()  # int64 [n]
+    overlap: Overlap | None = None
+
+    @sequence.default
+    def _in_order(self) -> Tensor:
+        return torch.arange(len(self.texts))
+
+
+class Judges:
+    """The judges that metrics name, each built once, on a device in torch's notation."""
+
+    def __init__(self, device: str = "cpu", known: Iterable[tuple[Any, JudgeModel]] = ()) -> None:
+        self.device = device
+        self.built: list[tuple[Any, JudgeModel]] = [(judge, Remembering(model)) for judge, model in known]
+
+    def __call__(self, judge: Any) -> JudgeModel:
+        """Return the judge of a specification."""
+        for known, model in self.built:
+            if known == judge:
+                return model
+        self.built.append((judge, Remembering(judge.build(self.device))))
+        return self.built[-1][1]
+
+
+class Remembering(JudgeModel):
+    """A judge that need not find the features of the same references again."""
+
+    def __init__(self, judge: JudgeModel) -> None:
+        self.judge, self.title = judge, judge.title
+        self._features = lru_cache(2)(lambda texts: judge.features(texts))
+
+    def nats(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
+        """Return −log p and the number of tokens of each text; see `JudgeModel`."""
+        return self.judge.nats(texts)
+
+    def features(self, texts: Sequence[str]) -> Tensor:
+        """Return the feature of each text; see `JudgeModel`."""
+        return self._features(tuple(texts))
+
+
+def values_of(
+    metrics: Sequence[Metric],
+    texts: ScoredTexts,
+    judge_of: Callable[[Any], JudgeModel] | None = None,
+    device: torch.device | str = "cpu",
+) -> dict[str, MetricValue]:
+    """Return what metrics of texts find, by title; in a process group together with those of the other processes."""
+    # torchmetrics takes seconds to import.
+    from atat_zoo.evaluation.metric_states import Metrics
+
+    found = Metrics(metrics, device)
+    found.show(**attrs.asdict(texts, recurse=False), judge_of=judge_of or Judges(str(device)))
+    return found.values()
+
+
+def sizes_of(metrics: Iterable[Metric]) -> tuple[int, ...] | None:
+    """Return the n of the n-grams that metrics look up in the training text; None if they do not read it."""
+    wanted = [metric.ngrams for metric in metrics if metric.ngrams is not None]
+    return tuple(sorted({n for sizes in wanted for n in sizes})) if wanted else None
+
+
+def measure_texts(
+    model: Model,
+    tokens: Tensor,
+    maskable: Tensor,
+    spec: EvaluationSpec,
+    *,
+    seed: int,
+    judges: Judges | None = None,
+    rank: int = 0,
+    ranks: int = 1,
+) -> dict[str, MetricValue]:
+    """Let a model write by its own sampler, and return what the metrics of texts of `spec` find; nothing without any.
+
+    As many texts as `spec.texts`, and at most as many as there are held-out sequences, int64 and bool [n, L], which are
+    the references. Text n is a function of (seed, n): in a process group of `ranks` each process writes its share.
+    """
+    metrics = reading(spec.metrics, "texts")
+    if not metrics:
+        return {}
+    rows = torch.arange(min(spec.texts, len(tokens)))[rank::ranks]
+    training = model.module.training
+    model.module.eval()
+    try:
+        written = model.sample(len(rows), rows=rows, seed=seed, batch_size=spec.batch_size, windows=True)
+    finally:
+        model.module.train(training)
+    special = special_ids(model.tokenizer)
+    cut = [pieces(row, special) for row in written.sample.tokens.cpu().numpy()]
+    sizes = sizes_of(metrics)
+    held_out = zip(tokens[rows], maskable[rows], strict=True)
+    texts = ScoredTexts(
+        texts=written.texts,
+        pieces=cut,
+        references=[model.tokenizer.decode(row[of_text].tolist()) for row, of_text in held_out],
+        sequence=rows,
+        overlap=None if sizes is None else overlap([cut], build(model.experiment), sizes=sizes)[0],
+    )
+    return values_of(metrics, texts, judges or Judges(model.placement), model.context.device)

@@ -1,0 +1,53 @@
+"""The files of a model: weights, tokenizer, and `model.json`, which describes them. Imports no torch."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from atat_zoo.errors import UserError
+from atat_zoo.system import parsing
+
+DESCRIPTION, WEIGHTS, TOKENIZER = "model.json", "model.safetensors", "tokenizer.json"
+
+
+def described(folder: Path) -> dict[str, Any]:
+    """Return the content of model.json, once all files of the model are there and can be read.
+
+    The tokenizer is compared with its hash; the weights, which may be large, by `check`, where they are read.
+    """
+    for name in (DESCRIPTION, WEIGHTS, TOKENIZER):
+        if not (folder / name).is_file():
+            raise UserError(f"{folder} has no {name}; {_AGAIN}")
+    path = folder / DESCRIPTION
+    try:
+        content: dict[str, Any] = parsing.from_json(parsing.read(path))
+        content = {**content, "experiment": dict(content["experiment"])}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:  # damaged, or of another shape
+        raise unreadable(path, error) from None
+    check(folder, content, TOKENIZER)
+    return content
+
+
+def check(folder: Path, description: dict[str, Any], name: str) -> None:
+    """Refuse a file of the model that has another hash than is described."""
+    try:
+        same = sha256_of(folder / name) == description["sha256"][name]
+    except (OSError, KeyError, TypeError) as error:
+        raise unreadable(folder / DESCRIPTION, error) from None
+    if not same:
+        raise UserError(f"{folder / name} is not the file that {DESCRIPTION} describes: its SHA-256 differs; {_AGAIN}")
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal."""
+    with parsing.opened(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def unreadable(path: Path, error: Exception) -> UserError:
+    """Return the sentence about a file that cannot be read."""
+    reason = " ".join(str(error).split())
+    return UserError(f"{path} cannot be read: {type(error).__name__}: {reason}; {_AGAIN}")
+
+
+_AGAIN = "copy the run again, or train again"

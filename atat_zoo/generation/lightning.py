@@ -1,0 +1,155 @@
+"""Checkpoints of Lightning: weights, their moving average and the settings of a training, without running any code."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from atat_zoo.errors import UserError, clip
+from atat_zoo.system import parsing
+
+# Settings are stored as objects of these; nothing of them is imported, and an `_Inert` takes the place of each.
+_PACKAGES = frozenset(
+    [
+        "collections",
+        "copyreg",
+        "dataloader",
+        "lightning",
+        "lightning_fabric",
+        "numpy",
+        "omegaconf",
+        "pathlib",
+        "pytorch_lightning",
+        "tokenizers",
+        "torchmetrics",
+        "transformers",
+        "typing",
+    ]
+)
+_TYPES = frozenset(f"builtins.{name}" for name in ("bool", "dict", "float", "int", "list", "object", "str", "tuple"))
+_DEEPEST, _MOST = 128, 100_000  # of settings: how deep they nest, and how many values there are
+
+
+class _Inert:
+    """What a pickle would have made: it keeps what it is given, and does nothing."""
+
+    state: Any = None
+
+    def __new__(cls, *args: Any) -> _Inert:
+        return object.__new__(cls)
+
+    def __init__(self, *args: Any) -> None:
+        pass
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        pass
+
+
+def read_checkpoint(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Return the settings of a Lightning checkpoint, plain, and its weights, with the moving average where it has one.
+
+    The average is a list in the order of the network's parameters, `backbone.` in the state, whose buffers it lacks.
+
+    Raises:
+        UserError: when it is no checkpoint, holds code, or its average is of another network.
+    """
+    found = _loaded(path)
+    state, ema = found.get("state_dict"), found.get("ema")
+    average = ema.get("shadow_params") if isinstance(ema, dict) else ema
+    average = [] if average is None else average
+    if not isinstance(state, dict):
+        raise UserError(f"{path} has no state_dict, so it is no checkpoint of Lightning; name the .ckpt file")
+    if not isinstance(average, list | tuple) or not all(isinstance(weight, Tensor) for weight in average):
+        raise UserError(f"{path}: its moving average is no list of weights; name a checkpoint as the training saved it")
+    state = {str(name): weight for name, weight in state.items() if isinstance(weight, Tensor)}
+    if not all(_is_plain(weight) for weight in (*state.values(), *average)):
+        raise UserError(
+            f"{path} has a weight that is sparse, quantized or without numbers; have the model as safetensors"
+        )
+    if average:
+        # What is in the state of the network and no parameter is the table of angles.
+        names = [name for name in state if name.startswith("backbone.") and not name.endswith(".inv_freq")]
+        if len(average) < len(names) or any(a.shape != state[n].shape for n, a in zip(names, average, strict=False)):
+            raise UserError(
+                f"{path}: its moving average has {len(average)} weights of other shapes than its {len(names)} "
+                "parameters, so it cannot be told which is which; name a checkpoint as the training saved it"
+            )
+        state |= dict(zip(names, average, strict=False))
+    try:
+        settings = _plain(found.get("hyper_parameters"), itertools.count())
+    except ValueError as error:
+        raise UserError(f"{path}: its settings {error}; name a checkpoint as the training saved it") from None
+    return settings if isinstance(settings, dict) else {}, state
+
+
+def _loaded(path: Path) -> dict[Any, Any]:
+    try:
+        parsing.opened(path).close()
+        if zipfile.is_zipfile(path) and _is_compressed(path):  # a small file could fill the memory
+            raise RuntimeError("it is compressed, which torch.save does not do")
+        with warnings.catch_warnings(action="ignore"):  # of a pickle of protocol 3
+            asked = torch.serialization.get_unsafe_globals_in_checkpoint(str(path))
+    except Exception as error:  # torch and its unpickler raise many kinds
+        raise _unreadable(path, error) from None
+    if foreign := sorted(name for name in asked if name.split(".")[0] not in _PACKAGES and name not in _TYPES):
+        raise UserError(f"{path} holds code, {clip(foreign[0], 80)}, which is not run; have the model as safetensors")
+    # A class of its own for each name, or torch knows only the last.
+    stand_ins: list[Any] = [(type("_Inert", (_Inert,), {}), name) for name in asked]
+    try:
+        with torch.serialization.safe_globals(stand_ins), warnings.catch_warnings(action="ignore"):
+            found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:
+        raise _unreadable(path, error) from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path} has no state_dict, so it is no checkpoint of Lightning; name the .ckpt file")
+    return found
+
+
+def _unreadable(path: Path, error: Exception) -> UserError:
+    reason = (str(getattr(error, "strerror", "") or error) or type(error).__name__).splitlines()[0]
+    if isinstance(error, OSError | RuntimeError):
+        return UserError(f"{path} cannot be read: {clip(reason)}; copy it again")
+    # What torch says of its pickle is advice to programmers, and to let its code run.
+    return UserError(
+        f"{path} cannot be read: its pickle is damaged, or of protocol 4 or 5, which is not read without running code; "
+        "copy it again, or have the model as safetensors"
+    )
+
+
+def _is_compressed(path: Path) -> bool:
+    with zipfile.ZipFile(path) as archive:
+        return any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist())
+
+
+def _is_plain(weight: Tensor) -> bool:
+    return weight.layout is torch.strided and not weight.is_quantized and weight.device.type == "cpu"
+
+
+def _plain(value: Any, count: Iterator[int], depth: int = 0) -> Any:
+    """Return settings as plain values: OmegaConf keeps a container's under `_content`, and a leaf's under `_val`.
+
+    Raises:
+        ValueError: when they are nested too deeply, as in themselves, or too many.
+    """
+    if depth > _DEEPEST:
+        raise ValueError(f"are nested more than {_DEEPEST} deep")
+    if next(count) > _MOST:
+        raise ValueError(f"have more than {_MOST:,} values")
+    if isinstance(value, _Inert):
+        kept = value.state if isinstance(value.state, dict) else {}
+        return _plain(kept.get("_content", kept.get("_val")), count, depth + 1)
+    if isinstance(value, dict):
+        return {str(key): _plain(each, count, depth + 1) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each, count, depth + 1) for each in value]
+    return value if isinstance(value, bool | int | float | str) else None

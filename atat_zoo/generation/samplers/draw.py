@@ -1,0 +1,176 @@
+"""Draws: from log-probabilities to a token."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Protocol
+
+from typing_extensions import override
+
+from atat_zoo.generation.samplers import SamplerPart
+from atat_zoo.registry import component, param, part
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.modeling.diffusion.steps import Step
+
+
+class Draw(SamplerPart, Protocol):
+    """A component of the kind draw: its `distribution` is what tokens are drawn from. It needs "history" or nothing.
+
+    The draw and the probability of a token (docs/mathematics.md) follow from it.
+    """
+
+    def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
+        """Return scores [M, V] and a temperature, a number or [M]: p ∝ exp(score / temperature); 0.0 is the maximum.
+
+        The SUBS log-probabilities are [M, V], of these rows of the step, int64 [M]. Probabilities of zero stay so.
+        """
+        ...
+
+    def __call__(self, log_probs: Tensor, keys: Tensor, step: Step, rows: Tensor) -> Tensor:
+        """Return a token per distribution, int64 [M], by keys of (row seed, step, position), int64 [M]."""
+        from atat_zoo.modeling.diffusion.categorical import draw
+
+        scores, temperature = self.distribution(log_probs, step, rows)
+        return draw(scores, keys, temperature)
+
+    def log_prob(self, tokens: Tensor, log_probs: Tensor, step: Step, rows: Tensor) -> Tensor:
+        """Return the log-probability with which it draws each token, int64 [M], in nats, float64 [M]."""
+        from atat_zoo.modeling.diffusion.categorical import log_prob
+
+        scores, temperature = self.distribution(log_probs, step, rows)
+        return log_prob(scores, tokens, temperature)
+
+
+@component
+class CategoricalDraw(Draw):
+    """An exact draw in float64, by the inverse of the cumulative distribution.
+
+    float32 truncates the tail and so lowers the temperature unasked (Zheng et al., arXiv:2409.02908). One float64
+    uniform per position is as exact as Gumbel-max in float64 and needs V times fewer random numbers.
+    """
+
+    name = "categorical"
+    summary = "an exact draw in float64, tail included, with a temperature"
+    refs = ("arXiv:2409.02908",)
+
+    temperature: float = param(1.0, help="log-probabilities are divided by it; 0 takes the most probable token", ge=0)
+
+    @override
+    def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
+        return log_probs, self.temperature
+
+
+@component
+class ConfidenceTemperedDraw(Draw):
+    """An exact draw at the temperature unsure + c · (sure − unsure); with both at 1 this is `categorical`.
+
+    c is the running confidence of the row: the mean, over the last `window` evaluations, of max p_θ at its masks.
+    """
+
+    name = "confidence_tempered"
+    summary = "an exact draw whose temperature follows the mean confidence of the last evaluations"
+    refs = ("ATAT",)
+    needs = frozenset({"history"})
+
+    sure: float = param(0.8, help="temperature at a running confidence of 1", gt=0)
+    unsure: float = param(1.0, help="temperature at a running confidence of 0", gt=0)
+    window: int = param(5, help="evaluations that the running confidence looks back", ge=1)
+
+    @override
+    def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
+        assert step.history is not None
+        running = step.history[:, -self.window :].nanmean(1)
+        return log_probs, (self.unsure + running * (self.sure - self.unsure))[rows]
+
+
+@component
+class TopKDraw(Draw):
+    """A draw from the k likeliest tokens, in proportion to their probabilities (Fan et al., arXiv:1805.04833)."""
+
+    name = "top_k"
+    summary = "from the k likeliest tokens, with a temperature"
+    refs = ("arXiv:1805.04833",)
+
+    k: int = param(50, help="tokens to choose from", ge=1)
+    temperature: float = param(1.0, help="log-probabilities are divided by it; 0 takes the most probable token", ge=0)
+
+    @override
+    def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
+        from atat_zoo.modeling.diffusion.categorical import top_k
+
+        return top_k(log_probs, self.k), self.temperature
+
+
+@component
+class NucleusDraw(Draw):
+    """A draw from the smallest set of likeliest tokens with total probability p (Holtzman et al., arXiv:1904.09751).
+
+    The temperature comes first: the nucleus is that of the tempered distribution.
+    """
+
+    name = "nucleus"
+    summary = "from the smallest set of likeliest tokens with total probability p, with a temperature"
+    refs = ("arXiv:1904.09751",)
+
+    p: float = param(0.9, help="total probability of the tokens to choose from; 1 excludes none", gt=0, le=1)
+    temperature: float = param(1.0, help="log-probabilities are divided by it; 0 takes the most probable token", ge=0)
+
+    @override
+    def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
+        from atat_zoo.modeling.diffusion.categorical import nucleus
+
+        if self.temperature == 0:
+            return log_probs, 0.0
+        return nucleus(log_probs, self.p, self.temperature), self.temperature
+
+
+@component
+class MinPDraw(Draw):
+    """A draw from the tokens that have at least p times the likeliest one's probability (Nguyen et al., 2407.01082).
+
+    The temperature comes first, as in `nucleus`.
+    """
+
+    name = "min_p"
+    summary = "from the tokens with a share p of the likeliest one's probability at least, with a temperature"
+    refs = ("arXiv:2407.01082",)
+
+    p: float = param(0.1, help="share of the likeliest token's probability that a token needs to stay", gt=0, le=1)
+    temperature: float = param(1.0, help="log-probabilities are divided by it; 0 takes the most probable token", ge=0)
+
+    @override
+    def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
+        least = log_probs.amax(-1, keepdim=True) + self.temperature * math.log(self.p)
+        return log_probs.masked_fill(log_probs < least, -math.inf), self.temperature
+
+
+@component
+class GreedyLastDraw(Draw):
+    """Another draw, but the most probable token in the last step that the pace allows: the removal of noise in MDLM."""
+
+    name = "greedy_last"
+    summary = "another draw, but the most probable token in the last step"
+    refs = ("arXiv:2406.07524",)
+
+    draw: Draw = part("draw", "categorical", help="the draw in all other steps")
+
+    @property
+    @override
+    def needs(self) -> frozenset[str]:
+        return self.draw.needs
+
+    @override
+    def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
+        import torch
+
+        scores, temperature = self.draw.distribution(log_probs, step, rows)
+        # By the row's own last step, not the batch's.
+        last = step.number + 1 >= step.most
+        if not bool(last.any()):
+            return scores, temperature
+        only = torch.full_like(scores, -torch.inf).scatter_(1, log_probs.argmax(-1, keepdim=True), 0.0)
+        there = last.to(rows.device, non_blocking=True)[rows]
+        return torch.where(there.unsqueeze(1), only, scores), temperature

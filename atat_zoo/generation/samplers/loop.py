@@ -1,0 +1,265 @@
+"""The one loop of all samplers.
+
+A step is: pace, network, order, stop, draw, remask. A part that does not read the predictions runs before the network,
+which then evaluates only the rows that change in this step. If the order does not read them either, it evaluates only
+the chosen positions. Each draw is a function of the row's seed, the number of the step and the position alone.
+
+Open positions are counted on the CPU, so rows and positions are selected without reading from the device, which would
+make the host wait. If a stop, a remask or a pace decides on the device, the host reads from it once per step.
+
+Legend: B rows in the batch, A rows of a step, L positions, N open positions.
+"""
+
+import warnings
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+
+from atat_zoo.errors import Note, UserError
+from atat_zoo.generation.samplers import Observer, Sample
+from atat_zoo.generation.samplers.parts import SamplerParts
+from atat_zoo.generation.samplers.providers import Provider
+from atat_zoo.generation.samplers.teacher_forcing import TokenSource
+from atat_zoo.modeling.diffusion.contracts import Denoiser
+from atat_zoo.modeling.diffusion.positions import positions, to_host
+from atat_zoo.modeling.diffusion.steps import Step
+
+BLOCKS = (
+    "this model predicts a text block by block from the text before, and the sampler asks for more than one block at "
+    'once; choose the sampler "semi_autoregressive", or "left_to_right"'
+)
+_MANY = 100  # steps for each masked token: with more, it is said that they are many
+
+
+def run(
+    parts: SamplerParts,
+    denoiser: Denoiser,
+    tokens: Tensor,
+    seeds: Tensor,
+    *,
+    fill: Tensor | None = None,
+    source: TokenSource | None = None,
+    observe: Observer | None = None,
+) -> Sample:
+    """Fill the masks, or only those in `fill`, bool [B, L], with tokens of `source`, or drawn ones; see `Sampler`.
+
+    Raises:
+        UserError: when parts do not go together, or the model does not predict the positions that are asked for.
+    """
+    if problems := list(parts.incompatibilities()):
+        raise UserError("\n".join(map(str, problems)))
+    with torch.no_grad():
+        fill = torch.ones_like(tokens, dtype=torch.bool) if fill is None else fill
+        return _Run(parts, denoiser, tokens.clone(), seeds, fill, source or TokenSource(), observe).sample()
+
+
+@attrs.define(eq=False, slots=False)
+class _Run:
+    """The state of one run; a `Step` holds copies of some rows of `z`, int64 [B, L].
+
+    The counts of each row are int64 [B] on the host: `total` positions that were open at the start, `remaining` ones,
+    `closed` masks that this run does not fill, `most` steps that the pace allows, and `nfe` evaluations.
+    """
+
+    parts: SamplerParts
+    denoiser: Denoiser
+    z: Tensor
+    seeds: Tensor
+    fill: Tensor
+    source: TokenSource
+    observe: Observer | None
+
+    def __attrs_post_init__(self) -> None:
+        parts, tokens = self.parts, self.z
+        # What is masked again has no turn: a model is then shown all visible tokens as given.
+        denoiser = self.denoiser = self.denoiser if parts.remask.active else self.denoiser.writing(tokens)
+        self.mask_id = denoiser.mask_id
+        masked = tokens == self.mask_id
+        self.free = masked & self.fill
+        self.rows = torch.arange(len(tokens), device=tokens.device)
+        self.memory: dict[str, Tensor] = {}
+        # Rows that a stop has finished: the remask does not mask their tokens.
+        self.stopped = torch.zeros_like(self.rows, dtype=torch.bool)
+        self.given_up: set[int] = set()  # rows that the observer has given up
+
+        facts = torch.stack([self.seeds, self.free.sum(1), masked.sum(1), self.gaps(masked)])
+        self.host_seeds, self.total, masks, gaps = to_host(facts)
+        if gaps.any():
+            raise UserError(BLOCKS)
+        self.closed, self.remaining, self.nfe = masks - self.total, self.total.clone(), torch.zeros_like(self.total)
+        longest = int(self.total.max()) if len(tokens) else 0
+        self.most = torch.tensor([parts.pace.most(n) if longest else 0 for n in self.total.tolist()], dtype=torch.int64)
+        self.steps = parts.pace.most(longest) if longest else 0
+        self.max_nfe = parts.max_nfe(longest)
+        if self.steps > _MANY * (100 + longest):
+            asked = f"{self.steps:,} steps are asked for to fill {longest:,} masked tokens"
+            warnings.warn(f"{asked}, which takes long; lower the sampler's steps", Note, stacklevel=1)
+        self.provider = Provider(parts.needs, denoiser, tokens, self.max_nfe)
+        self.needs_all_logits = parts.needs_all_logits(denoiser.importance_reads)
+
+    def gaps(self, masked: Tensor) -> Tensor:
+        """Return whether a denoiser with an order would have to predict behind a gap, int64 [B]."""
+        turn = self.denoiser.turn(torch.arange(masked.shape[1], device=masked.device))
+        if turn is None or self.parts.causal:
+            return torch.zeros_like(self.rows)
+        return (torch.where(self.free, turn, -1) > torch.where(masked, turn, len(turn)).amin(1, True)).any(1).long()
+
+    def sample(self) -> Sample:
+        """Run the steps."""
+        for number in range(self.steps):
+            if not self.parts.remask.active and not self.remaining.any():
+                break
+            everyone = self.step(number)
+            step, rows, count = self.take_part(everyone)
+            if len(rows):
+                self.advance(step, rows, count)
+            if self.parts.remask.active and not everyone.final:
+                self.remask(everyone)
+        return Sample(tokens=self.z, nfe=self.nfe.to(self.z.device, non_blocking=True), max_nfe=self.max_nfe)
+
+    def step(self, number: int) -> Step:
+        """Return the step for all rows."""
+        step = Step(
+            number=number,
+            final=number == self.steps - 1,
+            batch=len(self.z),
+            rows=self.rows,
+            tokens=self.z,
+            open=(self.z == self.mask_id) & self.free,
+            free=self.free,
+            total=self.total,
+            remaining=self.remaining,
+            most=self.most,
+            seeds=self.seeds,
+            host_seeds=self.host_seeds,
+            memory=self.memory,
+            denoiser=self.denoiser,
+            rates=self.parts.pace.rates(number),
+        )
+        if self.parts.remask.active and not step.final:
+            step.remask_rate = self.parts.remask.rate(step)
+        return step
+
+    def take_part(self, step: Step) -> tuple[Step, Tensor, Tensor]:
+        """Return the step for the rows that fill a position, their numbers, and how many each fills, int64 [A].
+
+        As far as the pace knows before the network: if it decides by the predictions, the number that are open.
+        """
+        count = self.remaining
+        if not step.final and not self.parts.pace.needs:
+            count = self.parts.pace.take(step).clamp(min=0).minimum(count)
+        rows = (count > 0).nonzero().squeeze(1)
+        # Where no row takes part, nothing is selected: it would be copied to the device for nothing.
+        return (step if len(rows) in (0, len(count)) else step.select(rows)), rows, count[rows]
+
+    def advance(self, step: Step, rows: Tensor, count: Tensor) -> None:
+        """Evaluate the network, choose `count` positions of the rows, and write their tokens."""
+        self.nfe[rows] += 1
+        step.denoiser = self.denoiser.of(step.rows)
+        if step.final:
+            log_probs, chosen, where = self.predict(step, rows), step.open, step.where
+        else:
+            self.provider.ahead(step)
+            if self.needs_all_logits:
+                everywhere = self.predict(step, rows)
+                chosen, count = self.choose(step, count)
+                where = positions(chosen, count)
+                log_probs = everywhere[step.among_open(*where)]
+            else:
+                chosen = first_of(self.rank(step), count)
+                where = positions(chosen, count)
+                log_probs = step.denoiser(step.tokens, self.times(step), where)
+        if step.drawn is None:
+            tokens = self.source(self.parts.draw, log_probs, step, *where)
+        else:
+            tokens = step.drawn[step.among_open(*where)]
+        step.tokens = step.tokens.masked_scatter(chosen, tokens)
+        self.z = self.z.index_copy(0, step.rows, step.tokens)
+        self.remaining = self.remaining.index_copy(0, rows, step.remaining - count)
+        self.provider.written(step, log_probs, tokens, where)
+        if self.observe is not None:
+            row, position = where
+            filled = {"rows": step.rows[row], "positions": position, "tokens": tokens}
+            self.tell({"step": step.number} | {key: values.tolist() for key, values in filled.items()})
+
+    def times(self, step: Step) -> Tensor | None:
+        return self.parts.pace.times(step) if self.denoiser.reads_time else None
+
+    def predict(self, step: Step, rows: Tensor) -> Tensor:
+        """Evaluate the network at the open positions, [N, V], and let the provider fill in the fields of the step."""
+        if step.final:
+            step.log_probs = log_probs = step.denoiser(step.tokens, self.times(step), step.where)
+        else:
+            masked, where = step.open, step.where
+            among: Tensor | slice = slice(None)
+            if self.provider.drafts and bool(self.closed.any()):
+                masked = step.tokens == self.mask_id
+                where = positions(masked, step.remaining + self.closed[rows])
+                row, position = step.where
+                among = (masked.flatten().cumsum(0) - 1)[row * masked.shape[1] + position]
+            everywhere = self.provider.ask(step, self.times(step), where, among)
+            self.provider.draft(step, everywhere, masked)
+            step.log_probs = log_probs = everywhere[among]
+        self.provider.provide(step, lambda: self.source(self.parts.draw, log_probs, step, *step.where))
+        return log_probs
+
+    def choose(self, step: Step, count: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the positions to fill, bool [A, L], and their number, int64 [A] on the CPU, from the distributions."""
+        pace, stop = self.parts.pace, self.parts.stop
+        ranking = self.rank(step)
+        if pace.needs:
+            step.ranking = ranking
+            taken = pace.take(step)
+            chosen = (taken if taken.dtype == torch.bool else first_of(ranking, taken)) & step.open
+        else:
+            chosen = first_of(ranking, count)
+        if stop.active:
+            stopped = stop(step)
+            self.stopped[step.rows] = stopped
+            chosen = chosen | (stopped.unsqueeze(1) & step.open)
+        return chosen, to_host(chosen.sum(1)) if pace.needs or stop.active else count
+
+    def rank(self, step: Step) -> Tensor:
+        """Return the positions sorted by the order, int64 [A, L]."""
+        scores = self.parts.order(step)
+        # An open position comes before all others, even with a score of −∞.
+        scores = torch.where(step.open, scores.clamp(min=torch.finfo(scores.dtype).min), -torch.inf)
+        # Stable: of equal scores the leftmost comes first, in any batch and on every device.
+        return scores.sort(dim=1, descending=True, stable=True).indices
+
+    def remask(self, everyone: Step) -> None:
+        """Let the remask mask tokens again, in all rows that had open positions."""
+        masked = self.z == self.mask_id
+        open_, fresh = masked & self.free, everyone.open & ~masked
+        after = attrs.evolve(everyone, tokens=self.z, open=open_, remaining=self.remaining, fresh=fresh)
+        after.confidence = self.provider.confidence if self.provider.remembers else None
+        remasked = self.parts.remask(after) & self.free & ~after.open & ~self.stopped.unsqueeze(1)
+        self.z = self.z.masked_fill(remasked, self.mask_id)
+        self.remaining = to_host(((self.z == self.mask_id) & self.free).sum(1))
+        self.provider.remasked(remasked)
+        if self.observe is not None:
+            row, position = (t.tolist() for t in remasked.nonzero().unbind(1))
+            if row:
+                self.tell({"step": everyone.number, "hidden": {"rows": row, "positions": position}})
+
+    def tell(self, record: dict[str, Any]) -> None:
+        """Tell the observer of a step, and fill the masks of the rows that it gives up: they take part in no other."""
+        assert self.observe is not None
+        # Of several batches, it may name rows of another one.
+        rows = {row for row in self.observe(record) or () if 0 <= row < len(self.z)} - self.given_up
+        if rows:
+            self.given_up |= rows
+            gone = torch.zeros_like(self.stopped)
+            gone[list(rows)] = True
+            self.z = self.z.masked_fill(gone.unsqueeze(1) & self.free & (self.z == self.mask_id), 0)
+            self.free = self.free & ~gone.unsqueeze(1)
+            self.remaining = self.remaining.index_fill(0, torch.tensor(list(rows)), 0)
+
+
+def first_of(ranking: Tensor, count: Tensor) -> Tensor:
+    """Return the first `count` positions, int64 [A], of a ranking, int64 [A, L]; bool [A, L]."""
+    there = count.to(ranking.device, non_blocking=True)
+    first = torch.arange(ranking.shape[1], device=ranking.device) < there.unsqueeze(1)
+    return torch.zeros_like(first).scatter_(1, ranking, first)

@@ -1,0 +1,313 @@
+"""Paces: how many masked positions are unmasked in a step, and in how many steps at most.
+
+The loop fills everything in the last step that `most` allows, so no pace needs a final evaluation of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
+
+from typing_extensions import override
+
+from atat_zoo.errors import Problem
+from atat_zoo.generation.samplers import SamplerPart
+from atat_zoo.generation.samplers.order import Strided
+from atat_zoo.modeling.noise import Noise
+from atat_zoo.registry import component, component_base, param, part
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.modeling.diffusion.steps import Step
+
+
+class Pace(SamplerPart, Protocol):
+    """A component of the kind pace.
+
+    Without `needs` it decides on the CPU before the network is evaluated: rows that unmask nothing skip the step and
+    cost nothing. One that needs "log_probs" or "history" decides afterwards and can read `step.ranking`.
+    """
+
+    def most(self, n: int) -> int:
+        """Return the maximum number of steps for a row with n ≥ 1 open positions; at least 1, nondecreasing in n."""
+        ...
+
+    def rates(self, number: int) -> tuple[float, float] | None:
+        """Return the expected share of masked tokens before and after step `number`; None, the default, for no grid."""
+        return None
+
+    def take(self, step: Step) -> Tensor:
+        """Return how many positions to unmask, int64 [A], on the CPU if `needs` is empty, or which, bool [A, L].
+
+        A pace with `needs` takes at least one per row.
+        """
+        ...
+
+    def times(self, step: Step) -> Tensor | None:
+        """Return t, float32 [A] in (0, 1], or None, the default, if t follows from the share of masked tokens."""
+        return None
+
+
+@component_base
+class SteppedPace(Pace):
+    """A pace with a fixed number of steps, known before the network is evaluated; the default grid is even."""
+
+    steps: int = param(64, help="T, steps", ge=1)
+
+    def most(self, n: int) -> int:
+        """Return T."""
+        return self.steps
+
+    def rates(self, number: int) -> tuple[float, float]:
+        """Return 1 − k/T and 1 − (k + 1)/T: the share that is masked before and after step k."""
+        return 1 - number / self.steps, 1 - (number + 1) / self.steps
+
+
+@component_base
+class CappedPace(Pace):
+    """A pace with as many steps as positions, or with fewer steps of several positions each."""
+
+    needs = frozenset({"log_probs"})
+
+    steps: int | None = param(
+        None, help="maximum steps, which sets a minimum number per step; if none, as many as positions", ge=1
+    )
+
+    def most(self, n: int) -> int:
+        """Return the steps, or n."""
+        return n if self.steps is None else self.steps
+
+
+@component_base
+class ByChancePace(SteppedPace):
+    """A pace that unmasks each masked token at random, with the probability that its grid gives."""
+
+    def take(self, step: Step) -> Tensor:
+        """Return Binomial(remaining, (α_s − (1 − σ) α_t) / (1 − α_t)) with σ the remask rate, int64 [A] on the CPU."""
+        import torch
+
+        from atat_zoo.modeling.diffusion.randomness import uniform
+
+        before, after = step.rates or self.rates(step.number)
+        if before <= 0:
+            return step.remaining
+        chance = (before - after + step.remask_rate * (1 - before)) / before
+        if isinstance(chance, torch.Tensor):
+            chance = chance.unsqueeze(-1)
+        # One uniform per masked token: the count is exact and does not depend on the length of other rows.
+        most = int(step.remaining.max())
+        u = uniform(step.host_keys("pace"), most, torch.float64)
+        return ((u < chance) & (torch.arange(most) < step.remaining.unsqueeze(-1))).sum(-1)
+
+
+@component
+class BinomialPace(ByChancePace):
+    """Unmasks each masked token at random on a grid of times, as ancestral sampling does.
+
+    A token that is masked at t = 1 − k/T is unmasked until s = t − 1/T with probability
+    (α_s − (1 − σ) α_t) / (1 − α_t), where σ is the remask rate (Sahoo et al., arXiv:2406.07524, eq. 6; with σ > 0 Wang
+    et al., arXiv:2503.00307). Only the number is drawn here: with the order `random`, as if each token were by itself.
+    """
+
+    name = "binomial"
+    summary = "each masked token at random on a grid of times, as in ancestral sampling"
+    refs = ("arXiv:2406.07524", "arXiv:2503.00307")
+
+    noise: Noise = part("noise", "linear", help="schedule that gives the grid its mask rates")
+
+    def rates(self, number: int) -> tuple[float, float]:
+        """Return 1 − α at both ends of step k."""
+        import torch
+
+        times = torch.tensor([self.steps - number, self.steps - number - 1], dtype=torch.float64) / self.steps
+        before, after = (1 - self.noise.alpha(times)).tolist()
+        return before, after
+
+
+@component
+class FixedPace(SteppedPace):
+    """The same number in every step: after step k of T, ⌊n (k + 1)/T⌋ of n are unmasked, in some steps none."""
+
+    name = "fixed"
+    summary = "the same number of positions in every step"
+    refs = ("arXiv:2406.04329",)
+    deterministic = True
+
+    def take(self, step: Step) -> Tensor:
+        """Return what brings each row to its share, int64 [A] on the CPU."""
+        left: Tensor = step.total - step.total * (step.number + 1) // self.steps
+        return step.remaining - left
+
+
+@component
+class OneAtATimePace(Pace):
+    """One position a step, in as many steps as there are positions: exact in any order fixed before the draw."""
+
+    name = "one_at_a_time"
+    summary = "one position in every step, as many steps as positions"
+    deterministic = True
+
+    def most(self, n: int) -> int:
+        """Return n."""
+        return n
+
+    def take(self, step: Step) -> Tensor:
+        """Return 1, or 0 for rows that are done, int64 [A] on the CPU."""
+        return quota(step, None)
+
+
+@component
+class CosinePace(SteppedPace):
+    """Few positions at first, many at the end: after step k of T, ⌊n cos(π/2 · (k + 1)/T)⌋ of n are still masked.
+
+    At least one per step, as in MaskGIT (Chang et al., arXiv:2202.04200). It is `binomial` with the noise schedule
+    `cosine`, made deterministic.
+    """
+
+    name = "cosine"
+    summary = "few positions in the first steps, many in the last, along a quarter of a cosine"
+    refs = ("arXiv:2202.04200",)
+    deterministic = True
+
+    def rates(self, number: int) -> tuple[float, float]:
+        """Return cos(π/2 · k/T) and cos(π/2 · (k + 1)/T)."""
+        # Exactly 0 at the end, which the cosine of a rounded π/2 misses by 6e-17.
+        before, after = (math.cos(math.pi / 2 * k / self.steps) for k in (number, number + 1))
+        return before, after if number + 1 < self.steps else 0.0
+
+    def take(self, step: Step) -> Tensor:
+        """Return what brings each row to its share, int64 [A] on the CPU."""
+        left: Tensor = (step.total * self.rates(step.number)[1]).floor().long()
+        return (step.remaining - left).clamp(min=1)
+
+
+@component
+class PlateauPace(ByChancePace):
+    """`binomial` on a grid that is constant in the middle, for a remask that reworks the text.
+
+    The schedule of ReMDM-loop (Wang et al., arXiv:2503.00307): α rises linearly to `height` while t falls from 1 to
+    `begin`, is constant until `end`, and then rises to 1.
+    """
+
+    name = "plateau"
+    summary = "at random on a grid that is constant in the middle, while a remask reworks the text"
+    refs = ("arXiv:2503.00307",)
+
+    height: float = param(0.9, help="α on the plateau: the share of tokens that are visible", gt=0, lt=1)
+    begin: float = param(0.55, help="time at which the plateau begins; time runs from 1 to 0", gt=0, lt=1)
+    end: float = param(0.05, help="time at which it ends, below begin", gt=0, lt=1)
+
+    def __attrs_post_init__(self) -> None:
+        if self.end >= self.begin:
+            raise ValueError(f"end must be less than begin, {self.begin}, not {self.end}; time runs from 1 to 0")
+
+    def rates(self, number: int) -> tuple[float, float]:
+        """Return 1 − α at both ends of step k."""
+        return self._rate(1 - number / self.steps), self._rate(1 - (number + 1) / self.steps)
+
+    def _rate(self, t: float) -> float:
+        if t > self.begin:
+            return 1 - self.height * (1 - t) / (1 - self.begin)
+        if t >= self.end:
+            return 1 - self.height
+        return (1 - self.height) * t / self.end
+
+
+@component
+class FirstHittingPace(CappedPace):
+    """One position per step, at the time at which the reverse process unmasks the next one.
+
+    With k positions masked at a mask rate r, the next is unmasked at r' = r · u^{1/k} with u uniform (Zheng et al.,
+    arXiv:2409.02908): ancestral sampling with infinitely many steps, in n evaluations, with the order `random`. r
+    begins as the share of masked tokens; masks that are not to be filled always count. A denoiser that reads the time
+    gets that at which the model's noise has this rate. With `steps`, several positions share the first of their times.
+    """
+
+    name = "first_hitting"
+    summary = "one position at each time at which the reverse process unmasks one; exact, in as many steps as positions"
+    refs = ("arXiv:2409.02908",)
+    needs = frozenset[str]()
+
+    noise: Noise = part("noise", "linear", help="the model's noise, for a model that reads the time")
+
+    @override
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
+        """Refuse a model that reads the times of another noise."""
+        own = experiment.parts["noise"]
+        if experiment.parts["backbone"].reads_time and own != self.noise:
+            yield Problem(
+                "sampler",
+                f"the pace first_hitting has the noise {self.noise.name!r}, and the model reads the times of "
+                f"{own.name!r}; give the pace the table [noise] of the experiment",
+            )
+
+    def take(self, step: Step) -> Tensor:
+        """Return ⌈remaining / steps left⌉, or 1, int64 [A] on the CPU."""
+        return quota(step, self.steps)
+
+    def times(self, step: Step) -> Tensor:
+        """Return the time at rate r', float32 [A], and remember the rate at which this step's last position is hit."""
+        import torch
+
+        from atat_zoo.modeling.diffusion.randomness import uniform
+
+        before = step.memory.setdefault(
+            "first_hitting", torch.zeros(step.batch, dtype=torch.float64, device=step.tokens.device)
+        )
+        count = self.take(step)
+        hit = torch.arange(int(count.max()))
+        # 1 − u and the rates are never 0; logarithms, so that many small factors do not underflow.
+        u = 1 - uniform(step.host_keys("time"), len(hit), torch.float64)
+        left = (step.remaining.unsqueeze(1) - hit).clamp(min=1)
+        logs = torch.where(hit < count.unsqueeze(1), u.log() / left, 0.0).to(before.device, non_blocking=True)
+        masked = step.tokens == step.mask_id
+        closed, open_ = ((masked & which).double().mean(1) for which in (~step.open, step.open))
+        now = before[step.rows]
+        now = torch.where(now > 0, now, open_)
+        before[step.rows] = now * logs.sum(1).exp()
+        t = self.noise.time_at(closed + now * logs[:, 0].exp())
+        return t.float().clamp(min=torch.finfo(torch.float32).tiny)
+
+
+@component
+class EverythingPace(SteppedPace):
+    """All open positions in every step, for a remask that masks the excess again.
+
+    With `planner` it is path planning (Peng et al., arXiv:2502.03540); with `none`, every token from its own marginal.
+    """
+
+    name = "everything"
+    summary = "all masked positions in every step, for a remask that masks most of them again"
+    refs = ("arXiv:2502.03540",)
+    deterministic = True
+
+    def take(self, step: Step) -> Tensor:
+        """Return the number of open positions, int64 [A] on the CPU."""
+        return step.remaining
+
+
+@component
+class StridedPace(Strided, Pace):
+    """In step k as many positions as have a number j with (j + o) mod s = k: with the order `strided`, its turn k."""
+
+    name = "strided"
+    summary = "one turn of the order strided in every step"
+
+    def most(self, n: int) -> int:
+        """Return s."""
+        return self.stride
+
+    def take(self, step: Step) -> Tensor:
+        """Return ⌈(n − (k − o) mod s)/s⌉, int64 [A] on the CPU."""
+        first = (step.number - self.offsets(step.host_seeds)) % self.stride
+        return -((first - step.total) // self.stride)
+
+
+def quota(step: Step, steps: int | None) -> Tensor:
+    """Return ⌈remaining / steps left⌉, at least 1, int64 [A] on the CPU: the minimum per step to end within `steps`."""
+    if steps is None:
+        return step.remaining.clamp(max=1)
+    return -(-step.remaining // max(steps - step.number, 1))

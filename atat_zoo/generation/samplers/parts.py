@@ -1,0 +1,193 @@
+"""The five parts of a sampler as one object, and samplers that consist of parts."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING
+
+import attrs
+from typing_extensions import override
+
+from atat_zoo.errors import Problem
+from atat_zoo.generation.samplers import Observer, Sample, Sampler, SamplerPart
+from atat_zoo.generation.samplers.draw import CategoricalDraw, Draw
+from atat_zoo.generation.samplers.order import LeftToRightOrder, Order, RandomOrder
+from atat_zoo.generation.samplers.pace import OneAtATimePace, Pace
+from atat_zoo.generation.samplers.remask import NoRemask, Remask
+from atat_zoo.generation.samplers.stop import StepsStop, Stop
+from atat_zoo.registry import component_base, param
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing, TokenSource
+    from atat_zoo.modeling.diffusion.contracts import Denoiser
+
+
+@attrs.frozen(kw_only=True)
+class SamplerParts:
+    """The parts of a sampler; `run` in `atat_zoo.generation.samplers.loop` runs them."""
+
+    pace: Pace
+    order: Order = attrs.field(factory=RandomOrder)
+    remask: Remask = attrs.field(factory=NoRemask)
+    stop: Stop = attrs.field(factory=StepsStop)
+    draw: Draw = attrs.field(factory=CategoricalDraw)
+
+    @property
+    def all(self) -> tuple[SamplerPart, ...]:
+        """The five parts."""
+        return self.order, self.pace, self.remask, self.stop, self.draw
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The needs of all parts together."""
+        return frozenset().union(*(part.needs for part in self.all))
+
+    def needs_all_logits(self, importance_reads: str = "x") -> bool:
+        """Return whether the distributions at all open positions are needed; a stop may fill them all."""
+        # Importance that is read from z is known without them.
+        free = {"confidence", "importance"} if importance_reads == "z" else {"confidence"}
+        return self.stop.active or bool(self.needs - free)
+
+    @property
+    def causal(self) -> bool:
+        """Whether they fill the leftmost mask, one at a time, and ask for nothing else."""
+        alone = isinstance(self.order, LeftToRightOrder) and isinstance(self.pace, OneAtATimePace)
+        return alone and not self.remask.active and not self.needs_all_logits()
+
+    def incompatibilities(self) -> Iterator[Problem]:
+        """Yield each pair of parts that do not go together; `run` refuses them."""
+        if self.remask.active:
+            remask, pace = self.remask.name, self.pace.name
+            if self.remask.needs_grid and self.pace.rates(0) is None:
+                yield Problem(
+                    "sampler",
+                    f"the remask {remask} follows the pace's grid of mask rates, and the pace {pace} has none; set "
+                    'sampler.pace.use to one that has, such as "binomial" or "fixed", or choose another remask',
+                )
+            elif self.pace.most(1) != self.pace.most(2**20):
+                yield Problem(
+                    "sampler",
+                    f"the remask {remask} masks tokens again, so the pace {pace} needs a number of steps at which to "
+                    "end; set sampler.pace.steps, or choose a pace that has steps",
+                )
+        if {"rescored", "order_weights"} <= self.needs:
+            both = f"the order {self.order.name} and the remask {self.remask.name} each want more of the same "
+            end = "evaluation of the model than it can give at once; choose another order or another remask"
+            yield Problem("sampler", both + end)
+
+    def max_nfe(self, n: int) -> int:
+        """Return the most network evaluations for a row with n open positions."""
+        most = self.pace.most(n) if n else 0
+        return most if self.remask.active else min(most, n)  # without a remask each fills at least one position
+
+
+class FillingSampler(Sampler):
+    """A sampler that fills with drawn tokens or with those of a known text, in the same steps."""
+
+    @abstractmethod
+    def fill(
+        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, source: TokenSource, observe: Observer | None
+    ) -> Sample:
+        """Fill every mask with tokens of the source: see `Sampler.sample` and `Sampler.score_text`."""
+
+    @override
+    def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
+        from atat_zoo.generation.samplers.teacher_forcing import TokenSource
+
+        return self.fill(denoiser, tokens, seeds, TokenSource(), observe)
+
+    @override
+    def score_text(
+        self,
+        denoiser: Denoiser,
+        tokens: Tensor,
+        seeds: Tensor,
+        forced: TeacherForcing,
+        *,
+        observe: Observer | None = None,
+    ) -> Sample:
+        if self.no_policy_bound_because:
+            return super().score_text(denoiser, tokens, seeds, forced, observe=observe)  # which refuses
+        return self.fill(denoiser, tokens, seeds, forced, observe)
+
+
+class CompositeSampler(FillingSampler):
+    """A sampler that consists of parts, which a subclass names."""
+
+    @abstractmethod
+    def parts(self) -> SamplerParts:
+        """Return the five parts."""
+
+    def __attrs_post_init__(self) -> None:
+        self.parts()
+
+    @property
+    @override
+    def causal(self) -> bool:
+        return self.parts().causal
+
+    @property
+    @override
+    def uses_importance(self) -> bool:
+        return "importance" in self.parts().needs
+
+    @property
+    @override
+    def no_policy_bound_because(self) -> str | None:
+        parts = self.parts()
+        if parts.remask.active:
+            return "it masks drawn tokens again"
+        # That the draw had confidence in its tokens is read by remasks alone.
+        return "it chooses positions by the tokens that are drawn for them" if "drawn" in parts.needs else None
+
+    @property
+    @override
+    def deterministic(self) -> bool:
+        parts = self.parts()
+        return all(part.deterministic for part in (parts.order, parts.pace, parts.stop))
+
+    @override
+    def check(self, experiment: Experiment) -> Iterator[Problem | str]:
+        parts = self.parts()
+        for part in parts.all:
+            yield from part.check(experiment)
+        yield from parts.incompatibilities()
+
+    @override
+    def fill(
+        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, source: TokenSource, observe: Observer | None
+    ) -> Sample:
+        from atat_zoo.generation.samplers.loop import run
+
+        return run(self.parts(), denoiser, tokens, seeds, source=source, observe=observe)
+
+
+@component_base
+class TemperedSampler(CompositeSampler):
+    """A sampler with an exact draw at a temperature."""
+
+    temperature: float = param(1.0, help="of the draw; 0 takes the most probable token", ge=0)
+
+    @property
+    def draw(self) -> Draw:
+        """The draw at this temperature."""
+        return CategoricalDraw(temperature=self.temperature)
+
+
+@component_base
+class SteppedSampler(TemperedSampler):
+    """A sampler with a fixed number of steps."""
+
+    steps: int = param(64, help="T, the number of steps and the maximum of network evaluations", ge=1)
+
+
+@component_base
+class CappedSampler(TemperedSampler):
+    """A sampler that takes as many steps as it needs, optionally up to a maximum."""
+
+    steps: int | None = param(None, help="maximum of network evaluations; if none, one per token", ge=1)

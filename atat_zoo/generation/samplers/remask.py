@@ -1,0 +1,218 @@
+"""Remasks: which drawn tokens are masked again, to be drawn anew."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Protocol
+
+from atat_zoo.generation.samplers import SamplerPart
+from atat_zoo.registry import component, component_base, param
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.modeling.diffusion.steps import Step
+
+
+class Remask(SamplerPart, Protocol):
+    """A component of the kind remask, called after the draw in every step but the last.
+
+    It needs "confidence" or nothing; with "rescored" beside it the confidence is that of the latest evaluation.
+    If it is active, the pace must have a number of steps that does not depend on the text, or no run would end.
+    """
+
+    @property
+    def active(self) -> bool:
+        """Whether it ever masks a token. If not, it is not called, and the loop counts without reading the device."""
+        return True
+
+    @property
+    def needs_grid(self) -> bool:
+        """Whether it reads `step.rates`, so that it refuses a pace without a grid; false by default."""
+        return False
+
+    def rate(self, step: Step) -> float | Tensor:
+        """Return σ, the share of visible tokens that the pace makes up for, a number or [A] on the CPU; default 0."""
+        return 0.0
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return which tokens to mask again, bool [A, L]; the loop never masks given tokens. New ones are `fresh`."""
+        ...
+
+
+@component
+class NoRemask(Remask):
+    """Drawn tokens are final."""
+
+    name = "none"
+    summary = "drawn tokens are final"
+    active = False
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return false everywhere, bool [A, L]."""
+        return step.open.new_zeros(step.open.shape)
+
+
+def grid(step: Step) -> tuple[float, float]:
+    """Return 1 − α_t and 1 − α_s; `SamplerParts.incompatibilities` refuses a pace that has none."""
+    assert step.rates is not None
+    return step.rates
+
+
+def greatest(step: Step) -> float:
+    """Return σ_max = min(1, (1 − α_s)/α_t): a larger σ would mask more than the share 1 − α_s."""
+    before, after = grid(step)
+    return min(1.0, after / (1 - before)) if before < 1 else 1.0
+
+
+def by_chance(step: Step, rate: float | Tensor) -> Tensor:
+    """Return settled tokens at random, each with probability `rate`, a number, [A] or [A, L]; bool [A, L]."""
+    if not isinstance(rate, int | float):
+        rate = rate.to(step.open.device, non_blocking=True)
+        rate = rate.unsqueeze(-1) if rate.ndim == 1 else rate
+    return (step.uniform("remask") < rate) & settled(step)
+
+
+def settled(step: Step) -> Tensor:
+    """Return the visible tokens that were drawn before this step, bool [A, L]."""
+    drawn = step.free & ~step.open
+    return drawn if step.fresh is None else drawn & ~step.fresh
+
+
+@component_base
+class GridRemask(Remask):
+    """A remask that follows the pace's grid; by default it masks each settled token with probability σ."""
+
+    refs = ("arXiv:2503.00307",)
+    needs_grid = True
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return each settled token with probability σ, bool [A, L]."""
+        return by_chance(step, step.remask_rate)
+
+
+@component_base
+class SwitchedRemask(GridRemask):
+    """A remask that can be active in a part of the steps only: ReMDM-switch."""
+
+    switch_on: float = param(1.0, help="share of masked tokens at or below which it is switched on", ge=0, le=1)
+    switch_off: float = param(0.0, help="share of masked tokens at which it is switched off again", ge=0, le=1)
+
+    def __attrs_post_init__(self) -> None:
+        if self.switch_off > self.switch_on:
+            raise ValueError(f"switch_off must be at most switch_on, {self.switch_on}, not {self.switch_off}")
+
+    def is_on(self, step: Step) -> bool:
+        """Return whether the mask rate with which a step begins is in the interval."""
+        return self.switch_off < grid(step)[0] <= self.switch_on
+
+
+@component
+class ReMDMCapRemask(SwitchedRemask):
+    """σ = min(η, σ_max): at random, all tokens alike, with a constant cap.
+
+    Every token that was visible before the step is masked with probability σ. The paces `binomial` and `plateau`
+    unmask as many more, so the share of masked tokens follows the grid (Wang et al., arXiv:2503.00307). With an exact
+    denoiser and many steps the joint distribution does not change.
+    """
+
+    name = "remdm_cap"
+    summary = "every visible token at random, with a constant probability as far as the grid allows"
+
+    eta: float = param(
+        0.04, help="η, the largest probability; published are 0.04, or 0.008 with as many steps as tokens", ge=0, le=1
+    )
+
+    def rate(self, step: Step) -> float:
+        """Return min(η, σ_max), or 0 outside the interval."""
+        return min(self.eta, greatest(step)) if self.is_on(step) else 0.0
+
+
+@component
+class ReMDMRescaleRemask(SwitchedRemask):
+    """σ = η σ_max: as `ReMDMCapRemask`, with a fixed share of the largest probability."""
+
+    name = "remdm_rescale"
+    summary = "every visible token at random, with a share of the largest probability that the grid allows"
+
+    eta: float = param(0.015, help="η, the share of σ_max", ge=0, le=1)
+
+    def rate(self, step: Step) -> float:
+        """Return η σ_max, or 0 outside the interval."""
+        return self.eta * greatest(step) if self.is_on(step) else 0.0
+
+
+@component
+class ReMDMConfRemask(SwitchedRemask):
+    """At random, tokens with a low probability more often: σ_i = η σ_max · softmax(−ψ)_i.
+
+    ψ_i is p_θ of the token when it was drawn. The softmax is over tokens drawn before the step, so each step masks
+    about η σ_max tokens of a text of any length. As published, the pace does not compensate for them: masked tokens
+    are unmasked as without a remask, and the last step fills the rest (Wang et al., arXiv:2503.00307).
+    """
+
+    name = "remdm_conf"
+    summary = "at random, tokens drawn with little confidence more often"
+    needs = frozenset({"confidence"})
+
+    eta: float = param(1.0, help="η, the share of σ_max", ge=0, le=1)
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return each settled token with its own probability, bool [A, L]."""
+        assert step.confidence is not None
+        if not self.is_on(step):
+            return step.open.new_zeros(step.open.shape)
+        # A row without settled tokens has no softmax; by_chance does not change it.
+        weight = (-step.confidence.double()).masked_fill(~settled(step), -math.inf).softmax(1).nan_to_num(0.0)
+        return by_chance(step, self.eta * greatest(step) * weight)
+
+
+@component
+class ReMDMLoopRemask(GridRemask):
+    """σ = min(η, σ_max) in steps in which the pace's grid is constant, otherwise 0 (Wang et al., arXiv:2503.00307).
+
+    With the pace `plateau`: write most of a text, rework it for many steps, then fill in the rest.
+    """
+
+    name = "remdm_loop"
+    summary = "every visible token at random while the pace's grid is constant"
+
+    eta: float = param(0.02, help="η, the probability with which a visible token is masked in a step", ge=0, le=1)
+
+    def rate(self, step: Step) -> float:
+        """Return min(η, σ_max) on the plateau, or 0."""
+        before, after = grid(step)
+        return min(self.eta, greatest(step)) if 0 < before == after < 1 else 0.0
+
+
+@component
+class PlannerRemask(GridRemask):
+    """Masks the least likely tokens, new or old, down to the share that the pace's grid leaves visible.
+
+    Self-planning of P2 (Peng et al., arXiv:2502.03540), with the pace `everything`: the score of a new token is its
+    log-probability when it was drawn, that of an old one η times its log-probability in the same evaluation; at visible
+    tokens a masked model is not trained, and not reliable. η = 0 never masks an old token, a higher η more of them.
+    """
+
+    name = "planner"
+    summary = "the tokens with the model's lowest scores, new or old, down to the grid's share"
+    refs = ("arXiv:2502.03540",)
+    needs = frozenset({"confidence", "rescored"})
+
+    eta: float = param(1.0, help="η, factor on the log-probability of tokens that were there before the step", ge=0)
+
+    def __call__(self, step: Step) -> Tensor:
+        """Return the tokens with the lowest scores, beyond the share that stays, bool [A, L]."""
+        import torch
+
+        assert step.confidence is not None
+        score = step.confidence.double().clamp(min=1e-300).log()
+        score = torch.where(settled(step), self.eta * score, score)
+        # Tokens that cannot be masked come first and are not counted.
+        drawn = step.free & ~step.open
+        order = score.masked_fill(~drawn, torch.inf).sort(dim=1, descending=True, stable=True).indices
+        # Rounding must not turn ⌊0.3 · 10⌋ masked into 2: in float32 it would, of 180 and more.
+        masked = (step.total.double() * grid(step)[1] + 1e-9).floor().long().to(order.device, non_blocking=True)
+        visible = (~drawn).sum(1) + (step.total.to(order.device, non_blocking=True) - masked)
+        first = torch.arange(order.shape[1], device=order.device) < visible.unsqueeze(1)
+        return drawn & ~torch.zeros_like(drawn).scatter_(1, order, first)

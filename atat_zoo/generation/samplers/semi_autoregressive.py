@@ -1,0 +1,188 @@
+"""The sampler that writes a text block by block, from left to right, however long it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import attrs
+from typing_extensions import override
+
+from atat_zoo.errors import Problem, UserError
+from atat_zoo.generation.samplers import Observer, Sample, Sampler, shifted
+from atat_zoo.generation.samplers.parts import CompositeSampler, FillingSampler
+from atat_zoo.registry import component, param, part
+from atat_zoo.registry.spec import fields_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.generation.samplers.teacher_forcing import TokenSource
+    from atat_zoo.modeling.diffusion.contracts import BlockDecoder, Denoiser
+
+
+class Block(NamedTuple):
+    """The positions [start, stop) of a text, and [low, high), the part of the text that is seen with them."""
+
+    start: int
+    stop: int
+    low: int
+    high: int
+
+
+def blocks_of(length: int, size: int, room: int, begin: int, *, cached: bool) -> list[Block]:
+    """Return the blocks of a text of L tokens, from left to right, each in a row that has room for some of them.
+
+    What is cached of a row cannot be moved, so when it is full another one begins with half of its text. With `begin`
+    tokens before the text, the blocks of a row begin at multiples of the size.
+    """
+    blocks: list[Block] = []
+    low = start = 0
+    while start < length:
+        if cached:
+            low = start - room // 2 if start == low + room else low
+            stop = min(start + size - (begin + start - low) % size, low + room, length)
+            high = low + room
+        else:
+            stop = min(start + size, length)
+            high = min(max(stop, room), length)
+            low = max(0, high - room)
+        blocks.append(Block(start, stop, low, high))
+        start = stop
+    return blocks
+
+
+class _Window:
+    """Shows a denoiser each of its `blocks` in its window of the text, between the ends that it has learned."""
+
+    decoder: BlockDecoder
+    low = -1  # where the row of the decoder begins
+    read = 0  # how much of the row it has read
+
+    def __init__(self, denoiser: Denoiser, size: int | None, length: int) -> None:
+        """Lay out a text of L tokens in blocks of a size; if None, of the model's size, or 32."""
+        self.denoiser, own = denoiser, denoiser.block_size
+        self.window = denoiser.window or max(length, 1)
+        # Beyond its length a model that has learned ends would write them wherever it has learned that they stand.
+        self.first, self.last = denoiser.frame if length > self.window else ((), ())
+        self.framed, self.begin = bool(self.first or self.last), len(self.first)
+        self.room = self.window - self.begin - len(self.last) if self.framed or own is None else length
+        size = size or own or 32
+        if own is None:
+            size = min(size, max(self.room, 1))  # of a larger block, not all positions would be seen
+        self.blocks = blocks_of(length, size, self.room, self.begin, cached=own is not None)
+
+    def show(self, z: Tensor, block: Block) -> tuple[Denoiser, Tensor, int]:
+        """Return the denoiser of a block, what it sees, int64 [B, S], and the position in z of its first token.
+
+        A model that reads block by block has a decoder, which reads the finished blocks of a row once.
+        """
+        import torch
+
+        row, before, size = z[:, block.low : block.high], block.low - self.begin, self.denoiser.block_size
+        if self.framed:
+            edge = z.new_tensor([*self.first, *([self.denoiser.mask_id] * self.room), *self.last])
+            text, row = row, edge.repeat(len(z), 1)
+            row[:, self.begin : self.begin + text.shape[1]] = text
+        if size is None:
+            return self.denoiser, row, before
+        if block.low != self.low:
+            self.decoder, self.low, self.read = self.denoiser.begin(len(z), self.window), block.low, 0
+        start = (block.start - before) // size * size
+        if self.read < start:
+            with torch.no_grad():
+                self.decoder.read(row[:, self.read : start])
+            self.read = start
+        return self.decoder, row[:, start : start + size], before + start
+
+
+@component
+class SemiAutoregressiveSampler(FillingSampler):
+    """Blocks from left to right, each filled by another sampler; texts of any length.
+
+    A model that reads block by block (objectives `block` and `autoregressive`) reads every finished block once and
+    caches its keys and values (Arriola et al., arXiv:2503.09573, algorithm 2), which is exact and does not count as an
+    evaluation. Any other model sees a window of its training length, which ends with the block or begins with the text
+    (Sahoo et al., arXiv:2406.07524, section 4.4).
+
+    If every sequence of the training stood between BOS and EOS, each window of a longer text does; they are no part of
+    it. With cached keys a window then does not slide: when it is full the next one begins, with the second half of its
+    text, which is read anew. Importance is that of a draft of the window, or of the block alone if keys are cached.
+    """
+
+    name = "semi_autoregressive"
+    summary = "blocks from left to right, each by another sampler; any length, also beyond the training length"
+    refs = ("arXiv:2406.07524", "arXiv:2503.09573")
+    blockwise = True
+
+    size: int | None = param(None, help="tokens in a block; if none, as in the model, or 32", ge=1)
+    steps: int | None = param(None, help="maximum of evaluations, at least one per block; if none, as `within`", ge=1)
+    within: Sampler = part("sampler", {"use": "ancestral", "steps": 32}, help="sampler that fills a block")
+
+    @override
+    def check(self, experiment: Experiment) -> Iterator[Problem | str]:
+        yield from list(self.incompatibilities()) or self.within.check(experiment)
+
+    def incompatibilities(self) -> Iterator[Problem]:
+        """Yield a problem if the sampler within cannot fill a block."""
+        name = self.within.name
+        if not isinstance(self.within, CompositeSampler):
+            text = f'{name!r} cannot be told to fill one block; use = "ancestral", or another of parts'
+            yield Problem("sampler.within", text)
+        elif self.steps is not None and "steps" not in {f.name for f in fields_of(type(self.within))}:
+            text = f"{name!r}, the sampler within, has no number of steps to set; leave sampler.steps out"
+            yield Problem("sampler.steps", text)
+
+    @property
+    @override
+    def uses_importance(self) -> bool:
+        return self.within.uses_importance
+
+    @property
+    @override
+    def no_policy_bound_because(self) -> str | None:
+        return self.within.no_policy_bound_because
+
+    @property
+    @override
+    def deterministic(self) -> bool:
+        return self.within.deterministic
+
+    @override
+    def fill(
+        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, source: TokenSource, observe: Observer | None
+    ) -> Sample:
+        import torch
+
+        from atat_zoo.generation.samplers.loop import run
+        from atat_zoo.modeling.diffusion.positions import to_host
+        from atat_zoo.modeling.diffusion.randomness import fold
+
+        for problem in self.incompatibilities():
+            raise UserError(str(problem))
+        own = denoiser.block_size
+        if own is not None and self.size is not None and own % self.size:
+            wrong = f"sampler.size = {self.size} does not divide the model's blocks of {own} tokens"
+            raise UserError(f"{wrong}; leave it out")
+        view = _Window(denoiser, self.size, tokens.shape[1])
+        masked = to_host((tokens == denoiser.mask_id).any(0)).tolist()
+        z, nfe, most, steps = tokens.clone(), torch.zeros_like(seeds), 0, 0
+        for number, block in enumerate(view.blocks):
+            if not any(masked[block.start : block.stop]):
+                continue
+            model, row, first = view.show(z, block)
+            here = slice(block.start - first, block.stop - first)
+            fill = torch.zeros_like(row, dtype=torch.bool)
+            fill[:, here] = True
+            within: Any = self.within
+            if self.steps is not None:
+                share = self.steps * (number + 1) // len(view.blocks) - self.steps * number // len(view.blocks)
+                within = attrs.evolve(within, steps=max(1, share))
+            parts, observer = within.parts(), shifted(observe, positions=first, steps=steps)
+            sample = run(parts, model, row, fold(seeds, number), fill=fill, source=source.at(first), observe=observer)
+            z[:, block.start : block.stop] = sample.tokens[:, here]
+            nfe, most = nfe + sample.nfe, most + sample.max_nfe
+            steps += parts.pace.most(block.stop - block.start)
+        return Sample(tokens=z, nfe=nfe, max_nfe=most)

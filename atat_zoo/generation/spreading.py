@@ -1,0 +1,146 @@
+"""A model larger than a device (`--device spread`): layers lie where there is room, or come when they are needed."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from atat_zoo.modeling.objectives.chunks import ON_ACCELERATOR
+from atat_zoo.system.devices import alike, free_memory, moved
+from atat_zoo.system.machine import needing_no_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+# What is left free on a device: a share of it, and where the logits are, three times the most of them, in float32.
+_SHARE, _LOGITS = 0.2, 3 * 4 * ON_ACCELERATOR
+
+
+@contextmanager
+def without_weights() -> Iterator[None]:
+    """Let modules be built whose parameters take no memory until `load_state_dict(…, assign=True)` gives them some."""
+    owner: Any = nn.Module
+    register = owner.register_parameter
+
+    def register_bare(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        if parameter is not None and not parameter.is_meta:  # one that is tied to another is so already
+            parameter = nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
+        register(module, name, parameter)
+
+    owner.register_parameter = register_bare
+    try:
+        with needing_no_memory():
+            yield
+    finally:
+        owner.register_parameter = register
+
+
+def spread(module: nn.Module, device: str, room: Mapping[str, int] | None = None) -> None:
+    """Lay a module, an objective with its parts that is on the CPU, over all devices of a kind.
+
+    Layers, the members of the backbone's outermost `nn.ModuleList`s, fill the devices in their order, with `device`
+    first, where all else is. Those that find no room stay where they are, mapped from the file of the weights, and are
+    brought to `device` each time that they compute. Such a module is for reading and writing, not for training.
+
+    Args:
+        module: changed in place. On a CPU it stays as it is: the system has in memory what there is room for.
+        device: where what is computed with the module begins and ends.
+        room: bytes for layers by device, in the order in which they are filled; what is free when absent.
+    """
+    if torch.device(device).type == "cpu":
+        return
+    layers = list(dict.fromkeys(_layers(module.get_submodule("backbone"))))
+    apart = {id(tensor) for layer in layers for *_, tensor in _tensors(layer)}
+    _move(module, device, leave=apart)
+    if room is None:
+        free = {name: free_memory(name) for name in alike(device)}
+        room = {name: int((1 - _SHARE) * there) for name, there in free.items()}
+        room[device] = min(room[device], free[device] - _LOGITS)
+    sizes = [sum(tensor.nbytes for *_, tensor in _tensors(layer)) for layer in layers]
+    places = _places(sizes, room)
+    if None in places:  # each of the others needs room when it comes
+        places = _places(sizes, {**room, device: room[device] - max(sizes)})
+    if any(place != device for place in places):
+        changed: Any = module
+        changed.layers_elsewhere = True
+        # Autocast keeps its copy of a weight that has a gradient for as long as a text is written.
+        module.requires_grad_(False)
+    for layer, place in zip(layers, places, strict=True):
+        if place is None:
+            _bring(layer, device)
+        else:
+            _move(layer, place)
+            if place != device:
+                _visit(layer, place, device)
+
+
+def is_spread(module: nn.Module) -> bool:
+    """Return whether layers of a module are elsewhere than the rest of it."""
+    return bool(getattr(module, "layers_elsewhere", False))
+
+
+def _layers(module: nn.Module) -> Iterator[nn.Module]:
+    for child in module.children():
+        yield from child if isinstance(child, nn.ModuleList) else _layers(child)
+
+
+def _places(sizes: list[int], room: Mapping[str, int]) -> list[str | None]:
+    """Return the device of each layer, or None for one that finds no room."""
+    left, places = [*room.items()], list[str | None]()
+    for size in sizes:
+        while left and left[0][1] < size:
+            left.pop(0)
+        places.append(left[0][0] if left else None)
+        if left:
+            left[0] = (left[0][0], left[0][1] - size)
+    return places
+
+
+def _tensors(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Tensor]]:
+    """Yield the parameters and buffers of a module with the tables and the names under which it has them."""
+    for part in module.modules():
+        for own in (part._parameters, part._buffers):
+            yield from ((own, name, tensor) for name, tensor in own.items() if tensor is not None)
+
+
+def _move(module: nn.Module, device: str, leave: frozenset[int] | set[int] = frozenset()) -> None:
+    """Move all tensors of a module but those to `leave`, by identity; what is tied stays so."""
+    there = dict[int, Tensor]()
+    for own, name, tensor in list(_tensors(module)):
+        if id(tensor) not in leave:
+            if id(tensor) not in there:
+                made = tensor.detach().to(device)
+                there[id(tensor)] = nn.Parameter(made, False) if isinstance(tensor, nn.Parameter) else made
+            own[name] = there[id(tensor)]
+
+
+def _bring(layer: nn.Module, device: str) -> None:
+    """Let the weights of a layer be on a device while it computes."""
+    kept = list[tuple[dict[str, Any], str, Tensor]]()
+
+    def before(layer: nn.Module, _: Any) -> None:
+        kept[:] = _tensors(layer)
+        _move(layer, device)
+
+    def after(*_: Any) -> None:
+        for own, name, tensor in kept:
+            own[name] = tensor
+
+    layer.register_forward_pre_hook(before)
+    layer.register_forward_hook(after, always_call=True)
+
+
+def _visit(layer: nn.Module, place: str, device: str) -> None:
+    """Let a layer that is elsewhere take what is on the device, and give what it makes back."""
+
+    def before(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return moved(given, place), {key: moved(value, place) for key, value in named.items()}
+
+    def after(_: nn.Module, __: Any, made: Any) -> Any:
+        return moved(made, device)
+
+    layer.register_forward_pre_hook(before, with_kwargs=True)
+    layer.register_forward_hook(after)

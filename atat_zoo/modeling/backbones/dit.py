@@ -1,0 +1,187 @@
+"""The diffusion transformer of MDLM, in plain PyTorch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from typing_extensions import override
+
+from atat_zoo.errors import Problem, UserError
+from atat_zoo.modeling.backbones.lora import LoRABackbone
+from atat_zoo.registry import component, param
+from atat_zoo.system.machine import require
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import nn
+
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.registry import Context
+
+# Layers, width, heads. `tiny` is MDLM's; ATAT's documents call `mini` tiny, and `documented` is their 12 × 512. From
+# `small` upwards: GPT-3's table of sizes (arXiv:2005.14165, table 2.1), whose 24 heads of 128 do not divide xl's width.
+PRESETS: dict[str, tuple[int, int, int]] = {
+    "nano": (4, 256, 4),
+    "mini": (8, 256, 4),
+    "tiny": (8, 512, 8),
+    "documented": (12, 512, 8),
+    "small": (12, 768, 12),
+    "medium": (24, 1024, 16),
+    "large": (24, 1536, 16),
+    "xl": (24, 2048, 16),
+    "2.7b": (32, 2560, 32),
+    "6.7b": (32, 4096, 32),
+}
+
+
+@component
+class DiTBackbone(LoRABackbone):
+    """A bidirectional transformer with rotary positions and normalised queries and keys.
+
+    Residual branches and an untied head start at zero, so that an untrained model predicts its output bias alone. With
+    time conditioning, t scales, shifts and gates every branch (adaLN-zero, Peebles and Xie, ICCV 2023). Attention is
+    PyTorch's `scaled_dot_product_attention`: no kernel is built.
+
+    A network that reads masks must first learn to attend to a masked token's neighbours, while an autoregressive one
+    reads the preceding token directly. `local_heads` start with this attention: constant vectors are added to queries
+    and keys, and their product under rotary positions depends on the distance alone. They are trained like all other
+    weights, cost nothing, and respect the attention mask.
+
+    `neighbours` adds count tables to the head: see `atat_zoo.modeling.backbones.ngram`.
+    """
+
+    name = "dit"
+    summary = "transformer with rotary positions, normalised queries and keys, optional adaLN time conditioning"
+    refs = ("arXiv:2212.09748", "arXiv:2104.09864", "arXiv:2406.07524", "arXiv:2010.04245")
+    adjustable = (*LoRABackbone.adjustable, "dropout", "checkpoint_activations")
+    returns_first = True
+    preset: Literal["nano", "mini", "tiny", "documented", "small", "medium", "large", "xl", "2.7b", "6.7b"] = param(
+        "small",
+        help="layers × width: nano 4×256, mini 8×256, tiny 8×512, documented 12×512, small 12×768, medium 24×1024, "
+        "large 24×1536, xl 24×2048, 2.7b 32×2560, 6.7b 32×4096",
+    )
+    layers: int | None = param(None, help="overrides the preset's number of layers", ge=1, le=10_000)
+    width: int | None = param(None, help="overrides the preset's width D", ge=2)
+    heads: int | None = param(None, help="overrides the preset's number of heads", ge=1)
+    local_heads: int = param(
+        0, help="heads of every layer that start by attending to a neighbour: the one before, the one after, …", ge=0
+    )
+    mlp_ratio: float = param(4.0, help="width of the feed-forward layer over D", gt=0)
+    neighbours: int = param(
+        0,
+        help="on either side, how many visible neighbours add what counts of the training text say to the logits",
+        ge=0,
+        le=2,
+    )
+    max_length: int = param(1024, help="longest sequence", ge=1)
+    time_conditioning: bool = param(False, help="whether the network reads t, by adaLN")
+    dropout: float = param(0.0, help="on the outputs of the residual branches", ge=0, lt=1)
+    tied: bool = param(False, help="whether the head is the token embedding")
+    output_bias: Literal["none", "zero", "unigram"] = param(
+        "none", help="bias of the head: none, from zero, or from the log frequencies of the training tokens"
+    )
+    checkpoint_activations: bool = param(
+        False, help="in training, keep a layer's input only and compute the layer again for the gradient: less memory"
+    )
+
+    @property
+    @override
+    def reads_time(self) -> bool:
+        return self.time_conditioning
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Layers, width and heads, after the overrides."""
+        layers, width, heads = PRESETS[self.preset]
+        return self.layers or layers, self.width or width, self.heads or heads
+
+    @property
+    def matrices(self) -> int:
+        """Weights of all layers that multiply every token."""
+        layers, width, _ = self.shape
+        return layers * width * (4 * width + 2 * max(1, int(width * self.mlp_ratio)))
+
+    def weights(self, vocabulary_size: int) -> int:
+        """Return the number of its parameters, V = `vocabulary_size`."""
+        layers, width, heads = self.shape
+        outside = (vocabulary_size + 1) * width + (self.output_bias != "none") * vocabulary_size + 2 * self.neighbours
+        outside += 0 if self.tied else vocabulary_size * width
+        norms, of_layer = width * (2 * layers + 1), 2 * (width // heads) + 2 * width * bool(self.local_heads)
+        if self.time_conditioning:  # scale and shift of each norm, two gates a layer, and the embedding of t
+            norms, of_layer = 2 * norms * (width + 1), of_layer + 2 * width * (width + 1)
+            outside += width * (256 + 1) + width * (width + 1)
+        return outside + self.matrices + norms + layers * of_layer
+
+    def flops(self, vocabulary_size: int, rows: int, length: int, positions: float, first: int | None = None) -> float:
+        """Return the FLOPs of a pass without what is done once a row, for t; attention counts in full under a mask.
+
+        If the `first` tokens are asked for, the last layer has queries, keys and values of the others, and no more.
+        """
+        layers, width, _ = self.shape
+        of_layers = rows * length * (self.matrices + 2 * layers * length * width)
+        others = rows * (length - (length if first is None else first))
+        of_layers -= others * (self.matrices // layers - 3 * width**2 + 2 * length * width)
+        return 2 * of_layers + 2 * positions * vocabulary_size * width
+
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
+        """Yield the problems: the length, heads that do not divide the width, or shards that cannot be counted."""
+        yield from LoRABackbone.check(self, experiment)
+        if experiment.data.length > self.max_length:
+            yield Problem(
+                "data.length",
+                f"{experiment.data.length} is longer than backbone.max_length = {self.max_length}; "
+                "shorten the one or raise the other",
+            )
+        _, width, heads = self.shape
+        if self.local_heads > heads:
+            yield Problem(
+                "backbone.local_heads", f"{self.local_heads} is more than the {heads} heads there are; lower it"
+            )
+        if width % (2 * heads):
+            yield Problem(
+                "backbone.width", f"{width} does not divide into {heads} heads of even width; change backbone.heads"
+            )
+        if self.neighbours and experiment.data.damaged == "skip":
+            yield Problem(
+                "data.damaged",
+                '"skip" leaves rows out of the stream, and backbone.neighbours counts those of every '
+                "training shard; set backbone.neighbours = 0, or build the damaged shards again",
+            )
+
+    prefix: ClassVar[str | None] = ""
+
+    def no_export_because(self, experiment: Experiment) -> str | None:
+        """Return why a run with it cannot be written for the hub; see `Backbone`."""
+        objective = experiment.parts["objective"]
+        if not objective.hub_form:
+            return (
+                f"objective {objective.name!r} predicts the first block that has masks alone, which neither a "
+                "masked nor a causal language model does"
+            )
+        return None
+
+    def export(self, module: nn.Module, *rest: Any, **how: Any) -> None:
+        """Write the network and its code for the hub; see `Backbone`."""
+        from atat_zoo.modeling.backbones.hub import write
+
+        write(self, module, *rest, **how)
+
+    @override
+    def build(self, context: Context) -> nn.Module:
+        from atat_zoo.modeling.backbones.dit_module import DiTModule
+        from atat_zoo.modeling.backbones.ngram import NgramModel
+
+        layers, width, _ = self.shape
+        asked = f"a backbone of {layers} layers, width {width} and mlp_ratio {self.mlp_ratio:g}"
+        # Not of `weights`: a product may be infinite.
+        roughly = width * (context.vocabulary_size * (2 - self.tied) + layers * width * (4 + 2 * self.mlp_ratio))
+        require(4 * roughly, asked, "its weights", "make it smaller")
+        prior = None
+        if self.neighbours:
+            try:  # a model that is loaded brings its counts
+                table = context.count_table() if context.count_table else None
+            except UserError as error:
+                raise UserError(f"backbone.neighbours = {self.neighbours}: {error}; set it to 0") from None
+            prior = NgramModel(context.vocabulary_size, self.neighbours, table)
+        return DiTModule(self, context.vocabulary_size, context.counts, prior)

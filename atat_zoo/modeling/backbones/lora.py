@@ -1,0 +1,118 @@
+"""LoRA (Hu et al., 2021): low-rank matrices beside a backbone's linear layers, which are all of it that is trained.
+
+The layers are peft's, as it knows those of `transformers`, too, merges them, and its files are what others load.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from atat_zoo.errors import Problem, UserError
+from atat_zoo.modeling.backbones import Backbone
+from atat_zoo.registry import component_base, param
+from atat_zoo.system.machine import lacking
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from atat_zoo.experiment import Experiment
+
+_ADDED = ".lora_"  # in the names of the matrices
+_WITHIN = ".base_layer."  # in the names of the weights beside which they are
+
+
+@component_base
+class LoRABackbone(Backbone):
+    """A backbone of which LoRA can be trained; `assemble` adds the matrices to what `build` returns."""
+
+    adjustable: ClassVar[tuple[str, ...]] = ("lora_rank", "lora_alpha", "lora_layers")
+    # What the names of the module's layers begin with, but not those of an export; None where they differ otherwise.
+    prefix: ClassVar[str | None] = None
+
+    lora_rank: int = param(
+        0, help="rank of LoRA's matrices, which are then all that is trained of the backbone; 0: all of it is", ge=0
+    )
+    lora_alpha: float = param(16.0, help="LoRA's α: the product of its matrices counts α/rank", gt=0)
+    lora_layers: tuple[str, ...] = param(
+        (), help='names of the layers with LoRA, as ["query", "value"]; all linear ones when absent'
+    )
+
+    @property
+    def package(self) -> tuple[str, str] | None:
+        """The optional dependency."""
+        return ("peft", "atat-zoo[lora]") if self.lora_rank else None
+
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
+        """Yield the problem of weights that are random: whoever overrides this yields from it."""
+        if not self.lora_rank and (self.lora_layers or self.lora_alpha != 16):
+            yield Problem("backbone.lora_rank", "lora_layers and lora_alpha have no effect at 0; set a rank")
+        if self.lora_rank and experiment.init_from is None and not getattr(self, "pretrained", False):
+            text = "LoRA leaves the weights as they are, and these are random; name a run by init_from, or set it to 0"
+            yield Problem("backbone.lora_rank", text)
+
+
+def adapt(module: nn.Module, spec: Any) -> None:
+    """Add the matrices of LoRA to a backbone's module, and freeze all else of it; without a rank do nothing."""
+    if not getattr(spec, "lora_rank", 0):
+        return
+    if problems := lacking([spec]):
+        raise UserError(problems[0])
+    import peft
+
+    layers = list(spec.lora_layers) or "all-linear"
+    there = {name for name, layer in module.named_modules() if getattr(getattr(layer, "weight", None), "ndim", 0) == 2}
+    for name in spec.lora_layers:
+        if not any(f".{each}".endswith(f".{name}") for each in there):
+            known = ", ".join(sorted({each.rpartition(".")[2] for each in there}))
+            raise UserError(
+                f"backbone.lora_layers: {spec.name!r} has no layer {name!r} with a matrix; name some of {known}"
+            )
+    settings = settings_of(spec, layers)
+    try:
+        with warnings.catch_warnings():
+            # peft asks by a name that transformers has changed, and finds out which way round GPT-2's weights are.
+            warnings.simplefilter("ignore")
+            peft.inject_adapter_in_model(settings, module)
+    except ValueError as error:
+        raise UserError(f"backbone.lora_layers: {str(error).splitlines()[0]}; name layers of the model") from None
+    for parameter in module.parameters():
+        if parameter.requires_grad:
+            parameter.data = parameter.data.float()  # also beside weights in half precision, as in peft's own models
+
+
+def settings_of(spec: Any, layers: list[str] | str, **more: Any) -> Any:
+    """Return the settings of peft for a backbone's LoRA of these layers."""
+    import peft
+
+    return peft.LoraConfig(r=spec.lora_rank, lora_alpha=spec.lora_alpha, target_modules=layers, **more)
+
+
+def merge(module: nn.Module) -> None:
+    """Add the product of LoRA's matrices to the weights beside them, in place; a module without them stays as it is."""
+    for name, layer in list(module.named_modules()):
+        if hasattr(layer, "get_base_layer"):
+            layer.merge()
+            parent, _, last = name.rpartition(".")
+            setattr(module.get_submodule(parent), last, layer.get_base_layer())
+
+
+def of_base(objective: nn.Module) -> dict[str, str]:
+    """Return the names of the weights that a training by LoRA leaves as they are, with those that they have without it.
+
+    They are the backbone's own, in an order that is the same on all ranks.
+    """
+    names = [name for name, _ in objective.named_parameters() if name.startswith("backbone.")]
+    return {name: plain for name in names if (plain := without_lora(name))}
+
+
+def without_lora(name: str) -> str:
+    """Return the name that a tensor has without LoRA; an empty text for one of LoRA's matrices."""
+    return "" if _ADDED in name else name.replace(_WITHIN, ".")
+
+
+def with_base(own: Mapping[str, Tensor], base: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
+    """Return tensors by `names` of a model with LoRA: its own, and those that only the model has that it began with."""
+    plain = {name: without_lora(name) for name in names}
+    return {**{name: base[plain[name]] for name in plain if plain[name] in base}, **own}

@@ -1,0 +1,174 @@
+"""Curricula: loss weights that move the training from easy to hard tokens, or follow what is shown of a text.
+
+Weights by the importance of x tilt what is learned towards the tokens that weigh more; those in `shown`, and any by the
+importance of z, do not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, runtime_checkable
+
+from typing_extensions import override
+
+from atat_zoo.modeling.diffusion.contracts import NoisedBatch
+from atat_zoo.registry import Context, component, param
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.modeling.curricula.weighting import DynamicModule, ThreeStageSchedule
+
+_WARMUP = 0.1  # share of the easy stage
+
+
+class CurriculumModule(Protocol):
+    """The result of `build`. One that follows the loss is an `nn.Module` and implements `StatefulPart`."""
+
+    def stage(self, progress: float) -> str:
+        """Return the name of the stage at this progress, for the metrics."""
+
+    def weights(self, noised: NoisedBatch, importance: Tensor, progress: float) -> Tensor:
+        """Return c, float32 [B, L]: positive, with mean 1 over each row's maskable tokens.
+
+        Importance, [B, L] in [0, 1], detached, is of the clean tokens, or of z, as the estimator reads. Progress is the
+        completed share of the training, in [0, 1].
+        """
+
+
+@runtime_checkable
+class ExponentialWeighting(Protocol):
+    """A `CurriculumModule` in which a token of importance 1 weighs exp(strength) times one of importance 0."""
+
+    def strength(self, progress: float) -> float:
+        """Return the strength at this progress, for the metrics: below 0 while easy tokens weigh more."""
+
+
+class Curriculum(Protocol):
+    """A component of the kind curriculum."""
+
+    name: str
+    #: Whether it weighs all tokens alike where all have the same importance; an experiment without one is refused.
+    reads_importance: ClassVar[bool] = False
+
+    def build(self, context: Context) -> CurriculumModule:
+        """Return a `CurriculumModule`."""
+
+
+class StatelessCurriculum(CurriculumModule):
+    """A curriculum of one stage, which is its own module."""
+
+    name: str
+    reads_importance: ClassVar[bool] = False
+
+    def build(self, context: Context) -> Self:
+        """Return itself."""
+        return self
+
+    @override
+    def stage(self, progress: float) -> str:
+        return self.name
+
+
+@component
+class NoCurriculum(StatelessCurriculum):
+    """Every token weighs 1 from the first step to the last."""
+
+    name = "none"
+    summary = "every token weighs 1, from the first step to the last"
+
+    @override
+    def weights(self, noised: NoisedBatch, importance: Tensor, progress: float) -> Tensor:
+        import torch
+
+        return torch.ones_like(noised.maskable, dtype=torch.float32)
+
+
+@component
+class ThreeStageCurriculum:
+    """Loss weights exp(−s·I) in the easy stage, 1 in the medium stage, exp(+s·I) in the hard one.
+
+    The weights are divided by their mean over each row's maskable tokens, so the curriculum shifts weight between
+    tokens and does not change the learning rate. `progress` decides how the strength changes within a stage:
+
+    - `step`: constant −s, 0 and +s;
+    - `linear`: from −s to 0 over the easy stage, from 0 to +s over the hard one;
+    - `exponential`: between the same ends, fast at first, then slowly.
+
+    With `thresholds` a token is easy below the one and hard above the other: easy tokens weigh exp(s) in the easy
+    stage, hard ones in the hard stage, and all others 1, before the division.
+
+    During warm-up the strength grows from 0: over the first tenth of the easy stage, whatever the length of the
+    training. A number of `warmup_steps` is taken as it is, and cut off where the easy stage ends; one that is not small
+    beside the stage takes the stage away, since its strength is reached at the end or, if it falls, never.
+    """
+
+    name = "three_stage"
+    summary = "easy tokens weigh more at first, hard ones at the end"
+    reads_importance = True
+    refs = ("doi:10.1145/1553374.1553380",)
+
+    sharpness: float = param(2.0, help="s: the weight of I = 1 over that of I = 0 is exp(s)", ge=0, le=50)
+    boundaries: tuple[float, float] = param((0.2, 0.8), help="progress at which medium and hard begin", ge=0, le=1)
+    warmup_steps: int | None = param(
+        None, help="optimizer steps over which the strength grows from 0; if none, a tenth of the easy stage", ge=0
+    )
+    progress: Literal["linear", "step", "exponential"] = param("step", help="how the strength changes within a stage")
+    thresholds: tuple[float, float] | None = param(
+        None, help="importance below which a token is easy and above which it is hard; if none, it is so by degrees"
+    )
+
+    def __attrs_post_init__(self) -> None:
+        if self.boundaries[0] > self.boundaries[1]:
+            raise ValueError(f"boundaries must not fall, not {list(self.boundaries)}")
+        if self.thresholds and not 0 <= self.thresholds[0] <= self.thresholds[1] <= 1:
+            raise ValueError(f"thresholds must be in [0, 1] and not fall, not {list(self.thresholds)}")
+
+    def extends(self, done: int, steps: int, more: int) -> bool:
+        """Return whether `done` steps of a training of `steps` are those of `more`: the stages are shares of it."""
+        return False
+
+    def build(self, context: Context) -> ThreeStageSchedule:
+        """Return the schedule of a training of `context.steps` steps."""
+        from atat_zoo.modeling.curricula.weighting import ThreeStageSchedule
+
+        easy, steps = self.boundaries[0], self.warmup_steps
+        warmup = _WARMUP * easy if steps is None else min(steps / max(context.steps, 1), easy)
+        return ThreeStageSchedule(self, warmup)
+
+
+@component
+class DynamicCurriculum:
+    """The stages of `three_stage`, changed by the trend of the loss.
+
+    A stage has two running means of the masked cross-entropy, a fast and a slow one. The trend of the loss is their
+    relative difference, gain = (slow − fast)/slow:
+
+    - gain ≥ `threshold`: the loss falls, stay in the stage;
+    - gain < −`tolerance`: the loss rises, the stage is too hard, go back one;
+    - otherwise it is flat: after `patience` such steps in a row, go on to the next.
+
+    A new stage starts with empty means. The loss is the unweighted one, so a
+    change of weights is not mistaken for a change of the model.
+    """
+
+    name = "dynamic"
+    summary = "the stages of three_stage, changed by the trend of the loss"
+    reads_importance = True
+    refs = ("doi:10.1145/1553374.1553380",)
+
+    sharpness: float = param(2.0, help="s: the weight of I = 1 over that of I = 0 is exp(s)", ge=0, le=50)
+    threshold: float = param(0.01, help="smallest relative gain that is an improvement", ge=0, le=1)
+    tolerance: float = param(0.05, help="relative rise of the loss that returns to the stage before", ge=0, le=1)
+    patience: int = param(200, help="flat steps in a row before the next stage", ge=1)
+    fast: float = param(20.0, help="time constant of the fast mean, in steps", ge=1)
+    slow: float = param(200.0, help="time constant of the slow mean, in steps", ge=1)
+
+    def __attrs_post_init__(self) -> None:
+        if self.fast >= self.slow:
+            raise ValueError(f"fast must be less than slow, not {self.fast} and {self.slow}")
+
+    def build(self, context: Context) -> DynamicModule:
+        """Return a module with the stage and the means as buffers; it implements `StatefulPart`."""
+        from atat_zoo.modeling.curricula.weighting import DynamicModule
+
+        return DynamicModule(self)

@@ -1,0 +1,126 @@
+"""The modules of the curricula: a schedule, and a module that follows the loss. B sequences, L tokens."""
+
+import math
+
+import attrs
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from atat_zoo.modeling.curricula import CurriculumModule, DynamicCurriculum, ThreeStageCurriculum
+from atat_zoo.modeling.diffusion.contracts import NoisedBatch
+
+_STAGES = ("easy", "medium", "hard")
+_DECAY = 5.0  # of `exponential`: the strength falls to e^-5 of its distance over a stage
+
+
+@attrs.frozen
+class ThreeStageSchedule(CurriculumModule):
+    """The schedule of `three_stage`: stateless, a function of progress."""
+
+    curriculum: ThreeStageCurriculum
+    warmup: float  # share of the training over which the strength grows from 0
+
+    def stage(self, progress: float) -> str:
+        """Return `"easy"`, `"medium"` or `"hard"`."""
+        first, second = self.curriculum.boundaries
+        return "easy" if progress < first else "medium" if progress < second else "hard"
+
+    def strength(self, progress: float) -> float:
+        """Return the factor of importance in the exponent, in [−s, +s]."""
+        first, second = self.curriculum.boundaries
+        stage, gradual = self.stage(progress), self.curriculum.progress != "step"
+        if stage == "medium":
+            size = 0.0
+        elif stage == "easy":
+            size = self._moved(progress / first) - 1.0 if gradual else -1.0
+        else:
+            over = (progress - second) / (1 - second) if second < 1 else 1.0
+            size = self._moved(over) if gradual else 1.0
+        started = min(progress / self.warmup, 1.0) if self.warmup > 0 else 1.0
+        return self.curriculum.sharpness * size * started
+
+    def _moved(self, share: float) -> float:
+        """Return how far a gradual strength has moved when `share` of the stage is over."""
+        return share if self.curriculum.progress == "linear" else math.expm1(-_DECAY * share) / math.expm1(-_DECAY)
+
+    @override
+    def weights(self, noised: NoisedBatch, importance: Tensor, progress: float) -> Tensor:
+        strength, thresholds = self.strength(progress), self.curriculum.thresholds
+        if thresholds is not None:  # of degrees, two are left; a negative strength is for those that are not easy
+            easy, hard = thresholds
+            importance = ((importance > hard) if strength > 0 else (importance >= easy)).float()
+        return tilt(importance, strength, noised.maskable)
+
+
+class DynamicModule(nn.Module, CurriculumModule):
+    """A stage, and the fast and the slow mean of the loss in it.
+
+    Decisions are arithmetic on the buffers, not Python branches, so a step never waits for the GPU.
+    """
+
+    position: Tensor  # int64 []: index of the stage
+    flat: Tensor  # int64 []: flat steps in a row
+    sums: Tensor  # float64 [2, 2]: fast and slow, each the forgetting sum of losses and of ones
+    decay: Tensor  # float64 [2, 1]: what fast and slow retain per step
+
+    def __init__(self, curriculum: DynamicCurriculum) -> None:
+        super().__init__()
+        self.sharpness, self.patience = curriculum.sharpness, curriculum.patience
+        self.threshold, self.tolerance = curriculum.threshold, curriculum.tolerance
+        self.register_buffer("position", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("flat", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("sums", torch.zeros(2, 2, dtype=torch.float64))
+        decay = torch.tensor([[1 - 1 / curriculum.fast], [1 - 1 / curriculum.slow]], dtype=torch.float64)
+        self.register_buffer("decay", decay, persistent=False)
+
+    def stage(self, progress: float) -> str:
+        """Return `"easy"`, `"medium"` or `"hard"`, whatever the progress."""
+        return _STAGES[int(self.position)]
+
+    def strength(self, progress: float) -> float:
+        """Return −s, 0 or +s by the stage, whatever the progress."""
+        return self.sharpness * (int(self.position) - 1)
+
+    @override
+    def weights(self, noised: NoisedBatch, importance: Tensor, progress: float) -> Tensor:
+        strength = self.sharpness * (self.position - 1).double()
+        return tilt(importance, strength, noised.maskable)
+
+    def statistics(self, noised: NoisedBatch, loss: Tensor) -> Tensor:
+        """Return the sum of the masked losses and their count, float64 [2]."""
+        here = noised.masked.double()
+        return torch.stack([(loss.detach().double() * here).sum(), here.sum()])
+
+    def update(self, total: Tensor, progress: float) -> None:
+        """Update the means with the loss of a step, and change the stage if the trend requires it.
+
+        A step without masks or with a non-finite loss changes nothing.
+        """
+        mean = total[0] / total[1].clamp(min=1)
+        usable = (total[1] > 0) & mean.isfinite()
+        sums = self.sums * self.decay + torch.stack([mean, torch.ones_like(mean)])
+        fast, slow = sums[:, 0] / sums[:, 1]
+        gain = (slow - fast) / slow.clamp(min=1e-12)
+        rises = gain < -self.tolerance
+        flat = torch.where(rises | (gain >= self.threshold), 0, self.flat + 1)
+        moved = (flat >= self.patience).long() - rises.long()
+        position = (self.position + moved).clamp(0, len(_STAGES) - 1)
+        fresh = position != self.position
+        flat, sums = torch.where(fresh, 0, flat), torch.where(fresh, 0.0, sums)
+        self.position.copy_(torch.where(usable, position, self.position))
+        self.flat.copy_(torch.where(usable, flat, self.flat))
+        self.sums.copy_(torch.where(usable, sums, self.sums))
+
+
+def tilt(importance: Tensor, strength: float | Tensor, maskable: Tensor) -> Tensor:
+    """Return exp(strength · I), divided by its mean over each row's maskable tokens.
+
+    The mean is not taken over the masked tokens, where a single one would always weigh 1. A negative strength favours
+    easy tokens, a positive one hard tokens. The result is float32 [B, L], positive, and 1 where not maskable.
+    """
+    # In float64 and log space: the mean stays 1 to rounding, and no strength overflows.
+    logits = (importance.double() * strength).masked_fill(~maskable, -torch.inf)
+    count = maskable.sum(-1, keepdim=True)
+    log_mean = logits.logsumexp(-1, keepdim=True) - count.log()
+    return torch.where(maskable, (logits - log_mean).exp(), 1.0).float()

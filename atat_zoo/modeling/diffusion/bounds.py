@@ -1,0 +1,211 @@
+"""Bounds on −log p_θ(x) that may be called perplexity, by the first bound of docs/mathematics.md.
+
+    NELBO(x) = E_t [ −α'(t)/(1 − α(t)) · Σ_{i masked} −log p_θ(x_i | z_t) ],   uniform masking
+
+A bound is a sequence of masks with their weights; `average` computes the mean of any scores of the masked tokens over
+them. `exact_k` and `continuous_t` draw the masks, `enumerate_masks` uses all of them (on toys). They agree on the same
+sequences within their Monte-Carlo error. `discrete_t` is the bound of a process with T steps, a different number at
+each T. Legend: B sequences, L tokens, N masked ones, n a sequence's maskable ones.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import attrs
+import torch
+from torch import Tensor
+
+from atat_zoo.modeling.diffusion.contracts import Denoiser
+from atat_zoo.modeling.diffusion.randomness import fold, to_unit, uniform
+
+# (z [B, L], t [B] or None, masked [B, L], x [B, L]) → −log p_θ(x_i | z) at the N masked positions, nats, [N].
+CrossEntropy = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]
+# The same arguments → any number of scores by name, each [N].
+Scores = Callable[[Tensor, Tensor | None, Tensor, Tensor], Mapping[str, Tensor]]
+# A function of times or of mask rates, [B].
+Schedule = Callable[[Tensor], Tensor]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class WeightedMask:
+    """A mask of every sequence, and its weight in the average."""
+
+    masked: Tensor  #: bool [B, L]
+    #: Of the summed scores of the masked tokens, [B], or of each token, [B, L]. Its expected sum over the masked tokens
+    #: is n, so that a score of 1 averages to n.
+    weight: Tensor
+    t: Tensor | None  #: diffusion time for a denoiser that reads it, [B], or None
+
+    @property
+    def by_token(self) -> Tensor:
+        """The weights of the tokens, float64 [B, L]."""
+        weight = self.weight if self.weight.ndim == 2 else self.weight[:, None].expand(self.masked.shape)
+        return weight.double()
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Estimate:
+    """The average of a score over the masks of a bound; for the cross-entropy it is the bound."""
+
+    contribution: Tensor  #: the term of each token, in nats for a bound, float64 [B, L]
+    #: A token's weights summed over the masks that hide it, divided by the number of masks, float64 [B, L]
+    weight: Tensor
+    loss_sum: Tensor  #: the score summed over the draws in which a token was masked, float64 [B, L]
+    loss_count: Tensor  #: number of draws in which it was masked, int64 [B, L]
+
+    @property
+    def nelbo(self) -> Tensor:
+        """The bound on −log p(x), nats, float64 [B]."""
+        return self.contribution.sum(1)
+
+
+def average(scores: Scores, x: Tensor, masks: Iterable[WeightedMask], mask_id: int) -> dict[str, Estimate]:
+    """Return the mean of weight · score over the masks, at least one, for each score by its name; x is int64 [B, L]."""
+    every = list(masks)
+    estimates: dict[str, Estimate] = {}
+    zero = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
+    weights, count = zero.clone(), torch.zeros_like(x)
+    for mask in every:
+        weight = mask.by_token
+        weights += torch.where(mask.masked, weight, 0.0) / len(every)
+        count += mask.masked
+        z = torch.where(mask.masked, mask_id, x)
+        for name, values in scores(z, mask.t, mask.masked, x).items():
+            if name not in estimates:
+                estimates[name] = Estimate(
+                    contribution=zero.clone(), weight=weights, loss_sum=zero.clone(), loss_count=count
+                )
+            score = zero.masked_scatter(mask.masked, values.double())
+            estimates[name].contribution.add_(weight * score / len(every))
+            estimates[name].loss_sum.add_(score)
+    return estimates
+
+
+def from_denoiser(denoise: Denoiser) -> CrossEntropy:
+    """Return the losses of a denoiser that returns complete distributions."""
+
+    def losses(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
+        return -denoise(z, t, masked).gather(1, x[masked][:, None])[:, 0]
+
+    return losses
+
+
+def exact_k(maskable: Tensor, keys: Tensor, draws: int, *, time_at: Schedule) -> Iterator[WeightedMask]:
+    """Yield masks of exactly k tokens with k uniform on {1 … n}: weight n/k.
+
+    k is stratified over the draws of a sequence: k = 1 + ⌊n·(u + j)/draws⌋.
+
+    Args:
+        maskable: bool [B, L].
+        keys: one key per sequence, int64 [B]: the masks are a function of it, so two models see the same masks.
+        draws: masks per sequence.
+        time_at: from mask rate to t, for a denoiser that reads it: t = time_at(k/n) makes it a function of z.
+    """
+    n = maskable.sum(1)
+    for j, k in enumerate(counts(n, keys, draws)):
+        rank = uniform_order(maskable, fold(keys, j))
+        yield WeightedMask(
+            masked=(rank < k[:, None]) & maskable,
+            weight=n.double() / k.clamp(min=1),
+            t=time_at((k / n.clamp(min=1)).float()),
+        )
+
+
+def counts(n: Tensor, keys: Tensor, draws: int) -> Iterator[Tensor]:
+    """Yield k uniform on {1 … n}, int64 [B], stratified over the draws of a sequence: k = 1 + ⌊n·(u + j)/draws⌋."""
+    u = uniform(fold(keys, -1), 1, torch.float64)[:, 0]
+    for j in range(draws):
+        k = 1 + (n * ((u + j) / draws)).floor().long()
+        yield torch.minimum(k, n)  # the product may round up to n
+
+
+def uniform_order(maskable: Tensor, keys: Tensor) -> Tensor:
+    """Return the rank of each token in a uniformly random order of the maskable ones, int64 [B, L]; others last."""
+    unit = to_unit(fold(keys[:, None], torch.arange(maskable.shape[1], device=maskable.device)), torch.float64)
+    return unit.masked_fill(~maskable, 2.0).argsort(1).argsort(1)
+
+
+def continuous_t(
+    maskable: Tensor, keys: Tensor, draws: int, *, time_at: Schedule, alpha: Schedule, weight: Schedule
+) -> Iterator[WeightedMask]:
+    """Yield Bernoulli masks at times stratified over a sequence's draws, t_j = 1 − ((u + j)/draws).
+
+    The strata are per sequence, not per batch: sequences stay independent, so the standard error over them is right and
+    no result depends on the batch. The variance diverges logarithmically at t → 0, which is harmless only for long
+    sequences.
+
+    Arguments as for `exact_k`, and α(t) and the weight −α'(t)/(1 − α(t)).
+    """
+    u = uniform(fold(keys, -1), 1, torch.float64)[:, 0]
+    for j in range(draws):
+        t = 1 - (u + j) / draws
+        yield _bernoulli(1 - alpha(t), weight(t), maskable, fold(keys, j), time_at)
+
+
+def clipped_t(
+    maskable: Tensor, keys: Tensor, draws: int, *, time_at: Schedule, least: float, most: float, batch: int
+) -> Iterator[WeightedMask]:
+    """Yield Bernoulli masks at t uniform on [ε, 1], ε = `least`: probability `most`·t, weight 1/t.
+
+    Of each `batch` rows of the arguments, from the first on, row i has its t in the stratum i; the last such group may
+    have fewer rows. So a row's masks depend on its place. Arguments as for `exact_k`. The weights of the masked tokens
+    sum to `most`·n on average, and what times below ε contribute is left out.
+    """
+    place = torch.arange(len(keys), device=keys.device)
+    group = (len(keys) - place // batch * batch).clamp(max=batch)
+    for j in range(draws):
+        u = (uniform(fold(keys, -1 - j), 1, torch.float64)[:, 0] + place % batch) / group
+        t = least + (1 - least) * u
+        masked = (uniform(fold(keys, j), maskable.shape[1], torch.float64) < most * t[:, None]) & maskable
+        yield WeightedMask(masked=masked, weight=1 / t, t=time_at((most * t).float()))
+
+
+def discrete_t(
+    maskable: Tensor, keys: Tensor, draws: int, *, time_at: Schedule, alpha: Schedule, steps: int
+) -> Iterator[WeightedMask]:
+    """Yield the masks of T steps: Σ_{i=1..T} β_i · E ΣCE(z_{t_i}), β_i = (α_s − α_t)/(1 − α_t), t = i/T.
+
+    With α(0) = 1 the term i = 1 is the reconstruction. i is stratified over the draws of a sequence. Each T has its own
+    bound, and none of them is called perplexity.
+
+    Arguments as for `exact_k`, and α(t) and T.
+    """
+    for j, i in enumerate(counts(torch.full_like(keys, steps), keys, draws)):
+        weight = steps * unmask_probability(i, steps, alpha)
+        yield _bernoulli(1 - alpha(i.double() / steps), weight, maskable, fold(keys, j), time_at)
+
+
+def unmask_probability(i: Tensor, steps: int, alpha: Schedule) -> Tensor:
+    """Return β_i, the probability with which a masked token is revealed between t = i/T and (i − 1)/T, float64."""
+    before, after = (alpha(j.double() / steps) for j in (i, i - 1))
+    return (after - before) / (1 - before)
+
+
+def _bernoulli(rate: Tensor, weight: Tensor, maskable: Tensor, keys: Tensor, time_at: Schedule) -> WeightedMask:
+    """Mask each token with probability `rate` [B]; the denoiser's t is that of the share of masked tokens."""
+    masked = (uniform(keys, maskable.shape[1], torch.float64) < rate[:, None]) & maskable
+    share = masked.sum(1) / maskable.sum(1).clamp(min=1)
+    return WeightedMask(masked=masked, weight=weight, t=time_at(share.float()))
+
+
+def all_masks(x: Tensor, time_at: Schedule | None = None) -> Iterator[WeightedMask]:
+    """Yield all 2^L − 1 nonempty masks; their average is exactly the NELBO: weight (n/k) / (n · C(n, k)).
+
+    All tokens of x, int64 [B, L], are maskable; t is None without `time_at`.
+    """
+    B, L = x.shape
+    for bits in range(1, 2**L):
+        row = torch.tensor([bool(bits >> i & 1) for i in range(L)], device=x.device)
+        k = int(row.sum())
+        # `average` divides by the number of masks.
+        weight = 1 / (k * math.comb(L, k)) * (2**L - 1)
+        yield WeightedMask(
+            masked=row.expand(B, L),
+            weight=torch.full((B,), weight, dtype=torch.float64, device=x.device),
+            t=None if time_at is None else time_at(torch.full((B,), k / L, device=x.device)),
+        )
+
+
+def enumerate_masks(losses: CrossEntropy, x: Tensor, *, mask_id: int, time_at: Schedule | None = None) -> Tensor:
+    """Return the NELBO of every sequence exactly, by all masks, in nats, float64 [B]."""
+    return average(lambda *at: {"nelbo": losses(*at)}, x, all_masks(x, time_at), mask_id)["nelbo"].nelbo

@@ -1,0 +1,107 @@
+"""Dropout whose mask is a function of (seed, step, row), not of a global generator."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from atat_zoo.modeling.diffusion.randomness import bits32, fold
+from atat_zoo.system.devices import moved
+
+
+class Dropout(nn.Module):
+    """Zero each entry with probability p, by keys set for the micro-batch with `set_keys`.
+
+    Each 32 bits decide two entries, so p is rounded to 1/65536; the scale uses the rounded p, so the expectation is
+    exact.
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.threshold = min(round(p * 65536), 65535)  # p < 1: not everything is dropped
+        self.keys: Tensor | None = None
+        self._call = 0
+
+    @property
+    def drops(self) -> bool:
+        """Whether anything is dropped."""
+        return self.training and self.threshold > 0
+
+    def number(self, calls: int) -> int:
+        """Return the number of the next of so many calls, which count as made: what recomputes them draws the same."""
+        first = self._call + 1
+        if self.drops:
+            self._call += calls
+        return first
+
+    def forward(self, x: Tensor, call: int | None = None, keys: Tensor | None = None) -> Tensor:
+        """Return x [B, …] with entries dropped in training, else x.
+
+        `call` is the next one's number unless given, and `keys` [B] are those that are set: what is computed again in
+        backward names both.
+        """
+        if not self.drops:
+            return x
+        keys = self.keys if keys is None else keys
+        if keys is None:
+            raise RuntimeError("dropout has no keys for this batch; call set_keys(module, keys) first")
+        call = self.number(1) if call is None else call
+        if torch.compiler.is_compiling():
+            apply: Any = _Masked.apply
+            return apply(x, keys, call, self.threshold)
+        entries = x[0].numel()
+        bits = bits32(fold(keys, call), (entries + 1) // 2)
+        retained = bits.view(torch.int16)[:, :entries] >= self.threshold - 32768
+        return _scaled(x, retained, self.threshold)
+
+
+class _Masked(torch.autograd.Function):
+    """Dropout for a compiler, which joins it with what reads it: the mask is drawn again in backward, not kept."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, keys: Tensor, call: int, threshold: int) -> Tensor:
+        ctx.save_for_backward(keys)
+        ctx.call, ctx.threshold = call, threshold
+        return _scaled(x, _retained(keys, call, x[0].numel(), threshold), threshold)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        (keys,) = ctx.saved_tensors
+        # Negated twice they are other operations to torch, which else takes the mask for the same and keeps it.
+        retained = _retained(keys.neg().neg(), ctx.call, gradient[0].numel(), ctx.threshold)
+        return _scaled(gradient, retained, ctx.threshold), None, None, None
+
+
+def _retained(keys: Tensor, call: int, entries: int, threshold: int) -> Tensor:
+    """Return the mask by shifts, which join what reads them: bits as another type would be written to memory."""
+    bits = bits32(fold(keys, call), (entries + 1) // 2)
+    shifts = torch.arange(0, 32, 16, device=keys.device, dtype=torch.int32)
+    return ((bits[..., None] >> shifts).flatten(1)[:, :entries] & 0xFFFF ^ 0x8000) >= threshold
+
+
+def _scaled(x: Tensor, retained: Tensor, threshold: int) -> Tensor:
+    return x * retained.view(x.shape) * (65536 / (65536 - threshold))
+
+
+def set_keys(module: nn.Module, keys: Tensor) -> None:
+    """Give every dropout of `module` the keys of a micro-batch, int64 [B]; each layer derives its own."""
+    number = 0
+    for layer in module.modules():
+        if isinstance(layer, Dropout) and layer.threshold:
+            number += 1
+            layer.keys = fold(keys, number)
+            layer._call = 0
+
+
+def groups_of_rows(module: nn.Module, groups: Sequence[Tensor]) -> Iterator[Tensor]:
+    """Yield int64 [A] of each group of a micro-batch's rows, with their keys: a row draws the same in any group."""
+    drops = [layer for layer in module.modules() if isinstance(layer, Dropout) and layer.drops]
+    before = {layer: (layer.keys, layer._call) for layer in drops}
+    for rows in groups:
+        for layer, (keys, call) in before.items():
+            assert keys is not None
+            layer.keys, layer._call = keys[moved(rows, keys.device)], call
+        yield rows
+    for layer, (keys, _) in before.items():
+        layer.keys = keys

@@ -1,0 +1,24 @@
+"""The precision of networks: by autocast; weights and losses stay in float32."""
+
+from typing import Literal, TypeAlias
+
+import torch
+from torch.amp.autocast_mode import is_autocast_available
+
+from atat_zoo.errors import UserError
+from atat_zoo.system.devices import has_bf16
+
+# "auto" is bf16 where the hardware has the instructions, else fp32.
+Precision: TypeAlias = Literal["auto", "fp32", "bf16"]
+
+
+def computes_in_bf16(precision: Precision, device: str | torch.device) -> bool:
+    """Return whether a network on a device computes in bf16.
+
+    Raises:
+        UserError: when bf16 is asked for, and torch has no autocast for the device.
+    """
+    kind = torch.device(device).type
+    if precision == "bf16" and not is_autocast_available(kind):
+        raise UserError(f'precision "bf16": torch has no autocast for the device {kind!r}; use "fp32"')
+    return precision == "bf16" or (precision == "auto" and has_bf16(device))

@@ -1,0 +1,141 @@
+"""The modules of the estimators. B sequences, L tokens, D the backbone's width, E the estimator's own."""
+
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from typing_extensions import override
+
+from atat_zoo.data.tokenizers.terms import Terms, biased
+from atat_zoo.modeling.diffusion.attention import attend
+from atat_zoo.modeling.estimators import EstimatorModule, TransformerEstimator
+from atat_zoo.registry import Context
+
+
+class TransformerModule(nn.Module):
+    """Tokens to importance [B, L] in [0, 1]; starts at ½ everywhere."""
+
+    def __init__(self, estimator: TransformerEstimator, context: Context) -> None:
+        super().__init__()
+        width, self.own_embedding = estimator.width, estimator.own_embedding
+        self.reads, self.reads_time = estimator.reads, estimator.reads_time
+        if self.own_embedding:
+            self.embedding = nn.Embedding(context.vocabulary_size + 1, width)
+            nn.init.normal_(self.embedding.weight, std=1.0)
+        else:
+            self.project = nn.Linear(context.width, width, bias=False)
+            # The backbone's rows have length about 1; this makes the layers' input have entries of about 1.
+            nn.init.normal_(self.project.weight, std=1.0)
+        self.positions = nn.Parameter(torch.randn(min(estimator.max_length, context.length), width) * 0.02)
+        self.time = nn.Sequential(nn.Linear(64, width), nn.SiLU(), nn.Linear(width, width))
+        if not self.reads_time:
+            del self.time
+        self.blocks = nn.ModuleList(EstimatorLayer(width, estimator.heads) for _ in range(estimator.layers))
+        self.norm = nn.LayerNorm(width)
+        self.out = nn.Linear(width, 1)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    @override
+    def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
+        h = self.embedding(tokens) if self.own_embedding else self.project(embedded)
+        h = h + self.positions[: tokens.shape[1]]
+        if self.reads_time:
+            if t is None:
+                raise ValueError("a time-conditioned estimator needs t")
+            half = torch.arange(32, device=t.device, dtype=torch.float32)
+            angles = 1000.0 * t.float()[:, None] * torch.exp(-math.log(10_000.0) * half / 32)
+            h = h + self.time(torch.cat([angles.cos(), angles.sin()], dim=-1))[:, None].to(h.dtype)
+        # Padding is not read; a row of padding reads itself and is not used. The check for padding runs on a CPU only:
+        # on a GPU it would cost a synchronisation.
+        seen = None
+        if maskable.device.type != "cpu" or not maskable.all():
+            seen = (maskable | ~maskable.any(1, keepdim=True))[:, None, None, :]
+        for layer in self.blocks:
+            h = layer(h, seen)
+        return torch.sigmoid(self.out(self.norm(h)).squeeze(-1).float())
+
+
+class EstimatorLayer(nn.Module):
+    """Pre-norm attention and feed-forward layer of width E."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm_attention = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.norm_mlp = nn.LayerNorm(width)
+        self.up = nn.Linear(width, 4 * width)
+        self.down = nn.Linear(4 * width, width)
+
+    def forward(self, h: Tensor, seen: Tensor | None) -> Tensor:
+        """Return h [B, L, E]."""
+        B, L, E = h.shape
+        q, k, v = self.qkv(self.norm_attention(h)).view(B, L, 3, self.heads, E // self.heads).permute(2, 0, 3, 1, 4)
+        a = attend(q, k, v, seen)
+        h = h + self.out(a.transpose(1, 2).reshape(B, L, E))
+        return h + self.down(F.gelu(self.up(self.norm_mlp(h)), approximate="tanh"))
+
+
+class ConstantModule(nn.Module, EstimatorModule):
+    """Importance ½ everywhere."""
+
+    @override
+    def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
+        return torch.full(tokens.shape, 0.5, device=tokens.device)
+
+
+class TableModule(nn.Module, EstimatorModule):
+    """Importance by token, from a table [V + 1]; saved with the model, so that counts are needed only once."""
+
+    def __init__(self, values: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("values", values)
+        self.values: Tensor
+
+    @override
+    def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
+        return self.values[tokens]
+
+
+def surprisal(vocabulary_size: int, counts: NDArray[np.int64] | None) -> Tensor:
+    """Return −log p(v) of the training tokens over its largest value, float32 [V + 1]; ½ without counts."""
+    values = torch.full((vocabulary_size + 1,), 0.5)
+    if counts is not None:
+        smoothed = torch.from_numpy(counts).double() + 1.0
+        nats = -(smoothed / smoothed.sum()).log()
+        # A single token is certain: 0 nats over 0.
+        values[:-1] = (nats / nats.max().clamp(min=1e-300)).float()
+    return values
+
+
+class MixModule(nn.Module):
+    """mix · a + (1 − mix) · b."""
+
+    def __init__(self, a: nn.Module, b: nn.Module, mix: float) -> None:
+        super().__init__()
+        self.a, self.b, self.mix = a, b, mix
+        self.reads, self.reads_time = a.reads, bool(a.reads_time or b.reads_time)
+
+    @override
+    def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
+        a, b = (module(tokens, embedded, t, maskable) for module in (self.a, self.b))
+        return self.mix * a + (1 - self.mix) * b
+
+
+class BiasedModule(nn.Module):
+    """The importance of `base`, moved towards 1 or 0 at the tokens of the terms."""
+
+    def __init__(self, base: nn.Module, terms: Terms, strength: float) -> None:
+        super().__init__()
+        self.base, self.terms, self.strength = base, terms, strength
+        self.reads, self.reads_time = base.reads, bool(base.reads_time)
+
+    @override
+    def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
+        importance = self.base(tokens, embedded, t, maskable)
+        return biased(importance, self.terms.occurrences(tokens), self.strength)

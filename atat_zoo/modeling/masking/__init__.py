@@ -1,0 +1,194 @@
+"""Masking strategies: which tokens of a text are masked, at a given rate.
+
+There are two contracts. A `Masking` turns importance and a rate into the probability of masking each token; importance
+of x makes these depend on what is masked, which tilts what the model learns. A `VisibleTextMasking` strategy draws a
+mask by what is visible under it, and tilts nothing; it stands in `visible_text`.
+
+With r a row's rate and n its maskable tokens, every `Masking` has these properties
+
+    (a) mean of p over maskable tokens = r, per row; r = 0 and r = 1 exactly
+    (b) p_i does not fall when I_i rises (the inverse strategy: does not rise)
+    (c) p_i does not fall when r rises, so masks drawn with one uniform per token are nested
+    (d) temperature → ∞ is the uniform strategy; temperature → 0 a threshold, ties sharing the rest
+    (e) tokens that are not maskable have p = 0 and do not count
+    (f) equal importance gives equal p; permuting tokens permutes p
+
+`atat_zoo.testing` checks any strategy, ours or a plugin's. The kinds position_bias and mask_drawing have modules here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, runtime_checkable
+
+from typing_extensions import override
+
+from atat_zoo.registry import Context, component, component_base, param, part
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.modeling.masking.position_bias import PositionBias
+    from atat_zoo.modeling.masking.position_modules import PositionModule
+
+
+class Masking(Protocol):
+    """A component of the kind masking, or what its `build(context)` returns.
+
+    One with a state has `build(context) -> nn.Module` with this method, which implements `StatefulPart`. It may say
+    that its `direction` is 0 if it ignores importance, and by `reads_importance`, which else follows from that, whether
+    it masks all tokens alike where all have the same.
+    """
+
+    name: str
+
+    def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
+        """Return p, float32 [B, L], from I, [B, L] in [0, 1], detached; r, [B] in [0, 1]; and `maskable`, bool [B, L].
+
+        The precision of the input does not matter.
+        """
+
+
+# Which tokens are masked, bool [B, L] → the score of each, [B, L], computed from the text with these masked.
+Scores: TypeAlias = "Callable[[Tensor], Tensor]"
+
+
+@runtime_checkable
+class VisibleTextMasking(Protocol):
+    """A component of the kind masking that draws a mask by what is visible under it.
+
+    The number of masked tokens is ⌊rn⌋ or ⌈rn⌉, with mean rn over the keys. Changing the tokens that are masked changes
+    nothing: scores may be asked for more than once, but only under masks of at least what is masked at the end.
+    """
+
+    name: str
+
+    def draw_mask(self, scores: Scores, rate: Tensor, maskable: Tensor, keys: Tensor) -> Tensor:
+        """Return which tokens are masked, bool [B, L], at the rates r, [B] in [0, 1]; `maskable` is bool [B, L].
+
+        `scores` are the estimator's of z: how hard each masked token is, if these tokens are masked, in [0, 1].
+        There is one counter-based key per row, int64 [B] (`diffusion.randomness`).
+        """
+
+
+@component
+class UniformMasking(Masking):
+    """p_i = r for every maskable token; ignores importance (MDLM, equation 3).
+
+    The only strategy whose training loss, with weight 1/r, estimates the bound behind the perplexity.
+    """
+
+    name = "uniform"
+    summary = "every maskable token with probability r, whatever its importance"
+    refs = ("arXiv:2406.07524",)
+    direction = 0
+
+    @override
+    def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
+        return rate.float().unsqueeze(-1) * maskable
+
+
+@component_base
+class _CalibratedMasking(Masking):
+    """A function of `diffusion.calibration` applied to I / T, or to −I / T where `direction` is −1."""
+
+    calibration: ClassVar[str]
+    direction: ClassVar[int] = 1
+    temperature: float = param(1.0, help="large: like uniform; small: the most important first", ge=1e-6, le=1e9)
+
+    @override
+    def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
+        function = getattr(import_module("atat_zoo.modeling.diffusion.calibration"), self.calibration)
+        return function(importance.double() / (self.direction * self.temperature), rate, maskable)
+
+
+@component
+class ImportanceMasking(_CalibratedMasking):
+    """p_i = min(1, λ exp(I_i / T)), with λ per row such that the mean over its maskable tokens is r.
+
+    `softmax(I / T) · r · L` clamped to 1, the textbook form, masks too little as soon as one token is clamped; here the
+    other tokens compensate for it.
+    """
+
+    name = "importance"
+    summary = "important tokens more often: softmax weights, filled up to the rate exactly"
+    refs = ("doi:10.1007/0-387-34240-0",)
+    calibration = "water_fill"
+
+
+@component
+class InverseMasking(_CalibratedMasking):
+    """p_i = min(1, λ exp(−I_i / T)), with λ per row such that the mean over its maskable tokens is r.
+
+    The control of `importance`: the same calibration, the opposite preference.
+    """
+
+    name = "inverse"
+    summary = "important tokens less often: the control of importance masking"
+    refs = ("doi:10.1007/0-387-34240-0",)
+    calibration = "water_fill"
+    direction = -1
+    temperature: float = param(1.0, help="large: like uniform; small: the least important first", ge=1e-6, le=1e9)
+
+
+@component
+class PowerMasking(_CalibratedMasking):
+    """p_i = τ^{w_i} with w_i = exp(−I_i / T), and τ per row such that the mean over its maskable tokens is r.
+
+    Each token follows α_i = 1 − τ^{w_i} in the time τ, the polynomial path of GenMD4; in reverse, tokens are unmasked
+    in a Plackett–Luce order with weights w. No token is masked with certainty before r = 1.
+    """
+
+    name = "power"
+    summary = "important tokens earlier: each follows its own power of the same time, as in GenMD4"
+    refs = ("arXiv:2406.04329",)
+    calibration = "power_path"
+
+
+@component
+class LogitMasking(_CalibratedMasking):
+    """p_i = σ(I_i / T + c), with c per row such that the mean over its maskable tokens is r.
+
+    With independent draws this is the distribution of largest entropy for a given rate and a given mean importance of
+    the masked tokens.
+    """
+
+    name = "logit"
+    summary = "important tokens more often: a sigmoid of importance, shifted to the rate"
+    refs = ("doi:10.1007/0-387-34240-0",)
+    calibration = "logit_shift"
+
+
+@component
+class PositionMasking:
+    """p_i = min(1, λ exp((I_i + a·bias_i) / T)): `importance` masking of importance and bias together.
+
+    The bias is in [0, 1] like importance, and a is its weight relative to importance. Both are divided by T, so a high
+    temperature is uniform here too.
+    """
+
+    name = "position"
+    summary = "importance plus a bias of the position, fixed or learned from the loss"
+    refs = ("doi:10.1007/0-387-34240-0",)
+    direction = 1
+    positional = True
+
+    @property
+    def reads_importance(self) -> bool:
+        """Whether importance is all that it goes by: there is no bias."""
+        from atat_zoo.modeling.masking.position_bias import FlatBias
+
+        return not self.strength or isinstance(self.bias, FlatBias)
+
+    temperature: float = param(1.0, help="large: like uniform; small: the highest sum first", ge=1e-6, le=1e9)
+    strength: float = param(
+        1.0, help="a: weight of the bias relative to importance; negative reverses it", ge=-1e3, le=1e3
+    )
+    bias: PositionBias = part("position_bias", "u_shape", help="positions to mask more often")
+
+    def build(self, context: Context) -> PositionModule:
+        """Return a module with `probabilities`; it implements `StatefulPart` when its bias does."""
+        from atat_zoo.modeling.masking.position_modules import PositionModule
+
+        return PositionModule(self.bias.build(context), self.temperature, self.strength)

@@ -1,0 +1,82 @@
+"""Mask drawings: draw a mask from masking probabilities, with marginals exactly p."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from typing_extensions import override
+
+from atat_zoo.registry import component
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class MaskDrawing(Protocol):
+    """A component of the kind mask_drawing: a callable on tensors."""
+
+    name: str
+
+    def __call__(self, p: Tensor, keys: Tensor) -> Tensor:
+        """Return which tokens are masked, bool [B, L], by probabilities p, float32 [B, L], and a key per row, [B]."""
+
+
+@component
+class BernoulliMaskDrawing(MaskDrawing):
+    """Token i is masked where u_i < p_i, with its own uniform u_i in [0, 1).
+
+    The uniforms depend on the keys alone, so with one key the masks of a higher
+    rate contain those of a lower one. p = 1 masks always and p = 0 never.
+    """
+
+    name = "bernoulli"
+    summary = "every token by its own uniform number: independent, nested in the rate"
+    refs = ("arXiv:2406.07524",)
+
+    @override
+    def __call__(self, p: Tensor, keys: Tensor) -> Tensor:
+        from atat_zoo.modeling.diffusion.randomness import uniform
+
+        return uniform(keys, p.shape[-1]) < p
+
+
+@component
+class SystematicMaskDrawing(MaskDrawing):
+    """Systematic sampling: marginals exactly p, and the count is the floor or ceiling of Σp.
+
+    The row is shuffled and its p are laid end to end on a line. A comb has teeth at u, u + 1, u + 2, … with one uniform
+    u: a token is masked if a tooth falls into its piece. Pieces have a length of at most 1, so none contains two teeth.
+
+    Tokens are not independent and masks of two rates are not nested: for training only, never for a bound.
+    """
+
+    name = "systematic"
+    summary = "a fixed number of masks per row up to rounding, the same marginals; for training only"
+    refs = ("doi:10.1214/aoms/1177729988",)
+
+    @override
+    def __call__(self, p: Tensor, keys: Tensor) -> Tensor:
+        import torch
+
+        from atat_zoo.modeling.diffusion.randomness import fold, to_unit, uniform
+
+        # The first key orders the row and the second positions the comb.
+        order = uniform(fold(keys, 0), p.shape[-1], torch.float64).argsort(dim=-1, stable=True)
+        start = to_unit(fold(keys, 1), torch.float64)
+        chosen = comb(p.gather(-1, order), start)
+        return torch.zeros_like(chosen).scatter(-1, order, chosen)
+
+
+def comb(p: Tensor, start: Tensor) -> Tensor:
+    """Return which pieces of lengths p [B, L] are hit by teeth at start [B], start + 1, …: bool [B, L].
+
+    Piece i lies between the cumulative sums before and after p_i, and is hit when a tooth is in [before, after). Each
+    sum is rounded once and shared by both of its neighbours, so a tooth is never lost between them.
+    """
+    import torch
+
+    ends = p.double().cumsum(-1)
+    # Teeth below x: ceil(x − start), at least 0. Rounding of the sums cannot break p = 1 or p = 0.
+    below = (ends - start.double().unsqueeze(-1)).ceil().clamp(min=0)
+    before = torch.nn.functional.pad(below[..., :-1], (1, 0))
+    return ((below > before) | (p >= 1)) & (p > 0)

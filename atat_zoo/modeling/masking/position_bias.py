@@ -1,0 +1,141 @@
+"""Position biases: which positions to mask more often; position masking adds them to importance."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Protocol
+
+from typing_extensions import override
+
+from atat_zoo.registry import Context, component, component_base, param
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from atat_zoo.modeling.masking.position_modules import FixedBiasModule, GradientBiasModule, RunningBiasModule
+
+
+class PositionBiasModule(Protocol):
+    """The result of `build`: an `nn.Module`; one that learns implements `StatefulPart`."""
+
+    def values(self, length: int) -> Tensor:
+        """Return the bias of each position, float32 [length] in [0, 1]."""
+
+
+class PositionBias(Protocol):
+    """A component of the kind position_bias."""
+
+    name: str
+
+    def build(self, context: Context) -> nn.Module:
+        """Return a `PositionBiasModule`; the fixed ones take any length."""
+
+
+@component_base
+class _FixedBias(PositionBias):
+    """A bias that is a function of the positions alone."""
+
+    @abstractmethod
+    def bias(self, positions: Tensor) -> Tensor:
+        """Return the bias of the positions 0 … L−1, float64 [L]."""
+
+    @override
+    def build(self, context: Context) -> FixedBiasModule:
+        from atat_zoo.modeling.masking.position_modules import FixedBiasModule
+
+        return FixedBiasModule(self.bias)
+
+
+@component
+class FlatBias(_FixedBias):
+    """0 at every position: no effect."""
+
+    name = "flat"
+    summary = "fixed: 0 everywhere, all positions alike"
+
+    def bias(self, positions: Tensor) -> Tensor:
+        """Return 0."""
+        return positions.double() * 0
+
+
+@component
+class LeftToRightBias(_FixedBias):
+    """bias_i = i/(L−1): 0 at the first position, 1 at the last.
+
+    A token with more bias is masked longer, so text appears from left to right, the more strictly the stronger it is.
+    """
+
+    name = "left_to_right"
+    summary = "fixed: rises evenly from 0 to 1, so that text appears from left to right"
+
+    def bias(self, positions: Tensor) -> Tensor:
+        """Return i/(L−1); a single token has 0."""
+        return positions.double() / max(1, len(positions) - 1)
+
+
+@component
+class UShapeBias(_FixedBias):
+    """bias_i = |2i/(L−1) − 1|^e: 1 at both ends of the sequence, 0 in the middle.
+
+    Tokens at the ends have context on one side only, so they are harder to predict.
+    """
+
+    name = "u_shape"
+    summary = "fixed: 1 at both ends of the sequence, 0 in the middle"
+
+    exponent: float = param(2.0, help="e: how flat the middle is", gt=0, le=100)
+
+    def bias(self, positions: Tensor) -> Tensor:
+        """Return |2i/(L−1) − 1|^e; a single token has 1."""
+        # Integers first, so that mirrored positions get exactly the same number.
+        last = len(positions) - 1
+        distance = (2 * positions - last).abs().double()
+        return (distance / last if last > 0 else distance + 1).pow(self.exponent)
+
+
+@component
+class RunningBias:
+    """The running mean of the masked cross-entropy at each position, scaled to [0, 1].
+
+    The easiest position has 0 and the hardest 1, unless all differ by less than `floor` of the mean loss: then
+    differences are divided by that floor, so noise does not become a preference. Positions that were never masked have
+    the mean of all. Until the first update every position has 0.
+    """
+
+    name = "running"
+    summary = "learned: the running mean of the loss at each position"
+
+    decay: float = param(0.99, help="share of the past that a step retains", ge=0, lt=1)
+    floor: float = param(0.1, help="smallest spread, as a share of the mean loss, that counts in full", gt=0, le=10)
+
+    def build(self, context: Context) -> RunningBiasModule:
+        """Return a module for positions 0 … `context.length` − 1 that implements `StatefulPart`."""
+        from atat_zoo.modeling.masking.position_modules import RunningBiasModule
+
+        return RunningBiasModule(context.length, self.decay, self.floor)
+
+
+@component
+class GradientBias:
+    """σ(θ) of a parameter θ of each position, by ascent of the masked loss.
+
+    The loss of a draw says nothing of the probability that made it: no gradient goes through the draw. That of its mean
+    does: if masks of one rate r are spread by softmax weights of a bias b, Σ p_i ℓ_i with the loss ℓ_i of a masked
+    position i has ∂/∂b_i = p_i(ℓ_i − ℓ̄)/T, and θ follows it from where all p are alike, ℓ_i − ℓ̄ in units of ℓ̄:
+
+        θ_i ← θ_i + η σ'(θ_i) (ℓ_i − ℓ̄)/ℓ̄
+
+    It counts what θ changes at once, and not that other masks make other losses. Until the first update all have 1/2.
+    """
+
+    name = "gradient"
+    summary = "learned: ascent of the masked loss, position by position"
+    refs = ("ATAT",)
+
+    learning_rate: float = param(0.1, help="η, of a step", gt=0, le=100)
+
+    def build(self, context: Context) -> GradientBiasModule:
+        """Return a module for positions 0 … `context.length` − 1 that implements `StatefulPart`."""
+        from atat_zoo.modeling.masking.position_modules import GradientBiasModule
+
+        return GradientBiasModule(context.length, self.learning_rate)

@@ -1,0 +1,153 @@
+"""Objectives: the loss of a training, and the bound that is reported.
+
+An objective joins the other parts into one `nn.Module`. `uses` names the kinds
+it takes; an experiment that declares another kind is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+
+import attrs
+
+from atat_zoo.modeling.bounds import Bound
+from atat_zoo.modeling.diffusion.contracts import Denoiser
+from atat_zoo.registry import Context
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.modeling.diffusion.bounds import Estimate, WeightedMask
+
+
+class Observer(Protocol):
+    """Sees the predictions of masked tokens, some of them at a time."""
+
+    def __call__(
+        self, *, log_probs: Tensor, tokens: Tensor, weight: Tensor, row: Tensor, position: Tensor | None = None
+    ) -> None:
+        """Receive log-probabilities [N, V], true tokens int64 [N], weights float64 [N], rows and positions int64 [N].
+
+        Without positions, the EOS that fill rows of dialogues count as their answers do.
+        """
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Batch:
+    """A micro-batch of the stream."""
+
+    tokens: Tensor  # x, int64 [B, L]
+    maskable: Tensor  # bool [B, L]
+    index: Tensor  # the global sample number of each row, int64 [B]; every draw is a function of it
+    mean_maskable: Tensor  # maskable tokens per row, averaged over the global batch, float32 scalar
+    progress: float  # share of the training that is done, in [0, 1]
+    #: The number of the dialogue of each token within its row, int64 [B, L], −1 at padding: a token reads its own
+    #: dialogue alone. None where a row is read as a whole; only an objective that `separates_documents` is given them.
+    documents: Tensor | None = None
+
+
+class ObjectiveModule(Protocol):
+    """What `build` returns: an `nn.Module` that holds the parts."""
+
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        """Return `loss`, a scalar to minimise, and detached figures by name.
+
+        The loss is a mean over rows, so that the average over micro-batches and
+        ranks, weighted by their rows, is the loss of the global batch.
+        """
+
+    def bound(
+        self,
+        tokens: Tensor,
+        maskable: Tensor,
+        keys: Tensor,
+        draws: int,
+        method: Bound,
+        observe: Observer | None = None,
+        documents: Tensor | None = None,
+    ) -> dict[str, Estimate]:
+        """Return bounds on −log p_θ(x) by name, and show the predictions to an observer.
+
+        The exponential of `nelbo` is called perplexity: it bounds the negative log-likelihood of the model under
+        uniform masking, or equals it where that is known. Bounds under the objective's own forward process have names
+        of their own. The observer sees what is predicted under the masks of the first bound, with their weights, whose
+        expected sum over a row is its number of tokens; under each mask once, or all tokens if the likelihood is exact.
+
+        The tokens are x, int64 [B, L], `maskable` is bool [B, L], with one key per row, int64 [B]; `draws` is the
+        number of masks per sequence, and `method` how the bound under uniform masking is estimated. An objective whose
+        likelihood cannot be estimated in this way raises `UserError`. `documents` are as in `Batch`.
+        """
+
+    def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> Iterable[WeightedMask]:
+        """Return the masks that the first bound is averaged over, so that others are measured under the same ones.
+
+        Arguments as for `bound`. If the likelihood is exact, one mask of every token, with weight 1.
+        """
+
+    def cross_entropy(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
+        """Return −log p_θ(x_i | z) at the N masked positions, nats, [N]: what the first bound averages.
+
+        z is x with masks, int64 [B, L], and `masked`, bool [B, L], where. Without a diffusion time, [B], it follows
+        from the share of masked tokens. x is read only by models that see the clean text of earlier positions.
+        """
+
+    def importance(self, tokens: Tensor, maskable: Tensor, t: Tensor | None) -> Tensor:
+        """Return the importance of tokens, float32 [B, L]; for objectives that use an estimator, which reads x or z."""
+
+    def embed(self, tokens: Tensor) -> Tensor:
+        """Return the last hidden state of each token of a text, [B, L, D]: it has read the token.
+
+        Nothing is masked; a network that reads the time is told t = 0. Tokens are int64 [B, L].
+        """
+
+    def stage(self, progress: float) -> str:
+        """Return the name of the training's stage, for the metrics; "train" by default, for one stage."""
+        return "train"
+
+    def curriculum_strength(self, progress: float) -> float | None:
+        """Return the strength of the curriculum for the metrics, or None: see `curricula.ExponentialWeighting`."""
+        return None
+
+    def denoiser(self) -> Denoiser:
+        """Return p_θ(x_i | z)."""
+
+    def begin_step(self) -> None:
+        """Forget the statistics since `end_step`: of a step that ran out of memory, and begins again."""
+
+    def end_step(self, reduce: Callable[[Tensor], None], progress: float) -> None:
+        """Update the stateful parts with the statistics of the step; `reduce` sums over ranks in place."""
+
+
+class Objective(Protocol):
+    """A component of the kind objective."""
+
+    name: str
+    #: What `build` makes, as "package.module:Class"; a class of (context, parts, batch_size, this objective).
+    module: ClassVar[str]
+    uses: ClassVar[frozenset[str]]  #: the kinds of parts that it takes
+    exact: ClassVar[bool] = False  #: whether `bound` returns the exact likelihood, without random masks
+    #: Whether its network reads at each position the token before it, as in next-token prediction.
+    shifted: ClassVar[bool] = False
+    #: Whether it shows the network a part of the text at a time, by `attention`.
+    masks_attention: ClassVar[bool] = False
+    separates_documents: ClassVar[bool] = False  #: whether it reads the dialogues of a row apart: see `Batch.documents`
+    #: How its network is read where atat_zoo is not: `masked`, any masked token from all visible ones in one pass;
+    #: `turns`, likewise, and each token in its turn; `causal`; or, the default, in no such way.
+    hub_form: ClassVar[Literal["masked", "turns", "causal", ""]] = ""
+    importance_reads: ClassVar[str] = "x"  #: what an estimator that learns may read: "x" or "z", or "z" alone
+
+    def network_input(self, experiment: Experiment) -> tuple[int, int]:
+        """Return how many rows its network reads in a step over the global batch, and how many tokens of each."""
+        return experiment.train.batch_size, experiment.data.length
+
+    def build(self, context: Context, parts: Mapping[str, object], batch_size: int) -> nn.Module:
+        """Return an `ObjectiveModule`; row n of the stream belongs to step n // `batch_size`.
+
+        The parts are what the other kinds' `build` returned (or their specification, if they need none).
+        """
+        # Imported here, because torch is: a specification does without.
+        path, _, name = self.module.partition(":")
+        return getattr(import_module(path), name)(context, parts, batch_size, self)

@@ -1,0 +1,109 @@
+"""The objective of masked diffusion whose masks may depend on the text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+from typing_extensions import override
+
+from atat_zoo.errors import Problem
+from atat_zoo.modeling.masking.position_bias import PositionBias
+from atat_zoo.modeling.objectives import Objective
+from atat_zoo.registry import component, param, part
+
+if TYPE_CHECKING:
+    from atat_zoo.experiment import Experiment
+
+
+@component
+class AdaptiveObjective(Objective):
+    """Masks by forward weights w_i(x), learned reverse weights ŵ_i(z), and a bound that is valid for them.
+
+        log w_i = −(I_i − ½)/T − s · (bias_i − mean bias) + φ_i
+
+    A token with a large w is unmasked early: the important ones, and those with more bias, stay masked longest. I is
+    the estimator's importance of the clean text, φ a learned table of positions. The model sees z alone: p_θ, and ŵ,
+    the weights of the next position. A small head on the same hidden states learns the part of ŵ that does not depend
+    on position alone. The bound pays for the information about the text that the order carries,
+    log (w_i/W)/(ŵ_i/Ŵ), so it is a bound whatever w is.
+
+        loss = Σ_masked c_i · CE_i + λ · Σ_masked n (w_i/W_M) log (w_i/W_M)/(ŵ_i/Ŵ_M)   by Σ maskable
+
+    Here c is `weight`, independent of the bound: the bound's own is n·w_i/W_M, which for a sharp order puts almost all
+    gradient on the next token or two. The estimator follows the experiment's target, or, with `learn_importance`, the
+    gradient of the bound by leave-one-out over several masks of the same text; so does φ. The bound is reported as
+    `adaptive`, in addition to the bound under uniform masking; only the latter is called perplexity.
+    """
+
+    name = "adaptive"
+    summary = "masks that depend on the text, with a learned order in reverse and a bound that pays for it"
+    refs = ("arXiv:2602.02112", "arXiv:2406.04329", "arXiv:2406.07524", "ATAT")
+    module = "atat_zoo.modeling.objectives.adaptive_module:AdaptiveModule"
+    hub_form = "masked"
+    uses = frozenset({"backbone", "noise", "estimator", "target"})
+    learns_order = True
+
+    form: Literal["order", "timed"] = param(
+        "order", help="the bound: of the order alone, or of the times of the power path as well"
+    )
+    temperature: float = param(1.0, help="T: small makes importance decide the order", ge=1e-6, le=1e9)
+    bias: PositionBias = part("position_bias", "flat", help="positions whose tokens stay masked longer")
+    strength: float = param(1.0, help="s: weight of the bias; a negative weight reverses it", ge=-1e3, le=1e3)
+    learn_importance: bool = param(
+        False, help="train the estimator by the bound's own gradient instead of towards the target"
+    )
+    learn_position: bool = param(False, help="learn φ, a weight for each position, by the bound's own gradient")
+    draws: int | None = param(
+        None, help="K, masks of each text in a step; when absent 2 if something is learned, else 1", ge=1, le=64
+    )
+    weight: Literal["bound", "nelbo", "simple"] = param(
+        "simple", help="c: the bound's own weight, 1 by the share of masked tokens, or 1"
+    )
+    reverse_loss_weight: float = param(1.0, help="λ, weight of the reverse weights' loss", ge=0)
+    importance_loss_weight: float = param(0.1, help="weight of the loss of the estimator and of φ", ge=0)
+
+    def __attrs_post_init__(self) -> None:
+        if self.learns and self.draws == 1:
+            raise ValueError("draws must be at least 2 when importance or position is learned by the bound's gradient")
+
+    @property
+    def reads_importance(self) -> bool:
+        """Whether importance, which it can do without, is given a temperature."""
+        return self.temperature != 1
+
+    @property
+    def learns(self) -> bool:
+        """Whether anything in the forward weights is learned by the bound's gradient."""
+        return self.learn_importance or self.learn_position
+
+    @property
+    def repeats(self) -> int:
+        """K, masks of each text in a step."""
+        return self.draws or (2 if self.learns else 1)
+
+    @override
+    def network_input(self, experiment: Experiment) -> tuple[int, int]:
+        return self.repeats * experiment.train.batch_size, experiment.data.length
+
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
+        """Yield the problems: an estimator that reads z or t, or one that cannot be learned."""
+        estimator = experiment.parts["estimator"]
+        if estimator.reads != "x":
+            yield Problem(
+                "estimator",
+                "objective 'adaptive' draws the order of a text by the importance of its tokens, and this "
+                'estimator reads the text with masks; set its reads to "x"',
+            )
+        if estimator.reads_time:
+            yield Problem(
+                "estimator",
+                "objective 'adaptive' fixes the order of a text before any time, and this estimator reads "
+                "the time; set its time_conditioning to false",
+            )
+        if self.learn_importance and not estimator.learns:
+            yield Problem(
+                "objective.learn_importance",
+                f"estimator {estimator.name!r} has nothing to learn; "
+                'set estimator.use = "transformer", or learn_importance = false',
+            )

@@ -1,0 +1,162 @@
+"""The training step of `adaptive`. B rows of a micro-batch, K masks of each, L tokens, N masked ones, D width.
+
+Repeated rows are ordered by draw: row b of draw j is row j·B + b of K·B.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from atat_zoo.modeling.diffusion.adaptive import FORMS, DrawnMask, estimate, forward_surrogate
+from atat_zoo.modeling.diffusion.bounds import Estimate
+from atat_zoo.modeling.diffusion.contracts import Denoiser, NoisedBatch
+from atat_zoo.modeling.diffusion.dropout import set_keys
+from atat_zoo.modeling.diffusion.positions import Where, pairs
+from atat_zoo.modeling.diffusion.randomness import fold, row_keys
+from atat_zoo.modeling.objectives import Batch
+from atat_zoo.modeling.objectives.adaptive import AdaptiveObjective
+from atat_zoo.modeling.objectives.chunks import wide
+from atat_zoo.modeling.objectives.denoising import DenoisingModule, dense, importance_loss, metrics, normalised
+from atat_zoo.modeling.objectives.predicting import Predictor
+from atat_zoo.modeling.objectives.stateful import StatefulParts
+from atat_zoo.registry import Context
+from atat_zoo.system.devices import moved
+
+
+class AdaptiveModule(DenoisingModule):
+    """Backbone with a head for ŵ; estimator, bias and table of positions, which define w."""
+
+    def __init__(
+        self, context: Context, parts: Mapping[str, Any], batch_size: int, objective: AdaptiveObjective
+    ) -> None:
+        super().__init__(context, parts, batch_size)
+        self.objective, self.form, self.repeats = objective, FORMS[objective.form], objective.repeats
+        self.estimator, self.target = parts["estimator"], parts["target"]
+        self.bias: Any = objective.bias.build(context)
+        # In the order form a common factor of ŵ cancels; in the timed form it is the speed.
+        self.order_head = nn.Linear(self.backbone.embedding.embedding_dim, 1, bias=objective.form == "timed")
+        for parameter in self.order_head.parameters():
+            nn.init.zeros_(parameter)
+        self.position = nn.Parameter(torch.zeros(context.length)) if objective.learn_position else None
+        self.trains_estimator = any(p.requires_grad for p in self.estimator.parameters())
+        self.stateful = StatefulParts(bias=self.bias, target=self.target)
+
+    def log_weights(self, importance: Tensor) -> Tensor:
+        """Return log w, float64 [B, L], with a gradient where the bound trains it."""
+        if not self.objective.learn_importance:
+            importance = importance.detach()
+        return (0.5 - importance.double()) / self.objective.temperature + self.by_position(importance.shape[1])
+
+    def by_position(self, length: int) -> Tensor:
+        """Return the part of log w that does not depend on the text, float64 [L]."""
+        bias = self.bias.values(length).double()
+        log_w = -self.objective.strength * (bias - bias.mean())
+        return log_w if self.position is None else log_w + moved(self.position[:length], log_w.device)
+
+    def reverse(self, hidden: Tensor, where: Where, length: int) -> Tensor:
+        """Return log ŵ [N] from the hidden states [N, D] of the masked positions of z, L = `length` tokens long.
+
+        The model knows the part of w that depends on position alone, so the head learns the rest: where w does not
+        depend on the text, ŵ is right from the first noised. In float32, because small differences decide the order.
+        """
+        by_position = self.by_position(length).detach().float()[pairs(where)[1]]
+        with torch.autocast(hidden.device.type, enabled=False):
+            log_reverse: Tensor = self.order_head(wide(hidden)).squeeze(-1)
+        return moved(log_reverse, by_position.device) + by_position
+
+    def look(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return −log p_θ(x_i | z) and log ŵ_i at the masked positions, each [N], by one pass of the network."""
+        where = pairs(masked)
+        head_inputs = self.head_inputs(z, t).at(where)
+        ce = self.cross_entropy_at(head_inputs, x[where])
+        return ce, self.reverse(head_inputs.hidden, where, z.shape[1])
+
+    def draw(self, batch: Batch, log_w: Tensor) -> tuple[NoisedBatch, DrawnMask]:
+        """Draw K masks of each text by log w [K·B, L], the same number of tokens (or the same time) in all of them."""
+        K = self.repeats
+        row = row_keys(self.context.seed, "mask", batch.index)
+        keys = torch.cat([fold(row, j) for j in range(K)])
+        repeated = attrs.evolve(batch, tokens=batch.tokens.repeat(K, 1), maskable=batch.maskable.repeat(K, 1))
+        drawn = self.form.draw(log_w, repeated.maskable, (1 - self.times(batch.index).double()).repeat(K), keys)
+        rate, t = drawn.rate.float(), self.noise.time_at(drawn.level.float())
+        # The share of the row: the probability of a single token under an order has no closed form.
+        p = rate[:, None] * repeated.maskable
+        noised = self.noised(repeated, drawn.masked, t, p, rate)
+        if self.training:
+            dropout = row_keys(self.context.seed, "dropout", batch.index)
+            set_keys(self.backbone, moved(torch.cat([fold(dropout, j) for j in range(K)]), self.device))
+        return noised, drawn
+
+    @override
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        batch = self.begin(batch)
+        K = self.repeats
+        importance = self.importance(batch.tokens, batch.maskable, None)
+        log_w = self.log_weights(importance).repeat(K, 1)
+        noised, drawn = self.draw(batch, log_w)
+        where, shape = noised.where, noised.x.shape
+        head_inputs = self.head_inputs(noised.z, noised.t).at(where)
+        log_reverse = dense(where, self.reverse(head_inputs.hidden, where, shape[1]), shape)
+
+        weight, bracket = self.form.terms(drawn, log_w.detach(), log_reverse)
+        if self.objective.weight == "nelbo":
+            weight = torch.where(noised.masked, 1 / drawn.rate[:, None], 0.0)
+        elif self.objective.weight == "simple":
+            weight = noised.masked.double()
+        loss, ce = self.weighted_loss(head_inputs, noised, weight, batch)
+        diffusion = loss.float()
+        reverse = normalised(bracket, batch).float()
+        loss = diffusion + self.objective.reverse_loss_weight * reverse
+        # The loss of the forward weights: their bound per token, the distance to the target, or both.
+        losses = [self._bound_loss(drawn, batch, log_w, ce, log_reverse.detach())] if self.objective.learns else []
+        if self.trains_estimator and not self.objective.learn_importance:
+            losses.append(importance_loss(importance.repeat(K, 1), *self.target(noised, ce)))
+        forward = sum(losses[1:], losses[0]) if losses else None
+        if forward is not None:
+            loss = loss + self.objective.importance_loss_weight * forward
+        if self.training:
+            self.stateful.observe(noised, ce)
+        return {
+            **metrics(noised, ce, diffusion, loss),
+            **({} if forward is None else {"importance_loss": forward.detach()}),
+            "reverse_loss": reverse.detach(),
+            "importance": importance.detach().repeat(K, 1),
+        }
+
+    def _bound_loss(self, drawn: DrawnMask, batch: Batch, log_w: Tensor, ce: Tensor, log_reverse: Tensor) -> Tensor:
+        """Return the bound per token, whose gradient reaches the forward weights and not the network."""
+        # φ is part of both w and ŵ: the gradient of the bound goes through both.
+        by_position = self.by_position(batch.tokens.shape[1])
+        log_reverse = log_reverse + (by_position - by_position.detach())
+        weight, bracket = self.form.terms(drawn, log_w, log_reverse)
+        bound = (weight * ce + bracket).sum(1).view(self.repeats, -1)
+        log_q = self.form.log_probability(drawn, log_w).view(self.repeats, -1)
+        return normalised(forward_surrogate(bound, log_q)[:, None], batch).float()
+
+    def own_bounds(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Estimate]:
+        """Return `adaptive`, the bound of the full process in the chosen form."""
+        log_w = self.log_weights(self.importance(tokens, maskable, None))
+        options = {"mask_id": self.context.mask_id, "time_at": self.noise.time_at}
+        return {"adaptive": estimate(self.form, self.look, tokens, maskable, log_w, keys, draws, **options)}
+
+    @override
+    def denoiser(self) -> Denoiser:
+        return _Denoiser(self)
+
+
+class _Denoiser(Predictor):
+    """p_θ with the order weights that the objective learns."""
+
+    module: AdaptiveModule
+    gives_order_weights = True
+
+    @override
+    def ordered(self, tokens: Tensor, t: Tensor | None, where: Where) -> tuple[Tensor, Tensor]:
+        head_inputs = self.head_inputs(tokens, t).at(where)
+        return self.log_probs(head_inputs, tokens.device), self.module.reverse(
+            head_inputs.hidden, where, tokens.shape[1]
+        )

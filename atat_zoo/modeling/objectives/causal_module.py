@@ -1,0 +1,323 @@
+"""The training steps of block and autoregressive, and their denoisers.
+
+B rows of a micro-batch, L tokens in K blocks of S, D width, V predictable tokens, N positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from atat_zoo.errors import UserError
+from atat_zoo.modeling.backbones.cache import Cache
+from atat_zoo.modeling.backbones.ngram import neighbours_of
+from atat_zoo.modeling.bounds import Bound
+from atat_zoo.modeling.diffusion.attention import Rule, visible
+from atat_zoo.modeling.diffusion.bounds import WeightedMask
+from atat_zoo.modeling.diffusion.contracts import BlockDecoder, Denoiser, NoisedBatch, NoiseLevels
+from atat_zoo.modeling.diffusion.positions import Where, begins
+from atat_zoo.modeling.diffusion.randomness import fold, row_keys, stratified, to_unit, uniform
+from atat_zoo.modeling.noise import LinearNoise
+from atat_zoo.modeling.objectives import Batch, Objective
+from atat_zoo.modeling.objectives.causal import BlockObjective
+from atat_zoo.modeling.objectives.denoising import DenoisingModule, HeadInputs, golden_stride, metrics
+from atat_zoo.modeling.objectives.predicting import Predictor
+from atat_zoo.modeling.objectives.stateful import StatefulParts
+from atat_zoo.registry import Context
+from atat_zoo.system.devices import exact_device, moved
+
+
+def one_stream(length: int, size: int, device: torch.device) -> Tensor:
+    """Return which tokens see which, bool [L, L]: those of their own block and of earlier ones."""
+    block = torch.arange(length, device=device) // size
+    return block[:, None] >= block
+
+
+def two_streams(length: int, size: int) -> Rule:
+    """Return which tokens of [z ; x] see which, as a rule for `visible`: L noisy tokens, and then L clean ones.
+
+    A noisy token sees the noisy ones of its own block and the clean ones of earlier blocks, a clean token the clean
+    ones of both.
+    """
+
+    def sees(row: Any, head: Any, query: Any, key: Any) -> Tensor:
+        own, other = query % length // size, key % length // size
+        noisy, of_noisy = query < length, key < length
+        return torch.where(of_noisy, noisy & (own == other), (own > other) | (~noisy & (own == other)))
+
+    return sees
+
+
+class BlockModule(DenoisingModule):
+    """A denoiser that reads its own block with masks and earlier blocks without."""
+
+    def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, objective: BlockObjective) -> None:
+        super().__init__(context, parts, batch_size)
+        self.objective, self.size = objective, objective.size
+        self.stateful = StatefulParts(rates=self.rates)
+        # As in the base, over the blocks of the global batch.
+        self.strata = batch_size * (context.length // self.size)
+        self.stride = golden_stride(self.strata)
+
+    def block_times(self, index: Tensor, blocks: int) -> Tensor:
+        """Return t, float32 [B, K] in (0, 1], stratified over all blocks of the step; see `times`."""
+        step, row = index // self.batch_size, index % self.batch_size
+        stratum = row[:, None] * blocks + torch.arange(blocks, device=index.device)
+        keys = row_keys(self.context.seed, "time", step)[:, None]
+        return (1 - stratified(keys, stratum * self.stride % self.strata, self.strata, torch.float64)).float()
+
+    def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
+        """Return hidden states [B, L, D] of one stream: every block reads z itself, earlier blocks included."""
+        return self.read(z, attention=one_stream(z.shape[1], self.size, z.device))
+
+    @override
+    def head_inputs_of(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> HeadInputs:
+        # For p_θ(x_i | z_b, x_<b) at the positions of all blocks, in one pass.
+        L = z.shape[1]
+        positions = torch.arange(L, device=z.device).repeat(2)
+        seen = visible(two_streams(L, self.size), None, 2 * L, z.device, in_blocks=self.attends_in_blocks(z))
+        hidden = self.read(torch.cat([z, x], dim=1), positions=positions, attention=seen, first=L)
+        near = None if self.prior is None else self.neighbours(z, self.prior.reach, x)
+        return HeadInputs(hidden, near)
+
+    @override
+    def neighbours(self, z: Tensor, reach: int, x: Tensor | None = None) -> Tensor:
+        # Earlier blocks are read from x if given, and later ones not at all.
+        position = torch.arange(z.shape[1], device=z.device)[None]
+        own, block = position[..., None] // self.size, neighbours_of(position, reach, -1) // self.size
+        earlier = neighbours_of(z if x is None else x, reach, self.context.mask_id)
+        within = torch.where(block < own, earlier, super().neighbours(z, reach))
+        return within.masked_fill(block > own, self.context.mask_id)
+
+    def mask(self, batch: Batch) -> tuple[NoisedBatch, NoiseLevels]:
+        """Mask uniformly within every block at its own rate; returns that, and the levels of the blocks, [B, K]."""
+        x, maskable = batch.tokens, batch.maskable
+        levels = self.levels(self.block_times(batch.index, x.shape[1] // self.size), batch)
+        p = levels.rate.repeat_interleave(self.size, dim=1) * maskable
+        masked = uniform(row_keys(self.context.seed, "mask", batch.index), x.shape[1]) < p
+        rate = p.sum(1) / maskable.sum(1).clamp(min=1)
+        return self.noised(batch, masked, levels.t.mean(1), p, rate), levels
+
+    @override
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        batch = self.begin(batch)
+        noised, levels = self.mask(batch)
+        weight = levels.weight if self.objective.weight == "nelbo" else torch.ones_like(levels.t)
+        weight = weight.repeat_interleave(self.size, dim=1)
+        loss, ce = self.weighted_loss(self.masked_hidden_states(noised), noised, weight, batch)
+        if self.training:
+            # As B·K rows, the blocks, each with its own rate and time.
+            by_token = ("x", "z", "masked", "maskable", "p")
+            blocks = {name: getattr(noised, name).reshape(-1, self.size) for name in by_token}
+            rows = NoisedBatch(**blocks, t=levels.t.flatten(), rate=levels.rate.flatten())
+            self.stateful.observe(rows, ce.view(-1, self.size))
+        return {**metrics(noised, ce, loss), "rates": levels.rate}
+
+    def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> Iterator[WeightedMask]:
+        """Return the masks of Σ_b E_{k_b} (n_b/k_b) ΣCE, k_b uniform on {1 … n_b}: `exact_k` in every block."""
+        refuse_method(method, self.objective.name, "every block is bounded by exact-k")
+        return block_masks(maskable, keys, draws, self.size)
+
+    def denoiser(self) -> Denoiser:
+        """Return p_θ(x_i | z) at positions of the first block that has masks."""
+        return BlockPredictor(self, self.size)
+
+
+def block_masks(maskable: Tensor, keys: Tensor, draws: int, size: int) -> Iterator[WeightedMask]:
+    """Yield for each draw a mask [B, L] with k_b tokens of block b, its weights n_b/k_b [B, L], and the rate [B].
+
+    k_b is stratified over the draws, each block by itself.
+    """
+    B, L = maskable.shape
+    by_block = maskable.view(B, L // size, size)
+    n = by_block.sum(2)
+    u = uniform(fold(keys, -1), L // size, torch.float64)
+    for j in range(draws):
+        k = torch.minimum(1 + (n * ((u + j) / draws)).floor().long(), n)
+        unit = to_unit(fold(fold(keys, j)[:, None], torch.arange(L, device=keys.device)), torch.float64)
+        unit = unit.view_as(by_block).masked_fill(~by_block, 2.0)
+        masked = ((unit.argsort(2).argsort(2) < k[..., None]) & by_block).view(B, L)
+        weight = (n.double() / k.clamp(min=1)).repeat_interleave(size, dim=1)
+        yield WeightedMask(masked=masked, weight=weight, t=masked.sum(1) / maskable.sum(1).clamp(min=1))
+
+
+class AutoregressiveModule(DenoisingModule):
+    """A denoiser that reads only the preceding text."""
+
+    def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, objective: Objective) -> None:
+        # There is no noise here; the base class takes one for objectives that have it.
+        super().__init__(context, {**parts, "noise": LinearNoise()}, batch_size)
+        self.objective: Any = objective
+
+    def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
+        """Return hidden states [B, L, D]; position i has read the start and z_j, j < i."""
+        start = torch.full_like(z[:, :1], self.context.mask_id)
+        shifted = torch.cat([start, z[:, :-1]], dim=1)
+        if self._documents is not None:
+            shifted = shifted.masked_fill(begins(self._documents), self.context.mask_id)
+        return self.read(shifted, **self.seen(causal=True))
+
+    @override
+    def embed(self, tokens: Tensor) -> Tensor:
+        return self.after_the_start(tokens, attention="causal")
+
+    @override
+    def neighbours(self, z: Tensor, reach: int) -> Tensor:
+        # Those to the left.
+        position = torch.arange(z.shape[1], device=z.device)[None]
+        later = neighbours_of(position, reach, -1) > position[..., None]
+        return super().neighbours(z, reach).masked_fill(later, self.context.mask_id)
+
+    @override
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        # Every maskable token counts as masked.
+        batch = self.begin(batch)
+        x, maskable = batch.tokens, batch.maskable
+        ones = torch.ones(len(x), device=x.device)
+        text: dict[str, Any] = {"x": x, "z": x, "masked": maskable, "maskable": maskable, "documents": batch.documents}
+        noised = NoisedBatch(t=ones, rate=ones, p=maskable.float(), **text)
+        loss, ce = self.weighted_loss(self.masked_hidden_states(noised), noised, noised.p, batch)
+        return metrics(noised, ce, loss)
+
+    @override
+    def head_inputs_of(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> HeadInputs:
+        # Each position reads the clean text before it.
+        return super().head_inputs_of(x, None, masked, x)
+
+    def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> list[WeightedMask]:
+        """Return one mask of every token: the chain rule gives −log p_θ(x) exactly, without draws."""
+        refuse_method(method, self.objective.name, "the likelihood is exact and nothing is estimated")
+        return [WeightedMask(masked=maskable, weight=torch.ones_like(keys), t=None)]
+
+    def denoiser(self) -> Denoiser:
+        """Return p_θ(x_i | x_<i) at positions that have no mask before them."""
+        return AutoregressivePredictor(self, 1)
+
+
+class BlockPredictor(Predictor):
+    """p_θ of a module that reads block by block."""
+
+    module: BlockModule | AutoregressiveModule
+    block_size: int
+
+    def __init__(self, module: DenoisingModule, block_size: int) -> None:
+        super().__init__(module)
+        self.block_size = block_size
+
+    def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
+        """Return SUBS log-probabilities; with `where` a mask, a gap in an earlier block raises `UserError`."""
+        if isinstance(where, Tensor):
+            turn = self.turn(torch.arange(tokens.shape[1], device=tokens.device))
+            assert turn is not None
+            first = torch.where(tokens == self.mask_id, turn, tokens.shape[1]).amin(1)
+            if bool((where & (turn > first[:, None])).any()):
+                raise UserError(
+                    f"objective {self.module.objective.name!r} predicts a token from the text before it, and the "
+                    "sampler asked for one behind a gap; use a causal sampler, such as left_to_right, or "
+                    "semi_autoregressive"
+                )
+        return super().__call__(tokens, t, where)
+
+    @override
+    def begin(self, batch: int, window: int) -> CachedBlocks:
+        return CachedBlocks(self.module, self.block_size, window, batch)
+
+
+class CachedBlocks(Predictor, BlockDecoder):
+    """Texts whose finished blocks are cached as keys and values of every layer.
+
+    Within the window the logits are those of a pass over the text (Arriola et al., arXiv:2503.09573, section 3.2).
+    Beyond it every block sees the last `window` tokens up to its own end, the training length; the cached keys and
+    values of these still depend on earlier tokens.
+    """
+
+    def __init__(self, module: DenoisingModule, size: int, window: int, batch: int) -> None:
+        super().__init__(module)
+        self.size, self.seen, self.batch = size, window, batch
+        self.cache, self.start = Cache(), 0
+        self.before = torch.full((batch, self.reach), self.mask_id, device=exact_device(module.device))
+
+    @override
+    def head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
+        self.cache.grows = False
+        return HeadInputs(self.pass_through(tokens), self.neighbours(tokens))
+
+    def neighbours(self, tokens: Tensor) -> Tensor | None:
+        """Return the visible neighbours of the next tokens, [B, S, 2R]."""
+        if self.module.prior is None:
+            return None
+        near = neighbours_of(torch.cat([self.before, tokens], dim=1), self.module.prior.reach, self.mask_id)
+        return near[:, self.reach :]
+
+    @property
+    def reach(self) -> int:
+        """How many earlier tokens the prior reads of those that are seen."""
+        return 0 if self.module.prior is None else min(self.module.prior.reach, self.seen - self.size)
+
+    @override
+    def read(self, tokens: Tensor) -> None:
+        self.cache.grows = True
+        self.last = self.pass_through(tokens)[:, -1:]
+        self.start += tokens.shape[1]
+        self.cache.trim(self.seen - self.size)
+        text = torch.cat([self.before, tokens], dim=1)
+        self.before = text[:, text.shape[1] - self.reach :]
+
+    def pass_through(self, inputs: Tensor) -> Tensor:
+        """Return hidden states [B, L, D] of the next tokens; each block sees itself and the blocks before."""
+        length = inputs.shape[1]
+        position = torch.arange(self.start - len(self.cache), self.start + length, device=inputs.device)
+        mask = None
+        if length > self.size:
+            end = (position[-length:, None] // self.size + 1) * self.size
+            mask = (position < end) & (position >= end - self.seen)
+        return self.module.read(inputs, positions=position[-length:], attention=mask, cache=self.cache)
+
+    @override
+    def of(self, rows: Tensor) -> CachedBlocks:
+        if len(rows) == self.batch:
+            return self
+        decoder = CachedBlocks(self.module, self.size, self.seen, len(rows))
+        decoder.cache, decoder.start, decoder.before = self.cache.of(rows), self.start, self.before[rows]
+        return decoder
+
+
+class AutoregressivePredictor(BlockPredictor):
+    """p_θ of a model that reads the start token and then the text shifted by one, in blocks of one token."""
+
+    @override
+    def begin(self, batch: int, window: int) -> CachedTokens:
+        # Reads the start.
+        decoder = CachedTokens(self.module, 1, window, batch)
+        decoder.read(torch.full((batch, 1), self.mask_id, device=exact_device(self.module.device)))
+        return decoder
+
+
+class CachedTokens(CachedBlocks):
+    """Reading a token predicts the next one: reading costs a pass of the network, predicting only the head."""
+
+    @override
+    def head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
+        return HeadInputs(self.last, self.neighbours(tokens))
+
+    @override
+    def of(self, rows: Tensor) -> CachedTokens:
+        # It predicts one token and does not read further.
+        if len(rows) == self.batch:
+            return self
+        decoder = CachedTokens(self.module, 1, self.seen, len(rows))
+        decoder.last, decoder.before = self.last[moved(rows, self.last.device)], self.before[rows]
+        return decoder
+
+
+def refuse_method(method: Bound, objective: str, why: str) -> None:
+    """Refuse an estimator of the bound that follows a noise schedule, which the objective does not."""
+    if method.follows_noise:
+        raise UserError(
+            f"evaluation.bound: under objective {objective!r} {why}, so {method.name!r} has no meaning there; "
+            "leave it at exact_k, or leave --bound out"
+        )

@@ -1,0 +1,354 @@
+"""Common code of objectives with a denoiser p_θ(x_i | z), in the order in which a training step meets it.
+
+B rows of a micro-batch, N of the global batch, L tokens; N positions where only some are meant, V predictable tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from typing_extensions import override
+
+from atat_zoo.modeling.backbones.ngram import neighbours_of
+from atat_zoo.modeling.bounds import Bound
+from atat_zoo.modeling.diffusion.bounds import Estimate, WeightedMask, average
+from atat_zoo.modeling.diffusion.contracts import Denoiser, NoisedBatch, NoiseLevels
+from atat_zoo.modeling.diffusion.dropout import set_keys
+from atat_zoo.modeling.diffusion.positions import Where, pairs
+from atat_zoo.modeling.diffusion.randomness import row_keys, stratified, uniform
+from atat_zoo.modeling.objectives import Batch, ObjectiveModule, Observer
+from atat_zoo.modeling.objectives.chunks import in_chunks, rows_for, weighted_sum, wide
+from atat_zoo.modeling.objectives.placement import OnDevice, exact
+from atat_zoo.modeling.objectives.predicting import Predictor
+from atat_zoo.modeling.objectives.separation import ReadsApart
+from atat_zoo.modeling.objectives.stateful import StatefulParts
+from atat_zoo.modeling.rates import NoiseRates
+from atat_zoo.registry import Context
+from atat_zoo.system.devices import moved
+
+Losses = Callable[..., dict[str, Tensor]]
+
+
+class HeadInputs(NamedTuple):
+    """What the head reads of positions, [B, L] or [N]; R is the reach of the backbone's prior.
+
+    The hidden states are on the network's device, and the neighbours where the tokens are.
+    """
+
+    hidden: Tensor  # [..., D]
+    neighbours: Tensor | None = None  # the visible ones, int64 [..., 2R], as `neighbours_of` has them; None without
+
+    def at(self, where: Where) -> HeadInputs:
+        """Return those of some positions; `where` is anything that indexes a tensor."""
+        hidden = self.hidden[moved(where, self.hidden.device)]
+        return HeadInputs(hidden, None if self.neighbours is None else self.neighbours[where])
+
+
+class DenoisingModule(OnDevice, ReadsApart, ObjectiveModule):
+    """An `ObjectiveModule` without its loss: the steps of a loss in their order, then the bound of the denoiser.
+
+    Networks are on the device of the weights, and give what they compute of tokens to the device of these. Times, masks
+    and weights are where float64 is, as are the parts with a state in float64: see `atat_zoo.system.devices`.
+    """
+
+    def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> None:
+        super().__init__()
+        self.context, self.batch_size = context, batch_size
+        self.backbone, self.noise = parts["backbone"], parts["noise"]
+        self.rates: Any = parts.get("rates", NoiseRates())
+        # The importance of tokens, in objectives that use an estimator.
+        self.estimator: Any = None
+        #: What makes a function of a chunk's hidden states faster; `train.compile` sets it.
+        self.compile_losses: Callable[[Losses], Losses] = lambda losses: losses
+        #: Whether all rows are read in one pass, as ranks that share weights must; `train.sharding` sets it.
+        self.reads_at_once = False
+        self.stride = golden_stride(batch_size)
+        self.stateful = StatefulParts()
+
+    def begin(self, batch: Batch) -> Batch:
+        """Give the dropout layers their keys for a training step; returns the batch on a device with float64."""
+        if self.training:
+            set_keys(self, moved(row_keys(self.context.seed, "dropout", batch.index), self.device))
+        return exact(batch)
+
+    # Times and noise levels
+
+    def times(self, index: Tensor) -> Tensor:
+        """Return t_j = 1 − ((u + j/N) mod 1), float32 [B] in (0, 1]; one u in [0, 1) for all rows of a step.
+
+        An objective with rates draws these by the same numbers. Rows take the strata j in strides of about N/φ, so the
+        times of every micro-batch cover (0, 1]: the number of masked positions, and so the memory for logits, is about
+        the same in each.
+        """
+        step, row = index // self.batch_size, index * self.stride % self.batch_size
+        keys = row_keys(self.context.seed, "time", step)
+        return (1 - stratified(keys, row, self.batch_size, torch.float64)).float()
+
+    def levels(self, u: Tensor, batch: Batch) -> NoiseLevels:
+        """Return the rates that u, [B] or [B, K] in (0, 1], draws at the progress of the batch; see `Rates.levels`."""
+        return self.rates.levels(u, self.noise, batch.progress)
+
+    # Masks
+
+    @override
+    def importance(self, tokens: Tensor, maskable: Tensor, t: Tensor | None) -> Tensor:
+        own, t, maskable = moved((tokens, t, maskable), self.device)
+        return moved(self.estimator(own, self.backbone.embedding(own).detach(), t, maskable), tokens.device)
+
+    def noised(self, batch: Batch, masked: Tensor, t: Tensor, p: Tensor, rate: Tensor | None = None) -> NoisedBatch:
+        """Return the batch under a mask drawn with probabilities p, both [B, L]; the rate is 1 − α(t) unless given."""
+        z = torch.where(masked, self.context.mask_id, batch.tokens)
+        rate = 1 - self.noise.alpha(t) if rate is None else rate
+        of_batch: dict[str, Any] = {"x": batch.tokens, "maskable": batch.maskable, "documents": batch.documents}
+        return NoisedBatch(z=z, masked=masked, t=t, rate=rate, p=p, **of_batch)
+
+    def masked_uniformly(self, batch: Batch, t: Tensor, rate: Tensor | None = None) -> NoisedBatch:
+        """Mask every maskable token with the same probability, [B], by its row's key: 1 − α(t) unless given."""
+        rate = 1 - self.noise.alpha(t) if rate is None else rate
+        p = rate[:, None] * batch.maskable
+        keys = row_keys(self.context.seed, "mask", batch.index)
+        return self.noised(batch, uniform(keys, p.shape[1]) < p, t, p, rate)
+
+    # Forward: from noisy tokens to what the head reads
+
+    def masked_hidden_states(self, noised: NoisedBatch) -> HeadInputs:
+        """Return what the head reads at the masked positions of a batch, [N]."""
+        with self.apart(noised.documents):
+            return self.head_inputs_of(noised.z, noised.t, noised.masked, noised.x).at(noised.where)
+
+    def head_inputs_of(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> HeadInputs:
+        """Return what the head reads at every position, [B, L], to predict the masked ones; as for `cross_entropy`."""
+        return self.head_inputs(z, t)
+
+    def head_inputs(self, z: Tensor, t: Tensor | None) -> HeadInputs:
+        """Return what the head reads at every position, [B, L]."""
+        return HeadInputs(self.hidden(z, t), None if self.prior is None else self.neighbours(z, self.prior.reach))
+
+    def read(self, *inputs: Tensor, first: int | None = None, **more: Any) -> Tensor:
+        """Return the backbone's hidden states [B, L, D] on its device, of inputs that may be on another.
+
+        If the `first` tokens are asked for, it is those of these alone.
+        """
+        asked = {"first": first} if first is not None and getattr(self.backbone, "returns_first", False) else {}
+        given = {name: moved(each, self.device) for name, each in more.items()}
+        hidden: Tensor = self.backbone(*moved(inputs, self.device), **given, **asked)
+        return hidden if first in (None, hidden.shape[1]) else hidden[:, :first]
+
+    def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
+        """Return the backbone's hidden states [B, L, D]; if t is None, it follows from the share of masked tokens."""
+        if not self.backbone.reads_time:
+            return self.read(z, **self.seen())
+        if t is None:
+            t = self.noise.time_at((z == self.context.mask_id).float().mean(1))
+        return self.read(z, t.float(), **self.seen())
+
+    @override
+    def embed(self, tokens: Tensor) -> Tensor:
+        return moved(self.hidden(tokens, torch.zeros(len(tokens), device=tokens.device)), tokens.device)
+
+    def after_the_start(self, tokens: Tensor, **how: Any) -> Tensor:
+        """Return hidden states [B, L, D] of tokens that are read one position later, the start first."""
+        read = torch.cat([torch.full_like(tokens[:, :1], self.context.mask_id), tokens], dim=1)
+        positions = torch.arange(read.shape[1], device=read.device)
+        return moved(self.read(read, positions=positions, **how)[:, 1:], tokens.device)
+
+    @property
+    def prior(self) -> Any:
+        """The backbone's `NgramModel`, or None."""
+        return getattr(self.backbone, "prior", None)
+
+    def neighbours(self, z: Tensor, reach: int) -> Tensor:
+        """Return the tokens beside each position that its prediction may read, int64 [B, L, 2R]; V for none."""
+        return neighbours_of(z, reach, self.context.mask_id)
+
+    # Losses: from what the head reads to a scalar, some positions at a time
+
+    def logits(self, head_inputs: HeadInputs, x: Tensor | None = None) -> Tensor:
+        """Return logits of N positions, float32 or wider, [N, V].
+
+        The prior has counted the text of a training, and leaves out its true tokens x [N].
+        """
+        logits = wide(self.backbone.head(head_inputs.hidden))
+        if head_inputs.neighbours is None:
+            return logits
+        return cast("Tensor", self.prior(logits, moved(head_inputs.neighbours, logits.device), x))
+
+    def of_head_inputs(self, losses: Losses) -> Losses:
+        """Return losses of logits as a function of hidden states, neighbours, true tokens and what else they read."""
+
+        def losses_of(hidden: Tensor, neighbours: Tensor | None, x: Tensor, *others: Tensor) -> dict[str, Tensor]:
+            logits = self.logits(HeadInputs(hidden, neighbours), x if self.training else None)
+            return losses(logits, x, hidden, *others)
+
+        return losses_of
+
+    def chunked_losses(self, head_inputs: HeadInputs, x: Tensor, losses: Losses, *others: Tensor) -> dict[str, Tensor]:
+        """Return functions of the logits of N positions with true tokens x, [N] by name, some positions at a time.
+
+        The losses are of logits [n, V], tokens [n], hidden states [n, D] and `others` [n], whatever else they read.
+        """
+        hidden, neighbours = head_inputs
+        rows = rows_for(self.context.vocabulary_size, hidden.device)
+        read = moved((neighbours, x, *others), hidden.device)
+        found = in_chunks(self.of_head_inputs(losses), rows, hidden, *read)
+        return {name: moved(values, x.device) for name, values in found.items()}
+
+    def weighted_loss(
+        self,
+        head_inputs: HeadInputs,
+        noised: NoisedBatch,
+        weight: Tensor,
+        batch: Batch,
+        losses: Losses | None = None,
+        *others: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Return Σ weight · loss / Σ maskable, as `normalised` has it, and the cross-entropy [B, L] without gradient.
+
+        That the weights are known before the losses makes it as fast in chunks as without: see `weighted_sum`. Neither
+        the weights [B, L] nor `others` have a gradient. The losses of the N masked positions are as in
+        `chunked_losses`, with a `"loss"` and a `"cross_entropy"`; if None the latter is both.
+        """
+        where, shape, losses = noised.where, noised.x.shape, losses or cross_entropy
+        x, hidden = noised.x[where], head_inputs.hidden
+        rows = rows_for(self.context.vocabulary_size, hidden.device)
+        if len(x) <= rows or not torch.is_grad_enabled():
+            of_masked = self.chunked_losses(head_inputs, x, losses, *others)
+            loss, ce = (dense(where, of_masked[name], shape) for name in ("loss", "cross_entropy"))
+            return normalised(weight * loss, batch), ce.detach()
+        learned = [parameter for parameter in self.parameters() if parameter.requires_grad]
+        given = moved(weight[where], hidden.device)
+        inputs = moved((head_inputs.neighbours, x, *others), hidden.device)
+        losses = self.compile_losses(self.of_head_inputs(losses))
+        total, of_masked = weighted_sum(losses, rows, given, learned, hidden, *inputs)
+        total, ce = moved((total, of_masked["cross_entropy"]), x.device)
+        return total / len(noised.x) / batch.mean_maskable, dense(where, ce, shape)
+
+    @override
+    def cross_entropy(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
+        where = pairs(masked)
+        return self.cross_entropy_at(self.head_inputs_of(z, t, masked, x).at(where), x[where])
+
+    def cross_entropy_at(self, head_inputs: HeadInputs, x: Tensor) -> Tensor:
+        """Return −log p_θ(x_i | z) of N positions, nats, float32 or wider [N], from what the head reads of them."""
+        return self.chunked_losses(head_inputs, x, cross_entropy)["cross_entropy"]
+
+    def dense_cross_entropy(self, noised: NoisedBatch) -> Tensor:
+        """Return the cross-entropy of a batch with its gradient, float32 [B, L], zero where nothing is masked.
+
+        For losses whose weights depend on it; with weights that are known before, `weighted_loss` is faster.
+        """
+        ce = self.cross_entropy_at(self.masked_hidden_states(noised), noised.x[noised.where])
+        return dense(noised.where, ce, noised.x.shape)
+
+    # The statistics of a step
+
+    @override
+    def begin_step(self) -> None:
+        self.stateful.totals.clear()
+
+    @override
+    def end_step(self, reduce: Callable[[Tensor], None], progress: float) -> None:
+        self.stateful.end_step(reduce, progress)
+
+    # The denoiser and its bound
+
+    @override
+    def denoiser(self) -> Denoiser:
+        return Predictor(self)
+
+    @override
+    def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> Iterable[WeightedMask]:
+        return method.masks(maskable, keys, draws, self.noise)
+
+    @override
+    def bound(
+        self,
+        tokens: Tensor,
+        maskable: Tensor,
+        keys: Tensor,
+        draws: int,
+        method: Bound,
+        observe: Observer | None = None,
+        documents: Tensor | None = None,
+    ) -> dict[str, Estimate]:
+        masks = list(self.masks(maskable, keys, draws, method))
+        each = iter(masks)
+
+        def at_masked(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
+            mask, where = next(each), pairs(masked)
+            shown = () if observe is None else (mask.by_token[where] / len(masks), *where)
+            return self.chunked_losses(self.head_inputs_of(z, t, masked, x).at(where), x[where], of_logits, *shown)
+
+        def of_logits(logits: Tensor, true: Tensor, _: Tensor, *shown: Tensor) -> dict[str, Tensor]:
+            if observe is not None:
+                weight, row, position = moved(shown, tokens.device)
+                log_probs, of_text = moved((logits.log_softmax(-1), true), tokens.device)
+                of_masked = {"weight": weight.double(), "row": row, "position": position}
+                observe(log_probs=log_probs, tokens=of_text, **of_masked)
+            return self.token_bounds(logits, true, method.quantity)
+
+        with self.apart(documents):
+            averages = average(at_masked, tokens, masks, self.context.mask_id)
+            return averages | self.own_bounds(tokens, maskable, keys, draws)
+
+    def token_bounds(self, logits: Tensor, x: Tensor, quantity: str) -> dict[str, Tensor]:
+        """Return the losses of the masked tokens x [N], nats [N], by the name of the bound; logits are [N, V]."""
+        return {quantity: F.cross_entropy(logits, x, reduction="none")}
+
+    def own_bounds(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Estimate]:
+        """Return the bounds under the objective's own forward process, by name; none by default."""
+        return {}
+
+
+def cross_entropy(logits: Tensor, x: Tensor, _: Tensor) -> dict[str, Tensor]:
+    """Return −log p(x) of N positions, nats [N], from logits [N, V]; it is the loss, too."""
+    ce = F.cross_entropy(logits, x, reduction="none")
+    return {"loss": ce, "cross_entropy": ce}
+
+
+def dense(where: tuple[Tensor, Tensor], values: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return [N] values at rows and positions, int64 [N] each, zero elsewhere, in the shape [B, L]."""
+    # For its gradient `masked_scatter` would count the positions again, for which the host waits.
+    return torch.zeros(shape, dtype=values.dtype, device=values.device).index_put(where, values)
+
+
+def normalised(losses: Tensor, batch: Batch) -> Tensor:
+    """Return Σ losses / Σ maskable over the global batch, as this micro-batch's mean over rows, from [B, L]."""
+    return losses.sum(1).mean() / batch.mean_maskable
+
+
+def importance_loss(importance: Tensor, target: Tensor, counted: Tensor) -> Tensor:
+    """Return the squared distance of the importance to its target over the tokens that count, all [B, L].
+
+    A mean over rows of means within rows: the same whatever the micro-batch.
+    """
+    squared = torch.where(counted, importance - target, 0.0).square().sum(1)
+    return (squared / counted.sum(1).clamp(min=1)).mean()
+
+
+def metrics(noised: NoisedBatch, ce: Tensor, diffusion_loss: Tensor, loss: Tensor | None = None) -> dict[str, Tensor]:
+    """Return the metrics of a step, from the cross-entropy [B, L], the loss of p_θ and, if it has more terms, all."""
+    ce = ce.detach()
+    masked, maskable = noised.masked.sum(), noised.maskable.sum().clamp(min=1)
+    return {
+        "loss": diffusion_loss if loss is None else loss,
+        "diffusion_loss": diffusion_loss.detach(),
+        "cross_entropy": ce.sum() / masked.clamp(min=1),
+        "mask_rate": masked / maskable,
+        "mask_rate_target": (noised.rate * noised.maskable.sum(1)).sum() / maskable,
+        "rates": noised.rate,
+        "token_loss": ce,
+        "masked": noised.masked,
+        "maskable": noised.maskable,
+    }
+
+
+def golden_stride(strata: int) -> int:
+    """Return the smallest stride from N/φ upwards that visits all N strata."""
+    golden = round(strata * 0.618034)
+    return next(s for s in range(max(1, golden), 2 * strata + 1) if math.gcd(s, strata) == 1)

@@ -1,0 +1,280 @@
+"""Position sets: in which order a set-causal model reads and predicts a text (docs/mathematics.md, "Sets").
+
+A map gives each position a turn: −1 (given: a prompt, the text around a gap), 0, 1, …, S − 1. The positions of a turn
+are a set; they are predicted at once, from the tokens of all earlier turns,
+
+    p(x_free | x_given) = Π_j Π_{i: c_i = j} p_θ(x_i | x_k, c_k < j)
+
+so −log p is exact in S evaluations, whatever the map (Arriola & Kuleshov, arXiv:2607.01775, who speak of position sets
+and order policies; with sets of one position, arXiv:2205.13554). B rows, L positions, n free ones of a row.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import attrs
+from typing_extensions import override
+
+from atat_zoo.registry import component, param, parts
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+
+class PositionSets(Protocol):
+    """A component of the kind position_sets."""
+
+    name: str
+
+    @property
+    def ascending(self) -> bool:
+        """Whether, if the free positions are neighbours, the first turn is 0, and each that before it plus one, or 0.
+
+        Then one pass over the text trains every position; else tokens have to be read twice: see `SetsObjective`.
+        """
+        return False
+
+    @property
+    def deterministic(self) -> bool:
+        """Whether the turns follow from the free positions alone."""
+        return False
+
+    @property
+    def reads_importance(self) -> bool:
+        """Whether it calls `score`, for which the experiment needs an estimator that reads the text with masks."""
+        return False
+
+    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the turn of every position, int64 [B, L]: −1 where it is not free, else 0 … S − 1, none left out.
+
+        Args:
+            free: which positions are to be predicted, bool [B, L].
+            keys: one per row, int64 [B]; what is drawn is a function of it.
+            score: from masked positions, bool [B, L], to how hard their tokens are in the sight of all others, float
+                [B, L]. A turn may follow from what is said of a token that was masked, and of no other: then it reads
+                only what is visible when it comes.
+        """
+        ...
+
+
+@component
+class StridedPositionSets(PositionSets):
+    """Free position number j has turn (j + o) mod s: neighbours in a set are s positions apart.
+
+    s evaluations write a text of any length, and little is lost by drawing together what lies far apart. Where there
+    are fewer than s free positions, s is their number. The offset o is 0, or drawn where the free positions begin the
+    text: no token before one of them is given. What follows them may be padding.
+    """
+
+    name = "strided"
+    summary = "free positions by their number mod s, so that a set has positions far apart"
+    refs = ("arXiv:2601.16971", "arXiv:2607.01775")
+
+    stride: int = param(16, help="s, the number of sets", ge=1)
+    random_offset: bool = param(False, help="let each whole text begin with a set of its own")
+
+    @property
+    @override
+    def ascending(self) -> bool:
+        return not self.random_offset
+
+    @property
+    @override
+    def deterministic(self) -> bool:
+        return not self.random_offset
+
+    @override
+    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
+        import torch
+
+        number, sets = free.cumsum(1) - 1, free.sum(1, keepdim=True).clamp(1, self.stride)
+        if self.random_offset:
+            drawn = (_unit(keys, 1) * sets).long()
+            begin = (free.cumsum(1) == torch.arange(1, free.shape[1] + 1, device=free.device)) == free
+            number = number + torch.where(begin.all(1, keepdim=True), drawn, 0)
+        return torch.where(free, number % sets, -1)
+
+
+@component
+class LeftToRightPositionSets(PositionSets):
+    """One position after the other, as an autoregressive model writes."""
+
+    name = "left_to_right"
+    summary = "one free position after the other"
+    refs = ("arXiv:1706.03762",)
+
+    ascending = deterministic = True
+
+    @override
+    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
+        return (free.cumsum(1) - 1).masked_fill(~free, -1)
+
+
+@component
+class BlocksPositionSets(PositionSets):
+    """Blocks from left to right, each predicted at once: the limit of block diffusion with one step a block."""
+
+    name = "blocks"
+    summary = "blocks of free positions from left to right, each at once"
+    refs = ("arXiv:2503.09573",)
+
+    size: int = param(4, help="positions in a block", ge=1)
+
+    deterministic = True
+
+    @override
+    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
+        return ((free.cumsum(1) - 1) // self.size).masked_fill(~free, -1)
+
+
+@component
+class AtOncePositionSets(PositionSets):
+    """All free positions in one set: with a random subset given, a row of masked diffusion."""
+
+    name = "at_once"
+    summary = "all free positions in one set, as a row of masked diffusion is trained"
+    refs = ("arXiv:2406.07524",)
+
+    ascending = deterministic = True
+
+    @override
+    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
+        return free.long() - 1
+
+
+@component
+class StaggeredPositionSets(PositionSets):
+    """Random positions within a window that slides from left to right, in S sets of about equal size.
+
+    Free position number j comes at the time (1 − w)·j/n + w·u_j^(1/k), u_j uniform on [0, 1), and the sets divide the
+    positions by their times. w = 1 is a uniformly random order, w = 0 goes from left to right. arXiv:2607.01775 has
+    such a window, b there, as its noise schedule, with k below 1.
+    """
+
+    name = "staggered"
+    summary = "random positions in a window that slides from left to right"
+    refs = ("arXiv:2607.01775",)
+
+    sets: int = param(16, help="S, the number of sets", ge=1)
+    window: float = param(0.3, help="w, the share of the text within which the order is random", ge=0, le=1)
+    power: float = param(1.0, help="k; below 1, most positions come early in the window, and few of them late", gt=0)
+
+    @override
+    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
+        n = free.sum(1, keepdim=True).clamp(min=1)
+        number = (free.cumsum(1) - 1).double()
+        time = (1 - self.window) * number / n + self.window * _unit(keys, free.shape[1]) ** (1 / self.power)
+        return _divided(time, free, self.sets)
+
+
+@component
+class RandomPositionSets(PositionSets):
+    """Uniformly random sets; with as many as there are positions, a uniformly random order."""
+
+    name = "random"
+    summary = "uniformly random sets of free positions"
+    refs = ("arXiv:2205.13554", "arXiv:2406.07524")
+
+    sets: int | None = param(16, help="S, the number of sets; one per position if none", ge=1)
+
+    @override
+    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
+        return _divided(_unit(keys, free.shape[1]), free, self.sets or free.shape[1])
+
+
+@component
+class ImportancePositionSets(PositionSets):
+    """Random sets first, then those of the other positions by how hard the estimator says that their tokens are.
+
+    The estimator reads the text with all others masked, so it says of a token only what is visible before its turn.
+    """
+
+    name = "by_importance"
+    summary = "random sets first, then the easiest or the hardest tokens, as the estimator says"
+    refs = ("ATAT", "arXiv:2607.01775")
+    reads_importance = True
+
+    sets: int = param(16, help="S, the number of sets", ge=2)
+    random_share: float = param(0.25, help="share of the positions that come first, at random", gt=0, lt=1)
+    first: Literal["easy", "hard"] = param("easy", help="which of the others come first")
+
+    @override
+    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
+        import torch
+
+        n = free.sum(1, keepdim=True)
+        # Whole sets, so that none is divided between chance and importance.
+        sets = n.clamp(max=self.sets)
+        shown = -(-(self.random_share * sets).ceil().long() * n // sets.clamp(min=1))
+        time = _unit(keys, free.shape[1])
+        masked = free & (_rank(time, free) >= shown)
+        hardness = score(masked).double() * (1 if self.first == "easy" else -1)
+        # Chance gives times below 1, importance times above.
+        return _divided(torch.where(masked, 2 + hardness, time), free, self.sets)
+
+
+@component
+class MixturePositionSets(PositionSets):
+    """Each row by one of several kinds of sets, drawn by their shares."""
+
+    name = "mixture"
+    summary = "several kinds of position sets in given shares of the rows"
+
+    of: tuple[PositionSets, ...] = parts(
+        "position_sets", attrs.NOTHING, help="the kinds, as a list of tables {use = …}"
+    )
+    shares: tuple[float, ...] = param((), help="share of the rows of each; equal when absent", gt=0)
+
+    def __attrs_post_init__(self) -> None:
+        if len(self.of) < 2:
+            raise ValueError('of names no two kinds; name them, as in [{use = "strided"}, {use = "random"}]')
+        if self.shares and len(self.shares) != len(self.of):
+            raise ValueError(f"shares has {len(self.shares)} numbers for {len(self.of)} kinds; give one each")
+
+    @property
+    @override
+    def ascending(self) -> bool:
+        return all(sets.ascending for sets in self.of)
+
+    @property
+    @override
+    def reads_importance(self) -> bool:
+        return any(sets.reads_importance for sets in self.of)
+
+    @override
+    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
+        import torch
+
+        from atat_zoo.modeling.diffusion.randomness import fold, part_of
+
+        shares = torch.tensor(self.shares or (1.0,) * len(self.of), dtype=torch.float64)
+        which = part_of(_unit(fold(keys, -1), 1), (shares.cumsum(0) / shares.sum())[:-1].tolist())
+        every = torch.stack([sets.turns(free, fold(keys, number), score) for number, sets in enumerate(self.of)])
+        return every.gather(0, which.expand(free.shape)[None])[0]
+
+
+def _unit(keys: Tensor, count: int) -> Tensor:
+    """Return uniforms in [0, 1), float64 [B, count]."""
+    import torch
+
+    from atat_zoo.modeling.diffusion.randomness import uniform
+
+    return uniform(keys, count, torch.float64)
+
+
+def _rank(time: Tensor, free: Tensor) -> Tensor:
+    """Return the rank of each free position by its time, from 0, int64 [B, L]; the others come last."""
+    import torch
+
+    return torch.where(free, time, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
+
+
+def _divided(time: Tensor, free: Tensor, sets: int) -> Tensor:
+    """Return the turns of free positions, [B, L], in the order of their times, in sets of about equal size."""
+    import torch
+
+    n = free.sum(1, keepdim=True)
+    return torch.where(free, _rank(time, free) * n.clamp(max=sets) // n.clamp(min=1), -1)

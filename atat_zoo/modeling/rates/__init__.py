@@ -1,0 +1,189 @@
+"""Rates: which mask rates a training sees, and how often.
+
+A row's rate is drawn from a density f on (0, 1], stratified over the rows of a step. A bound's own weight of a row is
+1/(r·f(r)), so that the mean over the draws is the one over uniform rates:
+
+    E_{r ~ f} [ g(r) / (r·f(r)) ]  =  ∫₀¹ g(r)/r dr
+
+With weights of 1 no such claim is made: then f is how much each rate counts. A network that reads the time is told the
+time at which the noise has the drawn rate; noise, bounds and samplers know nothing of rates. Evaluations neither.
+
+Objectives with another law of their own take none: `mlm` masks one fixed share, `d3pm` draws one of its T steps,
+`adaptive` the number of masks or the time of its own process, and `autoregressive` masks nothing.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from importlib import import_module
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from typing_extensions import override
+
+from atat_zoo.modeling.diffusion.contracts import NoiseLevels
+from atat_zoo.modeling.noise import Noise
+from atat_zoo.registry import Context, component, component_base, param
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.modeling.rates.densities import MixedRatesModule
+
+
+class Rates(Protocol):
+    """A component of the kind rates, or what its `build(context)` returns.
+
+    One with tensors of its own has `build(context) -> nn.Module` with `levels`; one with a state implements
+    `StatefulPart` there.
+    """
+
+    name: str
+
+    @property
+    def finite_variance(self) -> bool:
+        """Whether ∫ 1/f dr is finite, a fact of the specification; by default it is.
+
+        If not, a training with the bound's own weights has gradients of infinite variance, and is refused.
+        """
+        return True
+
+    def levels(self, u: Tensor, noise: Noise, progress: float) -> NoiseLevels:
+        """Return rates, their times and the bound's weights, float32, in the shape of u; no random number is drawn.
+
+        u is a uniform number in (0, 1] for each row, [B], or for each block, [B, K]; their strata become strata of f.
+        The noise has the drawn rate at the time t, as far as it reaches. Progress is the completed share of the
+        training, in [0, 1].
+        """
+
+
+@component
+class NoiseRates(Rates):
+    """Times uniform, rates as the noise schedule has them: r = 1 − α(u), weight −α'/(1 − α).
+
+    The density of the rates is −1/α' at their time. It is uniform for linear noise only: with cosine noise, for one,
+    r = sin(πu/2), and high rates are drawn more often than low ones.
+    """
+
+    name = "noise"
+    summary = "times uniform, rates as the noise schedule has them at these times"
+    refs = ("arXiv:2406.07524", "arXiv:2107.00630")
+
+    @override
+    def levels(self, u: Tensor, noise: Noise, progress: float) -> NoiseLevels:
+        t = u.float()
+        return NoiseLevels(t=t, rate=1 - noise.alpha(t), weight=noise.weight(t))
+
+
+@component
+class UniformRates(Rates):
+    """Rates uniform on (0, 1], whatever the noise: r = u, weight 1/r. The same as `noise` for linear noise."""
+
+    name = "uniform"
+    summary = "rates uniform on (0, 1], whatever the noise schedule"
+    refs = ("arXiv:2406.07524", "arXiv:2406.03736")
+
+    @override
+    def levels(self, u: Tensor, noise: Noise, progress: float) -> NoiseLevels:
+        rate = u.float()
+        return NoiseLevels(t=noise.time_at(rate), rate=rate, weight=rate.reciprocal())
+
+
+@component_base
+class _MixedRates:
+    """A density f of its own, mixed with a uniform share: f̄ = (1 − ρ) f + ρ; 1 in the stretches that are uniform.
+
+    A u up to ρ becomes the uniform rate u/ρ, one above it the quantile of f at (u − ρ)/(1 − ρ): both parts are
+    stratified, and the share is exact. `module` is the class of `rates.densities` that `build` makes.
+    """
+
+    module: ClassVar[str]
+    uniform_share: float = param(0.0, help="ρ: share of the rows whose rate is uniform", ge=0, le=1)
+    uniform_until: float = param(0.0, help="progress up to which all rates are uniform; 0: never", ge=0, le=1)
+    uniform_from: float = param(1.0, help="progress from which all rates are uniform; 1: never", ge=0, le=1)
+
+    def __attrs_post_init__(self) -> None:
+        if self.uniform_until > self.uniform_from:
+            raise ValueError(
+                f"uniform_until must not exceed uniform_from, not {self.uniform_until} and {self.uniform_from}"
+            )
+
+    def extends(self, done: int, steps: int, more: int) -> bool:
+        """Return whether `done` steps of a training of `steps` are those of `more`: no stretch is a share of it."""
+        return (self.uniform_until, self.uniform_from) == (0, 1)
+
+    @property
+    def finite_variance(self) -> bool:
+        """Whether ∫ 1/f̄ dr is finite: with a uniform share f̄ ≥ ρ, and without one it is a matter of f."""
+        return self.uniform_share > 0 or self.uniform_until == self.uniform_from or self.reaches_ends
+
+    @property
+    @abstractmethod
+    def reaches_ends(self) -> bool:
+        """Whether ∫ 1/f dr is finite: f must not vanish too fast towards the rates 0 and 1."""
+
+    def build(self, context: Context) -> MixedRatesModule:
+        """Return a module with `levels`; one that follows the loss implements `StatefulPart`."""
+        module: MixedRatesModule = getattr(import_module("atat_zoo.modeling.rates.densities"), self.module)(
+            self, context
+        )
+        return module
+
+
+@component
+class BellRates(_MixedRates):
+    """r = σ(m + s·Φ⁻¹(u)): logit-normal, most rows in the middle and few near 0 and 1 (Esser et al., section 3.1).
+
+    Near 0 nearly all is visible, and the few masked tokens have little left to teach; near 1 nearly nothing is. f falls
+    faster than any power towards both ends.
+    """
+
+    name = "bell"
+    summary = "rates in the middle more often: logit-normal, as times in Stable Diffusion 3"
+    refs = ("arXiv:2403.03206",)
+
+    location: float = param(0.0, help="m: the median rate is σ(m), a half at 0", ge=-5, le=5)
+    scale: float = param(1.0, help="s: width of the bell in log-odds; 1.7 is nearly flat, 0.3 is narrow", gt=0, le=3)
+    reaches_ends: ClassVar[bool] = False
+    module = "BellRatesModule"
+
+
+@component
+class BetaRates(_MixedRates):
+    """f(r) = r^(a−1) (1 − r)^(b−1) / B(a, b); a = b = 1 is uniform, a > b prefers high rates.
+
+    1/f has an integral where a < 2 and b < 2.
+    """
+
+    name = "beta"
+    summary = "rates by a beta distribution: any preference for low, middle or high ones"
+    refs = ("arXiv:2410.24164",)
+    module = "BetaRatesModule"
+
+    a: float = param(2.0, help="above 1 low rates are rarer, below 1 more frequent", ge=0.5, le=50)
+    b: float = param(2.0, help="above 1 high rates are rarer, below 1 more frequent", ge=0.5, le=50)
+
+    @property
+    @override
+    def reaches_ends(self) -> bool:
+        return self.a < 2 and self.b < 2
+
+
+@component
+class AdaptiveRates(_MixedRates):
+    """f(r) ∝ ε + max(0, r·(H₁ − CE(r))): as often as there is something learned to use at this rate.
+
+    CE(r) is the running mean of the cross-entropy at the masked tokens of rows with about this rate, and H₁ that of the
+    training tokens' frequencies: the difference is what the network has from the context, and r times it what a row
+    gets of it per token. At r = 0 hardly any token is masked, at r = 1 there is no context; in between the maximum
+    moves with what has been learned. f is constant over bins, and uniform until a token was masked in each of them.
+    """
+
+    name = "adaptive"
+    summary = "rates where the context helps most, by the running loss at each rate"
+    refs = ("arXiv:2211.15089", "arXiv:2102.09672")
+    reaches_ends: ClassVar[bool] = True
+    module = "AdaptiveRatesModule"
+
+    bins: int = param(32, help="intervals of the rate, of equal length", ge=2, le=1024)
+    floor: float = param(0.05, help="ε in nats: large is uniform", gt=0, le=100)
+    decay: float = param(0.99, help="share of the past that a step retains", ge=0, lt=1)

@@ -1,0 +1,69 @@
+"""The two scales of difficulty: the rank within a row, and running moments. B sequences, L tokens."""
+
+import torch
+from torch import Tensor, nn
+
+from atat_zoo.modeling.diffusion.contracts import NoisedBatch
+
+
+def rank_within(values: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
+    """Return (rank + ½)/n of each value among the n of its row that take part, float32 [B, L]; 0 where none counts.
+
+    Tied values share their mean rank. Also returns where ranks count, bool [B, L]: in the rows with n ≥ 2.
+    """
+    values = values.detach().float().masked_fill(~among, torch.inf).contiguous()
+    rising = values.sort(dim=-1).values
+    below = torch.searchsorted(rising, values)
+    through = torch.searchsorted(rising, values, right=True)
+    count = among.sum(-1, keepdim=True)
+    # A loss of infinity ties with the values that do not take part, which are sorted behind it.
+    through = through.minimum(count)
+    counted = among & (count >= 2)
+    # below … through − 1 are the ranks of the tie; their mean plus a half is (below + through)/2.
+    ranks = (below + through).float() / (2 * count.clamp(min=1))
+    return torch.where(counted, ranks, 0.0), counted
+
+
+class RunningDifficulty(nn.Module):
+    """Mean and deviation of the cross-entropy per mask rate, and a logistic scale based on them.
+
+    The state is the exponentially decaying sum of count, loss and squared loss per interval of the rate, so a rarely
+    visited interval retains its moments, and the first steps need no correction.
+    """
+
+    moments: Tensor  # float64 [3, bins]: count, sum and sum of squares
+
+    def __init__(self, decay: float, bins: int) -> None:
+        super().__init__()
+        self.decay = decay
+        self.register_buffer("moments", torch.zeros(3, bins, dtype=torch.float64))
+
+    def _bins(self, rate: Tensor) -> Tensor:
+        """Return the interval of each rate, int64 in the shape of `rate`."""
+        bins = self.moments.shape[-1]
+        return (rate * bins).long().clamp(0, bins - 1)
+
+    def statistics(self, noised: NoisedBatch, loss: Tensor) -> Tensor:
+        """Return count, sum and sum of squares of the masked losses, float64 [3, bins]."""
+        loss = loss.detach().double() * noised.masked
+        rows = torch.stack([noised.masked.sum(-1).double(), loss.sum(-1), loss.square().sum(-1)])
+        # A product instead of an indexed sum: the latter has no fixed order on a GPU.
+        member = nn.functional.one_hot(self._bins(noised.rate), self.moments.shape[-1]).double()
+        return rows @ member
+
+    def update(self, total: Tensor, progress: float) -> None:
+        """Decay the sums and add those of the global batch."""
+        self.moments.mul_(self.decay).add_(total)
+
+    def forward(self, noised: NoisedBatch, loss: Tensor) -> tuple[Tensor, Tensor]:
+        """Return σ((CE − μ(r))/s(r)), float32 [B, L] in [0, 1], and where it counts, bool [B, L]."""
+        moments = self.moments
+        # An interval that was never visited uses the moments of all.
+        moments = torch.where(moments[0] > 0, moments, moments.sum(-1, keepdim=True))
+        count = moments[0].clamp(min=1e-12)
+        mean = moments[1] / count
+        deviation = (moments[2] / count - mean.square()).clamp(min=1e-8).sqrt()
+        row = self._bins(noised.rate)
+        scaled = (loss.detach().double() - mean[row].unsqueeze(-1)) / deviation[row].unsqueeze(-1)
+        counted = noised.masked & (self.moments[0].sum() > 0)
+        return torch.where(counted, scaled.sigmoid().float(), 0.0), counted

@@ -1,0 +1,379 @@
+"""The charts: a function for each, from the data of `collect` to an Altair chart, which a notebook shows as it is.
+
+The page has the same charts with their rows apart (`specifications`); `figures` writes them as files. What a run has
+written is in their rows, and its name in the domain of scales: Vega-Lite puts a title into an expression, which
+Vega compiles, so every title is one of ours.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+
+from atat_zoo.evaluation.results.format import csv_of
+from atat_zoo.evaluation.results.naming import POLICY_BOUND
+from atat_zoo.reports import PALETTE
+from atat_zoo.system.atomic import write_all
+
+Table = dict[str, Any]
+CLOCKS = {
+    "step": "optimizer steps",
+    "tokens": "training tokens",
+    "seconds": "seconds of training, with its evaluations",
+}
+_FIT = alt.AutoSizeParams(type="fit-x", contains="padding")
+_STAGES = ["#a8cbe3", "#4a90c0", "#1c6ea4"]
+BINS = 20  # of the mask rates that a line of metrics.jsonl counts
+_HEIGHT, _WIDTH = 240, 640
+_SAID = alt.Tooltip("said:N", title="value")
+CONFIG: Table = {
+    "background": "transparent",
+    "font": "system-ui, sans-serif",
+    "view": {"stroke": None},
+    "axis": {
+        "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal",
+        "labelColor": "#555", "titleColor": "#555",
+        "domain": False, "ticks": False, "labelPadding": 6, "gridColor": "#e6e6e6", "tickCount": 6, "labelFlush": True,
+        "labelSeparation": 8,  # or the last label, which stands within the axis, touches the one before it
+    },
+    # The title stands above the axis: it is read without turning the head, and is not cut off.
+    "axisY": {"titleAngle": 0, "titleAlign": "left", "titleBaseline": "bottom", "titleX": 0, "titleY": -10},
+    "legend": {"orient": "bottom", "title": None, "labelFontSize": 12, "labelLimit": 240, "columns": 2},
+}  # fmt: skip
+
+
+def loss(data: Table, by: str = "step") -> alt.LayerChart:
+    """Training loss as recorded, against steps, tokens or seconds."""
+    y = _y("loss:Q", "training loss, nats per token")
+    chart = _chart(data, "curves").encode(x=_clock(by), y=y, color=_runs(data, "curves"))
+    line = chart.mark_line(clip=True).encode(strokeWidth=_widths(data))
+    layers = line + _lone(chart) + _hover(chart, by, ("loss:Q", ".3f"))
+    return layers.properties(description="Training loss of each run.")
+
+
+def bound(data: Table, by: str = "step") -> alt.LayerChart:
+    """Bounds on held-out text as the training recorded them, with a standard error to either side."""
+    chart = _chart(data, "bounds").encode(x=_clock(by), color=_runs(data, "bounds"))
+    y = _y("value:Q", "held-out bound, exponential of nats per token")
+    tips = _tips("run:N", "bound:N", _SAID, (f"{by}:Q", ",.0f"))
+    points = chart.mark_point(filled=True, opacity=1).encode(y=y, tooltip=tips, size=_sizes(data))
+    bars = chart.mark_rule().encode(y=y, y2=alt.Y2("high:Q")).transform_calculate(value="datum.low")
+    line = chart.mark_line().encode(y=y, strokeDash=_dash(data, "bounds", "bound"), strokeWidth=_widths(data))
+    return (line + bars + points).properties(description="Bound on held-out text of each run.")
+
+
+def metrics(data: Table) -> alt.LayerChart:
+    """Metrics of the evaluations on the way; a page shows one at a time."""
+    chart = _chart(data, "metrics").encode(x=_clock("step"), color=_runs(data, "metrics"))
+    y = _y("value:Q", "value of the metric (a share, or nats)")
+    tips = _tips("run:N", "metric:N", _SAID, ("step:Q", ",.0f"))
+    points = chart.mark_point(filled=True, opacity=1).encode(y=y, tooltip=tips, size=_sizes(data))
+    bars = chart.mark_rule().encode(y=y, y2=alt.Y2("high:Q")).transform_calculate(value="datum.low")
+    line = chart.mark_line().encode(y=y, strokeDash=_dash(data, "metrics", "metric"), strokeWidth=_widths(data))
+    return (line + bars + points).properties(description="Metrics of each run.")
+
+
+def reliability(data: Table) -> alt.LayerChart:
+    """How often predictions of about the same confidence are right; on the diagonal the two are equal."""
+    chart = _chart(data, "reliability").encode(color=_runs(data, "reliability"))
+    scale = alt.Scale(domain=[0, 1])
+    x = alt.X("confidence:Q", title="largest probability of a prediction (0 to 1)", scale=scale)
+    y = alt.Y("accuracy:Q", title="share of these predictions that are right (0 to 1)", scale=scale)
+    tips = _tips("run:N", *((f"{name}:Q", ".3f") for name in ("confidence", "accuracy", "share")))
+    # A bar is what the bin adds to the error, but for its share, which is the area of its point.
+    bars = chart.mark_rule(strokeWidth=2, opacity=0.5).encode(x=x, y=y, y2=alt.Y2("confidence:Q"))
+    size = alt.Size("share:Q", scale=alt.Scale(range=[20, 400]), legend=None)
+    points = chart.mark_point(filled=True, opacity=0.6).encode(x=x, y=y, size=size, tooltip=tips)
+    return (_diagonal() + bars + points).properties(description="Calibration of the predictions.")
+
+
+def bands(data: Table) -> alt.Chart:
+    """Rank correlation of importance, and of frequency alone, with the loss, within bands of token frequency."""
+    axis, title = alt.Axis(labelAngle=0, labelOverlap=True), "times a token occurs in the training text"
+    legend = alt.Legend(symbolFillColor="#888") if _several(data, "bands", "orders by") else None
+    chart = _chart(data, "bands").encode(
+        x=alt.X("band:N", sort=alt.EncodingSortField("order"), title=title, axis=axis),
+        y=alt.Y("rho:Q", title="Spearman ρ with the loss (no unit)"),
+        color=_runs(data, "bands"),
+        shape=alt.Shape("orders by:N", scale=alt.Scale(range=["circle", "diamond"]), legend=legend),
+        xOffset=alt.XOffset("run:N", sort="ascending"),  # or Vega-Lite writes the names into an expression
+        tooltip=_tips("run:N", "orders by:N", "band:N", ("rho:Q", ".2f"), ("tokens:Q", ",")),
+    )
+    points = chart.mark_point(size=90, filled=True, opacity=0.9)
+    return points.properties(description="Importance against loss by frequency.")
+
+
+def calibration(data: Table) -> alt.LayerChart:
+    """Mean rank of the loss of tokens of about the same importance; on the diagonal the two are equal."""
+    scale = alt.Scale(domain=[0, 1])
+    chart = _chart(data, "bins").encode(
+        x=alt.X("importance:Q", title="mean importance of the tokens (0 to 1)", scale=scale),
+        y=alt.Y("rank:Q", title="mean rank of their loss in its text (0 to 1)", scale=scale),
+        color=_runs(data, "bins"),
+        tooltip=_tips("run:N", ("importance:Q", ".2f"), ("rank:Q", ".2f"), "tokens:Q"),
+    )
+    points = chart.mark_point(filled=True, opacity=1).encode(size=_sizes(data))
+    return (_diagonal() + chart.mark_line().encode(strokeWidth=_widths(data)) + points).properties(
+        description="Calibration of the importance."
+    )
+
+
+def rates(data: Table) -> alt.LayerChart:
+    """Share of masked tokens in the batch of each recorded step (dots), and its target (line)."""
+    chart = _chart(data, "rates").encode(x=_clock("step"), color=_runs(data, "rates"))
+    title = "share of tokens masked (0 to 1)"
+    aim = chart.encode(y=_y("mask_rate_target:Q", title))
+    target = aim.mark_line(strokeWidth=1.5, opacity=0.6) + _lone(aim, shape="stroke")
+    tips = _tips("run:N", "step:Q", ("mask_rate:Q", ".3f"), ("mask_rate_target:Q", ".3f"))
+    observed = chart.mark_point(filled=True, size=18, opacity=0.9).encode(y=_y("mask_rate:Q", title), tooltip=tips)
+    return (target + observed).properties(description="Observed mask rate and its target.")
+
+
+def spread(data: Table) -> alt.Chart:
+    """How often each mask rate was drawn in the recorded steps, the runs side by side."""
+    scale = alt.Scale(domain=[i / BINS for i in range(BINS)], paddingInner=0.1, paddingOuter=0)
+    axis = alt.Axis(values=[0, 0.2, 0.4, 0.6, 0.8], labelAngle=0, labelAlign="left", bandPosition=0)
+    chart = _chart(data, "spread").encode(
+        x=alt.X("low:O", title="mask rate drawn for a sequence or a block (0 to 1)", scale=scale, axis=axis),
+        y=alt.Y("share:Q", title="share of the draws (0 to 1)", stack=None),
+        color=_runs(data, "spread"),
+        xOffset=alt.XOffset("run:N", sort="ascending"),  # as in `bands`
+        tooltip=_tips("run:N", ("low:Q", ".2f"), ("high:Q", ".2f"), "drawn:Q"),
+    )
+    return chart.mark_bar().properties(description="Mask rates drawn.", height=160)
+
+
+def stages(data: Table) -> alt.Chart:
+    """The stages of the curriculum along the steps."""
+    order = ["easy", "medium", "hard"]  # others after them
+    chart = _chart(data, "stages").encode(
+        x=alt.X("from:Q", title=CLOCKS["step"]),
+        x2=alt.X2("to:Q"),
+        y=alt.Y("run:N", title=None, axis=alt.Axis(labelLimit=140)),
+        color=alt.Color("stage:N", sort=order, scale=alt.Scale(range=_STAGES), legend=alt.Legend(columns=3)),
+        tooltip=_tips("run:N", "stage:N", "from:Q", "to:Q"),
+    )
+    height = 28 * len(data["runs"])
+    return chart.mark_bar(height=16).properties(description="Stage of the curriculum.", height=height)
+
+
+def strength(data: Table) -> alt.LayerChart:
+    """The strength of the curriculum along the steps: a token weighs exp(strength · importance)."""
+    chart = _chart(data, "strengths").encode(
+        x=_clock("step"),
+        y=alt.Y("curriculum_strength:Q", title="strength, exponent of the importance (no unit)"),
+        color=_runs(data, "strengths"),
+    )
+    line = chart.mark_line().encode(strokeWidth=_widths(data))
+    line += _lone(chart) + _hover(chart, "step", ("curriculum_strength:Q", ".3~f"))
+    return line.properties(description="Strength of the curriculum.", height=160)
+
+
+def uncertainty(data: Table) -> alt.LayerChart:
+    """Uncertainty of the masked places before each evaluation of a sampling: median and the middle half."""
+    chart = _chart(data, "uncertainty").encode(
+        x=alt.X("evaluation:Q", title="network evaluations", scale=alt.Scale(zero=False), axis=alt.Axis(tickMinStep=1)),
+        color=_runs(data, "uncertainty"),
+        detail=alt.Detail("sampler:N"),
+    )
+    title = "entropy of what is still masked, nats"  # the uncertainty that replay.json has
+    tips = _tips("run:N", "sampler:N", "evaluation:Q", *((f"{q}:Q", ".2f") for q in ("low", "median", "high")))
+    low, median = (alt.Y(field, title=title) for field in ("low:Q", "median:Q"))
+    half = chart.mark_area(opacity=0.15 if len(data["runs"]) < 3 else 0.05).encode(y=low, y2=alt.Y2("high:Q"))
+    middle = chart.mark_line(strokeWidth=1.5).encode(y=median, strokeDash=_dash(data, "uncertainty", "sampler"))
+    points = chart.mark_point(size=60, opacity=0).encode(y="median:Q", tooltip=tips)
+    return (half + middle + points).properties(description="Uncertainty over a sampling.")
+
+
+def frontier(data: Table) -> alt.LayerChart:
+    """What held-out text costs along a sampler's own steps, against its network evaluations."""
+    scale = alt.Scale(type="log", nice=False, padding=20)
+    chart = _chart(data, "frontier").encode(
+        x=alt.X("evaluations:Q", title="network evaluations a text", scale=scale),
+        y=_y("value:Q", f"{POLICY_BOUND}, exponential of nats per token"),
+        color=_runs(data, "frontier"),
+    )
+    names = ("run:N", "sampler:N", "settings:N", "quantity:N")
+    tips = _tips(*names, _SAID, ("evaluations:Q", ".1f"), "sequences:Q")
+    points = chart.mark_point(filled=True, opacity=1).encode(tooltip=tips, size=_sizes(data))
+    lines = chart.mark_line(strokeWidth=1, opacity=0.4).encode(detail=alt.Detail("sampler:N"))
+    # Only these have a name: those of all would cover each other.
+    order: dict[str, Any] = {"groupby": ["run"], "sort": [alt.SortField("evaluations"), alt.SortField("value")]}
+    best = (
+        chart.transform_window(least="min(value)", **order)
+        .transform_window(before="lag(least)", **order)
+        .transform_filter("datum.before === null || datum.value < datum.before")
+    )
+    labels = best.mark_text(align="left", dx=8, dy=-6, fontSize=11, clip=False).encode(text=alt.Text("sampler:N"))
+    return (lines + points + labels).properties(description="Policy bound against network evaluations.")
+
+
+def arms(data: Table) -> alt.LayerChart:
+    """The arms of a study against what each is compared with: mean over seeds, its interval, and every seed."""
+    sort = alt.EncodingSortField("order")
+    y = alt.Y("arm:N", sort=sort, title=None, axis=alt.Axis(labelLimit=200, labelFlush=False))
+    title = "difference, % (below 0 is better)"
+    chart = _chart(data, "arms").encode(y=y)
+    zero = alt.Chart(alt.InlineData(values=[{"zero": 0}])).mark_rule(color="#999", strokeDash=[4, 4]).encode(x="zero:Q")
+    tips = _tips("arm:N", "against:N", alt.Tooltip("said:N", title="difference"), "seeds:N")
+    x = alt.X("value:Q", title=title, axis=alt.Axis(grid=True))
+    whole = chart.transform_filter("datum.kind == 'mean'").encode(tooltip=tips)
+    lines = whole.mark_rule(color=PALETTE[0], strokeWidth=2).encode(x=alt.X("low:Q", title=title), x2=alt.X2("high:Q"))
+    dots = whole.mark_point(filled=True, size=90, color=PALETTE[0], opacity=1).encode(x=x)
+    seeds = chart.transform_filter("datum.kind == 'seed'").mark_tick(color="#777", size=10, thickness=1.5).encode(x=x)
+    height = 34 * len({row["arm"] for row in data["tables"]["arms"]})
+    return (zero + seeds + lines + dots).properties(description="Arms of the study.", height=height)
+
+
+def sensitivity(data: Table) -> alt.LayerChart:
+    """The bound along one axis of a grid, with intervals; the arm itself in another colour. A page has one for each."""
+    axis = alt.Axis(labelAngle=0, labelLimit=160, labelFlush=False)
+    x = alt.X(
+        "point:N", sort=alt.EncodingSortField("order"), title="value of the key; that of the arm is orange", axis=axis
+    )
+    chart = _chart(data, "sensitivity")
+    tips = _tips("axis:N", "point:N", "bound:N", ("value:Q", ".2f"), ("low:Q", ".2f"), ("high:Q", ".2f"), "seeds:Q")
+    tips.append(alt.Tooltip("said:N", title="difference from the arm"))
+    y, zero = "bound, exponential of nats per token", alt.Scale(zero=False)
+    own = alt.condition("datum.own", alt.value(PALETTE[1]), alt.value(PALETTE[0]))
+    whole = chart.encode(x=x, color=own, tooltip=tips)
+    line = chart.transform_filter("datum.own").mark_rule(color="#999", strokeDash=[4, 4]).encode(y=_y("value:Q", y))
+    bars = whole.mark_rule(strokeWidth=2).encode(y=alt.Y("low:Q", title=y, scale=zero), y2=alt.Y2("high:Q"))
+    dots = whole.mark_point(filled=True, size=90, opacity=1).encode(y=_y("value:Q", y))
+    return (line + bars + dots).properties(description="Sensitivity to one key.", height=180)
+
+
+# The table of each chart, and the function that draws it.
+CHARTS: dict[str, tuple[str, Callable[..., alt.Chart | alt.LayerChart]]] = {
+    **{"loss": ("curves", loss), "bound": ("bounds", bound)},
+    **{"metrics": ("metrics", metrics), "reliability": ("reliability", reliability)},
+    **{"bands": ("bands", bands), "calibration": ("bins", calibration)},
+    **{"stages": ("stages", stages), "strength": ("strengths", strength)},
+    **{"rates": ("rates", rates), "spread": ("spread", spread)},
+    **{"uncertainty": ("uncertainty", uncertainty), "frontier": ("frontier", frontier), "arms": ("arms", arms)},
+    **{"sensitivity": ("sensitivity", sensitivity)},
+}
+
+
+def specifications(data: Table) -> dict[str, Table]:
+    """Return the charts of a page without their rows: the name of their table, and a specification for each clock."""
+    # The chart of the arms is as high as they are many.
+    arms = [{"arm": row["arm"]} for row in data["tables"]["arms"]]
+    bare = {**data, "tables": {key: [] for key in data["tables"]} | {"arms": arms}, "legend": False}
+    page_charts = {}
+    for name, (table, make) in CHARTS.items():
+        charts = {by: make(bare, by) for by in CLOCKS} if name in ("loss", "bound") else {"": make(bare)}
+        whole = {by: chart.properties(width="container", autosize=_FIT) for by, chart in charts.items()}
+        specs = {by: _bare(chart.to_dict(validate=False)) for by, chart in whole.items()}
+        page_charts[name] = {"table": table, "specs": specs}
+    return page_charts
+
+
+def figures(data: Table, folder: Path) -> list[Path]:
+    """Write each chart that has rows as SVG and PNG, and its rows as CSV; return the files."""
+    import vl_convert
+
+    files: dict[Path, bytes] = {}
+    for name, (table, make) in CHARTS.items():
+        whole = data["tables"][table]
+        for panel in dict.fromkeys(row.get("panel") for row in whole):
+            rows = [row for row in whole if row.get("panel") == panel]
+            of_panel = {**data, "tables": {**data["tables"], table: rows}}
+            chart = make(of_panel).properties(width=_WIDTH).configure(**{**CONFIG, "background": "white"})
+            path = folder / (name if panel is None else f"{name}-{panel + 1}")
+            spec = chart.to_dict(validate=False)
+            files[path.with_suffix(".svg")] = vl_convert.vegalite_to_svg(spec).encode()
+            files[path.with_suffix(".png")] = vl_convert.vegalite_to_png(spec, scale=2)
+            files[path.with_suffix(".csv")] = csv_of(rows)
+    write_all(files)
+    return list(files)
+
+
+def _bare(spec: Any) -> Any:
+    """Return a specification whose named data have no rows."""
+    if isinstance(spec, dict):
+        return {key: _bare(value) for key, value in spec.items() if not (key == "values" and "name" in spec)}
+    return [_bare(each) for each in spec] if isinstance(spec, list) else spec
+
+
+def _chart(data: Table, table: str) -> alt.Chart:
+    return alt.Chart(alt.InlineData(values=data["tables"][table], name=table)).properties(height=_HEIGHT)
+
+
+def _clock(by: str) -> alt.X:
+    axis = alt.Axis(format="~s" if by == "tokens" else ",d", tickMinStep=1)
+    return alt.X(f"{by}:Q", title=CLOCKS[by], scale=alt.Scale(zero=True), axis=axis)
+
+
+def _y(field: str, title: str) -> alt.Y:
+    # The label of the one tick of a curve that does not change would be rounded to a whole number.
+    label = "+datum.label === datum.value ? datum.label : format(datum.value, '~g')"
+    return alt.Y(field, title=title, scale=alt.Scale(zero=False), axis=alt.Axis(labelExpr=label))
+
+
+def _diagonal() -> alt.Chart:
+    """Return the line on which two shares are equal."""
+    scale, ends = alt.Scale(domain=[0, 1]), alt.InlineData(values=[{"a": 0, "b": 0}, {"a": 1, "b": 1}])
+    line = alt.Chart(ends).mark_line(strokeDash=[4, 4], color="#999", strokeWidth=1)
+    return line.encode(x=alt.X("a:Q", scale=scale), y=alt.Y("b:Q", scale=scale))
+
+
+def _runs(data: Table, table: str) -> alt.Color:
+    """Return the colours of the runs, which stay when some are hidden; a legend is of those that have rows."""
+    legend = data.get("legend", len(data["runs"]) > 1)
+    there = {row["run"] for row in data["tables"][table]}
+    colours = {run["name"]: PALETTE[i % len(PALETTE)] for i, run in enumerate(data["runs"])}
+    domain = [name for name in colours if name in there or not legend]
+    scale = alt.Scale(domain=domain, range=[colours[name] for name in domain])
+    return alt.Color("run:N", scale=scale, legend=alt.Legend() if legend else None)
+
+
+def _widths(data: Table) -> alt.StrokeWidth:
+    """Return the width of each run's line: a later one lies on those before it, which are wider and so stay visible."""
+    return alt.StrokeWidth("run:N", scale=_falling(data, 1.5), legend=None)
+
+
+def _sizes(data: Table) -> alt.Size:
+    """Return the area of each run's points, by which they stay visible as lines do by their widths."""
+    return alt.Size("run:N", scale=_falling(data, 60), legend=None)
+
+
+def _falling(data: Table, last: float) -> alt.Scale:
+    """Return a number for each run, `last` for the last one and at most four times that for the first."""
+    names = [run["name"] for run in data["runs"]]
+    before = range(len(names) - 1, -1, -1)
+    return alt.Scale(domain=names, range=[last * (1 + i * min(1, 3 / max(1, len(names) - 1))) for i in before])
+
+
+def _dash(data: Table, table: str, field: str) -> alt.StrokeDash:
+    legend = alt.Legend(symbolType="stroke", symbolSize=400, symbolStrokeColor="#888")
+    return alt.StrokeDash(f"{field}:N", legend=legend if _several(data, table, field) else None)
+
+
+def _several(data: Table, table: str, field: str) -> bool:
+    """Return whether a legend tells anything apart; on a page its script finds out, for the rows come later."""
+    return not data.get("legend", True) or len({row[field] for row in data["tables"][table]}) > 1
+
+
+def _lone(chart: alt.Chart, shape: str = "circle") -> alt.Chart:
+    """Return a point for each run that has one line: a curve of one point cannot be seen."""
+    counted = chart.transform_joinaggregate(lines="count()", groupby=["run"]).transform_filter("datum.lines === 1")
+    return counted.mark_point(filled=shape == "circle", size=60, opacity=1, shape=shape, aria=False)
+
+
+def _hover(chart: alt.Chart, by: str, *fields: tuple[str, str]) -> alt.Chart:
+    """Return invisible points that answer to the mouse."""
+    tips = _tips("run:N", (f"{by}:Q", ",.0f"), *fields)
+    return chart.mark_point(size=80, opacity=0).encode(tooltip=tips)
+
+
+def _tips(*fields: str | tuple[str, str] | alt.Tooltip) -> list[alt.Tooltip]:
+    """Return what a row says of itself under the mouse: fields, some of them with a format."""
+
+    def tip(field: str | tuple[str, str] | alt.Tooltip) -> alt.Tooltip:
+        if isinstance(field, tuple):
+            return alt.Tooltip(field[0], format=field[1])
+        return alt.Tooltip(field) if isinstance(field, str) else field  # Altair takes long over a plain string
+
+    return list(map(tip, fields))

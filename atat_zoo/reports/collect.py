@@ -1,0 +1,364 @@
+"""Run folders to the data of a page: rows for its charts, texts for its players, words and tables for the rest.
+
+Quick, and without torch: nothing is computed that is not recorded. What a run lacks is said with the command that
+records it.
+"""
+
+import json
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from atat_zoo import __version__
+from atat_zoo.errors import UserError
+from atat_zoo.evaluation.results import store
+from atat_zoo.evaluation.results.format import NONE, joined, settings, uncertain
+from atat_zoo.evaluation.results.naming import title, words
+from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.reports import recorded, reproduce, tasks
+from atat_zoo.reports.recorded import figure, first
+from atat_zoo.reports.runs import whole
+from atat_zoo.reports.verdict import heading, table_of_bounds, table_of_metrics, verdict
+
+Table = dict[str, Any]
+BASE = "mdlm"  # the experiment that the others are variations of
+_SEQUENCES = ("length", "special", "rows", "remainder")  # the keys of [data] of which the sequences depend
+# Bytes of the data: with the library, which has 0.9 MB, and the charts the page stays under 3 MB.
+_ROOM = 2_000_000
+# The tables of the charts, with the section of each.
+TABLES = {
+    **{"curves": "curves", "rates": "curriculum", "spread": "curriculum", "stages": "curriculum"},
+    **{"strengths": "curriculum", "bounds": "curves", "metrics": "metrics", "reliability": "metrics"},
+    **{"bands": "importance", "bins": "importance"},
+    **{"uncertainty": "uncertainty", "frontier": "frontier", "arms": "arms", "sensitivity": "arms"},
+}
+_RATES, _STRENGTH = ("mask_rate", "mask_rate_target"), "curriculum_strength"
+
+
+def collect(runs: Sequence[Path], *, out: Path | None = None, figures: Path | None = None) -> Table:
+    """Return the data of the page of one or more runs, as JSON can have it.
+
+    `out` and `figures` are where `atat report` was told to write, for the command that makes the page again. What is
+    no run folder, is named twice, or has no whole experiment is a UserError.
+    """
+    folders = [RunFolder(path) for path in runs]
+    resolved = [folder.table() for folder in folders]
+    names = short_names(runs)
+    metrics = [folder.read_metrics(damaged=True) for folder in folders]
+    described = [_described(*each) for each in zip(names, folders, resolved, metrics, strict=True)]
+    rows: dict[str, list[Table]] = {name: [] for name in TABLES}
+    notes = {"experiment": [f"All are held against the experiment {BASE}: a run does not record what it extends."]}
+    points = min(recorded.POINTS, max(20, 8 * recorded.POINTS // len(runs)))
+    for run, lines in zip(described, metrics, strict=True):
+        for name, drawn in _charts(run, lines, points, notes).items():
+            rows[name] += [{"run": run["name"], **row} for row in drawn]
+    if counted := [run["name"] for run in described if run["counts"]]:
+        said = "counts of neighbouring tokens are in the network from step 0, so the training loss begins low"
+        _note(notes, "curves", joined(counted), f"{said}; the bound shows what is learned beyond.")
+    sentences, priced = list(verdict(described, compared(folders))), bool(rows["frontier"])
+    trained = [run["command"] for run in described]
+    more: Table = {"runs": described, "overview": table_of_bounds(described), "notes": notes}
+    more["metrics"] = table_of_metrics(described)
+    more["experiment"] = _experiment(names, resolved)
+    more["tasks"] = tasks.tables({run["name"]: run.pop("tasks") for run in described})
+    more["commands"] = reproduce.commands(runs, trained, priced, out=out, figures=figures)
+    data = page_data("runs", heading(described), sentences, rows, **more)
+    for run in described:
+        run["evaluated"] = run["evaluated"][-1:]
+        del run["source"]
+    samples = partial(_halved, key="samples", rest="\n… the rest is in samples.txt")
+    experiments = partial(_halved, key="resolved", rest="\n# the rest is in resolved.toml")
+    for cut in (_figures, _last_texts, _texts, samples, _rows, experiments):
+        while _size(data) > _ROOM and cut(data):
+            pass
+    return data
+
+
+def page_data(kind: str, title: str, verdict: list[str], tables: dict[str, list[Table]], **more: Any) -> Table:
+    """Return what the data of every page have, and more."""
+    about = {"format": 1, "kind": kind, "title": title, "written": datetime.now(UTC).isoformat(timespec="seconds")}
+    shown = {"version": __version__, "verdict": verdict, "overview": None, "runs": (), "tables": tables, "notes": {}}
+    return about | shown | more
+
+
+def _note(notes: dict[str, list[str]], section: str, name: str, said: str) -> None:
+    notes.setdefault(section, []).append(f"{name}: {said}")
+
+
+def _charts(run: Table, lines: list[Table], points: int, notes: dict[str, list[str]]) -> dict[str, list[Table]]:
+    """Return the rows of each chart of a run, and add to the notes what is left out of them, or older than the run."""
+    name = run["name"]
+    curves = [_point(line, "tokens", "seconds", "loss") for line in lines]
+    rates = [_point(line, *_RATES) for line in lines if any(line.get(key) is not None for key in _RATES)]
+    strengths = [_point(line, _STRENGTH) for line in lines if line.get(_STRENGTH) is not None]
+    kept, spaced = recorded.thin(curves, "loss", points), recorded.evenly(rates, points)
+    if len(kept) < len(curves):
+        said = f"{len(kept):,} of {len(curves):,} recorded lines are drawn; the extremes of every stretch are kept."
+        _note(notes, "curves", name, said)
+    if len(spaced) < len(rates):
+        said = f"the rates of {len(spaced):,} of {len(rates):,} recorded steps are drawn, evenly spaced"
+        _note(notes, "curriculum", name, f"{said}; the histogram counts all.")
+    along = recorded.curve(run["evaluated"])
+    if along and (fewer := along[-1]["sequences"]) < (whole := run["evaluated"][-1]["sequences"]):
+        said = f"the bound is drawn of {fewer:,} of the {whole:,} sequences that the run is judged by."
+        _note(notes, "curves", name, said)
+    quality, policies = run["quality"], run.pop("policies")
+    of = {"text": run["text"], "importance": quality, "uncertainty": run["replay"], "replay": run["replay"]}
+    for section, table in {**of, "frontier": first(policies)}.items():
+        if table and (table["step"] != run["model"] or section == "frontier"):
+            at = f"; the run is at step {run['model']:,}" if table["step"] != run["model"] else ""
+            _note(notes, section, name, f"of step {table['step']:,}{at}.")
+    return {
+        "curves": kept,
+        "rates": spaced,
+        "spread": _spread(lines),
+        "stages": _stages(lines),
+        "strengths": recorded.evenly(strengths, points),
+        "bounds": _bounds(along, lines),
+        "metrics": list(_metrics(along)),
+        "reliability": list(_reliability(run["evaluated"][-1:])),
+        "bands": _bands(quality) if quality else [],
+        "bins": quality["bins"] if quality else [],
+        "uncertainty": list(recorded.quartiles(run["replay"])) if run["replay"] else [],
+        "frontier": [_frontier(policy) for policy in policies],
+    }
+
+
+def compared(folders: Sequence[RunFolder]) -> Table | None:
+    """Return the recorded comparison of the final models of these runs with that of the first, or None."""
+    if len(folders) > 1 and (found := recorded.kept(folders[0], "compare")):
+        return found if found["models"] == list(map(recorded.model_sum, folders)) else None
+    return None
+
+
+def short_names(runs: Sequence[Path]) -> list[str]:
+    """Return the shortest ends of the paths that tell them apart; one that is named twice is a UserError."""
+    # A name may have bytes that are not UTF-8, which a page cannot have.
+    paths = [Path(str(path.resolve()).encode(errors="backslashreplace").decode()) for path in runs]
+    if len(set(paths)) < len(paths):
+        twice = next(path for i, path in enumerate(runs) if paths[i] in paths[:i])
+        raise UserError(f"{twice} is named twice; once will do")
+    lengths = range(1, 1 + max(len(path.parts) for path in paths))
+    ends = (["/".join(path.parts[-length:]) for path in paths] for length in lengths)
+    return next(names for names in ends if len(set(names)) == len(names))
+
+
+def _described(name: str, folder: RunFolder, table: Table, lines: list[Table]) -> Table:
+    """Return what the page says of one run."""
+    last, evaluations, newest = lines[-1] if lines else {}, list(store.tables(folder)), 0
+    with suppress(UserError):  # it has no model yet
+        newest = folder.newest()
+    with whole(folder):
+        objective, steps = str(table["objective"]["use"]), int(table["train"]["steps"])
+        evaluated = recorded.of_one_kind(recorded.evaluated(evaluations), table)
+        source = {section: dict(table.get(section, {})) for section in ("corpus", "tokenizer", "data")}
+    of = evaluated[-1]["step"] if evaluated else last.get("step")
+    environment, backbone = recorded.environment(folder), table.get("backbone")
+    # Whether counts of neighbouring tokens are in the network when it begins.
+    counted = table.get("init_from") is None and isinstance(backbone, dict) and bool(backbone.get("neighbours"))
+    return {
+        "name": name,
+        "objective": objective,
+        "step": last.get("step", 0),
+        "model": max(newest, last.get("step", 0)),
+        "steps": steps,
+        "trained": first(line.get("tokens") for line in lines if line["step"] == of),
+        "tokens": last.get("tokens"),
+        "seconds": last.get("seconds"),
+        "evaluated": evaluated,
+        "counts": counted,
+        "source": source | {"data": {key: source["data"].get(key) for key in _SEQUENCES}},
+        "quality": recorded.quality(evaluations),
+        "policies": recorded.policy_nll(evaluations),
+        "tasks": tasks.last(evaluations),
+        "text": recorded.kept(folder, "text"),
+        "replay": recorded.kept(folder, "replay"),
+        "figures": recorded.figures(folder),
+        "samples": recorded.samples(folder),
+        "sampler": _sampler(table),
+        "environment": [
+            [key, shlex.join(map(str, value)) if isinstance(value, list) else str(value)]
+            for key, value in _flat(environment, " ")
+            if key.partition(" ")[0] != "command"
+        ],
+        "command": reproduce.command(environment),
+        "resolved": tomli_w.dumps(table),
+    }
+
+
+def _sampler(table: Table) -> str:
+    """Return the sampler of samples.txt in words, or an empty text."""
+    with suppress(KeyError, TypeError, AttributeError):
+        chosen = settings(table["sampler"])
+        return f"{table['sampler']['use']}{f' ({chosen})' * bool(chosen)}, seed {table['seed']}"
+    return ""
+
+
+def _point(line: Table, *keys: str) -> Table:
+    return {key: figure(line.get(key)) for key in ("step", *keys)}
+
+
+def _spread(lines: list[Table]) -> list[Table]:
+    """Return the share of the mask rates drawn in all recorded steps, of rows or blocks, in each bin of [0, 1]."""
+    counts = [counts for line in lines if (counts := recorded.counts(line.get("mask_rates")))]
+    sums = [sum(each) for each in zip(*(each for each in counts if len(each) == len(counts[0])), strict=True)]
+    total, bins = sum(sums), len(sums)
+    return [{"low": i / bins, "high": (i + 1) / bins, "drawn": n, "share": n / total} for i, n in enumerate(sums) if n]
+
+
+def _stages(lines: list[Table]) -> list[Table]:
+    """Return the stages of the curriculum, with the steps at which each was first and last recorded."""
+    stages: list[Table] = []
+    for line in lines:
+        stage = line.get("stage")
+        if not isinstance(stage, str) or stage in ("none", "train"):  # of no curriculum, and of an objective without
+            continue
+        if not stages or stages[-1]["stage"] != stage:
+            stages.append({"stage": stage, "from": stages[-1]["to"] if stages else 0})
+        stages[-1]["to"] = line["step"]
+    return stages
+
+
+def _bounds(evaluated: list[Table], lines: list[Table]) -> list[Table]:
+    rows = []
+    for table in evaluated:
+        line = next((line for line in lines if line["step"] >= table["step"]), lines[-1] if lines else {})
+        line = line if table["step"] else {"tokens": 0, "seconds": 0}
+        for name, bound in table["bounds"].items():
+            said = uncertain(bound["value"], bound["stderr"])
+            row = {"bound": title(name), "value": bound["value"], "said": said, **_ends(**bound), "step": table["step"]}
+            rows.append(row | {key: figure(line.get(key)) for key in ("tokens", "seconds")})
+    return rows
+
+
+def _metrics(evaluated: list[Table]) -> Iterator[Table]:
+    for table in evaluated:
+        for name, metric in table["metrics"].items():
+            value, error = metric["value"], metric["stderr"]
+            row = {"metric": words(name), "value": value, "said": uncertain(value, error), **_ends(value, error)}
+            yield row | {"step": table["step"]}
+
+
+def _reliability(evaluated: list[Table]) -> Iterator[Table]:
+    """Yield the bins of the diagrams of an evaluation: predictions with about the same confidence."""
+    for table in evaluated:
+        for name, metric in table["metrics"].items():
+            yield from ({"of": words(name), **each} for each in metric["diagram"] or ())
+
+
+def _frontier(policy: Table) -> Table:
+    """Return a policy bound of `atat bench samplers` against its network evaluations."""
+    value, error = policy["value"], policy.pop("stderr")
+    said = {"said": uncertain(value, error), "settings": settings(policy["settings"])}
+    return policy | _ends(value, error) | said
+
+
+def _ends(value: float, stderr: float | None) -> Table:
+    """Return the ends of the bar of a value: a standard error to either side."""
+    low, high = (figure(value + sign * (stderr or 0)) for sign in (-1, 1))
+    return {"low": low, "high": high}
+
+
+def _bands(quality: Table) -> list[Table]:
+    rows = []
+    for order, band in enumerate(quality["bands"]):
+        count = "–".join(dict.fromkeys((_short(band["least"]), _short(band["most"]))))
+        for what, key in (("importance", "importance_spearman"), ("frequency alone", "frequency_spearman")):
+            if (rho := band[key]) is not None:
+                row = {"band": count, "order": order, "orders by": what, "rho": rho}
+                rows.append(row | {"loss": band["loss"], "tokens": band["tokens"]})
+    return rows
+
+
+def _short(count: float) -> str:
+    """Return a count with as few digits as an axis has room for: 12k for 12,288."""
+    return f"{count:g}" if count < 1000 else f"{count / 1000:.{1 if count < 10_000 else 0}f}k"
+
+
+def _experiment(names: list[str], resolved: list[Table]) -> Table:
+    """Return the keys that differ from the base, or between the runs: first these, then those."""
+    from atat_zoo.experiment.experiment_file import load, shipped
+
+    # By its path: here a run may have the name of the base.
+    base = load(str(shipped(BASE))).to_table()
+    as_json = partial(json.dumps, ensure_ascii=False, default=str)
+    tables = [
+        {key: value if isinstance(value, str) else as_json(value) for key, value in _flat(table, ".")}
+        for table in (base, *resolved)
+    ]
+    keys = dict.fromkeys(key for table in tables for key in table if key != "name")
+    rows = [[key, *(table.get(key, NONE) for table in tables)] for key in keys]
+    rows = sorted((row for row in rows if len(set(row[1:])) > 1), key=lambda row: len(set(row[2:])) == 1)
+    apart = sum(len(set(row[2:])) > 1 for row in rows)
+    return {"columns": ["key", f"experiment {BASE}", *names], "rows": rows, "apart": apart}
+
+
+def _flat(table: Table, between: str, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the path of each key of a table and of the tables in it, with its value."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from _flat(value, between, f"{path}{key}{between}")
+        else:
+            yield path + key, value
+
+
+def _size(data: Any) -> int:
+    """Return the bytes of the data on the page, where some characters are written as six."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
+    return len(text.encode("utf-8", "replace")) + 5 * sum(map(text.count, "<>&\u2028\u2029"))
+
+
+def _figures(data: Table) -> bool:
+    """Leave out the figures of the last run that has any."""
+    run = next((run for run in reversed(data["runs"]) if run["figures"]), None)
+    if run:
+        run["figures"] = []
+        _note(data["notes"], "importance", run["name"], "its figures are left out, for the page would be too large.")
+    return run is not None
+
+
+def _last_texts(data: Table) -> bool:
+    holders: list[list[Any]] = [run["text"]["texts"] for run in data["runs"] if run["text"]]
+    holders += [sampler["texts"] for run in data["runs"] if run["replay"] for sampler in run["replay"]["samplers"]]
+    longest = max(map(len, holders), default=0)
+    for texts in holders if longest > 1 else ():
+        del texts[longest - 1 :]
+    return longest > 1
+
+
+def _texts(data: Table) -> bool:
+    """Leave out the largest texts and replays of runs, as many as are too much."""
+    over = _size(data) - _ROOM
+    held = [(_size(one[key]), i, key) for i, one in enumerate(data["runs"]) for key in ("text", "replay") if one[key]]
+    for size, i, key in sorted(held, reverse=True):
+        if over > 0:
+            over -= size
+            data["runs"][i][key] = None
+            said = "left out, for the page would be too large; make one of this run alone."
+            _note(data["notes"], key, data["runs"][i]["name"], said)
+    return False
+
+
+def _halved(data: Table, key: str, rest: str) -> bool:
+    one = max(data["runs"], key=lambda run: len(run[key]))
+    if len(one[key]) <= 2 * len(rest):
+        return False
+    one[key] = one[key].removesuffix(rest)[: len(one[key]) // 2 - len(rest)] + rest
+    return True
+
+
+def _rows(data: Table) -> bool:
+    """Leave out every other row of the longest table."""
+    name, rows = max(data["tables"].items(), key=lambda item: len(item[1]))
+    if len(rows) > 200:
+        data["tables"][name] = rows[::2]
+        said = f"Of {name} only rows at even distances are drawn, for the page would be too large."
+        notes = data["notes"].setdefault(TABLES[name], [])
+        notes += [said] * (said not in notes)
+    return len(rows) > 200

@@ -1,0 +1,63 @@
+"""The page: data, charts, styles and scripts in one HTML file that asks the network for nothing.
+
+What a run has written is data and nothing else: it stands in a script element of JSON, and the page's script puts it on
+the page as text. The policy in the page's head lets no other script run, and nothing be fetched.
+"""
+
+import html
+import re
+from functools import cache
+from typing import Any
+
+from atat_zoo.reports import PALETTE, charts
+from atat_zoo.reports.offline import alone, asset, fill, inert, policy
+
+Table = dict[str, Any]
+
+
+def page(data: Table, *, live: str | None = None) -> str:
+    """Return the page of the data of `collect` or `of_study`.
+
+    `live` is an address on the same host from which the page fetches new data every few seconds; None for a file.
+    """
+    library = _library()
+    script = alone(asset("page.js"))
+    given = {"data": data, "charts": charts.specifications(data), "config": charts.CONFIG, "palette": PALETTE}
+    parts = {
+        "head": _head(data),
+        "title": html.escape(f"{data['title']} · atat report").encode("utf-8", "replace").decode(),
+        # Vega compiles expressions, hence 'unsafe-eval'; what a run has written is in none: see `charts`.
+        "policy": policy(library, script, more="'unsafe-eval'", connect="'self'" if live else "'none'"),
+        "style": asset("page.css"),
+        "licences": html.escape(asset("licences.txt")),
+        "given": inert({**given, "live": live}),
+        "library": library,
+        "script": script,
+    }
+    return fill(asset("page.html"), parts)
+
+
+def _head(data: Table) -> str:
+    """Return what is read without JavaScript, which puts its own in this place: the title, the verdict, the bounds."""
+
+    def words(text: str) -> str:
+        return re.sub("`(.*?)`", r"<code>\1</code>", html.escape(text.encode("utf-8", "replace").decode()))
+
+    said = [
+        f'<h1 dir="auto">{words(data["title"])}</h1>',
+        *(f'<p dir="auto">{words(each)}</p>' for each in data["verdict"]),
+    ]
+    for block in [data["overview"]] if data.get("overview") else data.get("blocks", []):
+        rows = [("th", block["columns"]), *(("td", row) for row in block["rows"])]
+        cells = ("".join(f"<{tag}>{words(each)}</{tag}>" for each in row) for tag, row in rows)
+        said.append(f'<div class="scroll"><table>{"".join(f"<tr>{row}</tr>" for row in cells)}</table></div>')
+    return "\n".join(said)
+
+
+@cache
+def _library() -> str:
+    """Return Vega, Vega-Lite and vega-embed; bundling them takes seconds."""
+    import vl_convert
+
+    bundle = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub lacks the default
+    return f"/* Vega, Vega-Lite, vega-embed and others, with the notices at the end of this page. */\n{alone(bundle)}"

@@ -1,0 +1,190 @@
+"""The first words of the page: what was compared, on what text, who is lower, by how much, and how sure that is."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from atat_zoo.errors import clip
+from atat_zoo.evaluation.results.format import NONE, cell, interval, joined, number, uncertain
+from atat_zoo.evaluation.results.naming import TABLE, words
+from atat_zoo.reports.recorded import conditions, curve, first
+from atat_zoo.reports.runs import bounds, own_bound
+
+Table = dict[str, Any]
+_ERROR = "± is one standard error over sequences"
+
+
+def heading(runs: list[Table]) -> str:
+    """Return what a page of these runs compares: `perplexity of b and c against a`; of one run its name."""
+    names = [run["name"] for run in runs]
+    if len(names) == 1:
+        return names[0]
+    others, bounds = names[1:], {_first(run)[0] for run in runs if run["evaluated"]}
+    what = f"{bounds.pop()} of " if len(bounds) == 1 else ""
+    shown = joined([*others[:3], *([f"{len(others) - 3} more"] if others[3:] else [])])
+    return f"{what[:1].upper()}{what[1:]}{shown} against {names[0]}"
+
+
+def verdict(runs: list[Table], comparison: Table | None) -> Iterator[str]:
+    """Yield the verdict on one or more runs, a sentence each."""
+    measured = [run for run in runs if run["evaluated"]]
+    if len(runs) == 1:
+        yield from _one(runs[0])
+        return
+    if not measured:
+        yield f"{number(len(runs), 'run')}; none has an evaluation on held-out text yet."
+    by_bound = _grouped(measured, lambda run: _first(run)[0])
+    for name, alike in by_bound.items():
+        texts = [sorted(of_text, key=lambda run: (_first(run)[1], run["name"])) for of_text in _texts(alike)]
+        order = ", lowest first" + " on each text" * (len(texts) > 1) if len(alike) > len(texts) else ""
+        ranked = "; ".join(joined([f"{run['name']} {_first(run)[2]}" for run in of_text]) for of_text in texts)
+        yield f"{name[0].upper()}{name[1:]}{order}: {ranked}."
+    same = len({conditions(run["evaluated"][-1]) for run in measured}) == len(_texts(measured)) == 1
+    yield from _differences(runs, measured, comparison, same, len(by_bound) > 1)
+    if measured:
+        on = {words: joined([run["name"] for run in alike]) for words, alike in _grouped(measured, _on).items()}
+        conditions_of = [words if len(on) == 1 else f"{names} {words}" for words, names in on.items()]
+        yield f"Measured{':' * (len(on) > 1)} {'; '.join(conditions_of)}; {_ERROR}{'; the same for every run' * same}."
+    for run in runs:
+        yield from _unfinished(run)
+
+
+def _one(run: Table) -> Iterator[str]:
+    size = f", {number(run['trained'], 'token')}" if run["trained"] else ""
+    if not run["evaluated"]:
+        yield f"{run['name']}, trained by {run['objective']} for {number(run['step'], 'step')}{size}."
+        yield "It has no evaluation on held-out text yet; `atat eval` makes one."
+    else:
+        last = run["evaluated"][-1]
+        name, _, said = _first(run)
+        yield f"{run['name']}, trained by {run['objective']} for {number(last['step'], 'step')}{size}: {name} {said}."
+        yield f"Measured {_on(run)}; {_ERROR}."
+        for other in list(bounds(last).values())[1:]:
+            yield f"Its {other.quantity} is {uncertain(other.value, other.stderr)}."
+        beside = last.get("count_table") or {}
+        if beside.get("percent") is not None:
+            low = "lower" if beside["percent"] < 0 else "higher"
+            by = uncertain(abs(beside["percent"]), beside["percent_stderr"])
+            its = uncertain(beside["value"], beside["stderr"])
+            yield f"The {name} is {by} % {low} than that of a {TABLE} model of {beside['reads']}, {its} on the same."
+        yield from _beginning(run)
+    yield from _unfinished(run)
+
+
+def _beginning(run: Table) -> Iterator[str]:
+    """Say what there was before the first step, beside what there is on the same text."""
+    along = curve(run["evaluated"])
+    began, last = along[0], along[-1]
+    if began["step"] or not last["step"]:
+        return
+    fewer = last["sequences"] < run["evaluated"][-1]["sequences"]
+    where = f"On {last['sequences']:,} of these sequences it" if fewer else "It"
+    counts = ", which is what the counts of neighbouring tokens say alone" * run["counts"]
+    # Of the same sequences and masks: the errors are hardly those of the difference.
+    then, now = (uncertain(own_bound(table).value, None) for table in (began, last))
+    yield f"{where} was {then} before the first step{counts}, and is {now} after step {last['step']:,}."
+
+
+def _unfinished(run: Table) -> Iterator[str]:
+    if isinstance(run["steps"], int) and run["step"] < run["steps"]:
+        yield f"{run['name']} is at step {run['step']:,} of {run['steps']:,}."
+
+
+def _on(run: Table) -> str:
+    """Return what the last evaluation of a run was made on."""
+    table = run["evaluated"][-1]
+    masks = f"{number(table['draws'], 'mask')} each by {table['method']}" if table["draws"] else "no masks"
+    text = f"{table['split']} text{_corpus(run['source'].get('corpus'), table['split'])}"
+    return f"on {number(table['sequences'], 'sequence')} of {text}, {masks}, seed {table['seed']}"
+
+
+def _corpus(corpus: Any, split: str) -> str:
+    """Return ` of files (a.txt, b.txt)`: a corpus, and the first that it names of a path and the files of a split."""
+    if not isinstance(corpus, dict):
+        return ""
+    named = (corpus[key] for key in ("path", split, "train") if isinstance(corpus.get(key), str | list) and corpus[key])
+    parts = (_corpus(part, split) for part in corpus.get("of") or () if isinstance(part, dict))
+    files = first(named) or [part.removeprefix(" of ") for part in parts]
+    names = files if isinstance(files, str) else ", ".join(map(str, files))
+    return f" of {corpus.get('use')}" + (f" ({clip(names, 100)})" if names else "")
+
+
+def _grouped(runs: list[Table], key: Callable[[Table], Any]) -> dict[Any, list[Table]]:
+    found: dict[Any, list[Table]] = {}
+    for run in runs:
+        found.setdefault(key(run), []).append(run)
+    return found
+
+
+def _texts(runs: list[Table]) -> list[list[Table]]:
+    """Return the runs by the text of their last evaluations, in tokens of the same tokenizer."""
+
+    def text(run: Table) -> Any:
+        return *conditions(run["evaluated"][-1])[:5], json.dumps(run["source"].get("tokenizer"), default=str)
+
+    return list(_grouped(runs, text).values())
+
+
+def _first(run: Table) -> tuple[str, float, str]:
+    """Return the name, the value, and the value in words of a run's own bound, as last recorded."""
+    bound = own_bound(run["evaluated"][-1])
+    return bound.quantity, bound.value, uncertain(bound.value, bound.stderr)
+
+
+def _differences(
+    runs: list[Table], measured: list[Table], comparison: Table | None, same: bool, mixed: bool
+) -> Iterator[str]:
+    """Say by how much the runs differ, with paired intervals where a comparison of these models is recorded."""
+    if comparison is None:
+        apart, several = _apart(runs), len(_texts(measured)) > 1
+        if several and (apart or len({conditions(run["evaluated"][-1])[:2] for run in measured}) == 1):
+            why = f"{joined(apart or ['what the corpus holds'])} {'differ' if len(apart) > 1 else 'differs'}"
+            yield f"They cannot be compared, for they were not measured on the same tokens of the same text: {why}."
+            return
+        if mixed:
+            yield "Bounds of different names are of different processes: the lower one need not be the better model."
+        if apart and len(measured) < len(runs):  # whether their text is the same is not known
+            return
+        why = "their text and masks are the same, so" if same else "on the same text and masks"
+        why = f"{why} a difference is surer than either number"
+        yield f"Differences with paired intervals are not recorded ({why}): `atat report … --compute` measures them."
+        return
+    differences = [row["bounds"][0]["difference"] for row in comparison["runs"]]
+    changes = [f"{run['name']} {interval(*of.values())}" for run, of in zip(runs, differences, strict=True) if of]
+    if changes:
+        yield f"Against {runs[0]['name']}: {joined(changes)}; 95 % intervals, paired by sequence and mask."
+        yield "A run is one training: how far another seed's would lie is not in them."
+    else:
+        yield f"The recorded comparison with {runs[0]['name']} holds no difference."
+
+
+def _apart(runs: list[Table]) -> list[str]:
+    """Return the keys of the text and its tokens that differ between the runs; of different parts their names alone."""
+    found = []
+    for section in dict.fromkeys(section for run in runs for section in run["source"]):
+        tables = [run["source"].get(section, {}) for run in runs]
+        every = dict.fromkeys(key for table in tables for key in table)
+        keys = [key for key in every if any(table.get(key) != tables[0].get(key) for table in tables)]
+        found += [f"{section}.{key}" for key in (["use"] if "use" in keys else keys)]
+    return found
+
+
+def table_of_bounds(runs: list[Table]) -> Table:
+    """Return a row for each run: what it is, and its bounds as last recorded."""
+    rows = []
+    for run in runs:
+        last = run["evaluated"][-1] if run["evaluated"] else None
+        name, _, said = _first(run) if last else (NONE, 0.0, NONE)
+        step = f"{run['step']:,}" + (f" of {run['steps']:,}" if run["steps"] not in (None, run["step"]) else "")
+        costs = cell(run["tokens"], ","), cell(run["seconds"], ",.0f")
+        rows.append([run["name"], run["objective"], name, said, step, *costs])
+    return {"columns": ["run", "objective", "bound", "value", "steps", "tokens", "seconds"], "rows": rows}
+
+
+def table_of_metrics(runs: list[Table]) -> Table:
+    """Return a row for each metric of the last evaluations, with its value and error for each run."""
+    last = [run["evaluated"][-1]["metrics"] if run["evaluated"] else {} for run in runs]
+    said = [{title: uncertain(each["value"], each["stderr"]) for title, each in metrics.items()} for metrics in last]
+    titles = dict.fromkeys(title for metrics in said for title in metrics)
+    rows = [[words(title), *(metrics.get(title, NONE) for metrics in said)] for title in titles]
+    return {"columns": ["metric", *(run["name"] for run in runs)], "rows": rows}

@@ -1,0 +1,136 @@
+"""The grids of a study: from axes around an arm to an arm for each point, checked. Imports no torch."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import product
+from typing import Any
+
+import attrs
+
+from atat_zoo.errors import UserError, clip, nearest
+from atat_zoo.experiment import Experiment
+from atat_zoo.registry.manifest import inline
+from atat_zoo.studies.schema import WORD, ArmSpec, Grid, GridSpec, Study
+
+
+def tables_of_grids(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the table of each grid with its path: of the one [grid], or of every [[grid]]."""
+    for number, table in enumerate(value if isinstance(value, list) else [value]):
+        where = f"grid[{number}]" if isinstance(value, list) else "grid"
+        if isinstance(table, dict) and isinstance(table.get("axes"), dict):
+            table = {**table, "axes": dict(_dotted(table["axes"]))}
+        yield where, table
+
+
+def _dotted(axes: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield axes by their whole keys: without quotes a.b = [1, 2] is a table in a table."""
+    for key, value in axes.items():
+        if isinstance(value, dict):
+            yield from _dotted(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
+def conflicts(study: Study, grids: Mapping[str, GridSpec]) -> Iterator[str]:
+    """Check that the arms of the grids are there, and that nothing else sets what an axis does."""
+    known = list(study.arms)
+    for where, grid in grids.items():
+        for key, names in (("arm", (grid.arm,)), ("against", grid.against)):
+            for name in (name for name in names if name not in known):
+                yield f"{where}.{key}: {name!r} is no arm{nearest(name, known)} (there are: {', '.join(known)})"
+        if grid.arm in study.matched:
+            yield f"{where}.arm: the steps of {grid.arm!r} are measured; name an arm with its own"
+        for axis in grid.axes:
+            if axis == "seed":
+                yield f"{where}.axes.seed: the seed is set by seeds; leave it out"
+            for point, overrides in study.sweep.points.items() if study.sweep else ():
+                if any(_overlap(axis, text.partition("=")[0].strip()) for text in overrides):
+                    yield f"sweep.points.{point}: {axis} is an axis of {where}; leave it out of one of them"
+
+
+def _overlap(one: str, other: str) -> bool:
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
+
+
+def with_grids(study: Study, specs: Mapping[str, GridSpec]) -> tuple[Study, list[str]]:
+    """Return the study with the arms of its grids, and what is wrong with them.
+
+    A point is an arm that is like that of the grid. Where the axes have the arm's own values, it is the arm itself.
+    """
+    problems: list[str] = []
+    for where, spec in specs.items():
+        try:
+            own = study.run(spec.arm, 0).experiment
+        except UserError:  # of which all arms are checked
+            continue
+        for keys in [tuple(spec.axes)] if spec.product else [(key,) for key in spec.axes]:
+            try:
+                study = _with_grid(study, spec, keys, own)
+            except UserError as error:
+                problems += [f"{where}.axes.{' × '.join(keys)}: {line}" for line in str(error).splitlines()]
+    return study, problems
+
+
+def _with_grid(study: Study, spec: GridSpec, keys: tuple[str, ...], own: Experiment) -> Study:
+    """Return the study with the points of these axes, or raise a `UserError` of the first that cannot be trained."""
+    arms, seeds = dict(study.arms), dict(study.seeds)
+    wider = attrs.evolve(study, arms=arms)  # by the points below
+    others = dict(_trained_beside(study, spec))
+    points, trained = list[tuple[tuple[Any, ...], str]](), list[Experiment]()
+    for values in product(*(spec.axes[key] for key in keys)):
+        set_to = dict(zip(keys, values, strict=True))
+        name = "-".join([spec.arm, *(f"{key}={in_word(value)}" for key, value in set_to.items())])
+        overrides = tuple(f"{key}={inline(value)}" for key, value in set_to.items())
+        if not WORD.fullmatch(name):
+            raise UserError(f"{clip(repr(name))} is too long for a folder; write it as an arm, with a name of your own")
+        if name in arms:
+            raise UserError(f"{name!r} would be two arms; rename one, or leave a value out")
+        arms[name] = ArmSpec(
+            like=spec.arm, overrides=overrides, against=tuple(dict.fromkeys((spec.arm, *spec.against)))
+        )
+        experiment = wider.run(name, 0).experiment
+        if experiment in trained:
+            raise UserError(f"{' '.join(overrides)} trains what another value does; name each once")
+        trained.append(experiment)
+        if experiment == own:
+            del arms[name]
+            name = spec.arm
+        elif other := next((arm for arm, each in others.items() if _nameless(each) == _nameless(experiment)), None):
+            raise UserError(f"{' '.join(overrides)} trains what the arm {other!r} does; leave one of them out")
+        else:
+            seeds[name] = spec.seeds or study.seeds[spec.arm]
+        points.append((values, name))
+    if own not in trained:
+        points.append((tuple(_at(own.to_table(), key) for key in keys), spec.arm))
+        if all(type(value) in (int, float) for values, _ in points for value in values):
+            points.sort(key=lambda point: point[0])
+    grid = Grid(arm=spec.arm, keys=keys, points=points)
+    return attrs.evolve(wider, seeds=seeds, grids=[*study.grids, grid])
+
+
+def _trained_beside(study: Study, spec: GridSpec) -> Iterator[tuple[str, Experiment]]:
+    """Yield the other arms that have a seed of the points, each with what it trains."""
+    seeds, root = {*(spec.seeds or study.seeds[spec.arm])}, study.chain(spec.arm)[0]
+    for arm in study.arms:
+        # The steps of one are measured, and a sweep chooses for each that has an experiment.
+        follows = arm in study.matched or (study.sweep and study.chain(arm)[0] != root)
+        if arm != spec.arm and not follows and seeds & {*study.seeds[arm]}:
+            with suppress(UserError):  # of which all arms are checked
+                yield arm, study.run(arm, 0).experiment
+
+
+def _nameless(experiment: Experiment) -> Experiment:
+    return attrs.evolve(experiment, name="")  # that of its file, on which nothing depends
+
+
+def in_word(value: Any) -> str:
+    """Return a value as it stands in the name of a folder: what cannot becomes a +."""
+    return re.sub(r"[^\w.=+-]+", "+", re.sub(r"[^\w.=+-]*=[^\w.=+-]*", "=", inline(value))).strip("+")
+
+
+def _at(table: Any, key: str) -> Any:
+    """Return the value of a key in an experiment's table; None where it has no value of its own."""
+    for name in key.split("."):
+        table = table.get(name) if isinstance(table, dict) else None
+    return table

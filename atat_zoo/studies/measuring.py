@@ -1,0 +1,227 @@
+"""Trained runs measured on a half of the validation split or on the test split, each once.
+
+The halves are fixed by the number of a sequence in its split, whatever the settings of a study. The nats of each
+sequence are kept in the run's evaluations/, with the SHA-256 of the weights and of the tokens that they belong to.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+import attrs
+import numpy as np
+import torch
+from torch import Tensor
+
+from atat_zoo.data.build import build
+from atat_zoo.data.sequences import evenly, held_out
+from atat_zoo.errors import UserError
+from atat_zoo.evaluation.compare import MeasuredRun, numbers_of
+from atat_zoo.evaluation.metrics import reading
+from atat_zoo.evaluation.ngram import NGramNats
+from atat_zoo.evaluation.policy import measure_policy
+from atat_zoo.evaluation.results.evaluation import MetricValue
+from atat_zoo.evaluation.results.naming import POLICY_BOUND, POLICY_LIKELIHOOD
+from atat_zoo.evaluation.results.store import finite, kept, once
+from atat_zoo.evaluation.text import check_evaluation, counted_of, digest
+from atat_zoo.experiment.runs import RunFolder, sha256_of
+from atat_zoo.experiment.runs.model_files import WEIGHTS
+from atat_zoo.generation.model import Model
+from atat_zoo.modeling.diffusion.bracket import Bracket
+from atat_zoo.registry.spec import unstructure
+from atat_zoo.studies.processes import InUse, claimed
+from atat_zoo.studies.schema import HeldOutSpec, SamplersSpec, Study, StudyRun
+from atat_zoo.system.devices import device_name, torch_device
+from atat_zoo.system.environment import machine
+
+Table = dict[str, Any]
+# Where a measurement is kept: the run, what it is, and what it must say of itself.
+File = tuple[RunFolder, str, Table]
+# Of a split: the number of the first sequence, and the distance to the next. No number is in both halves.
+PARTS = {"selection": (0, 2), "claim": (1, 2), "test": (0, 1)}
+
+
+def rows_of(part: str, total: int, limit: int) -> Tensor:
+    """Return the numbers of a part's sequences, rising int64: of `total` at most `limit`, spread evenly; 0: all."""
+    first, distance = PARTS[part]
+    there = np.arange(first, total, distance)
+    return torch.from_numpy(there[evenly(len(there), limit)])
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Measured(MeasuredRun):
+    """A run on the sequences of one part."""
+
+    run: StudyRun
+    weights: str  # SHA-256
+    text: str  # SHA-256 of the tokens
+
+    @property
+    def compared(self) -> str:
+        """The bound that the study compares: that of the arm, if the run has it, or the objective's first."""
+        bound = self.run.bound
+        return bound if bound is not None and bound in self.nats else self.quantity
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Written:
+    """A sampler of a run."""
+
+    run: StudyRun
+    sampler: dict[str, Any]  # the specification
+    quantity: str  # `policy bound` or `policy likelihood`
+    nats: Tensor  # of each sequence, float64 [n]; infinite if the sampler cannot write it
+    count: Tensor  # tokens of each sequence, int64 [n]
+    bracket: Bracket | None = None  # of a sampler whose order is random
+    nfe: float  # network evaluations for a held-out text, on average
+    seconds: float  # for all texts
+    on: dict[str, Any]  # device, threads, processor and cores that took the seconds
+
+
+def measure_all(
+    study: Study, runs: Sequence[StudyRun], part: str, *, device: str = "cpu", say: Callable[[str], None] = print
+) -> list[Measured]:
+    """Measure finished runs on a part of the held-out text; what was measured before is read."""
+    measured: dict[str, Measured] = {}
+    for wait in (False, True):  # first those that no other study measures just now
+        for run in [run for run in runs if run.name not in measured]:
+            with suppress(InUse), claimed(run, wait=wait):
+                file, load = _file_of_bounds(study, run, part), partial(_record, run)
+                measured[run.name] = once(*file, load, partial(_measure, study, run, part, device, say))
+    return [measured[run.name] for run in runs]
+
+
+def recorded(study: Study, run: StudyRun, part: str) -> Measured | None:
+    """Return the measurement that a run keeps, if it is of its weights and of these settings."""
+    return kept(*_file_of_bounds(study, run, part), partial(_record, run))
+
+
+def _record(run: StudyRun, table: Table) -> Measured:
+    beside = table["count_table"]
+    return Measured(
+        run=run,
+        nats={name: torch.tensor(values, dtype=torch.float64) for name, values in table["nats"].items()},
+        count=torch.tensor(table["count"]),
+        bytes=torch.tensor(table["bytes"]),
+        weights=table["settings"]["weights"],
+        metrics={
+            title: MetricValue(**value | {"value": _number(value["value"])})
+            for title, value in table.get("metrics", {}).items()
+        },
+        ngram=beside and NGramNats(**beside | {"nats": torch.tensor(beside["nats"], dtype=torch.float64)}),
+        **{key: table[key] for key in ("text", "step", "method", "parameters", "without_embeddings")},
+    )
+
+
+def _file_of_bounds(study: Study, run: StudyRun, part: str) -> File:
+    held = study.held_out
+    numbers = {key: getattr(held, key) for key in ("sequences", "draws", "seed")}
+    # Without metrics as it was before there were any.
+    metrics: Table = {"metrics": [unstructure(metric) for metric in held.metrics]} if held.metrics else {}
+    metrics |= {"texts": held.texts} if reading(held.metrics, "texts") else {}
+    return file_of(run, part, part=part, **numbers, bound=unstructure(held.bound), **metrics)
+
+
+def _measure(study: Study, run: StudyRun, part: str, device: str, say: Callable[[str], None]) -> Table:
+    say(f"{run.name}: measuring on the {part} {'split' if part == 'test' else 'half'}")
+    model = Model.from_run(run.path, device)
+    spec = study.spec("test" if part == "test" else "validation")
+    check_evaluation(model, run.path, spec)
+    data = build(model.experiment)
+    rows, tokens, maskable = text_of(data, part, spec.sequences)
+    if len(rows) < 2:
+        problem = f"the {part} part of its {spec.split} split has fewer than two sequences"
+        raise UserError(f"{run.path}: {problem}; hold out more")
+    numbers = numbers_of(model, data, tokens, maskable, spec, seed=study.held_out.seed, rows=rows)
+    beside = numbers.pop("ngram")
+    return numbers | {
+        "metrics": finite({title: attrs.asdict(value) for title, value in numbers["metrics"].items()}),
+        "text": digest(tokens, maskable),
+        "count_table": beside and attrs.asdict(beside) | {"nats": beside.nats.tolist()},
+        "rows": rows.tolist(),
+        **{key: numbers[key].tolist() for key in ("count", "bytes")},
+        "nats": {name: nats.tolist() for name, nats in numbers["nats"].items()},
+    }
+
+
+def text_of(data: Path, part: str, limit: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return of the sequences of a part: numbers int64 [n], tokens int64 [n, L], and what is maskable, bool [n, L]."""
+    tokens, maskable = held_out(data, "test" if part == "test" else "validation")
+    rows = rows_of(part, len(tokens), limit)
+    return rows, tokens[rows], maskable[rows]
+
+
+def write_all(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable[[str], None] = print) -> list[Written]:
+    """Measure a finished run's policy bound and time with every sampler; what was measured before is read.
+
+    The orders of a sequence are a function of the study's mask seed, the same for all samplers and runs. Float32, as
+    for every bound; the run's guidance is part of both. Times are kept apart: they are of one machine.
+    """
+    spec, held = study.samplers, study.held_out
+    assert spec is not None
+    samplers = [unstructure(sampler) for sampler in spec.each]
+    here = machine() | {"device": device_name(torch_device(device)), "threads": torch.get_num_threads()}
+    on = {key: here[key] for key in ("device", "threads", "processor", "cores")}
+    times = file_of(run, "times", samplers=samplers, texts=spec.texts, repeat=spec.repeat, on=on)
+    orders = {"sequences": spec.sequences, "orders": spec.orders, "half": held.half, "seed": held.seed}
+    policy = file_of(run, "policy", samplers=samplers, **orders)
+
+    def read_times(table: Table) -> list[float]:
+        return [float(seconds) for _, seconds in zip(samplers, table["seconds"], strict=True)]
+
+    def read_bounds(table: Table) -> list[Table]:
+        count, bounds = torch.tensor(table["count"]), []
+        for sampler, values, ends, nfe in zip(spec.each, table["nats"], table["brackets"], table["nfe"], strict=True):
+            nats, drawn = tensor_of(values), not sampler.deterministic
+            bracket = Bracket(nats, *(tensor_of(end, -inf) for end in ends)) if drawn else None
+            bounds.append({"nats": nats, "bracket": bracket, "nfe": float(nfe), "count": count})
+        return bounds
+
+    with claimed(run, wait=True):
+        seconds = once(*times, read_times, lambda: _time(spec, run, device, say))
+        bounds = once(*policy, read_bounds, lambda: _bound(spec, held, run, device, say))
+    written = []
+    for sampler, of_all, bound in zip(spec.each, seconds, bounds, strict=True):
+        bound["quantity"] = POLICY_LIKELIHOOD if sampler.deterministic else POLICY_BOUND
+        written.append(Written(run=run, sampler=unstructure(sampler), seconds=of_all, on=on, **bound))
+    return written
+
+
+def _time(spec: SamplersSpec, run: StudyRun, device: str, say: Callable[[str], None]) -> Table:
+    say(f"{run.name}: timing {len(spec.each)} samplers")
+    model = Model.from_run(run.path, device)
+    model.sample(1, sampler=spec.each[0])  # the first evaluations of a process are slower
+    rounds = [[model.sample(spec.texts, sampler=each).seconds for each in spec.each] for _ in range(spec.repeat)]
+    return {"seconds": [min(times) for times in zip(*rounds, strict=True)]}
+
+
+def _bound(spec: SamplersSpec, held: HeldOutSpec, run: StudyRun, device: str, say: Callable[[str], None]) -> Table:
+    say(f"{run.name}: policy bounds of {len(spec.each)} samplers")
+    model = Model.from_run(run.path, device)
+    _, tokens, maskable = text_of(build(model.experiment), held.half, spec.sequences)
+    writer = model.experiment.parts["guidance"].guide(model.writer("fp32"))
+    options: dict[str, Any] = {"seed": held.seed, "orders": spec.orders, "batch_size": held.batch_size}
+    measured = [measure_policy(writer, sampler, tokens, maskable, **options) for sampler in spec.each]
+    return {
+        "count": counted_of(model.experiment.data.form, model.tokenizer, tokens, maskable).sum(1).tolist(),
+        "nats": [finite(each.nats.tolist()) for each in measured],
+        "brackets": [[finite(end.tolist()) for end in each.ends[1:]] for each in measured],
+        "nfe": [float(each.nfe.mean()) for each in measured],
+    }
+
+
+def tensor_of(values: Sequence[float | None], infinite: float = inf) -> Tensor:
+    """Return nats as they were kept, float64: infinity is None in JSON, which cannot express it."""
+    return torch.tensor([infinite if value is None else value for value in values], dtype=torch.float64)
+
+
+def _number(kept: float | None) -> float:
+    return nan if kept is None else kept
+
+
+def file_of(run: StudyRun, what: str, **settings: Any) -> File:
+    """Return where a measurement of a run's weights is kept."""
+    return run.folder, f"study-{what}", settings | {"weights": sha256_of(run.folder.model / WEIGHTS)}

@@ -1,0 +1,229 @@
+"""Trainings as processes: some at a time, shared with other studies on the same folder. Imports no torch.
+
+Who works on a run holds its claim, `claims/RUN` in the study's folder; the training itself locks its run folder as
+always. `trainings.jsonl` has a line for each process that has ended, `logs/RUN.txt` what the last one printed.
+"""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import attrs
+
+from atat_zoo.errors import UserError, clip
+from atat_zoo.studies.schema import StudyRun
+from atat_zoo.system import locks, parsing
+from atat_zoo.system.interruption import Interruption
+from atat_zoo.system.machine import cores
+
+_PAUSE = 0.1  # seconds between two looks at the processes
+_BESIDE = 0.1  # of a core: what all else may take of a training's time that counts as its own
+
+
+def launch(words: Sequence[str], log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start `atat` with these words in a group of its own, so that Ctrl-C reaches it once, from us."""
+    with log.open("wb") as file:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "atat_zoo", *words],  # imports nothing from the working folder
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **env},
+            start_new_session=True,
+        )
+
+
+def threads_for(jobs: int) -> int:
+    """Return the threads of each training: OMP_NUM_THREADS where it is set, else an equal share of the cores."""
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    return int(threads) if threads.isdecimal() and int(threads) else max(1, cores() // jobs)
+
+
+def gpus() -> list[str]:
+    """Return the GPUs that this process may use, each as CUDA_VISIBLE_DEVICES names it."""
+    import torch
+
+    count, visible = torch.cuda.device_count(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    return [str(number) for number in range(count)] if visible is None else visible.replace(" ", "").split(",")[:count]
+
+
+def spent_by_others() -> float | None:
+    """Return the CPU seconds that this machine has spent, but on ended children of this process; None if unknown."""
+    try:
+        ticks = [int(word) for word in parsing.read(Path("/proc/stat")).split(b"\n", 1)[0].split()[1:9]]
+    except (OSError, ValueError):
+        return None
+    idle, own = sum(ticks[3:5]), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (sum(ticks) - idle) / os.sysconf("SC_CLK_TCK") - own.ru_utime - own.ru_stime
+
+
+class InUse(Exception):
+    """Another process has the lock; the text says which."""
+
+
+def _refuse(owner: str) -> None:
+    raise InUse(owner)
+
+
+@contextmanager
+def claimed(run: StudyRun, *, wait: bool = False) -> Iterator[None]:
+    """Claim a run for this process; waits for the claim, or raises `InUse`."""
+    path = run.path.parent / "claims" / run.name
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locks.locked(path, (lambda _: None) if wait else _refuse))
+        except OSError as error:
+            problem = f"{clip(run.path.parent)} cannot be the folder of a study: {error.strerror}"
+            raise UserError(f"{problem}; name another one by `folder`") from None
+        yield
+
+
+class Stopped(Exception):
+    """A signal, whose number this has, stopped the study; every run is as its own training left it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+@attrs.define(eq=False)
+class _Training:
+    run: StudyRun
+    process: subprocess.Popen[bytes]
+    claim: ExitStack
+    log: Path
+    began: float
+    others: float | None  # CPU seconds of all else until then
+    gpu: str | None
+
+
+def _hand_on(number: int, trainings: Sequence[_Training]) -> None:
+    """Send a signal to trainings, which save and end."""
+    for training in trainings:
+        with suppress(ProcessLookupError):
+            training.process.send_signal(number)
+
+
+@attrs.define
+class LocalExecutor:
+    """Where the trainings of a study run: each on one GPU, which several share where there are fewer than `jobs`."""
+
+    folder: Path
+    jobs: int
+    say: Callable[[str], None]
+    gpus: list[str] = attrs.field(factory=gpus)
+
+    def train(self, runs: Sequence[StudyRun]) -> dict[str, str]:
+        """Train what is not finished, each once; returns why runs failed, by their names, or raises `Stopped`.
+
+        What another study trains is waited for, and taken over when that one leaves it.
+        """
+        active: list[_Training] = []
+        with Interruption(lambda number, _: _hand_on(number, active)) as stopping:
+            failed = self._train([run for run in runs if not run.finished], active, stopping)
+        if stopping.signal is not None:
+            raise Stopped(stopping.signal)
+        return failed
+
+    def _train(self, waiting: list[StudyRun], active: list[_Training], stopping: Interruption) -> dict[str, str]:
+        failed: dict[str, str] = {}
+        told: set[str] = set()
+        try:
+            while active or (waiting and stopping.signal is None):
+                for run in list(waiting) if stopping.signal is None else ():
+                    if len(active) == self.jobs:
+                        break
+                    try:
+                        if not run.finished:  # by another study
+                            # The GPU with the fewest trainings, if there is one and the run is not for a CPU.
+                            there = self.gpus if run.experiment.train.device != "cpu" else ()
+                            used = [training.gpu for training in active]
+                            active.append(self._start(run, min(there, key=used.count, default=None)))
+                        waiting.remove(run)
+                    except InUse as owner:
+                        if run.name not in told:
+                            told.add(run.name)
+                            self.say(f"{run.name}: in use by {owner}; waiting for it")
+                time.sleep(_PAUSE)
+                for training in [each for each in active if each.process.poll() is not None]:
+                    active.remove(training)
+                    if problem := self._ended(training, stopped=stopping.signal is not None):
+                        failed[training.run.name] = problem
+        finally:  # something went wrong here, such as a full disk: no training is left behind
+            while active:
+                _hand_on(signal.SIGTERM, active)
+                time.sleep(_PAUSE)
+                active[:] = [each for each in active if each.process.poll() is None]
+        return failed
+
+    def _start(self, run: StudyRun, gpu: str | None) -> _Training:
+        with ExitStack() as stack:
+            stack.enter_context(claimed(run))
+            if (run.path / ".lock").is_file():  # a training that nobody waits for: its study was killed, or a person's
+                with locks.locked(run.path / ".lock", _refuse):
+                    pass
+            if run.finished:
+                raise InUse("a study that has just finished it")
+            log = self.folder / "logs" / f"{run.name}.txt"
+            log.parent.mkdir(exist_ok=True)
+            begun = run.folder.exists
+            words = ["--resume", str(run.path)] if begun else [run.file, *run.overrides, "--out", str(run.path)]
+            env = {"OMP_NUM_THREADS": str(threads_for(self.jobs))} | ({"CUDA_VISIBLE_DEVICES": gpu} if gpu else {})
+            others = spent_by_others()
+            process = launch(["train", *words], log, env)
+            where = f" on GPU {gpu}" if gpu else ""
+            self.say(f"{run.name}: {'continuing' if begun else 'training'}, {run.experiment.train.steps} steps{where}")
+            return _Training(run, process, stack.pop_all(), log, time.monotonic(), others, gpu)
+
+    def _ended(self, training: _Training, *, stopped: bool) -> str:
+        """Record the end of a training and release its run; returns why it failed, or an empty text."""
+        run, code = training.run, training.process.poll()
+        assert code is not None
+        seconds = time.monotonic() - training.began
+        others, before = spent_by_others(), training.others
+        # What ended children have spent is not that of others, so with several at a time one is not seen by another.
+        spent = None if self.jobs > 1 or others is None or before is None else others - before
+        alone = spent is not None and spent <= _BESIDE * seconds
+        how = {"jobs": self.jobs, "threads": threads_for(self.jobs), "alone": alone}
+        line = {"run": run.name, **how, "code": code, "seconds": round(seconds, 1)}
+        with (self.folder / "trainings.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+        training.claim.close()
+        if code == 0 and run.finished:
+            self.say(f"{run.name}: finished in {seconds:,.0f} s")
+            return ""
+        problem = _problem(code, training.log)
+        self.say(f"{run.name}: {'stopped' if stopped else f'failed: {problem}'} after {seconds:,.0f} s")
+        return problem
+
+
+def _problem(code: int, log: Path) -> str:
+    """Return what a training said last: its sentences, or the last line of a traceback."""
+    lines = []
+    with suppress(OSError):
+        lines = [line for line in parsing.read(log).decode("utf-8", "backslashreplace").splitlines() if line.strip()]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")] or lines[-1:]
+    end = f"exit code {code}" if code >= 0 else f"signal {-code}"
+    return f"{'; '.join(clip(line, 1000) for line in errors) or 'no word'} ({end}, {log.parent.name}/{log.name})"
+
+
+def ran_with(folder: Path) -> dict[str, list[dict[str, int]]]:
+    """Return the jobs and threads that each run was trained with, and whether alone, from trainings.jsonl."""
+    settings: dict[str, list[dict[str, int]]] = {}
+    with suppress(OSError):
+        for text in parsing.read(folder / "trainings.jsonl").splitlines():
+            with suppress(ValueError, KeyError, TypeError):  # torn
+                line = parsing.from_json(text)
+                how = {key: int(line[key]) for key in ("jobs", "threads")} | {"alone": line.get("alone") is True}
+                of_run = settings.setdefault(str(line["run"]), [])
+                if how not in of_run:
+                    of_run.append(how)
+    return settings

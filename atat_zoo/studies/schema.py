@@ -1,0 +1,275 @@
+"""The tables of a study file, and the study with all of its experiments. Imports no torch."""
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Literal
+
+import attrs
+
+from atat_zoo import experiment as experiments
+from atat_zoo.errors import UserError, clip
+from atat_zoo.experiment import EvaluationSpec, Experiment
+from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.experiment.runs.changes import changes
+from atat_zoo.experiment.runs.model_files import DESCRIPTION
+from atat_zoo.registry import component, param, part, parts
+
+# An arm and a point name folders.
+WORD = re.compile(r"\w[\w.=+-]{0,99}")
+
+
+@component
+class PlainSpec:
+    """The keys of a study that are no tables."""
+
+    folder: str | None = param(None, help="of the runs and results; runs/NAME when absent")
+    baseline: str = param(help="the arm that the others are compared with")
+    seeds: tuple[int, ...] = param((), help="of the trainings of each arm", ge=0)
+    overrides: tuple[str, ...] = param((), help="key=value each, for every arm")
+
+
+@component
+class ArmSpec:
+    """An arm: an experiment with overrides, trained once for each seed."""
+
+    experiment: str | None = param(None, help="one that ships with the zoo, or a file relative to the study's")
+    like: str | None = param(None, help="another arm: its experiment, overrides and point of the sweep")
+    overrides: tuple[str, ...] = param((), help="key=value each, after those of the study and of `like`")
+    seeds: tuple[int, ...] = param((), help="the study's when absent", ge=0)
+    budgets: tuple[int, ...] = param((), help="other numbers of steps, for which it is the arm NAME-STEPS", ge=1)
+    bound: str | None = param(None, help="which of its bounds is compared, such as sets; the first when absent")
+    against: tuple[str, ...] = param((), help="arms that it is compared with; the baseline when absent")
+    match_seconds: str | None = param(
+        None, help="an arm whose seconds of training it takes; its steps follow from the time per step of `like`"
+    )
+
+
+@component
+class SweepSpec:
+    """The same points for every arm with an `experiment`; the best on the selection half is taken."""
+
+    seed: int = param(help="of the trainings of the sweep; none of the study's", ge=0)
+    points: dict[str, tuple[str, ...]] = param(help="overrides by name, from one end to the other")
+
+    def __attrs_post_init__(self) -> None:
+        if len(self.points) < 2:
+            raise ValueError("points has fewer than two; name two or more, or leave [sweep] out")
+
+
+@component
+class HeldOutSpec:
+    """What the trained models are measured on."""
+
+    half: Literal["selection", "claim"] = param(
+        "claim", help="of the validation sequences, those with an even number for selection, with an odd one for claims"
+    )
+    sequences: int = param(0, help="maximum number of sequences of a half or of the test split; 0 for all", ge=0)
+    draws: int = param(4, help="masks drawn for every sequence", ge=1)
+    seed: int = param(0, help="of the masks", ge=0)
+    batch_size: int = param(64, help="sequences measured at once", ge=1)
+    bound: Any = part("bound", "exact_k", help="how the bound is estimated")
+    metrics: Any = parts("metric", help="further numbers of the predictions, or of texts that the runs write")
+    texts: int = param(64, help="texts written where metrics read texts; at most as many as there are sequences", ge=1)
+    tasks: Any = parts("task", help="held-out problems that every run is measured by, with `seed`")
+    test: bool = param(False, help="whether the test split is evaluated too, once, when all runs are finished")
+
+    def __attrs_post_init__(self) -> None:
+        EvaluationSpec(metrics=self.metrics, tasks=self.tasks)  # which refuses one that is there twice
+
+
+@component
+class SamplersSpec:
+    """Samplers with which the runs of some arms write: what they cost, and their policy bounds."""
+
+    each: Any = parts("sampler", help="samplers; the others are compared with the first")
+    arms: tuple[str, ...] = param(help="arms whose runs write")
+    sequences: int = param(64, help="maximum number of sequences of the half for the policy bounds", ge=2)
+    orders: int = param(64, help="K, averaged inside the bounds of samplers whose order is random", ge=1)
+    texts: int = param(64, help="texts that are written for the time", ge=1)
+    repeat: int = param(3, help="repetitions, in rounds over the samplers; the shortest time counts", ge=1)
+
+    def __attrs_post_init__(self) -> None:
+        if len(self.each) < 2:
+            raise ValueError("each has fewer than two samplers; name two or more, or leave [samplers] out")
+
+
+@component
+class GapsSpec:
+    """What the runs of some arms pay for a sequence, its second half and gaps in its middle, given the rest."""
+
+    each: Any = parts("sampler", help="samplers in whose orders it is priced, beside the bound")
+    of_baseline: Any = parts("sampler", help="further samplers, by which the baseline alone is priced")
+    arms: tuple[str, ...] = param(help="arms whose runs are priced; the baseline is one of them")
+    lengths: tuple[int, ...] = param((32, 16, 8), help="of the gaps, in tokens", ge=1)
+    sequences: int = param(256, help="maximum number of sequences of the half", ge=2)
+    orders: int = param(64, help="K, averaged inside the bounds of samplers whose order is random", ge=1)
+    random_sequences: int = param(64, help="as `sequences`, for samplers whose order is random", ge=2)
+
+
+@component
+class GridSpec:
+    """Values of an experiment's keys, around an arm: every point is an arm that is like it."""
+
+    arm: str = param(help="the arm whose experiment and overrides every point takes")
+    axes: dict[str, tuple[Any, ...]] = param(help="values by key, such as masking.temperature = [0.3, 1.0, 3.0]")
+    product: bool = param(False, help="whether all combinations are trained; one axis at a time when not")
+    seeds: tuple[int, ...] = param((), help="those of the arm when absent", ge=0)
+    against: tuple[str, ...] = param((), help="arms that the points are compared with, beside `arm`")
+
+    def __attrs_post_init__(self) -> None:
+        if empty := [key for key, values in self.axes.items() if not values]:
+            raise ValueError(f"axes.{empty[0]} has no values; name some, or leave the axis out")
+        if not self.axes:
+            raise ValueError("axes is empty; name a key with its values, like masking.temperature = [0.3, 1.0, 3.0]")
+
+
+TABLES = {"sweep": SweepSpec, "grid": GridSpec, "evaluation": HeldOutSpec, "samplers": SamplersSpec, "gaps": GapsSpec}
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Grid:
+    """The points of one axis around an arm, or of all axes in a product, in order."""
+
+    arm: str
+    keys: tuple[str, ...]
+    points: Sequence[tuple[tuple[Any, ...], str]]  # the values of the keys, and the arm that has them
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class StudyRun:
+    """One training of a study."""
+
+    arm: str
+    seed: int
+    point: str | None  # of the sweep
+    file: str  # the experiment's, with which `atat train` begins it
+    overrides: tuple[str, ...]
+    bound: str | None  # that is compared; the first when absent
+    path: Path  # its run folder
+    experiment: Experiment
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.path.name
+
+    @property
+    def folder(self) -> RunFolder:
+        """Its run folder."""
+        return RunFolder(self.path)
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has a final model."""
+        return self.folder.exists and (self.folder.model / DESCRIPTION).is_file()
+
+    def check(self) -> None:
+        """Refuse a folder in which another experiment was trained."""
+        if not self.folder.exists:
+            return
+        there = experiments.from_table(self.folder.table(), where=str(self.folder.resolved)).to_table()
+        for key, wanted, found, _ in changes(self.experiment.to_table(), there):
+            values = f"{key} is {clip(repr(found), 60)} there, and {clip(repr(wanted), 60)} in the study"
+            remedy = "rename the arm, choose another folder, or delete the run"
+            raise UserError(f"{self.path} is a run of another experiment: {values}; {remedy}")
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Study:
+    """A validated study."""
+
+    name: str
+    file: Path
+    folder: Path
+    baseline: str
+    overrides: tuple[str, ...]
+    arms: Mapping[str, ArmSpec]
+    seeds: Mapping[str, tuple[int, ...]]  # of each arm
+    sweep: SweepSpec | None
+    held_out: HeldOutSpec
+    samplers: SamplersSpec | None = None
+    gaps: GapsSpec | None = None
+    grids: Sequence[Grid] = ()
+
+    def chain(self, arm: str) -> list[str]:
+        """Return the arm that has an `experiment`, and those that are like it, down to this one."""
+        like = self.arms[arm].like
+        return [*(self.chain(like) if like is not None else []), arm]
+
+    @property
+    def writing(self) -> dict[str, SamplersSpec | GapsSpec]:
+        """The tables of samplers that are measured on runs of some arms."""
+        return {key: spec for key, spec in (("samplers", self.samplers), ("gaps", self.gaps)) if spec is not None}
+
+    @property
+    def swept(self) -> list[str]:
+        """The arms that every point of the sweep is tried with."""
+        return [name for name, arm in self.arms.items() if arm.like is None] if self.sweep else []
+
+    @property
+    def matched(self) -> list[str]:
+        """The arms whose steps follow from measured times."""
+        return [name for name, arm in self.arms.items() if arm.match_seconds is not None]
+
+    def at_budgets(self, arm: str) -> list[str]:
+        """Return an arm and its names at other numbers of steps."""
+        budgets = self.arms[arm].budgets if arm in self.arms else ()
+        return [arm, *(f"{arm}-{steps}" for steps in budgets)]
+
+    def overrides_of(self, arm: str) -> list[str]:
+        """Return the overrides of an arm: the study's, those of what it is like, its own."""
+        return [*self.overrides, *(text for name in self.chain(arm) for text in self.arms[name].overrides)]
+
+    def against(self, arm: str) -> tuple[str, ...]:
+        """Return the arms that this one is compared with."""
+        return self.arms[arm].against or (() if arm in self.at_budgets(self.baseline) else (self.baseline,))
+
+    def run(self, arm: str, seed: int, point: str | None = None, steps: int | None = None) -> StudyRun:
+        """Return a run of an arm, with the overrides of a point, and a number of steps that was measured."""
+        wanted = self.arms[self.chain(arm)[0]].experiment
+        assert wanted is not None
+        file = str(self.file.parent / wanted) if wanted.endswith(".toml") else wanted
+        overrides = self.overrides_of(arm)
+        if point is not None:
+            assert self.sweep is not None
+            overrides += self.sweep.points[point]
+        overrides += [f"seed={seed}", *([] if steps is None else [f"train.steps={steps}"])]
+        return StudyRun(
+            arm=arm,
+            seed=seed,
+            point=point,
+            file=file,
+            overrides=tuple(overrides),
+            bound=next((self.arms[each].bound for each in reversed(self.chain(arm)) if self.arms[each].bound), None),
+            path=self.folder / "-".join([arm, *([] if point is None else [point]), f"seed{seed}"]),
+            experiment=experiments.load(file, overrides, overrides_from="in its overrides"),
+        )
+
+    def sweep_runs(self) -> list[StudyRun]:
+        """Return the runs of the sweep."""
+        sweep = self.sweep
+        return [self.run(arm, sweep.seed, point) for arm in self.swept for point in sweep.points] if sweep else []
+
+    def arm_runs(self, arm: str, points: Mapping[str, str], steps: int | None = None) -> list[StudyRun]:
+        """Return the runs of an arm: one for each seed, at the chosen point of the arm that it is like."""
+        return [self.run(arm, seed, points.get(self.chain(arm)[0]), steps) for seed in self.seeds[arm]]
+
+    def spec(self, split: Literal["validation", "test"]) -> EvaluationSpec:
+        """Return how the models are measured."""
+        held = self.held_out
+        return experiments.EvaluationSpec(
+            split=split,
+            sequences=held.sequences,
+            draws=held.draws,
+            bound=held.bound,
+            batch_size=held.batch_size,
+            metrics=held.metrics,
+            texts=held.texts,
+        )
+
+
+def in_order(runs: Mapping[str, Sequence[StudyRun]]) -> list[StudyRun]:
+    """Return runs seed by seed, so that arms can be compared early."""
+    return [run for of_seed in zip_longest(*runs.values()) for run in of_seed if run is not None]

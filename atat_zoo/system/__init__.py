@@ -1,0 +1,1 @@
+"""What this machine has, and files: atomic, locked, parsed. Imports no torch."""

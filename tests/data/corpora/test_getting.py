@@ -1,0 +1,646 @@
+"""`atat data get`: what a recipe names is fetched whole or not at all, and is what the corpus reads."""
+
+import gzip
+import hashlib
+import io
+import json
+import multiprocessing
+import os
+import shutil
+import sys
+import tarfile
+import zipfile
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from atat_zoo.cli import main
+from atat_zoo.data.corpora import getting, source
+from atat_zoo.data.corpora.files import FilesCorpus
+from atat_zoo.data.remote import file_name
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import load, recipe, recipes
+from tests.faulty_server import serving
+from tests.limited import full_disk
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+HEAD = (
+    '[corpus]\nuse = "files"\ntrain = ["text/*.txt"]\n[source]\nlicence = "CC0 1.0"\ncite = "We, 2026"\nsize = "1 kB"\n'
+)
+TEXT = b"we the people\n" * 4000
+
+
+@pytest.fixture
+def server(tmp_path):
+    (tmp_path / "published").mkdir()
+    (tmp_path / "published" / "a.txt").write_bytes(TEXT)
+    (tmp_path / "published" / "b.txt").write_bytes(TEXT[::-1])
+    with serving(tmp_path / "published") as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path, monkeypatch):
+    """The working directory."""
+    monkeypatch.setattr("atat_zoo.data.remote._PAUSE", 0.001)
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    return work
+
+
+def write(server, *files, source="", name="mine"):
+    """Write a recipe whose files are tables without their address, by the name of what is served."""
+    made = [f'[[source.files]]\nurl = "{server.address}/{url}"\n{rest}\n' for url, rest in files]
+    Path(f"{name}.toml").write_text(f"{HEAD}{source}\n{''.join(made)}")
+    return f"{name}.toml"
+
+
+def both(server):
+    return write(server, ("{a,b}.txt", 'to = "text/{a,b}.txt"'))
+
+
+def began(printed):
+    """Begin `atat data get mine.toml` in another process, which prints to a file."""
+
+    def run():
+        sys.argv = ["atat", "data", "get", "mine.toml"]
+        with printed.open("w", buffering=1) as file, redirect_stdout(file), redirect_stderr(file):
+            main()
+
+    process = multiprocessing.get_context("fork").Process(target=run)
+    process.start()
+    return process
+
+
+def waited(process):
+    """Wait a moment, in which the process must not end."""
+    process.join(0.01)
+    assert process.is_alive()
+
+
+def here():
+    """Return the files that there are, without the lock and the mark of what is unfinished."""
+    return {
+        str(path): path.read_bytes()
+        for path in Path().rglob("*")
+        if path.is_file() and path.suffix not in (".toml", ".lock") and not path.match(".*.source.part")
+    }
+
+
+def test_files_are_fetched_once_and_recorded(server, atat):
+    code, out, err = atat("data", "get", both(server))
+    assert (code, err) == (0, "")
+    assert "mine is in text: 2 files, 0.1 MB, fetched on " in out
+    assert out.endswith("licence: CC0 1.0\ncite: We, 2026\n")
+    found = here()
+    record = json.loads(found.pop("text/mine.source.json"))
+    assert found == {"text/a.txt": TEXT, "text/b.txt": TEXT[::-1]}
+    expected = {"bytes": len(TEXT), "sha256": hashlib.sha256(TEXT).hexdigest()}
+    assert record["files"]["text/a.txt"] == expected
+    assert record["from"][0] == {"url": f"{server.address}/a.txt", **expected}
+    assert json.loads(atat("data", "get", "mine.toml", "--json")[1]) == record
+    assert server.asked == ["a.txt", "b.txt"]
+    (server.folder / "c.txt").write_bytes(b"more")
+    write(server, ("{a,b,c}.txt", 'to = "text/{a,b,c}.txt"'))
+    assert "mine is in text: 3 files" in atat("data", "get", "mine.toml")[1]
+    assert server.asked == ["a.txt", "b.txt", "c.txt"]
+    assert load("mine.toml").parts["corpus"].files()["train"] == [Path(f"text/{each}.txt") for each in "abc"]
+
+
+def test_a_truncated_answer_is_asked_for_again(server, atat):
+    server.faults["a.txt"].extend(["truncate", "drop", "503"])
+    assert atat("data", "get", both(server))[0] == 0
+    assert server.asked == ["a.txt"] * 4 + ["b.txt"]
+    assert here()["text/a.txt"] == TEXT
+
+
+@pytest.mark.parametrize(
+    ("fault", "rest", "reason"),
+    [
+        ("truncate", "", "its last 28000 bytes are missing"),
+        ("404", "", "HTTP 404 Not Found"),
+        ("", f"sha256 = '{'0' * 64}'", f"its SHA-256 is {hashlib.sha256(TEXT).hexdigest()}, and should be {'0' * 64}"),
+        ("", "bytes = 56_001", "it has 56,000 bytes, and should have 56,001"),
+        ("", "bytes = 55_999", "it is larger than it should be"),
+    ],
+)
+def test_what_cannot_be_fetched_leaves_nothing_and_is_named_with_its_place(server, atat, fault, rest, reason):
+    server.faults["a.txt"].extend([fault] * 9)
+    code, _, err = atat("data", "get", write(server, ("a.txt", f'to = "text/a.txt"\n{rest}')))
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"error: text/a.txt cannot be fetched ({server.address}/a.txt: {reason})" in err
+    assert err.endswith("put it there yourself and run `atat data get mine.toml` again\n")
+    assert here() == {}
+
+
+@pytest.mark.parametrize("rest", [f"sha256 = '{'0' * 64}'", "bytes = 55_999"])
+def test_another_file_than_the_recipe_names_is_fetched_twice_at_most(server, atat, rest):
+    code, _, err = atat("data", "get", write(server, ("a.txt", f'to = "text/a.txt"\n{rest}')))
+    assert (code, "network" in err, server.asked) == (2, False, ["a.txt"] * 2)
+    assert "; correct its bytes and sha256 in source.files if its owner has another file by now, or put it" in err
+    server.faults["a.txt"].append("corrupt")
+    digest = hashlib.sha256(TEXT).hexdigest().upper()
+    assert atat("data", "get", write(server, ("a.txt", f'to = "text/a.txt"\nsha256 = "{digest}"')))[0] == 0
+    assert server.asked == ["a.txt"] * 4
+
+
+def test_what_one_puts_there_is_taken_if_it_is_the_file(server, atat):
+    made = write(server, ("a.txt", f'to = "text/a.txt"\nsha256 = "{hashlib.sha256(TEXT).hexdigest()}"'))
+    Path("text").mkdir()
+    Path("text/a.txt").write_bytes(TEXT[1:])
+    code, _, err = atat("data", "get", made)
+    assert (code, "text/a.txt is not the file of" in err) == (2, True)
+    Path("text/a.txt").write_bytes(TEXT)
+    assert atat("data", "get", made)[0] == 0
+    assert server.asked == []
+
+
+def test_after_an_interruption_what_is_missing_is_fetched(server, atat, tmp_path):
+    server.faults["b.txt"].append("hang")
+    both(server)
+    process = began(tmp_path / "printed")
+    while not (begun := [*Path("text").glob(".b.txt.*.part")]):
+        waited(process)
+    process.kill()
+    process.join()
+    assert here().keys() == {"text/a.txt", str(begun[0])}, "without a record they are not complete"
+    assert atat("data", "get", "mine.toml")[0] == 0
+    assert server.asked == ["a.txt", "b.txt", "b.txt"]
+    found = here()
+    assert found.keys() == {"text/a.txt", "text/b.txt", "text/mine.source.json"}
+    assert found["text/b.txt"] == TEXT[::-1]
+
+
+def test_what_is_not_complete_is_not_read(server, atat):
+    archive(server.folder / "all.tar.gz", {"0": os.urandom(50_000), "1": os.urandom(50_000)})
+    whole = (server.folder / "all.tar.gz").read_bytes()
+    (server.folder / "all.tar.gz").write_bytes(whole[:-20_000])
+    members = "[source.files.members]\n'0' = 'text/0.txt'\n'1' = 'text/packed/'"
+    write(server, ("{a,b}.txt", 'to = "text/{a,b}.txt"'), ("all.tar.gz", members))
+    server.faults["b.txt"].append("404")
+    refused = r"^corpus.train: text/a.txt is of a corpus that was not fetched to its end; run `atat data get mine.toml`"
+    for missing in ("b.txt cannot be fetched", "cannot be unpacked"):
+        assert missing in atat("data", "get", "mine.toml")[2]
+        for named in ("text/*.txt", "text", "text/a.txt"):
+            with pytest.raises(UserError, match=refused):
+                FilesCorpus(train=(named,)).files()
+    Path(kept(server, "all.tar.gz")).write_bytes(whole)
+    Path("text/packed").mkdir(exist_ok=True)
+    for name in ("packed/1", "other.txt"):
+        Path("text", name).write_bytes(b"")
+    with pytest.raises(UserError, match=r"text/packed/1 is of a corpus that was not fetched"):
+        FilesCorpus(train=("text/packed/*",)).files()
+    assert FilesCorpus(train=("text/other.txt",)).files(), "which is none of its files"
+    assert atat("data", "get", "mine.toml")[0] == 0
+    assert len(FilesCorpus(train=("text/*.txt", "text/packed/*")).files()["train"]) == 5
+    Path("text/.mine.source.part").write_text("{}")
+    with pytest.raises(UserError, match=r"text/.mine.source.part is damaged; delete it"):
+        FilesCorpus(train=("text",)).files()
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "told"),
+    [
+        ("a.txt", "b.txt", "of text/a.txt, url was '{0}/a.txt' on "),
+        ('to = "text/a.txt"', f'to = "text/a.txt"\nsha256 = "{"0" * 64}"', "of text/a.txt, sha256 was '"),
+        ('column = "x"', 'column = "y"', "of text/rows.jsonl, column was 'x' on "),
+        ('column = "x"', "", "of text/rows.jsonl, column was 'x' on "),
+        ("rows.zip", "{rows,more}.zip", "of text/rows.jsonl, url was '{0}/rows.zip' on "),
+        ("'*' =", "'r*' =", "of text/rows.jsonl, member was '*' on "),
+    ],
+)
+def test_a_recipe_that_names_another_source_than_before_is_refused(server, atat, was, now, told):
+    archive(server.folder / "rows.zip", {"rows": b'{"x": "1"}\n'})
+    files = ("a.txt", 'to = "text/a.txt"'), ("rows.zip", "[source.files.members]\n'*' = 'text/rows.jsonl'")
+    made = Path(write(server, *files, source='column = "x"'))
+    assert atat("data", "get", "mine.toml")[0] == 0
+    before = here()
+    text = made.read_text()
+    made.write_text(text.replace(was, now, 1))
+    code, _, err = atat("data", "get", "mine.toml")
+    assert (code, here()) == (2, before)
+    assert err.startswith(f"error: source: {told.format(server.address)}")
+    assert "text/mine.source.json, and run `atat data get mine.toml` again\n" in err
+    made.write_text(text)
+    assert atat("data", "get", "mine.toml")[0] == 0
+
+
+def test_a_recipe_that_is_changed_before_all_is_fetched(server, atat):
+    server.faults["b.txt"].append("404")
+    assert atat("data", "get", both(server))[0] == 2
+    (server.folder / "c.txt").write_bytes(b"other")
+    write(server, ("{c,b}.txt", 'to = "text/{a,b}.txt"'))
+    code, _, err = atat("data", "get", "mine.toml")
+    assert (code, "; delete text/a.txt and text/.mine.source.part, and run" in err) == (2, True)
+
+
+def test_another_text_than_before_is_refused(server, atat):
+    assert atat("data", "get", both(server))[0] == 0
+    Path("text/a.txt").write_bytes(TEXT[1:])
+    code, _, err = atat("data", "get", "mine.toml")
+    assert code == 2
+    was, now = hashlib.sha256(TEXT).hexdigest(), hashlib.sha256(TEXT[1:]).hexdigest()
+    assert err.startswith("error: text/a.txt is not what was fetched on ")
+    assert f"its SHA-256 is {now}, and was {was}; delete it to fetch it again" in err
+    Path("text/a.txt").unlink()
+    (server.folder / "a.txt").write_bytes(TEXT[2:])  # the owner has another one by now
+    code, _, err = atat("data", "get", "mine.toml")
+    assert (code, "there is another file by now than on" in err) == (2, True)
+    assert not Path("text/a.txt").exists()
+    Path("text/mine.source.json").unlink()
+    assert atat("data", "get", "mine.toml")[0] == 0
+    assert Path("text/a.txt").read_bytes() == TEXT[2:]
+    Path("text/mine.source.json").write_text('{"files": {"a": 1}}')
+    assert "text/mine.source.json is damaged; delete it" in atat("data", "get", "mine.toml")[2]
+
+
+def test_a_full_disk(server, atat):
+    with full_disk(len(TEXT) // 2):
+        code, _, err = atat("data", "get", both(server))
+    assert (code, err.count("\n"), here()) == (2, 1, {})
+    assert err.startswith("error: text/a.txt cannot be written: File too large; free some space")
+
+
+def test_a_folder_that_cannot_be_written(server, atat):
+    Path("text").write_text("no folder")
+    code, _, err = atat("data", "get", both(server))
+    assert (code, err) == (2, "error: text cannot be written: File exists; begin in another folder, or mend it\n")
+
+
+def test_two_processes_at_once_fetch_once(server, tmp_path):
+    both(server)
+    server.faults["a.txt"].append("hang")
+    first = began(tmp_path / "first")
+    while "a.txt" not in server.asked:
+        waited(first)
+    second = began(tmp_path / "second")
+    said = f"mine is fetched by process {first.pid} on "
+    while not ((tmp_path / "second").exists() and said in (tmp_path / "second").read_text()):
+        waited(second)
+    server.ended.set()
+    for process in (first, second):
+        process.join()
+        assert process.exitcode == 0
+    assert "error" not in (tmp_path / "first").read_text() + (tmp_path / "second").read_text()
+    assert server.asked == ["a.txt", "a.txt", "b.txt"], "the first was answered by nothing, and tried again"
+
+
+# Archives
+
+
+def kept(server, name):
+    """Return where an archive is until it is unpacked."""
+    return f"text/{file_name(f'{server.address}/{name}')}"
+
+
+def archive(path, members):
+    """Write a zip or a tar."""
+    path.parent.mkdir(exist_ok=True)
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w") as packed:
+            for name, content in members.items():
+                packed.writestr(name, content)
+    else:
+        with tarfile.open(path, f"w:{path.suffix.removeprefix('.').replace('tar', '')}") as packed:
+            for name, content in members.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                packed.addfile(info, io.BytesIO(content))
+
+
+@pytest.mark.parametrize("ending", ["zip", "tar", "tar.gz", "tar.bz2", "tar.xz"])
+def test_the_members_of_an_archive(server, atat, ending):
+    archive(
+        server.folder / f"all.{ending}", {"r13/train/0": TEXT, "r13/train/1": b"1", "r13/test": b"2", "r13/README": b""}
+    )
+    members = '[source.files.members]\n"*/train/*" = "text/train/"\n"r13/test" = "text/held-out.txt"'
+    assert atat("data", "get", write(server, (f"all.{ending}", members)))[0] == 0
+    found = here()
+    record = json.loads(found.pop("text/mine.source.json"))
+    assert found == {"text/train/0": TEXT, "text/train/1": b"1", "text/held-out.txt": b"2"}
+    assert record["files"].keys() == found.keys()
+    assert record["from"][0]["sha256"] == hashlib.sha256((server.folder / f"all.{ending}").read_bytes()).hexdigest()
+
+
+def test_archives_of_one_name(server, atat):
+    for split in ("train", "test"):
+        archive(server.folder / split / "data.zip", {"a.txt": split.encode(), "b.txt": b"b"})
+    members = [
+        (f"{split}/data.zip", f"[source.files.members]\n'{name}.txt' = 'text/{split}-{name}.txt'")
+        for split, name in (("train", "a"), ("test", "a"), ("test", "b"))
+    ]
+    code, _, err = atat("data", "get", write(server, *members))
+    assert (code, err) == (0, "")
+    found = here()
+    del found["text/mine.source.json"]
+    assert found == {"text/train-a.txt": b"train", "text/test-a.txt": b"test", "text/test-b.txt": b"b"}
+    assert server.asked == ["train/data.zip", "test/data.zip"], "of which two entries take members"
+
+
+@pytest.mark.parametrize("one_archive", [True, False])
+def test_two_members_for_one_file_are_refused(server, atat, one_archive):
+    packed = (
+        [{"train/a.txt": b"1", "test/a.txt": b"2"}] if one_archive else [{"train/a.txt": b"1"}, {"test/a.txt": b"2"}]
+    )
+    for number, content in enumerate(packed):
+        archive(server.folder / f"{number}.zip", content)
+    files = [(f"{number}.zip", "[source.files.members]\n'*.txt' = 'text/'") for number in range(len(packed))]
+    code, _, err = atat("data", "get", write(server, *files))
+    assert code == 2
+    last = kept(server, f"{len(packed) - 1}.zip")
+    assert err.startswith(
+        f"error: source.files: {last} has a member test/a.txt for text/a.txt, and so is what came before"
+    )
+    assert not Path("text/mine.source.json").exists()
+
+
+def test_two_addresses_for_one_file_are_refused(server, atat):
+    code, _, err = atat("data", "get", write(server, *((name, 'to = "text/a.txt"') for name in ("a.txt", "b.txt"))))
+    assert code == 2
+    assert f"source.files: {server.address}/b.txt is for text/a.txt, and so is what came before it; name another" in err
+    assert server.asked == ["a.txt"]
+
+
+def test_a_file_is_hashed_once(server, atat, monkeypatch):
+    hashed = []
+    digest = hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda file, name: hashed.append(Path(file.name)) or digest(file, name))
+    assert atat("data", "get", both(server))[0] == 0
+    assert hashed == [], "while they come"
+    Path("text/b.txt").unlink()
+    assert atat("data", "get", "mine.toml")[0] == 0
+    assert hashed == [Path("text/a.txt")]
+
+
+def test_of_json_lines_the_text_alone(server, atat):
+    papers = [{"article_text": ["One .", "Two \ud800."], "id": 1}, {"article_text": []}]
+    archive(server.folder / "all.zip", {"all/train.txt": "\n".join(map(json.dumps, papers)) + "\n"})
+    made = write(
+        server, ("all.zip", "[source.files.members]\n'*' = 'text/train.jsonl'"), source='column = "article_text"'
+    )
+    assert atat("data", "get", made)[0] == 0
+    assert list(FilesCorpus(train=("text/train.jsonl",), validation_share=0, test_share=0).documents("train")) == [
+        "One .\nTwo \ufffd."
+    ]
+    archive(server.folder / "all.zip", {"all/train.txt": '{"article_text": [1]}'})
+    Path("text/train.jsonl").unlink()
+    Path("text/mine.source.json").unlink()
+    code, _, err = atat("data", "get", made)
+    assert code == 2
+    place = f"source.column: {kept(server, 'all.zip')}, all/train.txt, line 1"
+    assert f"{place} has no text in 'article_text'; name another" in err
+
+
+@pytest.mark.parametrize("ending", ["zip", "tar.gz"])
+@pytest.mark.parametrize("name", ["../../escaped.txt", "/tmp/escaped.txt", "all/../../escaped.txt"])
+def test_a_member_outside_of_the_archive_is_refused(server, atat, ending, name):
+    archive(server.folder / f"all.{ending}", {name: b"gotcha"})
+    code, _, err = atat("data", "get", write(server, (f"all.{ending}", "[source.files.members]\n'*' = 'text/'")))
+    assert (code, err) == (
+        2,
+        f"error: {kept(server, f'all.{ending}')} has a member {name}, outside of its folder; do not use this archive\n",
+    )
+    assert here().keys() == {kept(server, f"all.{ending}")}
+
+
+@pytest.mark.parametrize("ending", ["zip", "tar.gz"])
+@pytest.mark.parametrize("damage", ["cut", "flipped", "none of it"])
+def test_a_damaged_archive(server, atat, ending, damage):
+    path = server.folder / f"all.{ending}"
+    archive(path, {"all/a.txt": os.urandom(50_000), "all/b.txt": b"b"})
+    content = bytearray(path.read_bytes())
+    if damage == "flipped":
+        content[len(content) // 2] ^= 1
+    path.write_bytes(content[: len(content) // 2] if damage == "cut" else b"" if damage == "none of it" else content)
+    code, _, err = atat("data", "get", write(server, (f"all.{ending}", "[source.files.members]\n'*' = 'text/'")))
+    assert (code, err.count("\n"), "delete it, and get it again" in err) == (2, 1, True), err
+    assert err.startswith(f"error: {kept(server, f'all.{ending}')} cannot be unpacked (")
+    assert here().keys() == {kept(server, f"all.{ending}")}, "what was unpacked before may be damaged, too"
+
+
+def test_joined_archives_and_a_damaged_header(server, atat):
+    both = b""
+    for i in range(2):
+        archive(server.folder / "all.tar", {f"{i}{k}.txt": TEXT for k in range(3)})
+        both += (server.folder / "all.tar").read_bytes()
+    (server.folder / "all.tar").write_bytes(both)
+    made = write(server, ("all.tar", "[source.files.members]\n'*' = 'text/'"))
+    assert atat("data", "get", made)[0] == 0
+    assert len(list(Path("text").glob("*.txt"))) == 6
+    shutil.rmtree("text")
+    bad = bytearray(both)
+    at = both.index(b"11.txt")
+    bad[at] ^= 1
+    (server.folder / "all.tar").write_bytes(bad)
+    code, _, err = atat("data", "get", made)
+    said = f"{kept(server, 'all.tar')} cannot be unpacked (its header at byte {at:,} is damaged: bad checksum); delete"
+    assert (code, said in err, list(Path("text").glob("*.txt"))) == (2, True, [])
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.floats(0, 1, exclude_max=True), st.integers(0, 7), st.sampled_from(["zip", "tar", "tar.gz"]))
+def test_a_flipped_bit_loses_no_member(work, share, bit, ending):
+    wanted = {"a/0.txt": b"x" * 600, "a/1.txt": b"y", "other": b"", "b.txt": b"z" * 9}
+    path = work / f"all.{ending}"
+    archive(path, wanted)
+    data = bytearray(path.read_bytes())
+    data[int(share * len(data))] ^= 1 << bit
+    path.write_bytes(data)
+    try:
+        with getting._damage(path):
+            found = {name: opened().read() for name, opened in getting._members(path)}
+    except UserError:
+        return
+    differs = [name for name in wanted if found[name] != wanted[name]]
+    assert found.keys() == wanted.keys()
+    assert len(differs) <= (ending == "tar"), "but in the bytes of one member, which nothing guards"
+
+
+def test_a_member_that_is_not_there(server, atat):
+    archive(server.folder / "all.zip", {"all/a.txt": b""})
+    code, _, err = atat("data", "get", write(server, ("all.zip", "[source.files.members]\n'b.txt' = 'text/b.txt'")))
+    assert (code, f"{kept(server, 'all.zip')} has no member b.txt" in err) == (2, True)
+
+
+# Data sets
+
+
+def test_a_data_set_is_written_as_the_corpus_reads_it(atat):
+    pytest.importorskip("datasets", reason="the extra atat-zoo[huggingface] is not installed")
+    Path("set").mkdir()
+    talks = [[{"role": "user", "content": f"{i}?"}, {"role": "assistant", "content": "Yes."}] for i in range(10)]
+    Path("set/train.jsonl").write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in talks))
+    parts = 'hub = "set"\ncolumn = "messages.content"\n[source.splits]\n"train[:-2]" = "text/0.jsonl"\n'
+    parts += '"train[-2:]" = "text/last.txt"'
+    Path("mine.toml").write_text(HEAD + parts)
+    code, out, err = atat("data", "get", "mine.toml")
+    assert (code, err) == (0, ""), err
+    lines = Path("text/0.jsonl").read_text().splitlines()
+    assert list(map(json.loads, lines)) == [{"text": f"{i}?\nYes."} for i in range(8)]
+    assert Path("text/last.txt").read_text() == "8?\nYes.\n9?\nYes.\n"
+    assert "fetching train[:-2] of set to text/0.jsonl" in out
+    Path("text/last.txt").unlink()
+    assert "fetching train[:-2]" not in atat("data", "get", "mine.toml")[1]
+    assert Path("text/last.txt").exists()
+    Path("mine.toml").write_text(HEAD + parts.replace('"train[-2:]"', "later"))
+    Path("text/last.txt").unlink()
+    Path("text/mine.source.json").unlink()
+    code, _, err = atat("data", "get", "mine.toml")
+    assert (code, "corpus.path: set, split 'later', cannot be read: " in err) == (2, True)
+    assert (
+        "or write train[:-2], later of set to text/0.jsonl, text/last.txt yourself, as JSON lines with the key text"
+        in err
+    )
+
+
+def test_a_data_set_of_the_hub_has_its_commit_recorded(atat, monkeypatch):
+    huggingface = pytest.importorskip("atat_zoo.data.corpora.huggingface")
+    asked = []
+
+    def rows(corpus, split):
+        asked.append((corpus.path, corpus.configuration, corpus.revision, split))
+        yield from ({"text": text} for text in (" = A = \n", "", " The men . \n"))
+
+    monkeypatch.setattr(huggingface.HuggingFaceCorpus, "rows", rows)
+    monkeypatch.setattr("atat_zoo.data.corpora.getting._commit", lambda hub, mend: "a" * 40)
+    assert atat("data", "get", "wikitext2")[0] == 0
+    folder = Path("corpora/wikitext-2")
+    assert (folder / "wiki.valid.tokens").read_text() == " = A = \n\n The men . \n"
+    address = "https://huggingface.co/datasets/Salesforce/wikitext"
+    assert json.loads((folder / "wikitext2.source.json").read_text())["from"] == [{"url": address, "commit": "a" * 40}]
+    monkeypatch.setattr("atat_zoo.data.corpora.getting._commit", lambda hub, mend: "b" * 40)
+    (folder / "wiki.test.tokens").unlink()
+    assert atat("data", "get", "wikitext2")[0] == 0
+    assert asked[-1] == ("Salesforce/wikitext", "wikitext-2-v1", "a" * 40, "test"), "of the commit of the others"
+
+
+def test_splits_that_are_here_are_taken_and_the_others_are_of_one_commit(atat, monkeypatch):
+    huggingface = pytest.importorskip("atat_zoo.data.corpora.huggingface")
+    asked, commits = [], iter("ab")
+
+    def rows(corpus, split):
+        asked.append((corpus.revision, split))
+        if len(asked) == 2:
+            raise UserError("the network is gone")
+        yield {"text": split}
+
+    monkeypatch.setattr(huggingface.HuggingFaceCorpus, "rows", rows)
+    monkeypatch.setattr("atat_zoo.data.corpora.getting._commit", lambda *_: next(commits) * 40)
+    folder = Path("corpora/wikitext-2")
+    folder.mkdir(parents=True)
+    (folder / "wiki.train.tokens").write_text("ours\n")
+    assert "the network is gone" in atat("data", "get", "wikitext2")[2]
+    assert atat("data", "get", "wikitext2")[0] == 0
+    assert [commit for commit, _ in asked] == ["a" * 40] * 3
+    assert asked[1] == asked[2] != asked[0], "it goes on with the next split"
+    assert (folder / "wiki.train.tokens").read_text() == "ours\n"
+    (folder / "wikitext2.source.json").unlink()
+    code, _, err = atat("data", "get", "wikitext2")
+    assert (code, err, next(commits)) == (0, "", "b"), "nobody asked for a commit"
+
+
+def test_a_data_set_that_cannot_be_reached(atat, monkeypatch):
+    hub = pytest.importorskip("huggingface_hub")
+
+    def fail(*_, **__):
+        raise ConnectionError("no\nnetwork")
+
+    monkeypatch.setattr(hub.HfApi, "dataset_info", fail)
+    code, _, err = atat("data", "get", "ag_news")
+    assert code == 2
+    assert err.startswith("error: fancyzhx/ag_news of the Hugging Face hub cannot be reached (no network); ")
+    assert (
+        "or write train, test of https://huggingface.co/datasets/fancyzhx/ag_news to corpora/ag_news/train.jsonl, "
+        in err
+    )
+    assert err.endswith("corpora/ag_news/test.jsonl yourself, as JSON lines with the key text\n")
+    assert here() == {}
+
+
+# Recipes
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_what_is_written_is_what_the_recipe_reads(name):
+    made = source.read(name)
+    with pytest.raises(UserError, match=rf"there is no file .*run `atat data get {name}`"):
+        recipe(name).stamp()
+    written = [*made.source.splits.values()]
+    for file in made.files:
+        written += [*file.members.values()] if file.members else _expand(file.to)
+    for path in map(Path, [f"{path}0" if path.endswith("/") else path for path in written]):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress(b"{}") if path.suffix == ".gz" else b"{}")
+    corpus = recipe(name)
+    read = {Path(stamp.path) for stamp in _flat(corpus.stamp())}
+    assert read == {Path(path).absolute() for path in here()}, "all that is written, and nothing else"
+
+
+def _expand(text):
+    from webdataset.shardlists import expand_urls
+
+    return list(expand_urls(text))
+
+
+def _flat(stamps):
+    return [stamp for split in stamps.values() for stamp in split] if isinstance(stamps, dict) else [stamps]
+
+
+def test_the_list_says_size_licence_and_citation(atat):
+    code, out, err = atat("data", "get")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0].split() == ["name", "size", "licence", "cite"]
+    assert [line.split()[0] for line in out.splitlines()[1:]] == recipes()
+    listed = {each["name"]: each for each in json.loads(atat("data", "get", "--json")[1])}
+    assert listed["lambada"]["cite"] == source.read("lambada").source.cite
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ("", "mine.toml: source: has to have either `files`, or `hub` and `splits`"),
+        ('hub = "a/b"', "mine.toml: source: has to have either `files`, or `hub` and `splits`"),
+        ("lisence = 'MIT'", "mine.toml: source.lisence: is not a parameter of 'source'; did you mean 'licence'?"),
+        ("files = [{url = 'x'}]", "mine.toml: source.files[0]: has to have either `to` or, for an archive, `members`"),
+        ("files = [{to = 'x'}]", "mine.toml: source.files[0].url: is missing: its address"),
+        (
+            "files = [{url = 'x', to = 'x', sha256 = 'abc'}]",
+            "mine.toml: source.files[0]: sha256 has to be 64 hexadecimal digits, not 'abc'",
+        ),
+        ("files = [{url = 'x', to = '../x'}]", "mine.toml: source: '../x' is not in the working directory"),
+        ("files = [{url = 'x', to = '/x'}]", "mine.toml: source: '/x' is not in the working directory"),
+        (
+            "files = [{url = 'x', to = ''}]",
+            "source.files[0]: `to` and the files of `members` are paths, and one is empty",
+        ),
+        (
+            "files = [{url = 'x', members = {a = ''}}]",
+            "mine.toml: source.files[0]: `to` and the files of `members` are",
+        ),
+        ("hub = 'a/b'\nsplits = {train = ''}", "mine.toml: source: splits: one of them is for no file; name one"),
+        ("hub = 'a/b'\nsplits = {train = '~/x'}", "mine.toml: source: '~/x' is not in the working directory"),
+        ("files = [{url = '{a,b}', to = 'x'}]", "mine: source.files: {a,b} is 2 addresses, and x 1"),
+        (
+            "hub = 'a/b'\nsplits = {train = 'x', test = 'x'}",
+            "mine.toml: source: splits: two of them are for one file; name another",
+        ),
+        ("files = [{url = 'pipe:touch y', to = 'x'}]", "source.files: pipe:touch y would run a command in a shell"),
+    ],
+)
+def test_a_source_that_is_none(atat, table, sentence):
+    Path("mine.toml").write_text(HEAD + table)
+    code, _, err = atat("data", "get", "mine.toml")
+    assert (code, sentence in err) == (2, True), err
+    assert here() == {}
+
+
+def test_a_recipe_without_a_source_and_none_at_all(atat):
+    Path("mine.toml").write_text('[corpus]\nuse = "sotu"\n')
+    assert (
+        "mine.toml: source: is missing: a table that says where the text is had" in atat("data", "get", "mine.toml")[2]
+    )
+    assert "there is no recipe 'lambda': no such file; did you mean 'lambada'?" in atat("data", "get", "lambda")[2]

@@ -1,0 +1,120 @@
+"""The corpus `huggingface`, by its library, on files that are written here."""
+
+import json
+import sys
+
+import pytest
+
+from atat_zoo.data.corpora.huggingface import HuggingFaceCorpus
+from atat_zoo.errors import UserError
+from atat_zoo.testing import check_corpus
+
+datasets = pytest.importorskip("datasets", reason="the extra atat-zoo[huggingface] is not installed")
+parquet = pytest.importorskip("pyarrow.parquet")
+
+TEXTS = {"train": [f"text {i}" for i in range(40)], "validation": ["held"], "test": ["out", "side"]}
+
+
+@pytest.fixture(params=["jsonl", "parquet", "txt"])
+def folder(tmp_path, request):
+    made = tmp_path / "set"
+    made.mkdir()
+    for split, texts in TEXTS.items():
+        rows = [{"text": text, "language": "en" if i % 2 else "de", "number": i} for i, text in enumerate(texts)]
+        path = made / f"{split}.{request.param}"
+        if request.param == "jsonl":
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        elif request.param == "parquet":
+            datasets.Dataset.from_list(rows).to_parquet(path)
+        else:
+            path.write_text("".join(text + "\n" for text in texts))
+    return made
+
+
+def corpus(folder, **settings):
+    settings = {"validation": "validation", "test": "test"} | settings
+    return HuggingFaceCorpus(path=str(folder), cache=str(folder.parent / "cache"), **settings)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_the_splits_of_a_folder(folder, streaming):
+    made = corpus(folder, streaming=streaming)
+    assert {split: list(made.documents(split)) for split in TEXTS} == TEXTS
+    check_corpus(made)
+
+
+def test_it_knows_how_much_text_there_is(folder, monkeypatch):
+    monkeypatch.setattr("atat_zoo.data.corpora.huggingface._FIRST", 30)
+    size = sum(len(text) for texts in TEXTS.values() for text in texts)
+    assert corpus(folder, streaming=True).size() is None, "files do not say it"
+    assert corpus(folder).size() == pytest.approx(size, rel=0.05)
+    assert corpus(folder, streaming=True).size() == pytest.approx(size, rel=0.05), "the library has counted them"
+    assert corpus(folder, validation=None, test=None, train="train[:10]").size() == len("text 0") * 10
+    assert corpus(folder, keep=("language=en",)).size() is None
+
+
+def test_a_part_of_a_split_and_shares(folder):
+    made = corpus(folder, train="train[:-10]", validation="train[-10:]", test=None, test_share=0.0)
+    assert list(made.documents("train")) == TEXTS["train"][:-10]
+    assert list(made.documents("validation")) == TEXTS["train"][-10:]
+    assert list(made.documents("test")) == []
+    shares = corpus(folder, validation=None, test=None, validation_share=0.1, test_share=0.1)
+    found = {split: list(shares.documents(split)) for split in TEXTS}
+    assert {split: len(texts) for split, texts in found.items()} == {"train": 32, "validation": 4, "test": 4}
+    assert sorted(text for texts in found.values() for text in texts) == sorted(TEXTS["train"])
+    check_corpus(shares)
+
+
+def test_rows_are_chosen(folder):
+    if next(folder.iterdir()).suffix == ".txt":
+        with pytest.raises(UserError, match=r"corpus\.keep: .* has no column 'language'"):
+            next(corpus(folder, keep=("language=en",)).documents("train"))
+        return
+    made = corpus(folder, keep=("language=en", "number=3"), detokenizer="lambada")
+    assert list(made.documents("train")) == ["\ntext 3"]
+
+
+def test_the_fingerprint_is_of_the_content(folder):
+    made, before = corpus(folder), corpus(folder).fingerprint()
+    file = next(file for file in folder.iterdir() if file.stem == "validation")
+    content = file.read_bytes()
+    file.write_bytes(content + b" ")
+    assert made.fingerprint() != before
+    file.write_bytes(content)
+    assert made.fingerprint() == before
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"column": "tekst"}, r"corpus\.column: .* has no column 'tekst'; did you mean 'text'\? \(there are: "),
+        ({"train": "tran"}, r"corpus\.path: .*, split 'tran', cannot be read: .*[Ss]plit"),
+        ({"train": "train[:3]", "streaming": True}, r"a part of a split cannot be streamed"),
+        ({"configuration": "other"}, r"cannot be read: .*other"),
+    ],
+)
+def test_what_is_wrong_is_said(folder, settings, sentence):
+    with pytest.raises(UserError, match=sentence):
+        next(corpus(folder, **settings).documents("train"))
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_damaged_file_is_named(tmp_path, streaming):
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set/train.jsonl").write_text('{"text": "a"}\n{"text": \n')
+    with pytest.raises(UserError, match=r"corpus\.path: .*set, split 'train', cannot be read: "):
+        list(corpus(tmp_path / "set", streaming=streaming).documents("train"))
+
+
+def test_a_data_set_on_the_hub_is_named_with_its_commit_and_needs_a_package(monkeypatch):
+    with pytest.raises(UserError, match=r"corpus\.revision: nobody/nothing is no folder here.* name its commit"):
+        HuggingFaceCorpus(path="nobody/nothing").fingerprint()
+    with pytest.raises(ValueError, match="'main' is no commit of 40 hexadecimal digits"):
+        HuggingFaceCorpus(path="nobody/nothing", revision="main")
+    with pytest.raises(ValueError, match="'language' is no condition"):
+        HuggingFaceCorpus(path="nobody/nothing", keep=("language",))
+    made = HuggingFaceCorpus(path="nobody/nothing", revision="0" * 40)
+    assert made.fingerprint() == {"revision": "0" * 40}
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(UserError, match=r"run `pip install 'atat-zoo\[huggingface\]'`"):
+        next(made.read("train"))

@@ -1,0 +1,289 @@
+"""The tasks of an audit: numbers by hand, a protocol term by term, and models side by side."""
+
+import json
+import math
+
+import attrs
+import pytest
+import torch
+
+from atat_zoo.data.sequences import sequences
+from atat_zoo.evaluation.likelihood import measure
+from atat_zoo.evaluation.policy import PolicyNats, measure_policy
+from atat_zoo.evaluation.tasks.held_out import BracketTask, HeldOutTask, PricesTask
+from atat_zoo.evaluation.tasks.protocol import PROTOCOLS, ProtocolTask
+from atat_zoo.evaluation.tasks.zero_shot import TABLE, published_of
+from atat_zoo.evaluation.text import held_out_text
+from atat_zoo.experiment import recipe
+from atat_zoo.generation.model import Model
+from atat_zoo.modeling.bounds import ClippedTBound
+from atat_zoo.modeling.diffusion.bounds import clipped_t
+from atat_zoo.modeling.diffusion.randomness import row_keys
+from atat_zoo.modeling.noise import LinearNoise
+from atat_zoo.registry import Zoo
+from tests.evaluation.making import make_run
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    made = tmp_path_factory.mktemp("audit")
+    for name in ("mdlm", "sedd", "autoregressive"):
+        make_run(made, name, name, data={"special": "both"})
+    return made
+
+
+@pytest.fixture
+def model(root):
+    return Model.from_run(root / "mdlm")
+
+
+def exp_of(nats, n):
+    return math.exp(float(nats.sum() / n.sum()))
+
+
+def test_the_bound_is_that_of_the_evaluation(root, model):
+    scores = HeldOutTask(sequences=12, draws=2).measure(model, root / "mdlm", seed=3)
+    text = held_out_text(model, root / "mdlm", "validation", 12)
+    spec = attrs.evolve(model.experiment.evaluation, draws=2)
+    nats = measure(model.module, text.tokens, text.maskable, spec, seed=3).contribution["nelbo"]
+    assert scores["bound"].value == pytest.approx(exp_of(nats, text.maskable))
+    assert scores["bound"].quantity == scores["by continuous_t"].quantity
+    assert scores["by continuous_t"].value != scores["bound"].value
+    assert scores["by continuous_t"].value == pytest.approx(scores["bound"].value, rel=0.5)
+    assert scores["per byte"].value == pytest.approx(float(nats.sum()) / math.log(2) / sum(scores["per byte"].weights))
+    special = torch.isin(text.tokens, torch.tensor([model.tokenizer.bos, model.tokenizer.eos]))
+    counted = text.maskable & ~special
+    assert scores["without BOS and EOS"].value == pytest.approx(exp_of(nats[counted], counted))
+    assert 0 < scores["calibration error"].value < 1
+    assert f"{int(special.sum())} are BOS or EOS" in scores["text"]
+
+
+def test_an_exact_likelihood_is_one_number(root):
+    model = Model.from_run(root / "autoregressive")
+    scores = HeldOutTask(sequences=4).measure(model, root / "autoregressive", seed=3)
+    assert "by continuous_t" not in scores
+
+
+def test_a_bracket_holds_its_bound(root, model):
+    task = BracketTask(sequences=6, orders=4)
+    scores = task.measure(model, root / "mdlm", seed=1)
+    text = held_out_text(model, root / "mdlm", "validation", 6)
+    how = {"seed": 1, "orders": 4}
+    found = measure_policy(model.writer("fp32"), task.sampler, text.tokens, text.maskable, **how)
+    assert scores["bound"].value == pytest.approx(exp_of(found.nats, text.maskable))
+    assert scores["bound"].value < scores["one order"].value
+    assert "truth" in scores or scores["truth above"].value <= scores["bound"].value
+    assert 1 <= scores["effective orders"].value <= 4
+    fixed = BracketTask(sequences=6, sampler="strided").measure(model, root / "mdlm", seed=1)
+    assert list(fixed) == ["exact"]
+
+
+def test_the_ends_of_a_bracket_are_per_token(root, model, monkeypatch):
+    nats = torch.arange(20.0, 26.0).double()
+    orders = {"effective": torch.full_like(nats, 1.5), "contribution": nats[:, None].expand(6, 16) / 16}
+
+    def measured(*_, **how):
+        assert how["orders"] == 4
+        return PolicyNats(nats=nats, lower=nats - 4, nfe=nats, max_nfe=16, **orders)
+
+    monkeypatch.setattr("atat_zoo.evaluation.policy.measure_policy", measured)
+    scores = BracketTask(sequences=6, orders=4).measure(model, root / "mdlm", seed=1)
+    n = torch.full_like(nats, 16)
+    for name, expected in (("bound", nats), ("one order", nats), ("truth above", nats - 4)):
+        assert scores[name].value == pytest.approx(exp_of(expected, n)), name
+    assert (scores["effective orders"].value, scores["effective orders"].quantity) == (1.5, "of 4")
+
+
+def test_samplers_are_priced_by_their_own_steps(root, model):
+    sampler = Zoo.load().spec("sampler", {"use": "ancestral", "steps": 4})
+    many = [sampler, {"use": "ancestral", "steps": 8}]
+    scores = PricesTask(samplers=many, sequences=6, texts=2).measure(model, root / "mdlm", seed=1)
+    text = held_out_text(model, root / "mdlm", "validation", 6)
+    found = measure_policy(model.writer("fp32"), sampler, text.tokens, text.maskable, seed=1)
+    assert scores["ancestral (temperature = 1.0, steps = 4), price"].value == pytest.approx(
+        exp_of(found.nats, text.maskable)
+    )
+    assert (
+        scores["ancestral (temperature = 1.0, steps = 4), evaluations"].value
+        <= 4
+        < scores["ancestral (temperature = 1.0, steps = 8), evaluations"].value
+    )
+    assert "tokens per second" in scores["ancestral (temperature = 1.0, steps = 8), speed"]
+    assert scores["ancestral (temperature = 1.0, steps = 8), entropy"].items == 2
+
+
+# What the code of each does: special tokens, share that is masked at t = 1, rows that share strata, tokens given.
+CODE = {"mdlm": ("both", 0.999, 16, 0), "sedd": ("document", 0.999, 1, 0), "bd3lms": ("sequence", 1.0, 16, 1)}
+
+
+@pytest.mark.parametrize("of", CODE)
+@torch.no_grad()
+def test_a_protocol_is_its_formula_term_by_term(root, model, of):
+    """One time a row, in the stratum of its place in its batch; the loss of what is masked, over t, row by row."""
+    special, most, batch, given_ = CODE[of]
+    scores = ProtocolTask(of=of, sequences=40, draws=3).measure(model, root / "mdlm", seed=5)
+    corpus = model.experiment.parts["corpus"]
+    x, maskable = sequences(corpus, model.tokenizer, "validation", length=16, special=special, limit=40)
+    x = x[maskable.all(1)]
+    free, noise = torch.arange(16).expand(x.shape) >= given_, LinearNoise()
+    n = int(free.sum())
+    shuffled = torch.randperm(len(x), generator=torch.Generator().manual_seed(5))
+    for name, order in (("as published", shuffled), ("in file order", torch.arange(len(x)))):
+        if name not in scores:
+            assert batch == 1
+            continue
+        nats = torch.zeros(len(x), dtype=torch.float64)
+        for some in order.split(16):
+            keys = row_keys(5, "evaluation", some)
+            how = {"time_at": noise.time_at, "least": 1e-3, "most": most, "batch": batch}
+            (mask,) = clipped_t(free[some], keys, 1, **how)
+            z = x[some].masked_fill(mask.masked, model.context.mask_id)
+            log_p = model.module.denoiser()(z, None, mask.masked)
+            row, _ = mask.masked.nonzero(as_tuple=True)
+            each = log_p.gather(1, x[some][mask.masked][:, None])[:, 0] * mask.weight[row]
+            nats.index_add_(0, some[row], -each.double())
+        assert scores[name].sums == pytest.approx(nats.tolist(), rel=1e-4), name
+        assert scores[name].value == pytest.approx(math.exp(float(nats.sum()) / n), rel=1e-5), name
+        assert scores[name].quantity == "t from 0.001 bound"
+    assert batch == 1 or scores["as published"].value != scores["in file order"].value
+    spec = attrs.evolve(model.experiment.evaluation, draws=3)
+    nats = measure(model.module, x, free, spec, seed=5).contribution["nelbo"]
+    assert scores["framed so, by exact_k"].value == pytest.approx(math.exp(float(nats.sum()) / n))
+    assert PROTOCOLS[of].source in scores["protocol"]
+    text = free & ~torch.isin(x, torch.tensor([model.tokenizer.bos, model.tokenizer.eos]))
+    if (text != free).any():
+        without = scores["framed so, without BOS and EOS"]
+        assert list(without.weights) == text.sum(1).tolist()
+        assert without.sums == pytest.approx((nats * text).sum(1).tolist())
+
+
+@pytest.mark.parametrize("of", list(PROTOCOLS))
+def test_each_protocol_frames_and_counts_as_its_code_does(root, model, of):
+    scores = ProtocolTask(of=of, sequences=20).measure(model, root / "mdlm", seed=5)
+    shares = {"mdlm": 1, "sedd": 1, "bd3lms": 15 / 16, "llada": 1}
+    rows = scores["as published"].items
+    assert sum(scores["as published"].weights) == 16 * rows * shares[of]
+    of_special = int(scores["text"].split(", ")[-1].split()[0].replace(",", ""))
+    assert {
+        "mdlm": of_special > 2 * rows,
+        "sedd": of_special > 0,
+        "bd3lms": of_special == rows,
+        "llada": not of_special,
+    }[of]
+    assert ("in file order" in scores) == (of in ("mdlm", "bd3lms"))
+
+
+def test_a_score_entropy_is_measured_as_its_code_does(root):
+    model = Model.from_run(root / "sedd")
+    scores = ProtocolTask(of="sedd", sequences=20).measure(model, root / "sedd", seed=5)
+    assert scores["as published"].quantity == "sedd bound"
+    assert scores["framed so, by exact_k"].quantity != "sedd bound"
+
+
+def test_published_figures_stand_beside_what_was_published(root, model, monkeypatch):
+    monkeypatch.setattr("atat_zoo.evaluation.tasks.protocol.published_of", lambda corpus: (1.0, 2.0, 3.0))
+    for of, figures in (("mdlm", {"AR": 1.0, "SEDD": 2.0, "MDLM": 3.0}), ("bd3lms", {})):
+        scores = ProtocolTask(of=of, sequences=4).measure(model, root / "mdlm", seed=5)
+        beside = {name: dict(each.published) for name, each in scores.items() if hasattr(each, "published")}
+        assert beside == {name: figures if name == "as published" else {} for name in beside}
+
+
+def test_published_figures_stand_beside_their_own_corpus():
+    assert published_of(recipe("ptb")) == TABLE["ptb"].published
+    assert published_of(recipe("text8")) is None
+    assert published_of(None) is None
+
+
+def test_strata_must_not_be_cut(root, model):
+    evaluation = attrs.evolve(model.experiment.evaluation, batch_size=24, bound=ClippedTBound(batch=16))
+    (problem,) = ClippedTBound(batch=16).check(attrs.evolve(model.experiment, evaluation=evaluation))
+    assert "name 32" in problem.text
+
+
+def test_models_stand_side_by_side_and_what_cannot_be_measured_is_said(root, atat, monkeypatch):
+    monkeypatch.chdir(root)
+    words = ["audit", "mdlm", "autoregressive", "--sequences", "8", "--bracket", "4", "--orders", "2", "--prices", "4"]
+    words += ["--number", "2", "--protocol", "mdlm", "--protocol", "llada"]
+    code, out, err = atat(*words, "--json")
+    assert code == 0, err
+    runs = json.loads(out)["runs"]
+    assert [each["run"] for each in runs] == ["mdlm", "autoregressive"]
+    mine, theirs = ({task["task"].split()[0]: task for task in each["tasks"]} for each in runs)
+    assert list(mine) == ["held_out", "protocol", "bracket", "prices"]
+    assert "truth" in " ".join(mine["bracket"]["scores"]) or mine["bracket"]["notes"]
+    assert not theirs["bracket"]["scores"]
+    assert "no bracket (sequences = 4, orders = 2): " in theirs["bracket"]["notes"][0]
+    # What is kept is read: nothing is measured again.
+    monkeypatch.setattr("atat_zoo.evaluation.likelihood.measure", None)
+    monkeypatch.setattr("atat_zoo.evaluation.policy.measure_policy", None)
+    code, out, err = atat(*words, "--markdown")
+    assert code == 0, err
+    assert "| task |" in out
+    assert "kuleshov-group/mdlm" in out
+
+
+def test_what_only_the_model_tells_is_said_and_the_rest_is_measured(root, atat, monkeypatch):
+    make_run(root, "plain", "mdlm", tokenizer={"use": "characters", "unknown": "space"})
+    monkeypatch.chdir(root)
+    words = ["--sequences", "6", "--bracket", "0", "--prices", "0", "--protocol", "mdlm", "--protocol", "llada"]
+    code, out, err = atat("audit", "plain", *words, "--json")
+    assert code == 0, err
+    bound, mdlm, llada = json.loads(out)["runs"][0]["tasks"]
+    assert bound["scores"]
+    assert llada["scores"]
+    assert not mdlm["scores"]
+    assert 'no protocol (sequences = 6): data.special = "both" needs a tokenizer with BOS and EOS' in mdlm["notes"][0]
+    # Asked for by itself, it is refused.
+    code, _, err = atat("eval", "plain", "--task", "protocol")
+    assert (code, "needs a tokenizer with BOS and EOS" in err) == (2, True)
+
+
+def test_another_text_and_a_judge(root, atat, monkeypatch):
+    """All of a text of which nothing is held out; a part of one that is divided; and a judge of what is written."""
+    monkeypatch.chdir(root)
+    few = ["--bracket", "0", "--sequences", "6", "--prices", "4", "--number", "2", "--json"]
+
+    def of(*words):
+        code, out, err = atat("audit", "mdlm", *words, *few)
+        assert code == 0, err
+        return {task["task"].split()[0]: task for task in json.loads(out)["runs"][0]["tasks"]}
+
+    found = of("--corpus", "texts/test.txt", "--protocol", "sedd", "--by", "autoregressive", "--device", "spread")
+    assert found["prices"]["scores"]["ancestral, generative perplexity"]["value"] > 1
+    assert found["protocol"]["settings"]["task"]["split"] == "validation"
+    own = of("--split", "test", "--sampler", "{use = 'ancestral', steps = 3}")
+    assert own["held_out"]["settings"]["task"]["split"] == "test"
+    digests = [each["held_out"]["scores"]["bound"]["of"] for each in (found, own)]
+    assert digests[0] != digests[1]
+    assert own["prices"]["scores"]["ancestral, evaluations"]["value"] <= 3
+
+
+def test_a_run_s_own_text_is_not_read_as_a_whole():
+    with pytest.raises(ValueError, match="a run has learned most of its own text"):
+        HeldOutTask(split="all")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--orders", "3"], "--orders 3: a bracket holds half of its orders against the others; name an even number"),
+        (["--protocol", "theirs"], "'theirs' is not one of"),
+        (["--by", "sedd"], "the run sedd has the objective 'sedd', which only bounds a text's likelihood; name a run"),
+        (["--corpus", "nowhere.txt"], "there is no such file and no corpus of that name"),
+    ],
+)
+def test_mistakes_are_refused_in_a_sentence(root, atat, monkeypatch, words, message):
+    monkeypatch.chdir(root)
+    code, _, err = atat("audit", "mdlm", *words)
+    assert code == 2
+    assert message in err
+
+
+def test_the_progress_of_a_task_is_over_all_that_it_measures(root, model):
+    for task, parts in ((ProtocolTask(sequences=12), 3), (HeldOutTask(sequences=12), 2)):
+        told = []
+        scores = task.measure(model, root / "mdlm", seed=5, progress=lambda *done, told=told: told.append(done))
+        rows = scores["per byte" if parts == 2 else "as published"].items
+        assert told[-1] == (parts * rows, parts * rows)
+        assert [done for done, _ in told] == sorted({done for done, _ in told})
+        assert {rows * (i + 1) for i in range(parts)} <= {done for done, _ in told}

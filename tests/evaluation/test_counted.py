@@ -1,0 +1,229 @@
+"""One function counts tokens: what fills the rows of dialogues changes no number of anything that is measured."""
+
+import math
+from types import SimpleNamespace
+
+import attrs
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from atat_zoo.data.tokenizers.tables import BytesModel
+from atat_zoo.evaluation.compare import numbers_of
+from atat_zoo.evaluation.importance import quality
+from atat_zoo.evaluation.infilling import place_gaps
+from atat_zoo.evaluation.likelihood import measure, summarise
+from atat_zoo.evaluation.policy import PolicyNats, policy_value
+from atat_zoo.evaluation.tasks.held_out import BracketTask, HeldOutTask, PricesTask
+from atat_zoo.evaluation.tasks.infilling import InfillingTask
+from atat_zoo.evaluation.text import Text, counted_of
+from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.generation.model import Model
+from atat_zoo.modeling.diffusion.bounds import Estimate
+from atat_zoo.registry import Zoo
+from atat_zoo.studies import measuring
+from tests import talk
+from tests.evaluation.making import make_run
+
+BYTES = BytesModel()
+BOS, EOS, V = 256, 257, 258
+METRICS = ("brier_score", "top_accuracy", "calibration_error")
+ANCESTRAL, NO_GUIDANCE = (
+    Zoo.load().spec(kind, name) for kind, name in (("sampler", "ancestral"), ("guidance", "none"))
+)
+SPEC = EvaluationSpec(metrics=METRICS, batch_size=2)
+
+
+class Exact(nn.Module):
+    """Each token has its own probability, an EOS after an EOS has all of it; everything is predicted once."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.context = nn.Parameter(torch.zeros(1)), SimpleNamespace(vocabulary_size=V)
+        logits = torch.randn(V, generator=torch.Generator().manual_seed(0)).double()
+        self.log_probs = logits.log_softmax(0)
+
+    def denoiser(self):
+        return SimpleNamespace(estimates_importance=True, importance_reads="x")
+
+    def importance(self, tokens, maskable, t):
+        return (tokens + torch.arange(tokens.shape[1])) % 7 / 7
+
+    def bound(self, tokens, maskable, keys, draws, method, observe=None):
+        row, position = maskable.nonzero(as_tuple=True)
+        log_probs = self.log_probs.expand(len(row), V).clone()
+        again = (tokens[row, position] == EOS) & (tokens[row, position - 1] == EOS) & (position > 0)
+        log_probs[again] = torch.full((V,), -torch.inf, dtype=torch.float64).index_fill(0, torch.tensor(EOS), 0.0)
+        nats = -log_probs.gather(1, tokens[row, position][:, None])[:, 0]
+        weight = torch.ones_like(nats)
+        if observe is not None:
+            observe(log_probs=log_probs, tokens=tokens[row, position], weight=weight, row=row, position=position)
+        each = torch.zeros(tokens.shape, dtype=torch.float64).masked_scatter(maskable, nats)
+        found = {"weight": maskable.double(), "loss_sum": each, "loss_count": maskable.long()}
+        return {"nelbo": Estimate(contribution=each, **found)}
+
+
+@st.composite
+def dialogues(draw):
+    """Rows of a dialogue each: what is asked, an answer, or none to the last question; tokens and what is maskable."""
+    made = []
+    for _ in range(draw(st.integers(2, 5))):
+        ids, answer = [], []
+        for learned in draw(st.sampled_from([(False, True), (False, True, False), (False, True, False, True)])):
+            content = [BOS, *draw(st.lists(st.integers(97, 122), min_size=1, max_size=4))]
+            ids += [*content, EOS]
+            answer += [False, *[learned] * len(content)]
+        made.append((ids, answer))
+    return made
+
+
+def rows_of(made, length):
+    """Return dialogues in rows that are filled with EOS, as they are stored."""
+    tokens = torch.tensor([ids + [EOS] * (length - len(ids)) for ids, _ in made])
+    return tokens, torch.tensor([answer + [True] * (length - len(answer)) for _, answer in made])
+
+
+def text_of(made, length):
+    tokens, maskable = rows_of(made, length)
+    counted = counted_of("chat", BYTES, tokens, maskable)
+    return Text(tokens=tokens, maskable=maskable, counted=counted, data=None, split="validation")
+
+
+@given(made=dialogues(), more=st.integers(0, 7))
+def test_what_fills_a_row_changes_no_number_of_an_evaluation(made, more):
+    least = max(len(ids) for ids, _ in made)
+    tables, qualities = [], []
+    for length in (least, least + more):
+        text = text_of(made, length)
+        counted = [int(row.sum()) for row in text.counted]
+        assert counted == [sum(answer) for _, answer in made]
+        of_rows = {"form": "chat", "counted": text.counted}
+        found = measure(Exact(), text.tokens, text.maskable, SPEC, seed=0, **of_rows)
+        about = {"split": "validation", "step": 1, "ema": False, "seed": 0, "draws": 1, "form": "chat"}
+        counts = np.arange(V)
+        tables.append(summarise(found, tokenizer=BYTES, counts=counts, **about).to_table() | {"padding": None})
+        qualities.append(attrs.astuple(quality(found, torch.from_numpy(counts))))
+    assert flat(tables[0]) == pytest.approx(flat(tables[1]), nan_ok=True)
+    assert flat(qualities[0]) == pytest.approx(flat(qualities[1]), nan_ok=True)
+
+
+def flat(value):
+    """Return the numbers in a table, in their order."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [number for each in value for number in flat(each)]
+    return [float(value)] if isinstance(value, int | float) else []
+
+
+@given(made=dialogues(), more=st.integers(1, 7))
+def test_what_fills_a_row_changes_no_price_and_no_gap(made, more):
+    least = max(len(ids) for ids, _ in made) + 1
+    values, gaps = [], []
+    for length in (least, least + more):
+        text = text_of(made, length)
+        nats = torch.arange(1.0, len(made) + 1).double()
+        none = torch.full_like(nats, math.nan)
+        contribution = torch.zeros(text.tokens.shape, dtype=torch.float64)
+        contribution[:, 0] = nats
+        measured = PolicyNats(
+            nats=nats, lower=nats - 0.1, effective=none, contribution=contribution, nfe=nats, max_nfe=4
+        )
+        train = SimpleNamespace(ema=0)
+        model = SimpleNamespace(tokenizer=BYTES, step=1, experiment=SimpleNamespace(train=train))
+        how = {"seed": 0, "orders": 1}
+        values.append(policy_value(model, measured, text, ANCESTRAL, NO_GUIDANCE, **how).to_table())
+        gaps.append(place_gaps(text.tokens, text.counted, [BOS, EOS], 1, 3))
+    assert flat(values[0]) == pytest.approx(flat(values[1]), nan_ok=True)
+    assert torch.equal(*gaps)
+
+
+def test_running_text_counts_everything_but_padding():
+    tokens, maskable = torch.tensor([[EOS, EOS, 97, EOS, EOS, 0]]), torch.arange(6)[None] < 5
+    assert counted_of("text", BYTES, tokens, maskable) is maskable
+    nobody = SimpleNamespace(eos=None)
+    assert counted_of("chat", nobody, tokens, maskable) is maskable
+
+
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory):
+    """Return a run of dialogues in rows of their own, and the number of tokens of each of its held-out answers."""
+    root = tmp_path_factory.mktemp("chat")
+    talk.write(root / "talk.jsonl", number=60)
+    corpus = {"train": [str(root / "talk.jsonl")], "validation": [], "test": [], "document": "file"}
+    corpus |= {"validation_share": 0.2, "test_share": 0.0}
+    run = make_run(
+        root,
+        "chat",
+        "mdlm",
+        length=120,
+        corpus=corpus,
+        data={"form": "chat", "rows": "document"},
+        backbone={"max_length": 128},
+        sampler={"use": "ancestral", "steps": 2},
+    )
+    model = Model.from_run(run)
+    return model, run
+
+
+def test_every_task_counts_the_tokens_of_the_answers(chat, monkeypatch):
+    model, run = chat
+
+    def measured(writer, sampler, tokens, maskable, **how):
+        n, none = len(tokens), torch.full((len(tokens),), math.nan, dtype=torch.float64)
+        nats = torch.ones(n, dtype=torch.float64)
+        return PolicyNats(nats=nats, lower=none, effective=nats, contribution=maskable.double(), nfe=nats, max_nfe=2)
+
+    monkeypatch.setattr("atat_zoo.evaluation.policy.measure_policy", measured)
+    text = HeldOutTask(sequences=4).text(model, run)
+    answers = []
+    for ids, learned in zip(text.tokens.tolist(), text.maskable.tolist(), strict=True):
+        own = [i for i, answer in zip(ids, learned, strict=True) if answer]
+        answers.append(own.index(EOS) + 1)
+    assert answers == text.counted.sum(1).tolist()
+    for task in (
+        HeldOutTask(sequences=4, draws=1),
+        BracketTask(sequences=4, orders=2),
+        PricesTask(sequences=4, texts=0),
+    ):
+        scores = task.measure(model, run, seed=0)
+        priced = [each for each in scores.values() if getattr(each, "exponential", False)]
+        assert priced
+        without = [each.weights for name, each in scores.items() if name == "without BOS and EOS"]
+        assert all([n + 1 for n in weights] == answers for weights in without)
+        rest = [each.weights for name, each in scores.items() if each in priced and name != "without BOS and EOS"]
+        assert all(list(weights) == answers for weights in rest)
+        if isinstance(task, HeldOutTask):
+            x, spec = (
+                (text.tokens, text.maskable),
+                EvaluationSpec(draws=1, metrics=("calibration_error",), batch_size=4),
+            )
+            found = measure(model.module, *x, spec, seed=0, form="chat", counted=text.counted)
+            assert scores["calibration error"].value == found.metrics["calibration_error"].value
+            assert f"; {len(answers)} are BOS or EOS" in scores["text"]
+    found = numbers_of(model, None, text.tokens, text.maskable, EvaluationSpec(draws=1), seed=0)
+    assert found["count"].tolist() == answers
+
+
+def test_a_study_counts_the_tokens_of_the_answers(chat, monkeypatch):
+    model, run = chat
+    text = HeldOutTask(sequences=0).text(model, run)
+    monkeypatch.setattr(measuring.Model, "from_run", lambda *_: model)
+    spec, held = (
+        SimpleNamespace(each=(), sequences=0, orders=1),
+        SimpleNamespace(half="selection", seed=0, batch_size=4),
+    )
+    of_run = SimpleNamespace(name="run", path=run)
+    assert measuring._bound(spec, held, of_run, "cpu", print)["count"] == text.counted.sum(1)[::2].tolist()
+
+
+def test_a_gap_of_an_answer_is_within_it(chat):
+    model, run = chat
+    text = HeldOutTask(sequences=6).text(model, run)
+    starts = place_gaps(text.tokens, text.counted, [BOS, EOS], 2, 0)
+    assert all(text.counted[row, at : at + 3].all() for row, at in enumerate(starts.tolist()))
+    scores = InfillingTask(gap=2, texts=3).measure(model, run, seed=0)
+    assert scores["price"].weights == (2.0,) * 3

@@ -1,0 +1,142 @@
+"""What an importance is worth, on tokens whose loss is known."""
+
+import json
+import math
+from itertools import pairwise
+
+import attrs
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from atat_zoo.evaluation.importance import calibration, frequency_bands, importance_of_run, quality
+from atat_zoo.evaluation.likelihood import Measurement, measure
+from atat_zoo.evaluation.results.store import finite
+from atat_zoo.evaluation.text import held_out_text
+from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.generation.model import Model
+from tests.evaluation.making import make_run
+
+V, ROWS, L = 40, 30, 20
+
+
+def measured(importance=None):
+    """Tokens of 40 kinds, each with a loss of its own and noise; a few were never masked, a few may not be."""
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(V, (ROWS, L), generator=generator)
+    maskable = torch.rand(ROWS, L, generator=generator) > 0.1
+    loss = (tokens / 10 + torch.rand(ROWS, L, generator=generator)).double()
+    loss[torch.rand(ROWS, L, generator=generator) < 0.1] = math.nan
+    values = tokens / V if importance is None else torch.full(tokens.shape, importance)
+    of_text = {"rows": torch.arange(ROWS), "tokens": tokens, "maskable": maskable, "counted": maskable}
+    return Measurement(**of_text, contribution={"nelbo": loss}, token_loss=loss, importance=values)
+
+
+def test_the_correlations_are_those_of_the_tokens_that_were_masked():
+    found = measured()
+    counts = torch.arange(V).flip(0) * 3
+    made = quality(found, counts)
+    there = found.maskable & found.token_loss.isfinite()
+    assert made.tokens == int(there.sum())
+    importance, loss = found.importance[there].numpy(), found.token_loss[there].numpy()
+    assert made.importance_spearman == pytest.approx(stats.spearmanr(importance, loss).statistic)
+    assert (made.mean, made.deviation) == (pytest.approx(importance.mean()), pytest.approx(importance.std()))
+    surprisal = -torch.log(counts + 1.0)[found.tokens[there]].numpy()
+    assert made.frequency_spearman == pytest.approx(stats.spearmanr(surprisal, loss).statistic)
+    assert sum(b.tokens for b in made.bands) == sum(b.tokens for b in made.bins) == made.tokens
+    assert sum(b.types for b in made.bands) == V
+    for band in made.bands:
+        inside = torch.isin(found.tokens, torch.nonzero((counts >= band.least) & (counts <= band.most))) & there
+        assert band.tokens == int(inside.sum())
+        rho = stats.spearmanr(found.importance[inside].numpy(), found.token_loss[inside].numpy()).statistic
+        assert band.importance_spearman == pytest.approx(rho)
+        assert band.loss == pytest.approx(float(found.token_loss[inside].mean()))
+    # From rare to frequent, without overlap.
+    assert all(a.most <= b.least for a, b in pairwise(made.bands))
+
+
+def test_the_middle_of_an_entry_decides_its_band():
+    assert frequency_bands(torch.tensor([0, 0, 7]), 2).tolist() == [0, 0, 1]  # middles at 5, 15 and 60 %
+    assert frequency_bands(torch.tensor([2, 5, 0]), 5).tolist() == [1, 3, 0]  # at 25, 70 and 5 %
+
+
+@pytest.mark.parametrize("value", [0.0, 0.3, 1.0])
+def test_a_constant_is_as_far_off_as_it_is_from_the_middle(value):
+    made = quality(measured(value), torch.arange(V))
+    assert len(made.bins) == 1
+    assert made.calibration_error == pytest.approx(abs(value - 0.5), abs=1e-6)
+    assert math.isnan(made.importance_spearman)
+    table = finite(attrs.asdict(made))
+    assert table["importance_spearman"] is None
+    json.dumps(table, allow_nan=False)
+
+
+def test_calibration_by_hand():
+    importance = torch.tensor([0.05, 0.15, 0.12, 1.0, 0.95])
+    ranks = torch.tensor([0.1, 0.3, 0.5, 0.7, 0.9])
+    loss = torch.tensor([1.0, 2.0, 4.0, 5.0, 7.0])
+    rows = [(b.low, b.high, b.tokens, b.importance, b.rank, b.loss) for b in calibration(importance, ranks, loss)]
+    by_hand = [(0.0, 0.1, 1, 0.05, 0.1, 1.0), (0.1, 0.2, 2, 0.135, 0.4, 3.0), (0.9, 1.0, 2, 0.975, 0.8, 6.0)]
+    assert torch.allclose(torch.tensor(rows), torch.tensor(by_hand))
+
+
+@given(st.lists(st.integers(0, 1000), min_size=1, max_size=200), st.integers(1, 8))
+def test_bands_have_about_the_same_share_of_the_training_text(counts, bands):
+    counts = torch.tensor(counts)
+    band = frequency_bands(counts, bands)
+    assert 0 <= int(band.min()) <= int(band.max()) < bands
+    # Never a rarer token in a band of more frequent ones.
+    for low, high in pairwise(counts.argsort()):
+        assert counts[low] == counts[high] or band[low] <= band[high]
+    mass = (counts + 1).double()
+    share = torch.zeros(bands).double().index_add(0, band, mass)
+    # The entries at both ends of a band stick out by half at most.
+    assert bool(((share - mass.sum() / bands).abs() <= mass.max() + 1e-6).all())
+
+
+WEIGHS = {
+    "objective": {"use": "mdlm", "importance_loss_weight": 0.1},
+    "estimator": {"use": "transformer", "layers": 1, "width": 8, "heads": 2},
+    "target": "difficulty",
+}
+
+
+def test_a_run_says_it_and_records_it(tmp_path, atat):
+    run = make_run(tmp_path, "weighs", **WEIGHS)
+    said = json.loads(atat("importance", str(run), "--sequences", "0", "--bands", "3", "--json")[1])
+    alone = json.loads(atat("eval", str(run), "--sequences", "0", "--json")[1])
+    assert said["importance_spearman"] == pytest.approx(alone["importance_spearman"])
+    assert said["frequency_spearman"] == pytest.approx(alone["frequency_spearman"])
+    assert len(said["bands"]) <= 3
+    path = run / f"evaluations/importance-validation-{said['sequences']}x{said['draws']}-seed4-step00000003.json"
+    assert json.loads(path.read_text()) == {k: v for k, v in said.items() if k != "run"}
+    assert "importance of the estimator transformer trained towards difficulty" in atat("importance", str(run))[1]
+
+
+def test_an_objective_without_an_estimator_is_refused(tmp_path, atat):
+    code, _, err = atat("importance", str(make_run(tmp_path, "plain", "mlm")))
+    assert code == 2
+    assert "the objective 'mlm', which uses no importance estimator" in err
+
+
+def plain(found):
+    return finite(attrs.asdict(found))
+
+
+def test_the_importance_of_a_run_is_that_of_its_held_out_text(tmp_path):
+    run = make_run(tmp_path, "weighs", **WEIGHS)
+    model, spec, told = Model.from_run(run), EvaluationSpec(sequences=6, draws=3, split="test"), []
+    found = importance_of_run(model, run, spec, seed=2, bands=3, progress=lambda *done: told.append(done))
+    text = held_out_text(model, run, "test", 6)
+    expected = measure(model.module, text.tokens, text.maskable, spec, seed=2, counted=text.counted)
+    assert plain(found.quality) == plain(quality(expected, text.counts, 3))
+    assert told[-1] == (6, 6)
+    about = (found.split, found.step, found.ema, found.estimator, found.target, found.method)
+    assert about == ("test", 3, False, "transformer", "difficulty", "exact_k")
+    assert (found.sequences, found.draws, found.seed) == (6, 3, 2)
+    (path,) = (run / "evaluations").glob("importance-test-6x3-seed2-step00000003.json")
+    table = json.loads(path.read_text())
+    assert table == found.to_table()
+    assert (table["tokens"], table["estimator"], "quality" in table) == (found.quality.tokens, "transformer", False)

@@ -1,0 +1,220 @@
+"""Metrics of predictions: by hand, against enumeration and torchmetrics; and not computed unless asked for."""
+
+import math
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError
+
+from atat_zoo import Zoo
+from atat_zoo.evaluation.likelihood import measure
+from atat_zoo.evaluation.metric_states import Calibration, SequenceMean, among_top, brier
+from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.modeling.diffusion.randomness import row_keys
+from atat_zoo.modeling.noise import LinearNoise
+from atat_zoo.registry import Context
+from atat_zoo.testing.toys import toy
+
+V, L = 2, 3
+METRICS = tuple(Zoo.load().spec("metric", name) for name in ("brier_score", "top_accuracy"))
+
+
+@given(values=st.lists(st.floats(-30, 30, width=16), min_size=2, max_size=8), k=st.integers(1, 9), data=st.data())
+def test_they_are_of_the_distribution_and_bounded(values, k, data):
+    logits, x = torch.tensor([values], dtype=torch.float64), torch.tensor([data.draw(st.integers(0, len(values) - 1))])
+    direct = (logits.softmax(-1) - nn.functional.one_hot(x, len(values))).square().sum(-1)
+    torch.testing.assert_close(brier(logits.log_softmax(-1), x), direct)
+    better = int((logits[0] > logits[0, x]).sum())
+    hit = float(among_top(logits.log_softmax(-1), x, k=k))
+    assert hit == (better < k) or values.count(values[int(x)]) > 1
+
+
+def predictions(n, v=6, seed=0):
+    """Return n predictions of unequal weights in five sequences."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "log_probs": (3 * torch.randn(n, v, generator=generator)).log_softmax(1),
+        "tokens": torch.randint(0, v, (n,), generator=generator),
+        "weight": torch.rand(n, dtype=torch.float64, generator=generator),
+        "row": torch.arange(n) % 5,
+    }
+
+
+@given(n=st.integers(5, 60), bins=st.integers(1, 20), seed=st.integers(0, 99))
+def test_with_equal_weights_they_are_those_of_torchmetrics(n, bins, seed):
+    given_ = predictions(n, seed=seed) | {"weight": torch.ones(n, dtype=torch.float64)}
+    probabilities, tokens = given_["log_probs"].exp(), given_["tokens"]
+    for mine, theirs in (
+        (Calibration(bins), MulticlassCalibrationError(num_classes=6, n_bins=bins, norm="l1")),
+        (SequenceMean(partial(among_top, k=2)), MulticlassAccuracy(num_classes=6, top_k=2, average="micro")),
+    ):
+        mine.update(**given_, sequence=torch.arange(5))
+        theirs.update(probabilities, tokens)
+        assert mine.compute().value == pytest.approx(float(theirs.compute()), abs=1e-6)
+
+
+@given(seed=st.integers(0, 99), cut=st.integers(1, 29))
+def test_standard_errors_are_the_same_over_one_batch_and_over_several(seed, cut):
+    """Sequences in other batches are others, and one that comes again, under other masks, is the same."""
+    given_ = predictions(30, seed=seed)
+    numbers = torch.tensor([7, 3, 11, 4, 9])
+    for build in (lambda: Calibration(4), lambda: SequenceMean(brier)):
+        one, pieces, batches = build(), build(), build()
+        one.update(**given_, sequence=numbers)
+        for rows in (slice(0, cut), slice(cut, 30)):
+            each = {name: values[rows] for name, values in given_.items()}
+            pieces.update(**each, sequence=numbers)  # pieces of one batch
+            batches.update(**each, sequence=numbers.clone())  # another one of the same sequences
+        apart = build()
+        for row in range(5):
+            mine = given_["row"] == row
+            each = {name: values[mine] for name, values in given_.items()} | {"row": torch.zeros(6, dtype=torch.long)}
+            apart.update(**each, sequence=numbers[row : row + 1])
+        a = one.compute()
+        for other in (pieces, batches, apart):
+            b = other.compute()
+            assert (b.value, b.stderr) == pytest.approx((a.value, a.stderr), abs=1e-12)
+        assert a.stderr > 0
+
+
+@given(seed=st.integers(0, 99))
+def test_weights_count_as_repetitions(seed):
+    given_ = predictions(20, seed=seed)
+    times = torch.arange(20) % 3
+    repeated = {name: tensor.repeat_interleave(times, 0) for name, tensor in given_.items()}
+    for build in (lambda: Calibration(4), lambda: SequenceMean(brier)):
+        one, other = build(), build()
+        one.update(**given_ | {"weight": times.double()}, sequence=torch.arange(5))
+        other.update(**repeated | {"weight": torch.ones(len(repeated["tokens"]))}, sequence=torch.arange(5))
+        a, b = one.compute(), other.compute()
+        assert (a.value, a.stderr) == pytest.approx((b.value, b.stderr))
+
+
+def test_the_diagram_of_a_calibration():
+    confidence = torch.tensor([0.6, 0.6, 0.9, 0.9])
+    log_probs, tokens = torch.stack([confidence, 1 - confidence], 1).log(), torch.tensor([0, 1, 0, 0])
+    metric = Calibration(10)
+    metric.update(log_probs, tokens, torch.ones(4, dtype=torch.float64), torch.arange(4), torch.arange(4))
+    found = metric.compute()
+    assert found.value == pytest.approx(0.1)  # 0.6 is right in one of two, 0.9 in two of two
+    assert found.table["share"] == [0.5, 0.5]
+    assert found.table["accuracy"] == [0.5, 1.0]
+    assert found.table["confidence"] == pytest.approx([0.6, 0.9])
+
+
+class Backbone(nn.Module):
+    """A backbone whose logits are a fixed function of z and the position, and far from sensible."""
+
+    reads_time = False
+
+    def __init__(self):
+        super().__init__()
+        self.head, self.embedding = nn.Identity(), nn.Embedding(V + 1, V)
+
+    def forward(self, tokens, t=None, *, positions=None, attention=None, cache=None):
+        position = torch.arange(tokens.shape[1], dtype=torch.float64)
+        causal = isinstance(attention, str)
+        seen = tokens.double().cumsum(1) if causal else tokens.double().sum(1, keepdim=True).expand(tokens.shape)
+        return torch.stack([(1.7 * seen + position).sin(), (0.3 * seen - position).cos()], -1)
+
+
+def module(objective):
+    context = Context(vocabulary_size=V, length=L, width=V)
+    parts = {"backbone": Backbone(), "noise": LinearNoise()}
+    return Zoo.load().spec("objective", objective).build(context, parts, 4).double().eval()
+
+
+def sums(module, x, draws, bound="exact_k"):
+    """Return for each metric Σ w · score and Σ w of each sequence, [B, 2]."""
+    built = [metric.build() for metric in METRICS]
+
+    def observe(position, **of_tokens):
+        assert (position < L).all()
+        for each in built:
+            each.update(**of_tokens, sequence=torch.arange(len(x)))
+
+    keys = row_keys(3, "evaluation", torch.arange(len(x)))
+    with torch.no_grad():
+        module.bound(x, torch.ones_like(x) > 0, keys, draws, Zoo.load().spec("bound", bound), observe)
+    return torch.stack([each.by_sequence() for each in built])
+
+
+def enumerated(module, x):
+    """Return each metric by its definition: over k uniform, over the masks of k tokens, over their tokens; [B, 2]."""
+    total = torch.zeros(len(x), len(METRICS), dtype=torch.float64)
+    for bits in range(1, 2**L):
+        masked = torch.tensor([bool(bits >> i & 1) for i in range(L)]).expand(x.shape)
+        k, true = int(masked[0].sum()), x[masked]
+        p = module.denoiser()(torch.where(masked, V, x), None, masked).exp()
+        values = [(p - nn.functional.one_hot(true, V)).square().sum(-1), (p.argmax(-1) == true).double()]
+        total += torch.stack(values, -1).view(len(x), k, -1).mean(1) / (L * math.comb(L, k))
+    return total
+
+
+@pytest.mark.parametrize("objective", ["sedd", "mlm", "d3pm"])
+@pytest.mark.parametrize("bound", ["exact_k", "continuous_t"])
+def test_they_agree_with_enumeration_on_a_toy(objective, bound):
+    made, states, groups = module(objective), toy().states, 4000
+    with torch.no_grad():
+        expected = enumerated(made, states).mean(0)
+    found = sums(made, states.repeat(groups, 1), 3, bound)
+    for value, each in zip(expected, found, strict=True):
+        by_group = each.view(groups, -1, 2).sum(1)
+        residual = by_group[:, 0] - value * by_group[:, 1]
+        assert abs(float(residual.mean() / residual.std())) * math.sqrt(groups) < 4
+        assert float(by_group[:, 0].sum() / by_group[:, 1].sum()) == pytest.approx(float(value), abs=0.02)
+    if bound == "exact_k":  # n/k · k: the weights of a sequence sum to its tokens
+        torch.testing.assert_close(found[0][:, 1], torch.full((8 * groups,), float(L)).double())
+
+
+def test_where_the_likelihood_is_exact_they_are_over_all_tokens():
+    made, x = module("autoregressive"), toy().states
+    brier_score, hits = sums(made, x, 7)
+    with torch.no_grad():
+        logits = made.hidden(x, None)
+    p = logits.softmax(-1)
+    expected = (p - nn.functional.one_hot(x, V)).square().sum((1, 2))
+    torch.testing.assert_close(brier_score, torch.stack([expected, torch.full_like(expected, L)], 1))
+    torch.testing.assert_close(hits[:, 0], (p.argmax(-1) == x).sum(1).double())
+
+
+@pytest.mark.parametrize("objective", ["sedd", "d3pm", "autoregressive", {"use": "block", "size": 3}])
+def test_the_bounds_are_the_same_with_and_without_them(objective):
+    made, x = module(objective), toy().states
+    plain, more = (
+        measure(made, x, x >= 0, EvaluationSpec(draws=3, metrics=metrics), seed=3) for metrics in ((), METRICS)
+    )
+    assert list(more.contribution) == list(plain.contribution)
+    assert next(iter(more.contribution)) == "nelbo"
+    assert all(torch.equal(plain.contribution[name], more.contribution[name]) for name in plain.contribution)
+    assert plain.metrics == {}
+    assert list(more.metrics) == ["brier_score", "top_1_accuracy"]
+    assert measure(made, x[:0], x[:0] >= 0, EvaluationSpec(draws=3), seed=3).metrics == {}
+    assert 0 < more.metrics["brier_score"].value < 2
+
+
+@pytest.mark.parametrize("objective", ["sedd", "autoregressive"])
+def test_values_and_errors_do_not_depend_on_the_batches(objective):
+    made, x = module(objective), toy().states
+    metrics = (*METRICS, Zoo.load().spec("metric", "calibration_error"))
+    one, *others = (
+        measure(made, x, x >= 0, EvaluationSpec(draws=3, metrics=metrics, batch_size=size), seed=3).metrics
+        for size in (8, 3, 1)
+    )
+    for other in others:
+        for name, value in one.items():
+            assert (other[name].value, other[name].stderr) == pytest.approx((value.value, value.stderr)), name
+            assert value.stderr > 0
+
+
+@pytest.mark.slow
+def test_torchmetrics_is_imported_for_metrics_alone():
+    """It takes longer than torch, and an evaluation without metrics needs none of it."""
+    code = "import sys, atat_zoo.evaluation.likelihood, atat_zoo.generation; sys.exit('torchmetrics' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,165 @@
+"""Metrics of texts: by hand, against torchmetrics, and on real process groups."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torchmetrics.text import BLEUScore
+
+from atat_zoo import Zoo
+from atat_zoo.evaluation import text_states
+from atat_zoo.evaluation.metric_states import Metrics
+from atat_zoo.evaluation.metrics import GenerativeMetric, MauveMetric
+from atat_zoo.evaluation.text_states import adjacent, distinct, entropy
+from atat_zoo.evaluation.written import ScoredTexts, values_of
+
+
+def ids(text):
+    return np.frombuffer(text.encode(), np.uint8).astype(np.int64)
+
+
+def found(metric, *texts):
+    """Return what a metric finds in texts whose tokens are letters, cut at each space."""
+    spec = Zoo.load().spec("metric", metric)
+    (value,) = values_of(
+        [spec], ScoredTexts(texts=texts, pieces=[[*map(ids, text.split())] for text in texts])
+    ).values()
+    return value
+
+
+def test_unigram_entropy_by_hand():
+    assert found("unigram_entropy", "abcd").value == pytest.approx(math.log(4))
+    expected = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
+    assert found("unigram_entropy", "aa ab").value == pytest.approx(expected)  # over all pieces of the text
+    # Within each text: two dull texts are dull, though they differ.
+    assert found("unigram_entropy", "aaaa", "bbbb").value == 0.0
+    both = found("unigram_entropy", "aabb", "")
+    assert (both.value, both.stderr) == pytest.approx((math.log(2) / 2, math.log(2) / 2))  # of log 2 and 0
+
+
+class Known:
+    """A judge that knows what each text costs."""
+
+    title, folder = "known", None
+
+    def nats(self, texts):
+        return torch.tensor([1.0, 4.0, 6.0]).double(), torch.tensor([1, 2, 2])
+
+
+def test_generative_perplexity_by_hand():
+    judge = Known()
+    texts = ScoredTexts(texts=["a", "b", "c"], pieces=[[]] * 3)
+    (value,) = values_of([GenerativeMetric(judge=judge)], texts, lambda spec: spec).values()
+    error = math.sqrt((1.2**2 + 0.4**2 + 1.6**2) * 3 / 2) / 5  # 11 nats in 5 tokens: 2.2 each
+    assert (value.value, value.stderr) == pytest.approx((math.exp(2.2), math.exp(2.2) * error))
+    assert {name: number for name, (number,) in value.table.items()} == pytest.approx(
+        {"nats_per_token": 2.2, "nats_per_token_stderr": error, "tokens": 5.0}
+    )
+
+
+def test_mauve_is_of_the_texts_against_the_references_in_the_order_of_their_numbers(monkeypatch):
+    seen = []
+    monkeypatch.setattr(text_states, "mauve_of", lambda *features: seen.extend(features) or 0.5)
+    texts = ScoredTexts(texts=["a", "b"], pieces=[[], []], references=["c", "d"], sequence=torch.tensor([5, 2]))
+    judge = SimpleNamespace(features=lambda texts: torch.tensor([[ord(text), 0] for text in texts]).float())
+    (value,) = values_of([MauveMetric(judge=judge)], texts, lambda spec: spec).values()
+    assert value.value == 0.5
+    assert [each[:, 0].tolist() for each in seen] == [[98, 97], [100, 99]]
+
+
+def test_distinct_by_hand():
+    assert found("distinct", "abab").value == pytest.approx(2 / 3)  # ab, ba, ab
+    assert found("distinct", "ab", "ab").value == 0.5  # of all texts together, and not across two
+    assert found("distinct", "ab ab").value == 0.5  # nor across two pieces
+    assert found({"use": "distinct", "n": 3}, "abc").value == 1.0
+    assert math.isnan(found("distinct", "a").value)
+
+
+@pytest.mark.parametrize(
+    ("text", "sum_", "pairs"),
+    [
+        ("One word. One word! One word?", 2.0, 2),
+        ("Peace to all. War to none.", 1 / 3, 1),  # one of three words in common
+        ("a a b.\nA c", 2 / math.sqrt(10), 1),  # counts 2, 1 and 1, 1
+        ("No end", 0.0, 0),
+        ("First. ... Second.", 0.0, 1),  # dots are no sentence
+    ],
+)
+def test_coherence_by_hand(text, sum_, pairs):
+    assert adjacent(text, []) == pytest.approx((sum_, pairs))
+
+
+WORDS = st.text("ab .\n", max_size=30)
+
+
+@given(texts=st.lists(WORDS, min_size=2, max_size=5))
+def test_coherence_is_a_mean_over_pairs_and_a_share(texts):
+    sums = [adjacent(text, []) for text in texts]
+    pairs = sum(count for _, count in sums)
+    value = found("coherence", *texts).value
+    assert math.isnan(value) if not pairs else 0 <= value <= 1 + 1e-12
+    assert not pairs or value == pytest.approx(sum(total for total, _ in sums) / pairs)
+
+
+@given(text=st.text("abc ", max_size=30))
+def test_entropy_is_between_none_and_that_of_as_many_letters(text):
+    pieces = [ids(piece) for piece in text.split()]
+    value, one = entropy(text, pieces)
+    letters = len(text.replace(" ", ""))
+    assert one == 1
+    assert 0 <= value <= math.log(max(1, min(3, letters))) + 1e-12
+
+
+def test_self_bleu_is_that_of_torchmetrics():
+    texts = ["the people of this nation are free", "the people of a nation are free", "peace be with you", ""]
+    value = found({"use": "self_bleu", "n": 2}, *texts)
+    each = [float(BLEUScore(2)([text], [texts[:i] + texts[i + 1 :]])) for i, text in enumerate(texts)]
+    assert value.value == pytest.approx(np.mean(each))
+    assert value.stderr == pytest.approx(np.std(each, ddof=1) / 2)
+    assert found("self_bleu", *["the people are free"] * 3).value == 1.0
+    # Only the first ones are compared.
+    assert found({"use": "self_bleu", "n": 2, "most": 2}, *texts).value == pytest.approx(np.mean(each[:2]), abs=0.01)
+
+
+def test_texts_are_compared_by_their_numbers():
+    texts = ["peace be with you all", "peace be with you all", "war is over now then"]
+    metric = Zoo.load().spec("metric", {"use": "self_bleu", "most": 2}).build()
+    for number in (2, 0, 1):
+        metric.update(texts=[texts[number]], sequence=torch.tensor([number]))
+    assert metric.texts() == texts[:2]
+    assert metric.compute().value == 1.0
+
+
+@pytest.mark.parametrize(
+    ("texts", "sequences", "every", "of_training", "said"),
+    [
+        (64, 0, 0, 9, None),
+        (19, 0, 0, 9, "evaluation.texts = 19"),
+        (20, 20, 0, 9, None),
+        (64, 19, 0, 9, "evaluation.sequences = 19"),
+        (64, 64, 5, 9, "train.evaluate_sequences = 9"),
+        (18, 19, 5, 0, "evaluation.texts = 18"),
+    ],
+)
+def test_mauve_of_too_few_texts_is_refused(monkeypatch, texts, sequences, every, of_training, said):
+    monkeypatch.setattr("atat_zoo.system.machine.find_spec", lambda module: True)
+    evaluation = SimpleNamespace(texts=texts, sequences=sequences)
+    train = SimpleNamespace(evaluate_every=every, evaluate_sequences=of_training)
+    found = list(MauveMetric(judge=Known()).check(SimpleNamespace(evaluation=evaluation, train=train)))
+    wanted = [f"{said}: mauve needs 20 at least, and better 1000; raise it"] if said else []
+    assert found == wanted
+
+
+def test_a_process_without_sequences_has_metrics_of_nothing():
+    specs = [Zoo.load().spec("metric", name) for name in ("brier_score", "top_accuracy", "calibration_error")]
+    metrics = Metrics(specs, "cpu")
+    metrics.show_nothing(7)
+    assert [math.isnan(value.value) for value in metrics.values().values()] == [True] * 3
+
+
+def test_a_text_has_so_many_distinct_n_grams():
+    assert [distinct([ids("abab"), ids("abc")], n) for n in (1, 2, 3)] == [(3, 7), (3, 5), (3, 3)]

@@ -1,0 +1,140 @@
+"""Named samplers are what was published: on a toy whose joint is known, by what they hide, fill and ask."""
+
+import itertools
+
+import attrs
+import pytest
+import torch
+from exactness import fit, masks
+
+from atat_zoo.generation.samplers.draw import NucleusDraw
+from atat_zoo.generation.samplers.loop import run
+from atat_zoo.generation.samplers.order import UncertaintyOrder
+from atat_zoo.generation.samplers.pace import BinomialPace
+from atat_zoo.generation.samplers.published import AncestralSampler
+from atat_zoo.generation.samplers.remask import ReMDMCapRemask
+from atat_zoo.modeling.uncertainty import ConfidenceUncertainty
+from atat_zoo.registry import Zoo
+from atat_zoo.testing.sampling import assemble, noisy, traced
+from atat_zoo.testing.toys import FunctionDenoiser, Hashed, toy
+
+ROWS = 20_000
+
+
+WORDS = ("none", "random", "easy", "hard", "most_certain", "most_uncertain")
+
+
+def others(field, value):
+    """Other values of a parameter, by its type, or another part of the kind that it is named by."""
+    if isinstance(value, bool):
+        return [not value]
+    if isinstance(value, int):
+        return [value + 1]
+    if isinstance(value, float):
+        return [value / 2]
+    if value is None:
+        return [7]
+    if isinstance(value, str):
+        return [word for word in WORDS if word != value]
+    zoo = Zoo.load()
+    return [spec for spec in (zoo.spec(field, name) for name in zoo.names(field)) if spec != value][:1]
+
+
+NAMED = [name for name in Zoo.load().names("sampler") if hasattr(Zoo.load().spec("sampler", name), "parts")]
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_every_parameter_of_a_named_sampler_is_one_of_its_parts(name):
+    sampler, seen = Zoo.load().spec("sampler", name), 0
+    for field in attrs.fields(type(sampler)):
+        for other in others(field.name, getattr(sampler, field.name)):
+            try:
+                changed = attrs.evolve(sampler, **{field.name: other})
+            except (ValueError, TypeError):
+                continue  # no value of this one
+            seen += 1
+            assert changed.parts() != sampler.parts(), field.name
+    assert seen >= len(attrs.fields(type(sampler)))
+
+
+def test_first_hitting_hands_its_times_to_a_denoiser_that_reads_them():
+    joint, (z, seeds) = toy(), masks(toy(), ROWS)
+
+    def mean_times(reads_time=True, **steps):
+        seen = []
+
+        def denoiser(tokens, t, where):
+            seen.append(t if t is None else t.mean().item())
+            return joint.denoiser(tokens, t, where)
+
+        sampler = Zoo.load().spec("sampler", {"use": "first_hitting", **steps})
+        sampler.sample(FunctionDenoiser(denoiser, 2, reads_time=reads_time), z, seeds)
+        return seen
+
+    # The times are the order statistics of three uniforms, from the largest: means 3/4, 2/4, 1/4.
+    assert mean_times() == pytest.approx([0.75, 0.5, 0.25], abs=0.01)
+    # Two positions at the first time, and the time of the second of them is that behind which the third comes.
+    assert mean_times(steps=2) == pytest.approx([0.75, 0.25], abs=0.01)
+    assert mean_times(reads_time=False) == [None] * 3
+
+
+@pytest.mark.slow
+def test_remasking_with_the_rate_made_up_for_keeps_the_joint():
+    joint = toy()
+    remdm = assemble(pace=BinomialPace(steps=150), remask=ReMDMCapRemask(eta=0.03))
+    made, trace = traced(remdm, joint.denoiser, *masks(joint, ROWS))
+    assert fit(made, joint) > 0.001
+    assert sum("hidden" in record for record in trace) > 50
+
+
+def test_the_share_of_masked_tokens_follows_the_grid_while_tokens_are_hidden():
+    n, steps, rows = 50, 10, 400
+    sampler = Zoo.load().spec("sampler", {"use": "remdm_cap", "steps": steps, "eta": 0.3})
+    _, trace = traced(sampler, Hashed(4), torch.full((rows, n), 4), torch.arange(rows))
+    masked, shares = rows * n, {}
+    for record in trace:
+        masked += len(record["hidden"]["rows"]) if "hidden" in record else -len(record["rows"])
+        shares[record["step"]] = masked / (rows * n)
+    for step, share in shares.items():
+        assert share == pytest.approx(1 - (step + 1) / steps, abs=0.02)
+
+
+def test_path_planning_redraws_what_it_is_least_sure_of():
+    z = noisy(1, 12, 5, 0)
+    made, trace = traced(Zoo.load().spec("sampler", {"use": "p2", "steps": 6}), Hashed(5), z, torch.arange(1))
+    # All twelve are filled in each step, and ten, eight, … go back: two more stay each time, new or old.
+    hidden = [set(record["hidden"]["positions"]) for record in trace if "hidden" in record]
+    assert list(map(len, hidden)) == [10, 8, 6, 4, 2]
+    assert made.nfe.tolist() == [6]
+    assert any(later - earlier for earlier, later in itertools.pairwise(hidden))  # what had stayed
+
+
+def test_the_loop_reworks_on_its_plateau_only():
+    sampler = Zoo.load().spec("sampler", {"use": "remdm_loop", "steps": 40, "eta": 0.1})
+    made, trace = traced(sampler, Hashed(6), torch.full((50, 40), 6), torch.arange(50))
+    # Time runs from 1 to 0 in 40 steps; it stands still from 0.55 to 0.05, steps 18 to 37.
+    assert {record["step"] for record in trace if "hidden" in record} == set(range(18, 38))
+    assert made.max_nfe == 40
+
+
+def test_remdm_draws_from_the_nucleus_as_published_and_ancestral_has_another_name():
+    assert Zoo.load().spec("sampler", "cached_ancestral") == AncestralSampler()
+    for name in ("remdm_cap", "remdm_rescale", "remdm_conf", "remdm_loop"):
+        assert Zoo.load().spec("sampler", name).parts().draw == NucleusDraw(p=0.9)
+
+
+def test_block_by_block_fills_only_the_block():
+    z = noisy(3, 8, 5, 1)
+    first = torch.arange(8) < 4
+    parts = assemble(order=UncertaintyOrder(uncertainty=ConfidenceUncertainty(), importance=True)).parts()
+    drafts = []
+
+    def importance(draft, masked):
+        drafts.append((draft, masked))
+        return torch.ones(draft.shape)
+
+    made = run(parts, Hashed(5, importance=importance), z, torch.arange(3), fill=first.expand(3, 8))
+    assert torch.equal(made.tokens[:, 4:], z[:, 4:])
+    assert not (made.tokens[:, :4] == 5).any()
+    assert all((draft < 5).all() for draft, _ in drafts)
+    assert any(masked[:, 4:].any() for _, masked in drafts)

@@ -1,0 +1,467 @@
+"""A published model becomes a run by the backbone that reads it; the plugin here reads the weights of `dit`."""
+
+import io
+import json
+import random
+import tempfile
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner
+from huggingface_hub import save_torch_state_dict
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from atat_zoo import Model
+from atat_zoo.cli import atat
+from atat_zoo.errors import UserError
+from atat_zoo.evaluation.text import held_out_text, text_of
+from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.generation.importing import fill, import_model
+from atat_zoo.generation.lightning import read_checkpoint
+from atat_zoo.generation.published import Published, fetched, refuse_links_out
+from atat_zoo.modeling.backbones.dit import DiTBackbone
+from atat_zoo.registry import Context
+from atat_zoo.reports.watch import frame
+from tests.attack.damage import CHANGES
+from tests.installing import alone, install
+from tests.limited import full_disk
+
+__all__ = ["alone", "install"]
+
+READER = '''
+    from atat_zoo.modeling.backbones.dit import DiTBackbone
+    from atat_zoo.registry import component, hookimpl
+
+    CONTRACT = 2
+
+
+    @component
+    class {name}(DiTBackbone):
+        """A dit that reads models."""
+
+        name = "{name}"
+        summary = "reads models"
+        refs = ()
+
+        @classmethod
+        def reads(cls, config):
+            return config.get("model_type") == "small"
+
+        @classmethod
+        def import_table(cls, published, said):
+            own = {{"use": cls.name, "layers": published.config["layers"], "width": 16, "heads": 2}}
+            table = {{"backbone": own, "tokenizer": "bytes", "objective": "mdlm", "noise": "cosine"}}
+            return table | {{"data": {{"length": 16}}}}
+
+        def imported(self, module, published):
+            from atat_zoo.generation.importing import fill
+
+            fill(dict(module.backbone.named_parameters()), {{}}, published)
+            return self
+
+
+    @hookimpl
+    def atat_zoo_backbone():
+        return [{name}]
+'''
+
+
+@pytest.fixture
+def model(install, tmp_path):
+    """A model in a folder, and a plugin that reads it."""
+    install("reader", READER.format(name="reader"))
+    network = DiTBackbone(layers=1, width=16, heads=2).build(Context(vocabulary_size=258, length=16))
+    folder = tmp_path / "model"
+    folder.mkdir()
+    weights = {name: torch.linspace(-1, 1, w.numel()).view(w.shape) for name, w in network.named_parameters()}
+    save_file(weights, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"model_type": "small", "layers": 1}))
+    return folder
+
+
+def test_the_backbone_that_reads_a_model_makes_its_run(model, tmp_path):
+    done = CliRunner().invoke(atat, ["import", str(model), str(tmp_path / "run"), "data.length=8"])
+    assert done.exit_code == 0, done.output
+    assert "8 tokens, objective mdlm" in done.output
+    made, weights = Model.from_run(tmp_path / "run"), Published(str(model)).weights
+    assert made.step == 0
+    assert made.experiment.parts["backbone"].name == "reader"
+    assert all(torch.equal(weight, weights[name]) for name, weight in made.module.backbone.named_parameters())
+    environment = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert environment["imported"] == {"model": str(model), "revision": None, "corpus": None}
+    shown = CliRunner().invoke(atat, ["ls", str(tmp_path)]).output.splitlines()[-1].split()
+    assert (shown[0], shown[-1], "0/1000" in shown) == ("run", "imported", False)
+    text, finished = frame(RunFolder(tmp_path / "run"), 80, 20)
+    assert finished
+    assert "imported" in text
+    assert "step" not in text
+    with pytest.raises(UserError, match="has a run already; replace it with --overwrite"):
+        import_model(str(model), tmp_path / "run")
+    again = import_model(str(model), tmp_path / "run", overwrite=True)
+    assert again.context.length == 16
+    assert again.context.counts.tolist() == [1] * 258  # no text of its own says that a token is likelier
+
+
+def test_an_imported_run_is_evaluated_on_text_that_is_named(model, tmp_path):
+    """The addresses, which an experiment has by default, say nothing of it."""
+    made = import_model(str(model), tmp_path / "run")
+    (tmp_path / "text.txt").write_text("".join(f"text {number}\n" for number in range(900)))
+    for ask in (text_of, lambda *of: held_out_text(of[0], of[1], "validation", 4)):
+        with pytest.raises(UserError, match=r"was imported, and has no text of its own; name one by --corpus, or im"):
+            ask(made, tmp_path / "run", made.experiment.evaluation)
+    text = json.dumps([str(tmp_path / "text.txt")])
+    named = ["corpus.use=files", f"corpus.train={text}", "corpus.document=line", f"data.root={tmp_path / 'data'}"]
+    made = import_model(str(model), tmp_path / "named", named)
+    assert len(held_out_text(made, tmp_path / "named", "validation", 4).tokens)
+
+
+def test_an_objective_of_the_user_takes_what_it_does_not_use_away(model, tmp_path):
+    asked = ["objective=autoregressive", "sampler.use=left_to_right"]
+    assert import_model(str(model), tmp_path / "run", asked).experiment.parts["objective"].name == "autoregressive"
+    with pytest.raises(UserError, match="noise: objective 'autoregressive' uses no noise"):
+        import_model(str(model), tmp_path / "other", [*asked, "noise.use=linear"])
+
+
+def test_a_weight_that_is_left_out_as_it_is_another_s_is_that_one(model):
+    weights = dict(Published(str(model)).weights)
+    one, other, *_ = (name for name, weight in weights.items() if weight.ndim == 2)
+    weights[other] = weights[one]
+    save_torch_state_dict(dict(weights), model)  # as `save_pretrained` writes it
+    found = Published(str(model)).weights
+    assert found.keys() == weights.keys()
+    assert len(found.places) == len(weights) - 1
+    assert all(torch.equal(found[name], weight) for name, weight in weights.items())
+
+
+def test_two_backbones_that_read_a_model_are_told_apart_by_the_user(model, install, tmp_path):
+    install("another", READER.format(name="another"))
+    with pytest.raises(UserError, match=r"\(model_type 'small'\) is read by several .* of another, reader"):
+        import_model(str(model), tmp_path / "run")
+    made = import_model(str(model), tmp_path / "run", ["backbone.use=another"])
+    assert made.experiment.parts["backbone"].name == "another"
+    with pytest.raises(UserError, match=r"backbone\.use: 'dit' reads no published model"):
+        import_model(str(model), tmp_path / "other", ["backbone=dit"])
+    (model / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"no backbone reads .*\(those that read models: another, reader\)"):
+        import_model(str(model), tmp_path / "other")
+
+
+def test_a_run_is_as_it_was_when_weights_do_not_fit(model, tmp_path):
+    import_model(str(model), tmp_path / "run")
+    (model / "config.json").write_text(json.dumps({"model_type": "small", "layers": 2}))
+    with pytest.raises(UserError, match=r"blocks\.1\.scale is missing; .* and \d more; get the model again"):
+        import_model(str(model), tmp_path / "run", overwrite=True)
+    assert Model.from_run(tmp_path / "run").module.backbone.blocks[0].heads == 2
+
+
+def files_of(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_is_as_it_was_when_the_new_one_cannot_be_written(model, tmp_path):
+    run = tmp_path / "run"
+    import_model(str(model), run, ["data.length=8"])
+    before = files_of(run)
+    for room in (100, 5_000, 20_000):
+        with full_disk(room), pytest.raises(UserError, match=r"run.* cannot be written: File too large; free some"):
+            import_model(str(model), run, overwrite=True)
+        assert files_of(run) == before
+    weights = Published(str(model)).weights
+    name = next(iter(weights))
+    save_file({**weights, name: torch.full_like(weights[name], torch.nan)}, model / "model.safetensors")
+    with pytest.raises(UserError, match="finite"):
+        import_model(str(model), run, overwrite=True)
+    assert files_of(run) == before
+    assert {path.name for path in run.iterdir()} == {".lock", "environment.json", "model", "resolved.toml"}
+    with pytest.raises(UserError, match="finite"):
+        import_model(str(model), tmp_path / "runs" / "new")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_model_is_imported_into_a_folder_that_has_a_name(model, tmp_path):
+    with pytest.raises(UserError, match="the name of a folder is UTF-8; choose another one"):
+        import_model(str(model), tmp_path / "\udcff")
+    assert not [path for path in tmp_path.iterdir() if path.name not in ("model", "made_up_reader", info(tmp_path))]
+
+
+def info(folder):
+    return next(folder.glob("*.dist-info")).name
+
+
+class Given:
+    """A model of some weights."""
+
+    model = "a model"
+
+    def __init__(self, **weights):
+        self.weights = weights
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({}, "says: one is missing; two is missing; get"),
+        ({"one": torch.ones(2), "two": torch.ones(2, 1), "three": torch.ones(1)}, "says: three is not known; get"),
+        ({"one": torch.ones(3), "two": torch.ones(2, 1)}, r"one is \[3\] and not \[2\]; get"),
+        *(
+            ({"one": torch.ones(2).to(kind), "two": torch.ones(2, 1)}, f"one is of {kind}, which is not the type of a")
+            for kind in (torch.int8, torch.uint8, torch.bool, torch.int64, torch.complex64, torch.float8_e4m3fn)
+        ),
+        ({"one": torch.tensor([1.0, torch.nan]), "two": torch.ones(2, 1)}, "one has 1 number that is not finite; get"),
+        ({"one": torch.ones(2), "two": torch.full((2, 1), -torch.inf)}, "two has 2 numbers that are not finite; get"),
+        (
+            {"one": torch.ones(2), "two": torch.full((2, 1), 1e300, dtype=torch.float64)},
+            "two has 2 numbers that are not finite; g",
+        ),
+        ({"one": torch.ones(2), "two": torch.ones(2, 1), "angles": torch.ones(2)}, "angles is not what it is computed"),
+        ({"one": torch.ones(2), "two": torch.ones(2, 1), "angles": torch.ones(1)}, "angles is not what it is computed"),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(weights, message):
+    own = {"one": torch.zeros(2), "two": torch.zeros(2, 1)}
+    with pytest.raises(UserError, match=message.replace("says:", "say:")):
+        fill(own, {"angles": torch.tensor([1.0, 0.5])}, Given(**weights))
+
+
+def test_a_number_that_float16_does_not_hold_is_named_with_a_type_that_does():
+    with pytest.raises(
+        UserError, match=r'one has 1 number that is not finite in float16; set backbone.dtype="bfloat16"'
+    ):
+        fill({"one": torch.zeros(2).half()}, {}, Given(one=torch.tensor([2e5, 1.0])))
+    fill({"one": torch.zeros(2).bfloat16()}, {}, Given(one=torch.tensor([2e5, 1.0])))
+
+
+def test_weights_are_compared_before_memory_is_taken(model, tmp_path, monkeypatch):
+    built = []
+    build = DiTBackbone.build
+
+    def building(spec, context):
+        made = build(spec, context)
+        built.append({parameter.device.type for parameter in made.parameters()})
+        return made
+
+    monkeypatch.setattr(DiTBackbone, "build", building)
+    with pytest.raises(UserError, match=r"is \[\d+, 16\] and not \[\d+, 160\]"):
+        import_model(str(model), tmp_path / "run", ["backbone.width=160"])
+    assert built == [{"meta"}]
+    import_model(str(model), tmp_path / "run")
+    assert built == [{"meta"}, {"meta"}, {"cpu"}]
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
+def test_no_link_of_a_model_is_followed_out_of_its_folder(name, model, tmp_path):
+    (model / name).rename(tmp_path / "elsewhere")
+    (model / name).symlink_to("../elsewhere")
+    with pytest.raises(UserError, match=f"{name} is a link that leads out of its folder; put the file itself in its"):
+        import_model(str(model), tmp_path / "run")
+    (model / name).unlink()
+    (tmp_path / "elsewhere").rename(model / "within")
+    (model / name).symlink_to(model / "within")
+    import_model(str(model), tmp_path / "run")
+
+
+def test_links_of_the_cache_of_the_hub_are_followed_to_its_blobs(model, tmp_path):
+    snapshot, blobs = tmp_path / "models--a--b" / "snapshots" / "0123", tmp_path / "models--a--b" / "blobs"
+    blobs.mkdir(parents=True)
+    snapshot.mkdir(parents=True)
+    for number, file in enumerate(model.iterdir()):
+        file.rename(blobs / str(number))
+        (snapshot / file.name).symlink_to(f"../../blobs/{number}")
+    import_model(str(snapshot), tmp_path / "run")
+    refuse_links_out(snapshot)
+    (tmp_path / "models--a--b" / "refs").write_text("")
+    (snapshot / "more").mkdir()
+    for where in (snapshot / "more" / "x", snapshot / "x"):
+        where.symlink_to(tmp_path / "models--a--b" / "refs")
+        with pytest.raises(UserError, match="x is a link that leads out of its folder"):
+            refuse_links_out(snapshot)
+        where.unlink()
+    (blobs / "0").unlink()
+    (blobs / "0").symlink_to("../refs")
+    with pytest.raises(UserError, match="is a link that leads out of its folder"):
+        refuse_links_out(snapshot)
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ({"a": "1.safetensors", "b": "2.safetensors"}, ""),
+        ({"a": "2.safetensors", "b": "2.safetensors"}, "2.safetensors lacks a, which .* names; get the model again"),
+        (
+            {"a": "2.safetensors", "b": "1.safetensors"},
+            r"1.safetensors has a, .* says that it is in '2.safetensors'; g",
+        ),
+        ({"b": "2.safetensors"}, ""),
+        ({"a": "1.safetensors"}, ""),
+        ({"a": "1.safetensors", "b": "2.safetensors", "c": "1.safetensors"}, "1.safetensors lacks c, which .* names"),
+        ({"a": "1.safetensors", "b": "1.safetensors"}, "1.safetensors lacks b, which .* names; get the model again"),
+        ({"a": "1.safetensors", "b": "../2.safetensors"}, r"names a file '\.\./2\.safetensors' outside its folder"),
+        ({"a": "1.safetensors", "b": 2}, "has no weight_map from names to files"),
+        ({"a": "1.safetensors", "b": "3.safetensors"}, r"lacks 3\.safetensors, which .* names"),
+    ],
+)
+def test_each_weight_is_that_of_the_file_that_the_index_names(where, message, tmp_path):
+    save_file({"a": torch.ones(1)}, tmp_path / "1.safetensors")
+    save_file({"b": torch.ones(1)}, tmp_path / "2.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
+    if message:
+        with pytest.raises(UserError, match=message):
+            _ = Published(str(tmp_path)).weights
+    else:
+        assert {name: weight.tolist() for name, weight in Published(str(tmp_path)).weights.items()} == {
+            name: [1.0] for name in where
+        }
+
+
+def test_a_weight_in_two_files_is_refused(tmp_path):
+    for name in "12":
+        save_file({"a": torch.ones(1), name: torch.ones(1)}, tmp_path / f"{name}.safetensors")
+    where = {"a": "1.safetensors", "1": "1.safetensors", "2": "2.safetensors"}
+    for named in (where, {name: file for name, file in where.items() if name != "a"}):
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": named}))
+        with pytest.raises(
+            UserError, match=r"\d.safetensors has a, and .* says that (it is in|there is no such weight)"
+        ):
+            _ = Published(str(tmp_path)).weights
+
+
+def test_views_are_filled_and_constants_may_be_absent_or_equal():
+    whole = torch.zeros(3, 2)
+    own, constants = {"a": whole[:1], "b": whole[1:]}, {"angles": torch.tensor([1.0, 0.5])}
+    given = {"a": torch.ones(1, 2).half(), "b": torch.full((2, 2), 2.0)}
+    fill(own, constants, Given(**given, angles=torch.tensor([1.0, 0.5]).double()))
+    assert whole.tolist() == [[1, 1], [2, 2], [2, 2]]
+    fill(own, constants, Given(**given))
+
+
+class Code:
+    def __reduce__(self):
+        return print, ("ran",)
+
+
+def test_a_checkpoint_is_read_without_its_code(tmp_path, capsys):
+    path = tmp_path / "last.ckpt"
+    torch.save({"state_dict": {}, "x": Code()}, path)
+    with pytest.raises(UserError, match=r"holds code, builtins\.print, which is not run"):
+        read_checkpoint(path)
+    assert capsys.readouterr().out == ""
+    state = {"backbone.a": torch.zeros(2), "backbone.rotary.inv_freq": torch.ones(1), "other": torch.ones(3)}
+    torch.save({"state_dict": state, "hyper_parameters": {"a": [1, {"b": None}], "c": torch.ones(1)}}, path)
+    settings, weights = read_checkpoint(path)
+    assert settings == {"a": [1, {"b": None}], "c": None}
+    assert weights.keys() == state.keys()
+    torch.save({"state_dict": state, "ema": {"shadow_params": [torch.full((2,), 7.0), torch.ones(1)]}}, path)
+    assert read_checkpoint(path)[1]["backbone.a"].tolist() == [7, 7]
+    for average in ([torch.ones(3)], [torch.ones(2).view(1, 2)]):
+        torch.save({"state_dict": state, "ema": {"shadow_params": average}}, path)
+        with pytest.raises(UserError, match="its moving average has 1 weights"):
+            read_checkpoint(path)
+
+
+ITSELF: list = []
+ITSELF.append(ITSELF)
+DOUBLED: list = [1]
+for _ in range(40):
+    DOUBLED = [DOUBLED, DOUBLED]
+
+
+@pytest.mark.parametrize(
+    ("of", "protocol", "message"),
+    [
+        ({"state_dict": {}}, 4, "its pickle is damaged, or of protocol 4 or 5, which is not read without running code"),
+        ({"state_dict": {}}, 5, "its pickle is damaged, or of protocol 4 or 5"),
+        ([1], 2, "has no state_dict"),
+        ({"state_dict": [1]}, 2, "has no state_dict, so it is no checkpoint of Lightning; name the .ckpt file"),
+        ({"state_dict": {"a": torch.ones(2).to_sparse()}}, 2, "has a weight that is sparse, quantized or without"),
+        ({"state_dict": {"a": torch.empty(2, device="meta")}}, 2, "has a weight that is sparse, quantized or without"),
+        ({"state_dict": {}, "ema": torch.ones(2)}, 2, "its moving average is no list of weights; name a checkpoint"),
+        ({"state_dict": {}, "ema": {"shadow_params": torch.ones(2)}}, 2, "its moving average is no list of weights"),
+        ({"state_dict": {}, "ema": {"shadow_params": [1]}}, 2, "its moving average is no list of weights"),
+        ({"state_dict": {}, "hyper_parameters": ITSELF}, 2, "its settings are nested more than 128 deep; name a"),
+        ({"state_dict": {}, "hyper_parameters": DOUBLED}, 2, "its settings have more than 100,000 values; name a"),
+    ],
+)
+def test_what_is_no_checkpoint_is_said(of, protocol, message, tmp_path):
+    torch.save(of, tmp_path / "last.ckpt", pickle_protocol=protocol)
+    with pytest.raises(UserError, match=message):
+        read_checkpoint(tmp_path / "last.ckpt")
+
+
+def test_settings_of_a_checkpoint_may_be_absent(tmp_path):
+    for settings in ({}, {"hyper_parameters": None}, {"hyper_parameters": [1]}):
+        torch.save({"state_dict": {}, "ema": None, **settings}, tmp_path / "last.ckpt")
+        assert read_checkpoint(tmp_path / "last.ckpt") == ({}, {})
+
+
+def test_a_compressed_checkpoint_is_refused_before_it_is_read(tmp_path):
+    torch.save({"state_dict": {}}, tmp_path / "last.ckpt")
+    with zipfile.ZipFile(tmp_path / "last.ckpt") as stored:
+        entries = {name: stored.read(name) for name in stored.namelist()}
+    with zipfile.ZipFile(tmp_path / "last.ckpt", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in entries.items():
+            archive.writestr(name, data)
+    with pytest.raises(UserError, match=r"cannot be read: it is compressed, which torch\.save does not do; copy"):
+        read_checkpoint(tmp_path / "last.ckpt")
+
+
+@given(seed=st.integers(0, 2**32))
+def test_a_damaged_checkpoint_is_read_or_refused_in_a_sentence(seed):
+    """Of the whole file, or of the pickle in it, whose bytes are instructions."""
+    draw, saved = random.Random(seed), io.BytesIO()
+    state = {"backbone.a": torch.zeros(2, 3), "backbone.inv_freq": torch.ones(1)}
+    settings = {"config": {"a": [1, {"b": None}], "c": "x"}}
+    torch.save({"state_dict": state, "hyper_parameters": settings, "ema": {"shadow_params": [torch.ones(2, 3)]}}, saved)
+    data = saved.getvalue()
+    if draw.random() < 0.5:
+        with zipfile.ZipFile(saved) as archive:
+            pickled = next(archive.read(name) for name in archive.namelist() if name.endswith("data.pkl"))
+        data = data.replace(pickled, draw.choice(CHANGES)(draw, pickled).ljust(len(pickled), b".")[: len(pickled)])
+    else:
+        data = draw.choice(CHANGES)(draw, data)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "last.ckpt"
+        path.write_bytes(data)
+        said, read, weights = "", {}, {}
+        try:
+            read, weights = read_checkpoint(path)
+        except UserError as error:
+            said = str(error)
+        assert said.isprintable()
+        assert not said or said.startswith(str(path))
+        assert isinstance(read, dict)
+        assert all(isinstance(weight, torch.Tensor) for weight in weights.values())
+
+
+def test_a_model_of_the_hub_is_fetched_or_said_to_be_absent(tmp_path, monkeypatch):
+    import huggingface_hub
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    asked = []
+
+    def download(model, name, revision=None):
+        asked.append((model, name, revision))
+        if name in raised:
+            raise raised[name]
+        (tmp_path / name).write_text('{"model_type": "of the hub"}')
+        return str(tmp_path / name)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    raised = {"model.safetensors": EntryNotFoundError("none"), "model.safetensors.index.json": EntryNotFoundError("no")}
+    model = Published("author/model", "v1")
+    assert model.config == {"model_type": "of the hub"}
+    assert asked == [("author/model", "config.json", "v1")]
+    with pytest.raises(UserError, match=r"author/model has neither model\.safetensors nor"):
+        _ = model.weights
+    raised["x"] = LocalEntryNotFoundError("offline")
+    with pytest.raises(UserError, match="x is not here, and the hub cannot be reached"):
+        fetched("author/model", "x")
+    raised["x"] = ValueError("bad name\nand more")
+    with pytest.raises(UserError, match=r"'author/model' cannot be had \(bad name\); name a model"):
+        fetched("author/model", "x")
+    (tmp_path / "config.json").write_text("[1")
+    with pytest.raises(UserError, match=r"config\.json cannot be read as a table of JSON"):
+        _ = Published(str(tmp_path)).config

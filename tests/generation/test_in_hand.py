@@ -1,0 +1,232 @@
+"""A model in the hand: what it says of texts agrees with what the commands measure, and shows itself."""
+
+import math
+import re
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from atat_zoo.errors import UserError
+from atat_zoo.evaluation.likelihood import evaluate_run
+from atat_zoo.evaluation.text import text_of
+from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.registry import Zoo
+from tests.generation.making import L
+from tests.reports.export.making import model_of, run_of
+
+TEXTS = ["We the people", "of the states", "a", "häß and all"]
+# One of each way of reading: at once, with the time, in turns, in their order, from left to right, block by block.
+FORM_NAMES = ["mdlm", "timed", "sets", "strided", "autoregressive"]
+WITHOUT = ("masking", "estimator")
+
+
+@pytest.fixture(scope="module", params=[*FORM_NAMES, "block"])
+def model(request):
+    if request.param == "block":
+        return model_of("mdlm", objective={"use": "block", "size": 4}, sampler="semi_autoregressive", without=WITHOUT)
+    return model_of(request.param)
+
+
+@pytest.fixture(scope="module")
+def mdlm():
+    return model_of("mdlm")
+
+
+@pytest.mark.parametrize("name", FORM_NAMES)
+def test_a_score_is_what_an_evaluation_measures_on_the_same_text_by_the_same_draws(name, tmp_path):
+    data = {"length": L, "special": "sequence", "rows": "document"}
+    model = model_of(name, data=data)
+    run = run_of(model, tmp_path / "run")
+    (tmp_path / "held-out.txt").write_text("\n".join(TEXTS), encoding="utf-8")
+    (tmp_path / "text.txt").write_text("another\n" * 9, encoding="utf-8")
+    files = {split: [str(tmp_path / f"{name}.txt")] for split, name in (("train", "text"), ("validation", "held-out"))}
+    spec = EvaluationSpec(sequences=0, draws=3)
+    corpus = Zoo.load().spec("corpus", {"use": "files", "document": "line", **files})
+    how = {"corpus": corpus, "corpus_name": "mine"}
+    measured = evaluate_run(model, run.path, spec, seed=5, text=text_of(model, run.path, spec, **how))
+    found = model.score(TEXTS, draws=3, seed=5)
+    assert found.bounds.keys() == measured.bounds.keys()
+    for bound, value in measured.bounds.items():
+        assert found.bounds[bound].per_token == pytest.approx(value.nats_per_token, rel=1e-6)
+        assert math.exp(found.bounds[bound].per_token) * found.bounds[bound].stderr == pytest.approx(
+            value.stderr, rel=1e-5
+        )
+    assert int(found.first.tokens.sum()) == measured.tokens
+    assert found.draws == (0 if measured.method == "likelihood" else 3)
+
+
+def test_the_shares_of_the_tokens_sum_to_the_bound_and_a_text_alone_has_the_same_where_it_is_first(model):
+    found = model.score(TEXTS, draws=2)
+    for text, shares, nats, n in zip(TEXTS, found.texts, found.first.nats, found.first.tokens, strict=True):
+        assert sum(value for _, value in shares) == pytest.approx(float(nats), rel=1e-6)
+        assert len(shares) == int(n) == len(model.tokenizer.encode(text)) + 2
+        assert all(value >= 0 for _, value in shares)
+    alone = model.score(TEXTS[0], draws=2)
+    assert float(alone.first.nats[0]) == pytest.approx(float(found.first.nats[0]), rel=1e-5)
+    assert math.isnan(alone.first.stderr)
+    assert model.score(TEXTS, draws=2, batch_size=1).first.per_token == pytest.approx(found.first.per_token, rel=1e-6)
+
+
+def test_more_draws_are_nearer_to_the_mean_over_all_orders(mdlm):
+    """A text of two tokens between its ends has 2⁴ masks: the bound by enumeration."""
+    row = torch.tensor([[256, *b"We", 257]])
+    total, n = 0.0, 4
+    for k in range(1, n + 1):
+        masks = [
+            torch.tensor(m) for m in torch.cartesian_prod(*[torch.tensor([0, 1])] * n).bool().tolist() if sum(m) == k
+        ]
+        for mask in masks:
+            with torch.no_grad():
+                ce = mdlm.module.cross_entropy(torch.where(mask, 258, row), None, mask[None], row)
+            total += float(ce.sum()) * n / k / len(masks) / n
+    found = [float(mdlm.score("We", draws=64, seed=seed).first.nats[0]) for seed in range(12)]
+    mean, error = sum(found) / 12, torch.tensor(found).std() / 12**0.5
+    assert abs(mean - total) < 4 * float(error)
+
+
+def test_another_bound_can_be_asked_for(mdlm):
+    steps = {"use": "discrete_t", "steps": 4}
+    assert [*mdlm.score("We", bound=steps).bounds] == [*mdlm.score("We", bound=Zoo.load().spec("bound", steps)).bounds]
+    assert mdlm.score("We", bound="continuous_t").first.per_token > 0
+
+
+@settings(max_examples=10)
+@given(st.data())
+def test_log_probs_are_distributions_and_those_of_the_denoiser(data):
+    model = data.draw(st.sampled_from([model_of(name) for name in ("mdlm", "sets")]))
+    text = data.draw(st.text("abc ", min_size=1, max_size=12))
+    masked = data.draw(st.sets(st.integers(0, len(text) - 1), min_size=1))
+    found = model.log_probs(text, sorted(masked))
+    assert found.values.shape == (len(masked), 258)
+    assert found.positions == [i + 1 for i in sorted(masked)]
+    torch.testing.assert_close(found.values.exp().sum(1), torch.ones(len(masked)))
+    z = torch.tensor([[256, *text.encode(), 257]])
+    z[0, found.positions] = 258
+    with torch.no_grad():
+        expected = model.writer().denoiser(z, None, z == 258)
+    torch.testing.assert_close(found.values, expected)
+
+
+def test_masks_in_a_text_are_its_gaps(mdlm):
+    by_gap, by_place = mdlm.log_probs("We [MASK:2] of[MASK]"), mdlm.log_probs("We xx ofx", [3, 4, 8])
+    assert by_gap.positions == by_place.positions == [4, 5, 9]
+    torch.testing.assert_close(by_gap.values, by_place.values)
+    best = by_gap.best(3)
+    assert [len(each) for each in best] == [3, 3, 3]
+    assert all(a.value >= b.value for each in best for a, b in pairwise(each))
+    likeliest = mdlm.tokenizer.decode([int(by_gap.values[0].argmax())])
+    assert repr(by_gap).startswith(f"<LogProbs of 258 tokens at 3 places: {likeliest!r} {best[0][0].value:.2f}, ")
+    assert best[0][0].token == likeliest
+    assert best[0][0].value == pytest.approx(float(by_gap.values[0].exp().max()))
+
+
+def test_the_sum_of_log_probs_from_left_to_right_is_the_likelihood_of_an_autoregressive_model():
+    model, text = model_of("autoregressive"), "We the"
+    ids = [*text.encode()]
+    total = -sum(float(model.log_probs(text, [i]).values[0, ids[i]]) for i in range(len(ids)))
+    shares = model.score(text).texts[0]
+    assert total == pytest.approx(sum(value for _, value in shares[1:-1]), rel=1e-5)
+
+
+def test_an_embedding_is_of_the_text_alone_and_reads_all_of_it(model):
+    found = model.embed(TEXTS)
+    assert found.shape == (4, 16)
+    assert found.dtype is torch.float32
+    torch.testing.assert_close(model.embed(TEXTS[1])[0], found[1], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(model.embed(TEXTS[::-1], batch_size=1), found.flip(0), rtol=1e-4, atol=1e-5)
+    for i in (0, 5, 12):  # whichever token changes
+        other = TEXTS[0][:i] + "#" + TEXTS[0][i + 1 :]
+        assert (model.embed(other) - found[:1]).abs().max() > 1e-4
+
+
+def test_no_padding_is_read_for_an_embedding(mdlm):
+    apart = model_of("mdlm", data={"length": L, "special": "sequence", "rows": "document"})
+    torch.testing.assert_close(apart.embed(TEXTS), mdlm.embed(TEXTS), rtol=1e-4, atol=1e-5)
+
+
+def test_the_time_of_an_embedding_is_that_of_clean_text():
+    model = model_of("timed")
+    row = torch.tensor([[256, *b"We", 257]])
+    with torch.no_grad():
+        expected = model.module.backbone(row, torch.zeros(1))[0, 1:-1].mean(0)
+    torch.testing.assert_close(model.embed("We")[0], expected)
+
+
+def test_a_text_is_filled_by_the_likeliest_tokens_the_same_each_time(model):
+    text = "We [MASK:2] of"
+    filled = model.fill(text)
+    assert (filled[:3], filled[-3:]) == ("We ", " of")
+    assert "[MASK" not in filled
+    assert filled == model.fill(text)
+    likeliest = model.log_probs("We the [MASK]").best(1)[0][0].token
+    assert model.fill("We the [MASK]") == f"We the {likeliest}"
+
+
+def test_few_evaluations_fill_many_masks(mdlm):
+    for evaluations in (1, 3):
+        filled = mdlm.infill("a[MASK:9]b", sampler=mdlm._greedy(evaluations)).filled[0][0]
+        assert filled.nfe == evaluations
+    own = {"use": "ancestral", "steps": 2}
+    assert mdlm.fill("a[MASK:9]b", sampler=own) == mdlm.infill("a[MASK:9]b", sampler=own).texts[0]
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda model: model.score([]), "there is no text; give one"),
+        (lambda model: model.score(["a", ""]), "text 2 is empty; give at least a word"),
+        (lambda model: model.score("x" * 23), "the text is 25 tokens, special tokens included.*shorten it"),
+        (lambda model: model.embed(["a", "x" * 30]), "text 2 is 32 tokens"),
+        (lambda model: model.log_probs("abc", [3]), "masked: the text has 3 tokens; name some of 0 to 2"),
+        (lambda model: model.log_probs("abc", []), "masked: the text has 3 tokens; name some"),
+        (lambda model: model.log_probs("abc"), "the text has no gap"),
+        (lambda model: model.log_probs("a[MASK:1-2]"), "a gap without a length; say how many tokens it has"),
+        (lambda model: model.fill("abc"), "the text has no gap"),
+        (lambda model: model.score("abc", bound="exact"), "no bound named 'exact'"),
+    ],
+)
+def test_what_cannot_be_read_is_a_sentence(ask, said, mdlm):
+    with pytest.raises(UserError, match=said) as caught:
+        ask(mdlm)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_that_reads_from_left_to_right_says_what_it_cannot():
+    with pytest.raises(UserError, match="predicts a token from the text before it"):
+        model_of("autoregressive").log_probs("a[MASK:2]")
+
+
+def test_a_model_and_its_answers_show_themselves(mdlm):
+    weights = sum(weight.numel() for weight in mdlm.module.parameters())
+    assert repr(mdlm) == f"<Model 'tiny': mdlm, {weights:,} parameters, 24 tokens in a text, 0 steps>"
+    assert f"<td>{weights:,}</td>" in mdlm._repr_html_()
+    score = mdlm.score(TEXTS)
+    per_token = f"nelbo {score.first.per_token:.4f} ± {score.first.stderr:.4f} nats per token"
+    assert repr(score) == f"<TextScores of 4 texts: {per_token}, 4 draws each>"
+    assert repr(score.first) == f"<Bounded: {per_token.removeprefix('nelbo ')}>"
+    shown = [score, score.texts[0], mdlm.importance("a<b>"), mdlm.uncertainty("a<b>"), mdlm.log_probs("a[MASK]")]
+    for each in shown:
+        page = each._repr_html_()
+        assert page.startswith("<div")
+        assert page.count("<div") == page.count("</div>")
+        assert page.count("<span") == page.count("</span>") > 0
+        assert "<b>" not in page
+        heats = [float(heat) for heat in re.findall(r"46, ([0-9.]+)\)", page)]
+        assert all(0 <= heat <= 1 for heat in heats)
+    assert "&lt;" in mdlm.importance("a<b>")._repr_html_()
+
+
+def test_an_unmasking_goes_from_masks_to_the_text(mdlm):
+    for sampler in ("ancestral", {"use": "remdm_cap", "steps": 8}):
+        shown = mdlm.unmask(prompt="We ", length=12, seed=3, sampler=sampler)
+        assert shown.text == mdlm.sample(1, prompt="We ", length=12, seed=3, sampler=sampler).texts[0]
+        first, last = shown.frames[0], shown.frames[-1]
+        assert [token is None for token in first] == [False] * 4 + [True] * 7 + [False]
+        assert all(token is not None for token in last)
+        assert shown._repr_html_().count("<div") == len(shown.frames)
+        assert "▁" in shown._repr_html_()
+        written = f"12 tokens in {len(shown.frames) - 1} evaluations: {shown.text!r}"
+        assert repr(shown) == f"<Unmasking of {written}>"

@@ -1,0 +1,333 @@
+"""The network `dit`: what it starts as, what it sees, and what moves it."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from atat_zoo import UserError
+from atat_zoo.experiment import from_table
+from atat_zoo.modeling.backbones.cache import Cache
+from atat_zoo.modeling.backbones.dit import PRESETS, DiTBackbone
+from atat_zoo.modeling.backbones.dit_module import Rotary, local_offset, rotate
+from atat_zoo.modeling.diffusion.dropout import set_keys
+from atat_zoo.modeling.diffusion.randomness import row_keys
+from atat_zoo.registry import Context
+
+V, L, B = 11, 9, 4
+
+
+def build(seed=0, random=True, context=None, **parameters):
+    """A small network; with `random` all its weights are drawn, else it is as it starts."""
+    torch.manual_seed(seed)
+    spec = DiTBackbone(**{"layers": 2, "width": 32, "heads": 4} | parameters)
+    model = spec.build(context or Context(vocabulary_size=V, length=L))
+    if random:
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if "scale" not in name and "norm" not in name:
+                    parameter.normal_(std=0.3)
+    return model.eval()
+
+
+@pytest.fixture
+def tokens():
+    return torch.randint(0, V + 1, (B, L), generator=torch.Generator().manual_seed(0))
+
+
+def time():
+    return torch.linspace(0.1, 1, B)
+
+
+# How it starts
+
+
+@pytest.mark.parametrize("conditioned", [False, True])
+def test_untrained_logits_are_the_output_bias(tokens, conditioned):
+    counts = np.array([0, 5, 100, 3, 2, 1, 7, 9, 0, 1, 50], dtype=np.int64)
+    context = Context(vocabulary_size=V, length=L, counts=counts)
+    prior = torch.from_numpy((counts + 1) / (counts + 1).sum()).log().float()
+    for bias, expected in (("none", torch.zeros(V)), ("zero", torch.zeros(V)), ("unigram", prior)):
+        model = build(random=False, context=context, output_bias=bias, time_conditioning=conditioned)
+        logits = model.head(model(tokens, time()))
+        torch.testing.assert_close(logits, expected.expand(B, L, V))
+        assert (model.head.bias is None) == (bias == "none")
+
+
+def test_branches_start_at_zero(tokens):
+    for conditioned in (False, True):
+        model = build(random=False, time_conditioning=conditioned)
+        embedded = model.embedding(tokens)
+        expected = torch.nn.functional.layer_norm(embedded, (32,))
+        torch.testing.assert_close(model(tokens, time()), expected)
+
+
+# Its size
+
+
+def parameters(spec, vocabulary_size=50257):
+    with torch.device("meta"):
+        model = spec.build(Context(vocabulary_size=vocabulary_size, length=1024))
+    return sum(p.numel() for p in model.parameters())
+
+
+def test_presets_have_the_published_sizes(monkeypatch):
+    monkeypatch.setattr("atat_zoo.modeling.backbones.dit.require", lambda *_: None)  # they are built without data
+    V = 50257
+    for preset, (layers, width, heads) in PRESETS.items():
+        block = 12 * width**2 + 2 * width + 2 * (width // heads)
+        expected = (V + 1) * width + layers * block + width + V * width
+        assert parameters(DiTBackbone(preset=preset)) == expected == DiTBackbone(preset=preset).weights(V), preset
+    assert parameters(DiTBackbone()) == 162_150_912  # papers call it 110M to 170M
+    assert parameters(DiTBackbone(tied=True)) == 123_553_536  # GPT-2's 124M
+    # The 350M, 760M, 1.3B, 2.7B and 6.7B of GPT-3's table, whose head is the embedding.
+    larger = {preset: DiTBackbone(preset=preset, tied=True).weights(V) for preset in list(PRESETS)[-5:]}
+    assert larger == {
+        "medium": 353_507_328,
+        "large": 756_753_408,
+        "xl": 1_310_994_432,
+        "2.7b": 2_645_414_400,
+        "6.7b": 6_648_582_144,
+    }
+    assert parameters(DiTBackbone(preset="nano"), 2048) == 4_197_376
+
+
+def test_damaged_shards_cannot_be_counted():
+    tables = {"name": "counted", "data": {"damaged": "skip"}}
+    from_table({**tables, "backbone": {"neighbours": 0}})
+    with pytest.raises(UserError, match=r'data\.damaged: "skip" leaves rows out .*; set backbone\.neighbours = 0'):
+        from_table({**tables, "backbone": {"neighbours": 1}})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"tied": True, "output_bias": "zero"},
+        {"time_conditioning": True, "local_heads": 1},
+        {"mlp_ratio": 2.7, "neighbours": 2, "output_bias": "unigram"},
+        {"time_conditioning": True, "mlp_ratio": 0.001},
+    ],
+)
+def test_the_number_of_weights_has_a_formula(settings):
+    spec = DiTBackbone(layers=3, width=20, heads=2, **settings)
+    model = spec.build(Context(vocabulary_size=V, length=L))
+    assert spec.weights(V) == sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("mlp_ratio", [0.5, 4.0])
+@pytest.mark.parametrize(("preset", "vocabulary_size"), [("tiny", 10), ("mini", 100_000)])
+def test_the_memory_for_its_weights_is_asked_for_before_they_are_made(tied, mlp_ratio, preset, vocabulary_size):
+    spec = DiTBackbone(preset=preset, tied=tied, mlp_ratio=mlp_ratio)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("atat_zoo.system.machine.free_memory", lambda: 3.96 * spec.weights(vocabulary_size))
+        with pytest.raises(UserError, match=rf"mlp_ratio {mlp_ratio:g} needs about .* for its weights alone.*smaller"):
+            spec.build(Context(vocabulary_size=vocabulary_size, length=L))
+        patch.setattr("atat_zoo.system.machine.free_memory", lambda: 4 * spec.weights(vocabulary_size))
+        patch.setattr("atat_zoo.modeling.backbones.dit_module.DiTModule", lambda *_: "built")
+        assert spec.build(Context(vocabulary_size=vocabulary_size, length=L)) == "built"
+
+
+def test_a_text_is_as_long_as_the_longest_and_no_longer():
+    table = {"name": "a", "backbone": {"max_length": 48, "width": 48, "heads": 6}, "estimator": "uniform"}
+    from_table(table | {"data": {"length": 48}})
+    with pytest.raises(UserError, match=r"data\.length: 49 is longer than backbone\.max_length = 48; shorten the one"):
+        from_table(table | {"data": {"length": 49}})
+    for heads in (5, 16):  # 3 dimensions for each of 16 are not in pairs
+        with pytest.raises(UserError, match=rf"backbone\.width: 48 does not divide into {heads} heads of even width"):
+            from_table(table | {"backbone": {"width": 48, "heads": heads}})
+
+
+def test_the_flops_of_a_pass_by_hand():
+    """Of 3 texts of 5 tokens through 2 layers of width 8, and 4 predictions among 11 tokens."""
+    spec = DiTBackbone(layers=2, width=8, heads=2)
+    of_token = 12 * 8**2 + 2 * 5 * 8  # of a layer: its matrices, and the scores and sums of attention
+    head = 4 * 11 * 8
+    assert spec.flops(11, 3, 5, 4) == spec.flops(11, 3, 5, 4, first=5) == 2 * (3 * 5 * 2 * of_token + head)
+    asked_for = 3 * 3 * of_token + 3 * 2 * 3 * 8**2  # the last layer reads the other two of each text
+    assert spec.flops(11, 3, 5, 4, first=3) == 2 * (3 * 5 * of_token + asked_for + head)
+
+
+def test_gains_and_biases_are_vectors_and_weights_are_matrices():
+    """The optimizer's decay goes by that."""
+    model = build(time_conditioning=True, output_bias="zero")
+    for name, parameter in model.named_parameters():
+        gain = name.endswith(("bias", "scale")) or ("norm" in name and "modulation" not in name)
+        assert parameter.ndim == (1 if gain else 2), name
+
+
+# What it sees
+
+
+def test_only_relative_positions_matter(tokens):
+    model = build()
+    with torch.no_grad():
+        usual = model(tokens)
+        torch.testing.assert_close(model(tokens, positions=torch.arange(L) + 700), usual, atol=2e-4, rtol=0)
+        torch.testing.assert_close(model(tokens, positions=torch.arange(L)), usual)
+        # Positions do matter, and so does their direction.
+        assert (model(tokens, positions=torch.arange(L) * 2) - usual).abs().max() > 0.01
+        assert (model(tokens, positions=-torch.arange(L)) - usual).abs().max() > 0.01
+        assert (model(tokens.flip(1)).flip(1) - usual).abs().max() > 0.01
+
+
+def test_every_row_may_have_a_mask_of_its_own(tokens):
+    model, lower = build(), torch.ones(L, L, dtype=torch.bool).tril()
+    with torch.no_grad():
+        every, causal = model(tokens), model(tokens, attention="causal")
+        mixed = model(tokens, attention=torch.stack([lower, lower | True, lower, lower | True])[:, None])
+    torch.testing.assert_close(mixed, torch.stack([causal[0], every[1], causal[2], every[3]]), atol=1e-5, rtol=0)
+
+
+def test_padding_is_hidden_by_a_mask_only(tokens):
+    """Training hides no padding: it is read, so that padded rows bound p(x | length)."""
+    model = build()
+    seen = torch.arange(L) < 6
+    other = tokens.clone()
+    other[:, 6:] = (other[:, 6:] + 1) % V
+    with torch.no_grad():
+        mask = seen.expand(B, 1, L, L)
+        torch.testing.assert_close(model(other, attention=mask)[:, :6], model(tokens, attention=mask)[:, :6])
+        short = model(tokens[:, :6])
+        torch.testing.assert_close(model(tokens, attention=mask)[:, :6], short, atol=1e-5, rtol=0)
+        assert (model(other)[:, :6] - model(tokens)[:, :6]).abs().max() > 0.01
+
+
+def test_a_length_beyond_the_maximum_is_refused():
+    model = build(max_length=5)
+    assert model(torch.zeros(1, 5, dtype=torch.int64)).shape == (1, 5, 32)
+    with pytest.raises(ValueError, match="6 tokens are more than this backbone's 5"):
+        model(torch.zeros(1, 6, dtype=torch.int64))
+
+
+def test_time_and_cache_are_refused_or_asked_for(tokens):
+    with pytest.raises(ValueError, match="a time-conditioned backbone needs t"):
+        build(time_conditioning=True)(tokens)
+    for options in ({}, {"positions": torch.arange(tokens.shape[1]), "attention": "causal"}):
+        with pytest.raises(ValueError, match="with a cache the positions must be given"):
+            build()(tokens, cache=Cache(), **options)
+    model = build()
+    assert torch.equal(model(tokens, time()), model(tokens))
+
+
+# What moves it
+
+
+@pytest.mark.parametrize("conditioned", [False, True])
+@pytest.mark.parametrize("tied", [False, True])
+def test_after_two_steps_every_parameter_has_a_gradient(tokens, conditioned, tied):
+    model = build(random=False, time_conditioning=conditioned, tied=tied, output_bias="zero")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        optimizer.zero_grad()
+        logits = model.head(model(tokens, time()))
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens.remainder(V).flatten()).backward()
+        if step < 2:
+            optimizer.step()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.abs().max() > 0, name
+
+
+def test_the_tied_head_is_the_embedding(tokens):
+    model = build(tied=True)
+    names = [name for name, _ in model.named_parameters()]
+    assert "head.weight" not in names
+    assert "head.weight" not in model.state_dict()
+    hidden = model(tokens)
+    torch.testing.assert_close(model.head(hidden), hidden @ model.embedding.weight[:V].T)
+    with torch.no_grad():
+        model.embedding.weight.mul_(2)
+    torch.testing.assert_close(model.head(hidden), hidden @ model.embedding.weight[:V].T)
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        twin.embedding.weight.zero_()
+    assert twin.head(hidden).abs().max() == 0
+    assert model.head(hidden).abs().max() > 0
+    # The head cannot say the mask, but the mask's row is read and trained.
+    model.head(model(torch.full((1, L), V))).sum().backward()
+    assert model.embedding.weight.grad[V].abs().max() > 0
+
+
+def test_dropout_is_a_function_of_its_keys(tokens):
+    model = build(dropout=0.5).train()
+
+    def run(rows, seed=0):
+        set_keys(model, row_keys(seed, "dropout", rows))
+        return model(tokens[rows])
+
+    every = torch.arange(B)
+    first = run(every)
+    assert torch.equal(run(every), first)
+    torch.testing.assert_close(run(every[2:3]), first[2:3])
+    assert not torch.allclose(run(every, seed=1), first, atol=0.01)
+    assert not torch.allclose(model.eval()(tokens), first, atol=0.01)
+
+
+@pytest.mark.parametrize(
+    ("dropout", "conditioned", "precision"),
+    [
+        (0.0, False, torch.float32),
+        (0.3, True, torch.float32),
+        (0.3, False, torch.bfloat16),
+        (0.0, True, torch.bfloat16),
+    ],
+)
+def test_layers_computed_again_have_the_same_gradients(tokens, dropout, conditioned, precision):
+    """To the bit, in two passes under the same keys, and less is kept for them."""
+
+    def run(checkpointed):
+        model = build(dropout=dropout, time_conditioning=conditioned, checkpoint_activations=checkpointed).train()
+        set_keys(model, row_keys(0, "dropout", torch.arange(B)))
+        kept = 0
+
+        def keep(saved):
+            nonlocal kept
+            kept += saved.nbytes
+            return saved
+
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == torch.bfloat16):
+            with torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
+                hidden = model(tokens, time()) + model(tokens.flip(0), time())
+            loss = model.head(hidden).float().square().sum()
+        loss.backward()
+        return [loss.detach(), *(p.grad for p in model.parameters())], kept
+
+    (plain, all_of_them), (again, inputs) = run(False), run(True)
+    assert all(torch.equal(a, b) for a, b in zip(plain, again, strict=True))
+    assert inputs < all_of_them / 4
+
+
+def test_a_text_and_its_copy_may_stand_side_by_side(tokens):
+    """At repeated positions more than max_length tokens are read; blocks of attention then keep the two apart."""
+    model = build(max_length=L)
+    both, positions = torch.cat([tokens, tokens.flip(0)], 1), torch.arange(L).repeat(2)
+    apart = torch.block_diag(torch.ones(L, L), torch.ones(L, L)).bool()
+    with torch.no_grad():
+        found = model(both, positions=positions, attention=apart)
+        torch.testing.assert_close(found, torch.cat([model(tokens), model(tokens.flip(0))], 1), rtol=1e-4, atol=1e-4)
+    with pytest.raises(ValueError, match="more than"):
+        model(both)
+
+
+# Heads that begin by looking at their neighbours
+
+
+@pytest.mark.parametrize("width", [32, 64, 128])
+@pytest.mark.parametrize("head", range(4))
+def test_local_heads_look_at_one_neighbour_each(width, head):
+    length = 256
+    constant = local_offset(4, width, 4).view(1, 1, 2, 4, width).expand(1, length, -1, -1, -1)
+    rotation = Rotary(width)(torch.arange(length), torch.float32)
+    q, k = rotate(constant, rotation)[0].permute(1, 2, 0, 3)
+    attention = (q[head] @ k[head].T / width**0.5).softmax(-1)
+    distance = [-1, 1, -2, 2][head]
+    for place in (10, 100, 200):
+        assert int(attention[place].argmax()) == place + distance
+        assert attention[place].max() > 0.9
+
+
+def test_more_local_heads_than_heads_are_refused():
+    with pytest.raises(UserError, match=r"backbone.local_heads: 5 is more than the 4 heads there are"):
+        from_table({"name": "x", "backbone": {"preset": "nano", "local_heads": 5}})

@@ -1,0 +1,301 @@
+"""Importance in [0, 1], from tokens and the backbone's detached embedding."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atat_zoo.data.tokenizers import CharactersTokenizer
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import from_table
+from atat_zoo.modeling.backbones.dit import DiTBackbone
+from atat_zoo.modeling.estimators import (
+    FrequencyEstimator,
+    HybridEstimator,
+    TermBiasEstimator,
+    TransformerEstimator,
+    UniformEstimator,
+    require_estimator,
+)
+from atat_zoo.modeling.estimators.networks import ConstantModule
+from atat_zoo.registry import Context
+from atat_zoo.testing import check_estimator
+from tests.examples import at_most
+
+V, L, B, D = 6, 8, 4, 12
+COUNTS = np.array([0, 1, 3, 7, 15, 999], dtype=np.int64)
+CONTEXT = Context(vocabulary_size=V, length=L, width=D, counts=COUNTS)
+
+
+def small(**parameters):
+    return TransformerEstimator(**{"layers": 1, "width": 8, "heads": 2} | parameters)
+
+
+EVERY = {
+    "uniform": UniformEstimator(),
+    "frequency": FrequencyEstimator(),
+    "transformer": small(),
+    "own embedding": small(own_embedding=True),
+    "timed": small(time_conditioning=True),
+    "hybrid": HybridEstimator(learned=small()),
+    "masks": small(reads="z"),
+}
+
+
+def build(spec, seed=0, random=True, context=CONTEXT):
+    torch.manual_seed(seed)
+    module = spec.build(context)
+    if random:
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.normal_()
+    return module
+
+
+def batch(seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    tokens = torch.randint(0, V, (B, L), generator=generator)
+    maskable = torch.arange(L) < torch.tensor([[L], [5], [1], [0]])
+    return tokens, torch.randn(B, L, D, generator=generator), torch.rand(B, generator=generator) * 0.9 + 0.1, maskable
+
+
+@pytest.mark.parametrize("name", ["uniform", "transformer", "own embedding", "timed"])
+def test_it_starts_at_a_half(name):
+    tokens, embedded, t, maskable = batch()
+    assert torch.equal(build(EVERY[name], random=False)(tokens, embedded, t, maskable), torch.full((B, L), 0.5))
+
+
+@pytest.mark.parametrize("name", sorted(EVERY))
+def test_padding_has_no_influence(name):
+    module = build(EVERY[name])
+    tokens, embedded, t, maskable = batch()
+    other_tokens = torch.where(maskable, tokens, (tokens + 1) % V)
+    other_embedded = torch.where(maskable[..., None], embedded, 7.0)
+    with torch.no_grad():
+        one, two = module(tokens, embedded, t, maskable), module(other_tokens, other_embedded, t, maskable)
+        torch.testing.assert_close(one[maskable], two[maskable])
+        # A row alone, cut to its length, is the same too.
+        alone = module(tokens[1:2, :5], embedded[1:2, :5], t[1:2], maskable[1:2, :5])
+        torch.testing.assert_close(alone[0], one[1, :5], atol=1e-5, rtol=1e-4)
+
+
+def test_time_is_read_when_asked_for_only():
+    tokens, embedded, t, maskable = batch()
+    for name, spec in EVERY.items():
+        module = build(spec)
+        assert module.reads_time is (name == "timed")
+        with torch.no_grad():
+            same = torch.equal(module(tokens, embedded, t, maskable), module(tokens, embedded, t / 2, maskable))
+        assert same is (name != "timed")
+    assert build(HybridEstimator(learned=small(time_conditioning=True))).reads_time
+    with pytest.raises(ValueError, match="a time-conditioned estimator needs t"):
+        build(EVERY["timed"])(tokens, embedded, None, maskable)
+    assert build(EVERY["transformer"])(tokens, embedded, None, maskable).shape == (B, L)
+
+
+@pytest.mark.parametrize("name", ["transformer", "own embedding", "timed", "hybrid"])
+def test_every_parameter_is_trained(name):
+    tokens, embedded, t, maskable = batch()
+    module = build(EVERY[name], random=False)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.5)
+    for _ in range(2):  # the last layer starts at zero, and lets nothing through before it has moved
+        optimizer.zero_grad()
+        (module(tokens, embedded, t, maskable) - torch.rand(B, L))[maskable].square().sum().backward()
+        optimizer.step()
+    for parameter_name, parameter in module.named_parameters():
+        assert parameter.grad.abs().max() > 0, parameter_name
+
+
+# What they read
+
+
+def test_an_estimator_says_whether_it_reads_masks():
+    for name, spec in EVERY.items():
+        assert build(spec).reads == spec.reads == ("z" if name == "masks" else "x")
+    check_estimator(small(reads="z"))
+    check_estimator(small(reads="z", own_embedding=True, time_conditioning=True))
+    assert TermBiasEstimator(base=small(reads="z")).reads == "z"
+
+
+def test_estimators_inside_another_read_the_same():
+    table = {"name": "a", "estimator": {"use": "hybrid", "learned": {"use": "transformer", "reads": "z"}}}
+    with pytest.raises(UserError, match=r"estimator\.prior: 'frequency' reads x and the learned one z"):
+        from_table(table, where="here")
+    table["estimator"]["prior"] = {"use": "transformer", "reads": "z"}
+    assert from_table(table, where="here").parts["estimator"].reads == "z"
+
+
+def test_a_problem_of_an_estimator_inside_is_told_where_it_is():
+    wide = {"use": "transformer", "width": 6, "heads": 4}
+    table = {"name": "a", "estimator": {"use": "hybrid", "learned": wide}}
+    with pytest.raises(UserError, match=r"estimator\.learned\.width: 6 .* change estimator\.learned\.heads"):
+        from_table(table, where="here")
+    inside = {"use": "term_bias", "base": {"use": "hybrid", "learned": {"use": "transformer"}, "prior": wide}}
+    with pytest.raises(UserError, match=r"estimator\.base\.prior\.width: 6 .* change estimator\.base\.prior\.heads"):
+        from_table(table | {"estimator": inside}, where="here")
+
+
+# Golden numbers
+
+
+def test_frequency_is_the_surprisal_over_its_largest_value():
+    module = FrequencyEstimator().build(CONTEXT)
+    total = 1025 + 6  # one is added to every count
+    nats = [-math.log(c / total) for c in (1, 2, 4, 8, 16, 1000)]
+    expected = torch.tensor([n / nats[0] for n in nats])
+    tokens = torch.arange(6)[None]
+    torch.testing.assert_close(module(tokens, torch.zeros(1, 6, D), None, tokens >= 0)[0], expected)
+    assert expected[0] == 1
+    # The mask token is asked for in no use of the contract, and has a position in the table all the same.
+    assert module(torch.tensor([[V]]), torch.zeros(1, 1, D), None, torch.ones(1, 1) > 0).item() == 0.5
+
+
+def test_frequency_is_saved_with_the_model():
+    saved = FrequencyEstimator().build(CONTEXT).state_dict()
+    blank = FrequencyEstimator().build(Context(vocabulary_size=V, length=L, width=D))
+    tokens = torch.arange(6)[None]
+    assert torch.equal(blank(tokens, None, None, None), torch.full((1, 6), 0.5))
+    blank.load_state_dict(saved)
+    assert torch.equal(blank(tokens, None, None, None), FrequencyEstimator().build(CONTEXT)(tokens, None, None, None))
+
+
+def test_frequency_of_a_vocabulary_of_one_is_a_number():
+    module = FrequencyEstimator().build(Context(vocabulary_size=1, length=2, width=D, counts=np.array([3])))
+    assert torch.equal(module(torch.zeros(1, 2, dtype=torch.int64), None, None, None), torch.zeros(1, 2))
+
+
+@at_most(10)
+@given(mix=st.floats(0, 1))
+def test_hybrid_is_the_mix(mix):
+    tokens, embedded, t, maskable = batch()
+    module = build(HybridEstimator(mix=mix, learned=small()))
+    with torch.no_grad():
+        expected = mix * module.a(tokens, embedded, t, maskable) + (1 - mix) * module.b(tokens, embedded, t, maskable)
+        torch.testing.assert_close(module(tokens, embedded, t, maskable), expected)
+    assert torch.equal(module.b.values, FrequencyEstimator().build(CONTEXT).values)
+
+
+LETTERS = CharactersTokenizer().train(lambda: iter(()))
+TEXT = torch.tensor([LETTERS.encode("a cab and cabs cab")])
+THERE = torch.tensor([[c == "x" for c in "-xxxx---------xxxx"]])
+
+
+@pytest.mark.parametrize(("strength", "there"), [(0.5, 0.75), (1.0, 1.0), (-0.5, 0.25), (-1.0, 0.0)])
+def test_the_tokens_of_words_move_towards_one_or_zero(strength, there):
+    about = Context(vocabulary_size=27, length=18, width=D, tokenizer=LETTERS)
+    module = TermBiasEstimator(words=("cab",), strength=strength).build(about)
+    assert torch.equal(module(TEXT, None, None, TEXT >= 0), torch.where(THERE, there, 0.5))
+
+
+def test_words_that_cannot_be_found_are_refused():
+    about = Context(vocabulary_size=27, length=4, width=D, tokenizer=LETTERS)
+    TermBiasEstimator(words=("cab",)).build(about)
+    for word, said in (("naïve", "'naïve' is unknown"), ("cable", "'cable' takes 5 tokens and a text has 4")):
+        with pytest.raises(UserError, match=rf"estimator\.words: {said}"):
+            TermBiasEstimator(words=(word,)).build(about)
+    with pytest.raises(RuntimeError, match="tokenizer"):
+        TermBiasEstimator(words=("cab",)).build(CONTEXT)
+    for nothing in (TermBiasEstimator(), TermBiasEstimator(words=("cab",), strength=0)):
+        assert isinstance(nothing.build(CONTEXT), ConstantModule), "no words are looked up"
+
+
+# Sizes
+
+
+def parameters(spec, context):
+    with torch.device("meta"):
+        return sum(p.numel() for p in spec.build(context).parameters())
+
+
+def test_the_transformer_adds_at_most_two_percent_to_the_small_backbone():
+    context = Context(vocabulary_size=50257, length=1024, width=768)
+    backbone = parameters(DiTBackbone(preset="small", tied=True), context)
+    added = parameters(TransformerEstimator(), context)
+    assert backbone == 123_553_536
+    assert added == 768 * 256 + 1024 * 256 + 2 * (12 * 256**2 + 9 * 256) + 512 + 257
+    assert added / backbone <= 0.02
+    assert parameters(UniformEstimator(), context) == parameters(FrequencyEstimator(), context) == 0
+    # With time conditioning as well.
+    assert parameters(TransformerEstimator(time_conditioning=True), context) / backbone <= 0.02
+    own = parameters(TransformerEstimator(own_embedding=True), context)
+    assert own == added - 768 * 256 + 50258 * 256  # 13M more, as in ATAT's documents
+
+
+@pytest.mark.parametrize("settings", [{}, {"own_embedding": True}, {"layers": 1, "width": 32}])
+@pytest.mark.parametrize(("vocabulary_size", "length"), [(50_000, 8), (8, 4000)])
+def test_the_memory_for_the_weights_is_asked_for_before_they_are_made(settings, vocabulary_size, length, monkeypatch):
+    spec, context = TransformerEstimator(**settings), Context(vocabulary_size=vocabulary_size, length=length, width=300)
+    weights = parameters(spec, context)
+    monkeypatch.setattr("atat_zoo.modeling.estimators.networks.TransformerModule", lambda *_: "built")
+    monkeypatch.setattr("atat_zoo.system.machine.free_memory", lambda: 4 * weights)
+    assert spec.build(context) == "built"
+    monkeypatch.setattr("atat_zoo.system.machine.free_memory", lambda: 3.9 * weights)
+    with pytest.raises(
+        UserError, match=rf"{spec.layers} layers and width {spec.width} needs .* weights alone.* smaller"
+    ):
+        spec.build(context)
+
+
+def test_a_text_is_as_long_as_the_longest_and_no_longer():
+    table = {"name": "a", "estimator": {"use": "transformer", "max_length": 32}}
+    from_table(table | {"data": {"length": 32}})
+    with pytest.raises(UserError, match=r"data\.length: 33 is longer than estimator\.max_length = 32; shorten the one"):
+        from_table(table | {"data": {"length": 33}})
+
+
+def test_positions_are_learned_for_the_sequences_that_there_are():
+    assert TransformerEstimator().build(Context(vocabulary_size=V, length=L, width=D)).positions.shape == (L, 256)
+    assert small(max_length=4).build(Context(vocabulary_size=V, length=L, width=D)).positions.shape == (4, 8)
+
+
+def test_bf16_autocast_gives_float32():
+    tokens, embedded, t, maskable = batch()
+    module = build(small(time_conditioning=True))
+    with torch.autocast("cpu", torch.bfloat16):
+        importance = module(tokens, embedded, t, maskable)
+    assert importance.dtype == torch.float32
+    with torch.no_grad():
+        torch.testing.assert_close(importance, module(tokens, embedded, t, maskable), atol=0.1, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("estimator", "trained", "untrained"),
+    [
+        (UniformEstimator(), False, False),
+        (FrequencyEstimator(), True, True),
+        (small(), True, False),
+        (HybridEstimator(learned=small()), True, True),
+        (HybridEstimator(learned=small(), mix=1), True, False),
+        (HybridEstimator(learned=small(), mix=0), True, True),
+        # The prior is not trained.
+        (HybridEstimator(learned=UniformEstimator(), prior=small()), False, False),
+        (HybridEstimator(learned=FrequencyEstimator(), prior=UniformEstimator()), True, True),
+        (HybridEstimator(learned=FrequencyEstimator(), prior=UniformEstimator(), mix=0), False, False),
+        (TermBiasEstimator(), False, False),
+        (TermBiasEstimator(words=("a",)), True, True),
+        (TermBiasEstimator(words=("a",), strength=0), False, False),
+        (TermBiasEstimator(base=small()), True, False),
+    ],
+    ids=str,
+)
+def test_whether_tokens_are_told_apart(estimator, trained, untrained):
+    assert [estimator.tells_apart(True), estimator.tells_apart(False)] == [trained, untrained]
+
+
+def test_a_run_without_importance_is_refused_and_one_where_all_is_alike_unless_it_may_be():
+    none = from_table({"name": "a", "objective": "autoregressive", "sampler": "left_to_right"})
+    alike = from_table({"name": "a", "estimator": "uniform"})
+    apart = from_table({"name": "a", "estimator": "frequency", "masking": "importance"})
+    for constant in (False, True):
+        require_estimator(apart, "runs/a", constant=constant)
+        said = r"^runs/a was trained by the objective 'autoregressive', which uses no importance estimator; name a run"
+        with pytest.raises(UserError, match=said):
+            require_estimator(none, "runs/a", constant=constant)
+    with pytest.raises(
+        UserError, match=r"^runs/a has the estimator 'uniform', to which all tokens are alike; name a run"
+    ):
+        require_estimator(alike, "runs/a")
+    require_estimator(alike, "runs/a", constant=True)

@@ -1,0 +1,105 @@
+"""Position sets: turns by hand, and how often what is drawn comes. What holds for all is in objectives/test_sets.py."""
+
+import itertools
+
+import pytest
+import torch
+
+from atat_zoo import UserError, Zoo
+from atat_zoo.modeling.diffusion.randomness import fold, row_keys
+
+ZOO = Zoo.load()
+ROWS = 6000
+
+
+def turns(spec, free, score=None, rows=None):
+    """The turns of a row that is free where there are ones, by as many keys as rows, or its only ones."""
+    spec = ZOO.spec("position_sets", spec) if isinstance(spec, str | dict) else spec
+    free = torch.tensor(free).bool().expand(rows or 1, -1)
+    found = spec.turns(free, row_keys(3, "test", torch.arange(len(free))), score or torch.zeros_like)
+    return found if rows else found[0].tolist()
+
+
+def shares(found):
+    rows, counts = found.unique(dim=0, return_counts=True)
+    return {tuple(row.tolist()): count / len(found) for row, count in zip(rows, counts.tolist(), strict=True)}
+
+
+def test_turns_that_are_not_drawn():
+    free = [0, 1, 1, 0, 1, 1, 1]
+    assert turns({"use": "strided", "stride": 2}, free) == [-1, 0, 1, -1, 0, 1, 0]
+    assert turns({"use": "strided", "stride": 9}, free) == [-1, 0, 1, -1, 2, 3, 4]
+    assert turns("left_to_right", free) == [-1, 0, 1, -1, 2, 3, 4]
+    assert turns({"use": "blocks", "size": 2}, free) == [-1, 0, 0, -1, 1, 1, 2]
+    assert turns("at_once", free) == [-1, 0, 0, -1, 0, 0, 0]
+    assert turns({"use": "staggered", "sets": 3, "window": 0}, free) == [-1, 0, 0, -1, 1, 1, 2]
+
+
+def test_an_offset_is_drawn_of_whole_texts_alone():
+    spec = {"use": "strided", "stride": 3, "random_offset": True}
+    assert shares(turns(spec, [1] * 4, rows=ROWS)) == {
+        tuple((i + offset) % 3 for i in range(4)): pytest.approx(1 / 3, abs=0.03) for offset in range(3)
+    }
+    assert shares(turns(spec, [0, 1, 1, 1, 1], rows=100)) == {(-1, 0, 1, 2, 0): 1}
+    # What is behind the free positions may be padding, and of two positions there are two sets.
+    half = pytest.approx(1 / 2, abs=0.03)
+    assert shares(turns(spec, [1, 1, 0], rows=ROWS)) == {(0, 1, -1): half, (1, 0, -1): half}
+
+
+def test_a_window_of_the_whole_text_is_a_random_order_and_half_of_it_is_not():
+    orders = {order: pytest.approx(1 / 6, abs=0.025) for order in itertools.permutations(range(3))}
+    assert shares(turns({"use": "staggered", "sets": 3, "window": 1}, [1] * 3, rows=ROWS)) == orders
+    assert shares(turns({"use": "random", "sets": None}, [1] * 3, rows=ROWS)) == orders
+    # u / 2 and 1/4 + u' / 2: the second one comes first where u' < u - 1/2.
+    half = shares(turns({"use": "staggered", "sets": 2, "window": 0.5}, [1, 1], rows=ROWS))
+    assert half == {(0, 1): pytest.approx(7 / 8, abs=0.02), (1, 0): pytest.approx(1 / 8, abs=0.02)}
+    # With roots in place of u, where u' < (√√u - 1/2)⁴: 4 ∫ x⁴ (x + 1/2)³ dx over x from 0 to 1/2.
+    late = shares(turns({"use": "staggered", "sets": 2, "window": 0.5, "power": 4.0}, [1, 1], rows=ROWS))
+    assert late[1, 0] == pytest.approx(0.0196, abs=0.008)
+
+
+def test_random_sets_are_of_about_equal_size():
+    found = turns({"use": "random", "sets": 3}, [1, 1, 0, 1, 1, 1], rows=50)
+    assert (found.sort(1).values == torch.tensor([-1, 0, 0, 1, 1, 2])).all()
+
+
+@pytest.mark.parametrize("first", ["easy", "hard"])
+@pytest.mark.parametrize("n", [1, 2, 8, 9, 10])
+def test_whole_sets_come_by_chance_and_the_others_by_importance(n, first):
+    """A share of 0.3 of 4 sets is two of them; and chance comes first, however hard or easy the others are."""
+    asked = []
+    importance = torch.linspace(0, 1, n)
+    spec = {"use": "by_importance", "sets": 4, "random_share": 0.3, "first": first}
+    found = turns(spec, [1] * n, score=lambda masked: asked.append(masked) or importance.expand(masked.shape), rows=20)
+    (masked,) = asked
+    sets = min(n, 4)
+    chance = {1: 1, 2: 1}.get(sets, 2)
+    assert torch.equal(masked, found >= chance)
+    for row, others in zip(found, masked, strict=True):
+        order = importance[others] if first == "easy" else -importance[others]
+        assert (row[others][order.argsort()].diff() >= 0).all()
+    # As many rows as there are have some token by chance at each position, in the end.
+    assert n > 4 or (~masked).any(0).all()
+
+
+def test_a_mixture_of_one_kind_or_with_other_shares_is_refused():
+    two = ["at_once", "left_to_right"]
+    for given, said in (
+        ({"of": two[:1]}, "of names no two kinds"),
+        ({"of": two, "shares": [1.0]}, "1 numbers for 2 kinds"),
+    ):
+        with pytest.raises(UserError, match=said):
+            ZOO.spec("position_sets", {"use": "mixture"} | given)
+
+
+def test_a_mixture_has_its_kinds_by_their_shares_each_with_a_key_of_its_own():
+    order = {"use": "random", "sets": None}
+    mixed = ZOO.spec("position_sets", {"use": "mixture", "of": [order, "at_once"], "shares": [1.0, 3.0]})
+    expected = {(0, 0): 3 / 4, (0, 1): 1 / 8, (1, 0): 1 / 8}
+    assert shares(turns(mixed, [1, 1], rows=ROWS)) == {key: pytest.approx(p, abs=0.02) for key, p in expected.items()}
+    even = ZOO.spec("position_sets", {"use": "mixture", "of": [order, order]})
+    free, keys = torch.ones(ROWS, 9, dtype=torch.bool), row_keys(3, "test", torch.arange(ROWS))
+    found = even.turns(free, keys, torch.zeros_like)
+    each = [(found == kind.turns(free, fold(keys, n), torch.zeros_like)).all(1) for n, kind in enumerate(even.of)]
+    assert torch.equal(each[0], ~each[1])
+    assert float(each[0].float().mean()) == pytest.approx(1 / 2, abs=0.03)

@@ -1,0 +1,456 @@
+"""What `collect` reads of run folders: what is recorded, value by value, and nothing else."""
+
+import base64
+import hashlib
+import json
+import math
+import os
+import shutil
+import signal
+import tempfile
+import warnings
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import tomli_w
+from hypothesis import given
+from hypothesis import strategies as st
+
+from atat_zoo.errors import LeftOut, UserError
+from atat_zoo.evaluation.results import store
+from atat_zoo.evaluation.results.format import uncertain
+from atat_zoo.evaluation.results.history import history
+from atat_zoo.evaluation.results.naming import title
+from atat_zoo.experiment import from_table
+from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.reports import collect as collecting
+from atat_zoo.reports import recorded, tasks
+from atat_zoo.reports.collect import _rows, collect
+from atat_zoo.reports.offline import inert
+from atat_zoo.reports.page import page
+from atat_zoo.reports.runs import environment, glance
+from atat_zoo.reports.verdict import verdict
+from tests.cli.terminal import spawned
+from tests.reports.run_folders import HOSTILE, make, write_evaluation, write_task
+
+
+@pytest.fixture(scope="module")
+def full(tmp_path_factory):
+    return make(tmp_path_factory.mktemp("runs") / "full")
+
+
+@pytest.fixture
+def copy(full, tmp_path):
+    """A run that a test may change."""
+    return shutil.copytree(full, tmp_path / "full")
+
+
+def change(path, **keys):
+    path.write_text(json.dumps(json.loads(path.read_text()) | keys))
+
+
+def test_every_value_is_one_that_is_recorded(full):
+    data, lines = collect([full]), RunFolder(full).read_metrics()
+    tables, by_step = data["tables"], {line["step"]: line for line in lines}
+    assert len(tables["curves"]) == len(lines)
+    assert len(tables["strengths"]) == len(lines)
+    for row in (*tables["curves"], *tables["rates"], *tables["strengths"]):
+        assert by_step[row["step"]] | row == by_step[row["step"]] | {"run": "full"}
+    assert [row["stage"] for row in tables["stages"]] == ["easy", "medium", "hard"]
+    files = {json.loads(path.read_text())["step"]: path for path in full.glob("evaluations/0*.json")}
+    assert [row["step"] for row in tables["bounds"]] == sorted(files)
+    for row in tables["bounds"]:
+        value, error = json.loads(files[row["step"]].read_text())["bounds"]["nelbo"].values()
+        assert (row["bound"], row["value"], row["high"]) == (title("nelbo"), value, value + error)
+    metrics = {step: json.loads(path.read_text())["metrics"] for step, path in files.items()}
+    drawn = [(row["step"], row["metric"].replace(" ", "_"), row["value"]) for row in tables["metrics"]]
+    assert drawn == [
+        (step, name, each[name]["value"])
+        for step, each in sorted(metrics.items())
+        for name in ("calibration_error", "coherence")  # and none of a metric without a value
+    ]
+    last = metrics[max(metrics)]["calibration_error"]
+    for column, values in last["table"].items():
+        assert [row[column] for row in tables["reliability"]] == values
+    said = [["calibration error", uncertain(last["value"], last["stderr"])], ["coherence", "0.100"]]
+    assert data["metrics"] == {"columns": ["metric", "full"], "rows": said}
+    quality = json.loads((full / "evaluations" / "importance.json").read_text())
+    rhos = {(row["order"], row["orders by"]): row["rho"] for row in tables["bands"]}
+    for i, band in enumerate(quality["bands"]):
+        assert rhos[i, "importance"] == band["importance_spearman"]
+        assert rhos[i, "frequency alone"] == band["frequency_spearman"]
+    assert [row["rank"] for row in tables["bins"]] == [within["rank"] for within in quality["bins"]]
+    measured = json.loads((full / "evaluations" / "samplers-2x16.json").read_text())["measured"]
+    points = {(row["sampler"], row["evaluations"], row["value"]) for row in tables["frontier"]}
+    assert points == {(one["name"], one["policy"]["nfe"], one["policy"]["value"]) for one in measured if one["policy"]}
+    text = json.loads((full / "report" / "text.json").read_text())
+    shown = data["runs"][0]["text"]
+    assert [one["tokens"] for one in shown["texts"]] == [one["tokens"] for one in text["texts"]]
+    assert shown["texts"][0]["loss"][3] == [v and round(v, 3) for v in text["texts"][0]["loss"][3]]
+
+
+@pytest.mark.parametrize(("stage", "shown"), [("train", []), ("none", []), ("planner_aware", ["planner_aware"])])
+def test_a_stage_is_one_of_a_curriculum(copy, stage, shown):
+    RunFolder(copy).append_metrics({"step": 900, "stage": stage})
+    assert [row["stage"] for row in collect([copy])["tables"]["stages"]][3:] == shown
+
+
+def test_a_run_may_have_the_name_of_the_base_where_the_report_is_asked_for(full, tmp_path, monkeypatch):
+    shutil.copytree(full, tmp_path / "mdlm")
+    monkeypatch.chdir(tmp_path)
+    assert collect([Path("mdlm")])["experiment"]["rows"] == collect([full])["experiment"]["rows"]
+
+
+def save_model(run, weights):
+    """Save a model whose description has the hashes of its files."""
+    files = {"model.safetensors": weights, "tokenizer.json": "{}"}
+    sums = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in files.items()}
+    (run / "model").mkdir(exist_ok=True)
+    for name, text in {**files, "model.json": json.dumps({"experiment": {}, "sha256": sums})}.items():
+        (run / "model" / name).write_text(text)
+
+
+def test_a_recorded_comparison_is_in_the_verdict_while_it_is_of_these_models(copy, tmp_path):
+    other = make(tmp_path / "other", experiment="mdlm", seed=1, estimator=False)
+    assert "not recorded" in " ".join(collect([copy, other])["verdict"])
+    third = shutil.copytree(other, tmp_path / "elsewhere" / "other")  # the same name and step, another model
+    for i, run in enumerate((copy, other, third)):
+        save_model(run, f"weights {i}")
+    difference = {"percent": 1.23456, "percent_low": 0.91, "percent_high": 1.56}
+    rows = [{"bounds": {"nelbo": {"difference": each}}} for each in (None, difference)]
+    sums = [recorded.model_sum(RunFolder(run)) for run in (copy, other)]
+    (copy / "report" / "compare.json").write_text(json.dumps({"format": 1, "models": sums, "runs": rows}))
+    assert "Against full: other +1.23 % [+0.91, +1.56]" in " ".join(collect([copy, other])["verdict"])
+    assert "not recorded" in " ".join(collect([copy, third])["verdict"])
+    save_model(other, "trained again")
+    assert "not recorded" in " ".join(collect([copy, other])["verdict"])
+
+
+def test_the_verdict_names_every_bound_of_a_run(copy):
+    run = RunFolder(copy)
+    for path in run.evaluations.iterdir():
+        path.unlink()
+    bounds = {name: {"value": value, "stderr": 1.0} for name, value in (("nelbo", 61.5), ("sets", 53.8))}
+    write_evaluation(run, 61.5, step=450, sequences=64, draws=4, tokens=4096, bounds=bounds)
+    said = collect([run.path])["verdict"]
+    assert f"{title('nelbo')} 61.5 ± 1.0." in said[0]
+    assert said[2] == f"Its {title('sets')} is 53.8 ± 1.0."
+
+
+def test_the_curve_of_the_bound_begins_before_the_first_step_and_is_of_one_text(copy):
+    """The verdict is of all sequences; those that were measured on the way are fewer, the last of them as well."""
+    run = RunFolder(copy)
+    whole = (run.evaluations / "00000450.json").read_text()
+    for path in run.evaluations.glob("000*.json"):
+        path.unlink()
+    (run.evaluations / "whole.json").write_text(whole)
+    for step, value in ((0, 82.71), (450, 58.03)):
+        write_evaluation(run, value, file=f"{step}", step=step, sequences=64, draws=4, tokens=4096)
+    data = collect([run.path])
+    rows = [[row[key] for key in ("step", "tokens", "seconds", "value")] for row in data["tables"]["bounds"]]
+    assert rows == [[0, 0, 0, 82.71], [450, 1_843_200, 562.5, 58.03]]
+    assert f"{title('nelbo')} 55.9 ± 1.2." in data["verdict"][0]
+    assert data["verdict"][3].startswith("On 64 of these sequences it was 82.7 before the first step, which is what")
+    of_sequences, of_counts = data["notes"]["curves"]
+    assert "64 of the 768 sequences" in of_sequences
+    assert "counts of neighbouring tokens are in the network from step 0" in of_counts
+
+
+def test_a_run_that_has_only_begun(full, tmp_path):
+    run = tmp_path / "begun"
+    run.mkdir()
+    shutil.copy(full / "resolved.toml", run)
+    data = collect([run])
+    assert all(rows == [] for rows in data["tables"].values())
+    assert data["verdict"][0] == "begun, trained by mdlm for 0 steps."
+    assert data["runs"][0]["text"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::atat_zoo.errors.LeftOut")
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(copy):
+    """Whatever else never ends, `tests/system/test_parsing.py` has."""
+    with RunFolder(copy).writing_checkpoint(450, 1) as path:
+        path.write_bytes(b"weights")
+    save_model(copy, "weights")
+    folder = RunFolder(copy)
+    readers = [lambda: glance(copy, "run"), lambda: collect([copy]), folder.last_checkpoint, folder.began_with]
+    readers += [lambda: environment(folder), lambda: history(folder, from_table(folder.table()))]
+    signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits"))
+    for path in [path for path in copy.rglob("*") if path.is_file()]:
+        path.rename(copy / "kept")
+        os.mkfifo(path)
+        signal.alarm(100)
+        for read in readers:
+            with suppress(UserError):
+                read()
+        signal.alarm(0)
+        path.unlink()
+        (copy / "kept").rename(path)
+
+
+def test_figures_are_shown_with_their_step_while_there_is_room(copy, monkeypatch):
+    """Those that `atat importance-figures` of atat-zoo-paper leaves in the run."""
+    drawn = copy / "report" / "importance"
+    drawn.mkdir(parents=True)
+    for name, step in (("classes", 450), ("agreement", 450), ("rates", 450), ("frequency", "x")):
+        (drawn / f"{name}.svg").write_text(f"<svg><dc:description>step {step}</dc:description></svg>")
+    data = collect([copy])
+    (figures,) = [run["figures"] for run in data["runs"]]
+    assert [(figure["said"].partition(" ")[0], figure["step"]) for figure in figures] == [
+        ("Importance", 450),
+        ("How", 450),
+    ]
+    assert base64.b64decode(figures[0]["svg"]) == (drawn / "classes.svg").read_bytes()
+    monkeypatch.setattr(collecting, "_ROOM", collecting._size(data) - 10)
+    small = collect([copy])
+    assert small["runs"][0]["figures"] == []
+    assert small["runs"][0]["text"] == data["runs"][0]["text"]
+    name = data["runs"][0]["name"]
+    assert f"{name}: its figures are left out, for the page would be too large." in small["notes"]["importance"]
+
+
+def test_eight_runs_have_eight_names_and_two_of_one_name_their_folders_too(full, tmp_path):
+    runs = [shutil.copytree(full, tmp_path / f"seed{i}" / "atat") for i in range(8)]
+    names = [run["name"] for run in collect(runs)["runs"]]
+    assert names == [f"seed{i}/atat" for i in range(8)]
+    with pytest.raises(UserError, match="is named twice"):
+        collect([runs[0], runs[1], runs[0] / ".." / "atat"])
+
+
+def test_what_is_compared_and_what_differs_comes_first(tmp_path):
+    runs = [make(tmp_path / name, experiment="bell", overrides=(f"seed={i}",)) for i, name in enumerate("ab")]
+    data = collect(runs)
+    assert data["title"] == f"{title('nelbo').capitalize()} of b against a"
+    found = data["experiment"]
+    assert found["columns"][2:] == ["a", "b"]
+    assert [row[0] for row in found["rows"][: found["apart"]]] == ["seed"]
+    assert ["rates.use", "noise", "bell", "bell"] in found["rows"]
+    sampler = data["runs"][1]["sampler"]
+    assert sampler.startswith("strided (")
+    assert sampler.endswith(", seed 1")
+    more = [make(tmp_path / name, bound="SEDD") for name in "cde"]
+    assert collect([*runs, *more])["title"] == "b, c, d and 1 more against a"
+
+
+def test_what_is_left_out_of_a_table_is_said_once_under_its_section_beside_what_is_said_there(full):
+    data = collect([full])
+    data["notes"]["curriculum"] = ["said before"]
+    for name, section in {"rates": "curriculum", "bins": "importance", "uncertainty": "uncertainty"}.items():
+        before = list(data["notes"].get(section, []))
+        data["tables"][name] = [{"row": i} for i in range(100_000)]
+        while len(data["tables"][name]) > 30_000:
+            assert _rows(data)
+        *others, said = data["notes"][section]
+        assert (others, said.startswith(f"Of {name} only rows at even distances are drawn")) == (before, True)
+        data["tables"][name] = []
+
+
+def test_a_long_run_is_thinned_the_page_says_so_and_its_histogram_counts_every_rate(tmp_path):
+    run = make(tmp_path / "long", lines=2_000)
+    data = collect([run])
+    kept = len(data["tables"]["curves"])
+    assert kept <= recorded.POINTS == len(data["tables"]["rates"])
+    assert data["notes"]["curves"][0].startswith(f"long: {kept} of 2,000 recorded lines are drawn; the extremes")
+    assert "800 of 2,000 recorded steps are drawn, evenly spaced" in data["notes"]["curriculum"][0]
+    drawn = [line["mask_rates"] for line in RunFolder(run).read_metrics()]
+    with RunFolder(run).metrics.open("a") as file:
+        for damaged in ([1, "x"], [-1] * 20, [0] * 20, 3, None, [[]], [1]):
+            file.write(json.dumps({"step": file.tell(), "mask_rates": damaged}) + "\n")
+    sums = [sum(each) for each in zip(*drawn, strict=True)]
+    rows = collect([run])["tables"]["spread"]
+    assert [row["low"] for row in rows] == [i / 20 for i in range(4, 18)]
+    assert [row["drawn"] for row in rows] == sums[4:18]
+    assert all(row["share"] == row["drawn"] / sum(sums) for row in rows)
+    assert all(row["high"] == pytest.approx(row["low"] + 0.05) for row in rows)
+
+
+def test_an_evaluation_under_other_conditions_changes_neither_the_curve_nor_the_verdict(copy):
+    before = collect([copy])
+    other = copy / "evaluations" / "eval-test.json"
+    shutil.copy(copy / "evaluations" / "00000450.json", other)
+    change(other, split="test", sequences=9999, draws=64, bounds={"nelbo": {"value": 1.5, "stderr": 0.1}})
+    after = collect([copy])
+    assert (after["tables"]["bounds"], after["verdict"]) == (before["tables"]["bounds"], before["verdict"])
+    (copy / "evaluations" / "00000450.json").unlink()  # its tokens are of the step of its evaluation
+    assert "for 320 steps, 1,310,720 tokens" in collect([copy])["verdict"][0]
+
+
+def test_what_is_of_an_older_step_is_said_to_be_and_older_policy_bounds_are_left_out(copy):
+    newest = collect([copy])
+    shutil.copy(copy / "evaluations" / "samplers-2x16.json", copy / "evaluations" / "samplers-old.json")
+    for name in ("evaluations/samplers-old", "report/text", "report/replay"):
+        change(copy / f"{name}.json", step=300)
+    data = collect([copy])
+    assert data["tables"]["frontier"] == newest["tables"]["frontier"]
+    said = ["full: of step 300; the run is at step 450."]
+    assert newest["notes"]["frontier"] == ["full: of step 450."]
+    assert data["notes"] == newest["notes"] | dict.fromkeys(("text", "replay", "uncertainty"), said)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("objective", "x"), ("train", {"steps": math.inf}), ("train", 3), ("evaluation", [])]
+)
+def test_an_experiment_that_is_not_whole_is_said_to_be(copy, key, value):
+    (copy / "resolved.toml").write_text(tomli_w.dumps(RunFolder(copy).table() | {key: value}))
+    with pytest.raises(UserError, match=r"resolved\.toml is not the whole of an experiment; copy the run again"):
+        collect([copy])
+
+
+def test_a_date_in_an_experiment_is_shown_and_a_name_that_is_no_utf_8_is_written(full, tmp_path, monkeypatch):
+    monkeypatch.setattr("atat_zoo.reports.page._library", lambda: "")
+    run = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
+    shutil.copytree(full, run)
+    (run / "resolved.toml").write_text("when = 1979-05-27\n" + (run / "resolved.toml").read_text())
+    data = collect([run])
+    assert ["when", "—", '"1979-05-27"'] in data["experiment"]["rows"]
+    assert data["title"] == "\\udcff"
+    assert page(data).encode()
+
+
+def test_a_negative_error_is_none_and_settings_hold_no_nan(copy):
+    change(copy / "evaluations" / "00000450.json", bounds={"nelbo": {"value": 55.94, "stderr": -1}})
+    path = copy / "report" / "replay.json"
+    table = json.loads(path.read_text())
+    table["samplers"][0]["settings"] = {"use": "strided", "temperature": float("nan")}
+    path.write_text(json.dumps(table))
+    data = collect([copy])
+    assert "55.9." in data["verdict"][0]
+    assert data["runs"][0]["replay"]["samplers"][0]["settings"] == {"use": "strided", "temperature": None}
+    assert inert(data)
+
+
+@given(st.lists(st.none() | st.floats(-1e6, 1e6), min_size=1, max_size=300), st.integers(10, 60))
+def test_thinning_keeps_the_ends_the_extremes_and_the_order(values, points):
+    rows = [{"step": i, "loss": value} for i, value in enumerate(values)]
+    kept = recorded.thin(rows, "loss", points)
+    assert len(kept) <= max(points, 2)
+    assert kept[0] is rows[0]
+    assert kept[-1] is rows[-1]
+    assert kept == sorted(kept, key=lambda row: row["step"])
+    measured = [value for value in values if value is not None]
+    if measured:
+        left = [row["loss"] for row in kept if row["loss"] is not None]
+        assert (min(left), max(left)) == (min(measured), max(measured))
+
+
+DAMAGE = [
+    b"", b"{", b"[]", b"null", b'{"format": 2}', b'{"format": 1}', b'{"format": 1, "texts": 3, "samplers": [1]}',
+    b'{"format": 1, "rates": [0.5], "texts": [{"tokens": [1]}]}', b"\xff\xfe", b"[" * 100_000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damaged_files_are_missing_ones(full, copy, tmp_path, damage):
+    for path in [*copy.glob("report/*.json"), *copy.glob("evaluations/*.json"), copy / "environment.json"]:
+        path.write_bytes(damage)
+    other = shutil.copytree(full, tmp_path / "other")
+    (copy / "report" / "compare.json").write_bytes(damage)
+    with pytest.warns(LeftOut) as told:
+        data = collect([copy, other])
+    said = {str(each.message) for each in told}
+    for name in ("text", "replay", "compare"):
+        (sentence,) = (each for each in said if each.startswith(f"{copy / 'report' / name}.json "))
+        assert sentence.endswith("; it is left out: `atat report --compute` records it again")
+    assert all(each.isprintable() for each in said)
+    assert (data["runs"][0]["text"], data["runs"][0]["replay"], data["runs"][0]["command"]) == (None, None, None)
+    assert {row["run"] for row in data["tables"]["bounds"]} == {"other"}
+    assert inert(data)
+
+
+EVALUATIONS = [
+    "evaluations/00000450",
+    "evaluations/importance",
+    "evaluations/samplers-2x16",
+    "evaluations/task-infilling-450-17",
+]
+
+
+@given(st.data())
+def test_a_file_that_is_changed_anywhere_is_refused_or_still_a_page(full, data):
+    """Whatever a value in a recorded file becomes, the data can be written and have the shape the page relies on."""
+    name = data.draw(st.sampled_from(["report/text", "report/replay", *EVALUATIONS]))
+    table = json.loads((full / f"{name}.json").read_text())
+    inner = table
+    while isinstance(inner, dict | list) and inner:
+        key = data.draw(st.sampled_from(list(inner) if isinstance(inner, dict) else range(min(3, len(inner)))))
+        if not isinstance(inner[key], dict | list) or data.draw(st.booleans()):
+            inner[key] = data.draw(st.sampled_from([None, -1, 3, 1e400, 10**400, "x", [], {}, [[1]], True]))
+            break
+        inner = inner[key]
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunFolder(Path(folder))
+        path = run.path / f"{name}.json"
+        path.parent.mkdir()
+        path.write_text(json.dumps(table))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LeftOut)
+            text, replay = (recorded.kept(run, name) for name in ("text", "replay"))
+            tables = list(store.tables(run))
+        evaluated = recorded.evaluated(tables)
+        scored = tasks.tables({"a": tasks.last(tables)})
+        found = [text, replay, evaluated, scored, recorded.quality(tables), recorded.policy_nll(tables)]
+    assert inert(found)
+    for one in text["texts"] if text else ():
+        assert {len(row) for row in (one["maskable"], one["surprisal"]) if row is not None} == {len(one["tokens"])}
+        for grid in (one["importance"], one["loss"]):
+            assert grid is None or {len(row) for row in grid} <= {len(one["tokens"])}
+    for sampler in replay["samplers"] if replay else ():
+        for one in sampler["texts"]:
+            for frame in one["frames"]:
+                positions = [*frame["hidden"], *(position for position, _ in frame["filled"] + frame["open"])]
+                assert all(0 <= position < len(one["start"]) for position in positions)
+        assert all(row["low"] <= row["median"] <= row["high"] for row in recorded.quartiles(replay))
+    if evaluated:
+        plain = {"name": "a", "objective": "b", "step": 1, "steps": 1, "tokens": 2, "trained": 2, "seconds": None}
+        sentences = list(verdict([{**plain, "source": {}, "evaluated": evaluated}], None))
+        assert all(isinstance(sentence, str) for sentence in sentences)
+
+
+@given(st.text() | st.sampled_from(HOSTILE))
+def test_no_text_ends_the_element_that_it_stands_in(text):
+    written = inert({"text": text})
+    assert not set("<>&\u2028\u2029") & set(written)
+    assert json.loads(written) == {"text": text}
+    assert inert("\ud83d").encode("utf-8") == b'"?"'  # half a pair of surrogates, which JSON can have
+
+
+@pytest.mark.slow
+def test_a_page_is_under_3_mb_whatever_is_recorded(tmp_path):
+    one = make(tmp_path / "0", lines=2000, words=("<&>",) * 250)
+    every = [one, *(shutil.copytree(one, tmp_path / str(i)) for i in range(1, 5))]
+    data = collect(every)
+    assert len(page(data).encode()) < 3_000_000
+    assert len(data["tables"]["curves"]) >= 200
+    without = sum(one[key] is None for one in data["runs"] for key in ("text", "replay"))
+    said = [each for key in ("text", "replay") for each in data["notes"].get(key, [])]
+    assert without > 0
+    assert len([each for each in said if "left out, for the page would be too large" in each]) == without
+
+
+def test_tasks_of_the_latest_weights_are_tables_with_a_column_for_each_run(copy, tmp_path):
+    other = make(tmp_path / "other", seed=1)
+    write_task(RunFolder(copy), 440, 9.0)  # older weights
+    write_task(RunFolder(copy), 450, 5.5, seed=3)
+    by_itself, shared = collect([copy, other])["tasks"]
+    assert (by_itself["title"], by_itself["columns"]) == (
+        "infilling (gap = 3)",
+        ["score", "quantity", "items", "full", "other", "AR, published"],
+    )
+    assert by_itself["said"][0] == "Seed 3, step 450 of full; ± one standard error over items."
+    assert by_itself["rows"][0] == ["price", "nats per token", "2", "5.500 ± 0.020", "—", "—"]
+    assert [row[3:] for row in shared["rows"]] == [
+        ["0.348 ± 0.020", "1.348 ± 0.020", "—"],
+        ["95.1", "95.1", "82.05"],
+        ["not finite", "not finite", "—"],
+    ]
+    said = ["Seed 17, step 450 of full and other; ± one standard error over items.", "a <b>note</b>"]
+    assert shared["said"][:2] == said
+    assert "`atat compare RUN RUN --task`" in shared["said"][2]
+
+
+def test_torch_is_not_imported(full):
+    call = "import sys; from pathlib import Path; from atat_zoo.reports.collect import collect"
+    call += "; collect([Path(sys.argv[1])]); print('torch' in sys.modules)"
+    assert spawned(str(full), call=call).stdout == "False\n"

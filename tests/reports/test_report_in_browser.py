@@ -1,0 +1,353 @@
+"""The page in a real browser: quiet, safe, quick, and usable by keyboard and mouse, on a phone and in print."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from atat_zoo import Zoo
+from atat_zoo.reports import studies
+from atat_zoo.reports.collect import collect
+from atat_zoo.reports.page import page as write_page
+from atat_zoo.reports.recorded import POINTS
+from tests.cli.terminal import printed
+from tests.evaluation.making import prose
+from tests.reports.run_folders import CONFIRM, HOSTILE, make, with_grids
+from tests.studies.making import TINY
+
+pytestmark = pytest.mark.slow
+DRAWN = "html[data-drawn]"
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    """The pages that are looked at: of one run, of eight, of a hostile one, of a long one, of a study."""
+    root = tmp_path_factory.mktemp("pages")
+    hostile = tuple(HOSTILE)
+    runs = {
+        "one": [make(root / "runs" / "one")],
+        "eight": [make(root / "runs" / f"run{i}", seed=i, estimator=i > 0) for i in range(8)],
+        "hostile": [
+            make(root / "runs" / "<img src=x onerror=alert(1)>", words=hostile),
+            make(root / "runs" / "<svg onload=alert(1)>"),
+        ],
+        "short": [make(root / "runs" / "short", lines=1)],
+        "long": [make(root / "runs" / "long", lines=10_000)],
+        "bare": [make(root / "runs" / "bare", report=False, estimator=False, bound="SEDD")],
+    }
+    written = {name: collect(each) for name, each in runs.items()} | {"study": studies.of_study(CONFIRM)}
+    written["grids"] = studies.of_study(with_grids(root / "grids.json"))
+    for name, data in written.items():
+        (root / f"{name}.html").write_text(write_page(data), encoding="utf-8")
+    return root
+
+
+@contextmanager
+def opened(browser, path, **options):
+    """Open a page, wait until it is drawn, and see that nothing was wrong and nothing was asked of the network."""
+    context = browser.new_context(**options)
+    page = context.new_page()
+    page.set_default_timeout(120_000)
+    wrong: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda message: wrong.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(path.as_uri())
+    page.wait_for_selector(DRAWN, state="attached")
+    yield page
+    context.close()
+    assert wrong == []
+    assert [url for url in asked if not url.startswith("data:")] == [path.as_uri()]
+
+
+@pytest.mark.parametrize("name", ["one", "eight", "hostile", "long", "bare", "study", "grids"])
+def test_a_page_is_quiet_fits_a_phone_and_has_no_serious_fault(browser, pages, name):
+    axe = Path(pytest.importorskip("axe_playwright_python").__file__).with_name("axe.min.js").read_text()
+    with opened(browser, pages / f"{name}.html", viewport={"width": 360, "height": 780}, color_scheme="dark") as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
+        page.evaluate(axe)
+        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+        assert [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")] == []
+        page.emulate_media(color_scheme="light")
+        found = page.evaluate("axe.run(document, {runOnly: ['color-contrast']})")["violations"]
+        assert [(one["id"], one["nodes"][0]["html"]) for one in found] == []
+
+
+def test_what_a_run_wrote_is_text(browser, pages):
+    with opened(browser, pages / "hostile.html") as page:
+        assert page.title() == "Perplexity of <svg onload=alert(1)> against <img src=x onerror=alert(1)> · atat report"
+        assert page.locator("img, main script, iframe, object, [onerror]").count() == 0
+        shown = page.locator("#text .tokens").first.evaluate(
+            "(one) => [...one.children].map((each) => each.textContent)"
+        )
+        assert shown == [token.replace("\n", "↵\n") for token in HOSTILE]
+        assert page.locator("#samples pre").first.text_content() == "".join(HOSTILE).strip()
+        names = page.locator("#curves .chip").all_text_contents()
+        assert names == ["<img src=x onerror=alert(1)>", "<svg onload=alert(1)>"]
+        page.locator("#curves .chart .mark-symbol path").last.hover(force=True)
+
+
+def test_the_held_out_bound_comes_first_and_without_a_legend_of_one_thing(browser, pages):
+    with opened(browser, pages / "one.html") as page:
+        drawn = page.locator("#curves .chart").evaluate_all("(all) => all.map((one) => one.classList[1])")
+        assert drawn == ["bound", "loss"]
+        assert page.locator(".bound .role-legend").count() == 0
+        assert page.locator(".uncertainty .role-legend-label text").all_text_contents() == ["ancestral", "strided"]
+
+
+def test_a_section_begins_with_a_run_that_has_what_it_shows_and_names_no_other(browser, pages):
+    """The first of eight runs has no estimator."""
+    with opened(browser, pages / "eight.html") as page:
+        assert page.locator("#text h3").all_text_contents() == ["Importance", "Loss at mask rate 0.5"]
+        assert page.locator("#importance .legend span").all_text_contents() == [f"run{i}" for i in range(1, 8)]
+        assert page.locator("#uncertainty .legend span").count() == 8
+        page.get_by_role("button", name="run3").click()
+        assert "run3" not in page.locator("#importance .legend").text_content()
+        assert page.locator("#samples .note").first.text_content().startswith("Written by the sampler ")
+
+
+def test_the_rates_of_runs_stand_side_by_side(browser, pages):
+    with opened(browser, pages / "eight.html") as page:
+        bars = page.locator("#curriculum .spread .mark-rect path").evaluate_all(
+            "(all) => all.map((one) => one.getBoundingClientRect()).map((box) => [box.left, box.right])"
+        )
+        assert len(bars) == len(page.evaluate("data.tables.spread")) == 8 * 14
+        bars.sort()
+        assert all(right <= left + 0.01 for (_, right), (left, _) in pairwise(bars))
+
+
+def test_the_verdict_is_read_without_javascript(browser, pages):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto((pages / "hostile.html").as_uri())
+    assert page.locator("h1").text_content().startswith("Perplexity of <svg")
+    assert "lowest first: <img src=x onerror=alert(1)> 55.9 ± 1.2" in page.locator("#head").text_content()
+    assert page.locator("#head td").count() == 14
+    assert "drawn by JavaScript" in page.locator("#main").text_content()
+    context.close()
+
+
+def test_a_long_run_asks_no_more_of_the_browser_than_is_seen(browser, pages):
+    """What makes the page of 10,000 lines answer in time, which `python -m benchmarks page` measures."""
+    sizes = {name: (pages / f"{name}.html").stat().st_size for name in ("one", "long")}
+    assert sizes["long"] < sizes["one"] + 200 * 2 * POINTS  # bytes for each point of two curves
+    with opened(browser, pages / "long.html") as page:
+        counts = page.evaluate("""["loss", "rates"].map((name) => charts[name].host.querySelector(".mark-line path"))
+            .map((path) => path.getAttribute("d").match(/[ML]/g).length)""")
+        assert all(POINTS // 2 < count <= POINTS for count in counts), counts
+        assert page.evaluate("document.querySelectorAll('*').length") < 10 * POINTS
+
+
+def test_the_axis_and_the_runs_are_chosen(browser, pages):
+    lines = "#curves .chart >> nth=0 >> .mark-line path"
+    drawn = "document.querySelector('#curves .chart').querySelectorAll('.mark-line path').length"
+    with opened(browser, pages / "eight.html") as page:
+        assert page.locator(lines).count() == 8
+        page.get_by_role("button", name="run3").click()
+        page.wait_for_function(f"{drawn} === 7")
+        colours = page.locator(lines).evaluate_all("(paths) => paths.map((path) => path.getAttribute('stroke'))")
+        assert "#b7608f" not in colours  # the fourth run's, which no other takes over
+        page.get_by_role("button", name="seconds").focus()
+        page.keyboard.press("Enter")
+        page.wait_for_function("document.querySelector('#curves .chart').textContent.includes('seconds of training')")
+        assert page.locator(lines).count() == 7
+        page.get_by_role("button", name="run3").press("Space")
+        page.wait_for_function(f"{drawn} === 8")
+
+
+def test_the_slider_and_the_tokens_by_keyboard_and_mouse(browser, pages):
+    with opened(browser, pages / "one.html") as page:
+        text = page.evaluate("data.runs[0].text")
+        heading, readout = page.locator("#text h3").nth(1), page.locator("#text .readout")
+        assert heading.text_content() == "Loss at mask rate 0.5"
+        page.locator("#text input[type=range]").press("ArrowRight")
+        assert heading.text_content() == "Loss at mask rate 0.6"
+        page.locator("#text .tokens").nth(0).focus()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        one = text["texts"][0]
+        said = f"importance {one['importance'][5][1]:.2f} · loss {one['loss'][5][1]:.2f} nats"
+        assert said in readout.text_content()
+        page.locator("#text .tokens").nth(1).locator("span").nth(7).hover()
+        assert "never masked in these draws" in readout.text_content()
+        page.locator("#text select").select_option("1")
+        assert page.locator("#text .tokens").nth(0).locator("span").count() == len(text["texts"][1]["tokens"])
+
+
+def test_the_slider_is_dragged(browser, pages):
+    with opened(browser, pages / "one.html") as page:
+        slider, heading = page.locator("#text input[type=range]"), page.locator("#text h3").nth(1)
+        slider.scroll_into_view_if_needed()
+        box = slider.bounding_box()
+        x, y = box["x"], box["y"] + box["height"] / 2
+        page.mouse.move(x + box["width"] / 2, y)
+        page.mouse.down()
+        for share, rate in ((0.99, "0.9"), (0.01, "0.1"), (0.99, "0.9")):
+            page.mouse.move(x + share * box["width"], y, steps=8)
+            assert heading.text_content() == f"Loss at mask rate {rate}"
+            assert page.locator("#text output").text_content() == rate
+            assert slider.get_attribute("aria-valuetext") == rate
+        page.mouse.up()
+        assert slider.input_value() == "8"
+
+
+def test_a_chart_that_cannot_be_drawn_is_said_and_the_others_are_drawn(browser, pages):
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto((pages / "one.html").as_uri())
+    page.wait_for_selector(DRAWN, state="attached")
+    page.evaluate("given.charts.loss.specs.tokens = { mark: 5 }")
+    page.get_by_role("button", name="tokens").click()
+    first, second = (page.locator(f"#curves .chart.{name}") for name in ("loss", "bound"))
+    second.get_by_text("training tokens").wait_for()
+    assert first.text_content() == "This chart cannot be drawn."
+    page.get_by_role("button", name="steps").click()
+    first.get_by_text("optimizer steps").wait_for()
+    second.get_by_text("optimizer steps").wait_for()
+    assert "cannot be drawn" not in page.locator("#curves").text_content()
+    assert "bound" in second.text_content()
+    context.close()
+
+
+def test_the_replay_by_keyboard_and_mouse(browser, pages):
+    with opened(browser, pages / "one.html") as page:
+        replay = page.evaluate("data.runs[0].replay")
+        last = max(sampler["evaluations"][0] for sampler in replay["samplers"])
+        slider, stage = page.locator("#replay input[type=range]"), page.locator("#replay .stage")
+
+        def masked():
+            return [one.locator(".mask").count() for one in page.locator("#replay .tokens").all()]
+
+        slider.evaluate("(one) => { one.value = 0; one.dispatchEvent(new Event('input')); }")
+        length = len(replay["samplers"][0]["texts"][0]["start"])
+        assert masked() == [length, length]
+        stage.focus()
+        page.keyboard.press("ArrowRight")
+        assert masked() == [length - 4, length - 2]
+        page.keyboard.press("ArrowLeft")
+        page.get_by_role("button", name="Step forward").click()
+        page.get_by_role("button", name="Step forward").click()
+        # In its second step ancestral writes two and masks one of them again.
+        assert masked() == [length - 8, length - 3]
+        stage.focus()
+        page.keyboard.press("Space")
+        page.wait_for_function("state.replay.at > 3")
+        page.keyboard.press("Space")
+        at = page.evaluate("state.replay.at")
+        page.wait_for_timeout(600)
+        assert page.evaluate("state.replay.at") == at
+        page.get_by_role("button", name="Play").click()
+        page.wait_for_function(f"state.replay.at === {last} && !state.replay.playing")
+        assert masked() == [0, 0]
+        said = page.locator("#replay .sampler .note").all_text_contents()
+        assert [each.partition(",")[0] for each in said] == [
+            f"{sampler['evaluations'][0]} of {sampler['evaluations'][0]} evaluations" for sampler in replay["samplers"]
+        ]
+
+
+@pytest.mark.parametrize("name", ["eight", "one"])
+def test_a_page_is_printed_on_paper_and_nothing_is_cut_off(browser, pages, name):
+    window = {"width": 720, "height": 1000}
+    with opened(browser, pages / f"{name}.html", viewport=window, color_scheme="dark") as page:
+        page.emulate_media(media="print")
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert not page.locator("nav").is_visible()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 720
+        assert page.pdf().startswith(b"%PDF")
+
+
+def test_a_page_that_is_drawn_again_keeps_the_focus(browser, pages):
+    with opened(browser, pages / "eight.html") as page:
+        page.get_by_role("button", name="tokens").focus()
+        page.evaluate(
+            "window.before = document.activeElement; data.tables.curves.push(data.tables.curves[0]); render()"
+        )
+        assert page.evaluate("document.activeElement.textContent") == "tokens"
+        assert not page.evaluate("window.before.isConnected")
+
+
+def test_a_run_with_one_line_has_a_point(browser, pages):
+    seen = """[...document.querySelectorAll(".chart.loss .mark-symbol path")].filter((one) =>
+        one.getAttribute("opacity") !== "0").length"""
+    for name, points in (("one", 0), ("short", 1)):
+        with opened(browser, pages / f"{name}.html") as page:
+            assert page.evaluate(seen) == points
+
+
+def test_what_is_not_recorded_says_which_command_records_it(browser, pages):
+    with opened(browser, pages / "bare.html") as page:
+        said = page.locator(".missing").all_text_contents()
+        assert sum("atat report RUN --compute records it" in each for each in said) == 3
+        assert any("atat importance RUN" in each for each in said)
+        assert "SEDD bound" in page.locator("#head").text_content()
+
+
+# A run of each objective, trained and recorded as a person does it
+
+MORE = ("train.steps=6", "train.batch_size=8", "evaluation.sequences=8", "evaluation.draws=2", "evaluation.samples=1")
+ESTIMATOR = "estimator={use = 'transformer', layers = 1, width = 8, heads = 2}"
+# How many marks each chart has that the page shows.
+MARKS = """Object.fromEntries(Object.entries(charts).filter(([, one]) => one.host.isConnected).map(([name, one]) =>
+    [name, one.host.querySelectorAll(".role-mark:not(.mark-group) > *").length]))"""
+# What an objective is trained with, the sampler that writes its texts, and whether it weighs tokens.
+OBJECTIVES = {
+    "mdlm": ([ESTIMATOR, "masking=importance", "curriculum.use=three_stage"], "ancestral", True),
+    "mlm": ([], "ancestral", False),
+    "sedd": ([], "ancestral", False),
+    "d3pm": (["objective.steps=10"], "ancestral", False),
+    "adaptive": ([ESTIMATOR], "learned_order", True),
+    "block": (["objective.size=4"], "semi_autoregressive", False),
+    "autoregressive": ([], "left_to_right", False),
+    "sets": (["position_sets.stride=4"], "strided", False),
+    "strided": (["objective.stride=4", "sampler.stride=4"], "strided", False),
+}
+
+
+def test_every_objective_is_here():
+    zoo = Zoo.load()
+    own = {name for name in zoo.names("objective") if zoo.describe("objective", name).distribution == "atat-zoo"}
+    assert set(OBJECTIVES) == own
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    root = tmp_path_factory.mktemp("objectives")
+    for split, sentences in (("train", 200), ("validation", 60), ("test", 60)):
+        (root / f"{split}.txt").write_text(prose(sentences, seed=sentences))
+    (root / "small.toml").write_text(TINY)
+    return root
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_page_shows_what_an_objective_has_and_says_why_not(atat, browser, root, objective, monkeypatch):
+    pytest.importorskip("vl_convert")
+    monkeypatch.chdir(root)  # where the run has the name of an experiment
+    settings, sampler, weighs = OBJECTIVES[objective]
+    sampled = ["--sampler", sampler, "--steps", "4", "--number", "2", "--sequences", "4"]
+    settings = [f"objective.use={objective}", f"sampler.use={sampler}", *settings, *MORE]
+    printed(atat, "train", "small.toml", "--out", objective, *settings)
+    printed(atat, "bench", "samplers", objective, *sampled)
+    printed(atat, "report", objective, "--compute")
+    with opened(browser, root / objective / "report.html") as page:
+        drawn = page.evaluate(MARKS)
+        curriculum = objective == "mdlm"
+        assert drawn.pop("stages", 0) == (3 if curriculum else 0)
+        assert drawn.pop("strength", 0) > 0 if curriculum else "strength" not in drawn
+        assert drawn.pop("bands", 0) > 0 if weighs else "bands" not in drawn
+        assert drawn.pop("calibration", 0) > 0 if weighs else "calibration" not in drawn
+        assert set(drawn) == {"loss", "bound", "rates", "spread", "uncertainty", "frontier"}
+        assert all(drawn.values()), drawn
+        asked = ["No metric is recorded. atat eval RUN --metric calibration_error records it."]
+        lacking = ["Without an importance estimator there is nothing to hold against the loss."]
+        asked += [*([] if weighs else lacking), "No task is recorded. atat eval RUN --task infilling records it."]
+        assert page.locator(".missing").all_text_contents() == asked
+        assert page.locator("#text .tokens").count() == 1 + weighs
+        assert page.locator("#replay .sampler").count() == 1 + page.evaluate("data.runs[0].replay.samplers.length > 1")
+        assert page.locator("#samples pre").text_content().strip()
+        rate = page.evaluate("data.tables.rates[0].mask_rate_target")
+        if page.evaluate("data.tables.rates.every((row) => row.mask_rate === data.tables.rates[0].mask_rate)"):
+            assert f"{rate:g}" in page.locator("#curriculum figure .role-axis-label").all_text_contents()

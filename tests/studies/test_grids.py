@@ -1,0 +1,183 @@
+"""Grids: which arms they are, what is refused, and how a bound changes along their axes."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from atat_zoo.errors import UserError
+from atat_zoo.reports.studies import of_study
+from atat_zoo.studies import grids, markdown
+from atat_zoo.studies.sensitivity import sensitivity, sensitivity_table
+from tests.studies.making import STUDY, Place
+
+GRID = """
+[[grid]]
+arm = "fast"
+against = ["plain"]
+axes.optimizer.learning_rate = [1e-3, 1e-2, 0.1]
+axes."optimizer.betas" = [[0.9, 0.95]]
+[[grid]]
+arm = "plain"
+seeds = [19]
+product = true
+[grid.axes]
+train.steps = [3, 6]
+masking = ["uniform", {use = "uniform"}]
+"""
+BY_RATE = [((0.001,), "fast-optimizer.learning_rate=0.001"), ((0.01,), "fast")]
+BY_RATE += [((0.1,), "fast-optimizer.learning_rate=0.1")]
+BETAS = "fast-optimizer.betas=0.9+0.95"
+
+
+def test_a_point_is_an_arm_and_the_arms_own_value_is_the_arm(read):
+    study = read(STUDY + GRID.replace('"uniform", {use = "uniform"}', '"uniform", {use="position", temperature=0.5}'))
+    steps = [f"plain-train.steps={n}-masking={how}" for n in (3, 6) for how in ("uniform", "use=position")]
+    steps = [name.replace("position", "position+temperature=0.5") for name in steps]
+    assert list(study.arms) == ["plain", "fast", BY_RATE[0][1], BY_RATE[2][1], BETAS, *steps[1:]]
+    by_rate, by_betas, by_steps = study.grids
+    assert (by_rate.arm, by_rate.keys, by_rate.points) == ("fast", ("optimizer.learning_rate",), BY_RATE)
+    # Where the arm's own value is none of the axis, the arm stands beside it.
+    assert by_betas.points == [(([0.9, 0.95],), BETAS), ((by_betas.points[1][0]), "fast")]
+    assert by_betas.points[1][0] != ([0.9, 0.95],)
+    assert [arm for _, arm in by_steps.points] == ["plain", *steps[1:]]
+    run = study.run(BY_RATE[2][1], 18)
+    assert run.experiment.parts["optimizer"].learning_rate == 0.1
+    assert (study.against(run.arm), study.seeds[run.arm]) == (("fast", "plain"), (18, 19))
+    assert (study.against(steps[3]), study.seeds[steps[3]]) == (("plain",), (19,))
+    assert study.run(steps[3], 19).experiment.train.steps == 6
+    assert study.run(steps[3], 19).experiment.parts["masking"].temperature == 0.5
+
+
+def test_numbers_are_in_order_around_the_arms_own(read):
+    (grid,) = read(STUDY + '[grid]\narm = "fast"\naxes.optimizer.learning_rate = [1e-3, 1]\n').grids
+    assert [values for values, _ in grid.points] == [(0.001,), (0.01,), (1,)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (
+            "optimizer.learning_rate",
+            "optimizer.rate",
+            "grid[0].axes.optimizer.rate: 'optimizer.rate=0.001' in its over",
+        ),
+        ("optimizer.learning_rate", "optimisr.rate", "optimisr: is no key of an experiment"),
+        ("1e-3, ", "-1, ", "grid[0].axes.optimizer.learning_rate: 'optimizer.learning_rate=-1' in its overrides: opt"),
+        ("[1e-3, 1e-2, 0.1]", "[]", "grid[0]: axes.optimizer.learning_rate has no values; name some"),
+        ("[1e-3, 1e-2, 0.1]", "0.1", "grid[0].axes: optimizer.learning_rate: expected list of value, got 0.1 (float)"),
+        ("train.steps = [3, 6]\nmasking", "#", "grid[1]: axes is empty; name a key with its values"),
+        ('arm = "fast"', 'arm = "fst"', "grid[0].arm: 'fst' is no arm; did you mean 'fast'?"),
+        ('["plain"]', '["plan"]', "grid[0].against: 'plan' is no arm; did you mean 'plain'?"),
+        ("1e-3, 1e-2", "1e-3, 1e-3", "'fast-optimizer.learning_rate=0.001' would be two arms; rename one"),
+        ("train.steps = [3, 6]", "train.steps = [6]", "trains what another value does; name each once"),
+        (
+            "train.steps = [3, 6]",
+            "train.steps = [5, 6]",
+            "masking='uniform' trains what the arm 'five' does; leave one of them",
+        ),
+        ("train.steps = [3, 6]", "train.steps = [4, 6]", "trains what the arm 'plain-4' does; leave one of them out"),
+        ("train.steps = [3, 6]", "seed = [3, 6]", "grid[1].axes.seed: the seed is set by seeds; leave it out"),
+        ("[[0.9, 0.95]]", f"[{list(range(40))}]", "is too long for a folder; write it as an arm"),
+        ("seeds = [19]", "seeds = [20]", "seeds: arms 'plain-train.steps=6-masking=uniform' and 'plain' have none in"),
+        ("product = true", "produkt = true", "grid[1].produkt: is not a parameter of"),
+        ('arm = "plain"', 'arm = "timed"', "grid[1].arm: the steps of 'timed' are measured; name an arm with its own"),
+        ("[grid.axes]\n", "[grid.axes]\n", "sweep.points.b: train.steps is an axis of grid[1]; leave it out of one of"),
+    ],
+)
+def test_a_mistake_in_a_grid_is_a_sentence(read, before, after, said):
+    masks = 'masking = ["uniform", {use = "uniform"}]\n'
+    text = GRID if "another value" in said else GRID.replace(masks, 'masking = ["uniform"]\n')
+    assert before in text
+    more = '[sweep]\nseed = 7\npoints = { a = [], b = ["train.steps=9"] }\n' if "sweep" in said else ""
+    more += '[arms.timed]\nlike = "fast"\nmatch_seconds = "plain"\n' if "timed" in said else ""
+    more += '[arms.five]\nexperiment = "five.toml"\n' if "five" in said else ""
+    Path("five.toml").write_text('extends = "tiny.toml"\n[train]\nsteps = 5\n')
+    study = STUDY.replace('"tiny.toml"', '"tiny.toml"\nbudgets = [4]') if "plain-4" in said else STUDY
+    with pytest.raises(UserError) as caught:
+        read(study + text.replace(before, after) + more)
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith("study.toml: ")
+    assert said in line
+
+
+def test_a_point_with_other_seeds_or_measured_steps_is_trained_beside_an_arm(read):
+    more = '[arms.other]\nlike = "plain"\noverrides = ["train.steps=6"]\nseeds = [20, 18]\n'
+    more += '[arms.timed]\nlike = "plain"\noverrides = ["train.steps=6"]\nmatch_seconds = "fast"\n'
+    (grid,) = read(STUDY + more + '[grid]\narm = "plain"\nseeds = [19]\naxes.train.steps = [6]\n').grids
+    assert [arm for _, arm in grid.points] == ["plain", "plain-train.steps=6"]
+
+
+def arm_of(*nats):
+    bounds = [{"perplexity": {"value": math.exp(x), "stderr": 0.1 * math.exp(x), "nats_per_token": x}} for x in nats]
+    return {"runs": [{"bound": "perplexity", "bounds": each} for each in bounds]}
+
+
+def test_a_point_has_its_interval_and_its_difference_from_the_arm(read):
+    study = read(STUDY + '[grid]\narm = "fast"\naxes.optimizer.learning_rate = [1e-3, 1]\n')
+    low, high = (f"fast-optimizer.learning_rate={rate}" for rate in (0.001, 1))
+    ends = {"percent": 1.0, "percent_low": -1.0, "percent_high": 3.0}
+    compared = {"arm": low, "against": "fast", "both": ends, "sequences": None}
+    part = {
+        "arms": {"fast": arm_of(2.0, 2.2), low: arm_of(3.0, 3.0), high: arm_of(4.0)},
+        "comparisons": [compared, {"arm": high, "against": "fast", "problem": "no seed"}],
+    }
+    (grid,) = sensitivity(study, part)
+    columns, rows = sensitivity_table(grid)
+    assert columns == ["optimizer.learning_rate", "bound", "value", "seeds", "difference from fast"]
+    # Student's t with one degree of freedom times the standard error of two values 0.2 apart; 1.96 errors of a bound.
+    half = math.hypot(12.706204736 * 0.1, 0.1959964)
+    own = [math.exp(2.1 + shift) for shift in (0, -half, half)]
+    one = [math.exp(4 + shift) for shift in (0, -0.1959964, 0.1959964)]
+    words = "{:.2f} [{:.2f}, {:.2f}]".format
+    assert rows == [
+        [
+            "0.001",
+            "perplexity",
+            words(*[math.exp(3 + shift) for shift in (0, -0.1959964, 0.1959964)]),
+            "2",
+            "+1.00 % [-1.00, +3.00]",
+        ],
+        ["0.01", "perplexity", words(*own), "2", "—"],
+        ["1", "perplexity", words(*one), "1", "no seed"],
+    ]
+    del part["arms"][high]  # not finished yet
+    assert len(sensitivity(study, part)[0]["points"]) == 2
+
+
+@pytest.mark.slow
+def test_a_study_with_a_grid_from_its_file_to_its_pages(tmp_path):
+    place = Place(tmp_path)
+    base, _, _ = STUDY.replace("seeds = [18, 19]", "seeds = [18]").partition("[arms.fast]")
+    place.write(
+        base + '[grid]\narm = "plain"\naxes.optimizer.learning_rate = [1e-3, 3e-3]\naxes.train.steps = [2, 3]\n'
+    )
+    place.study("--write", "page.md")
+    own = place.report()["arms"]["plain"]["runs"][0]["bounds"]["perplexity"]["value"]
+    by_rate, by_steps = place.report()["grids"]
+    assert [point["arm"] for point in by_steps["points"]] == ["plain-train.steps=2", "plain"]
+    assert place.runs() == sorted(f"{arm}-seed18" for arm in place.report()["arms"])
+    assert by_steps["points"][1]["value"] == pytest.approx(own)
+    (compared,) = (each for each in place.report()["comparisons"] if each["arm"] == "plain-train.steps=2")
+    assert by_steps["points"][0]["difference"] == compared["sequences"]
+    page = (tmp_path / "page.md").read_text()
+    assert page == markdown.page(place.report())
+    assert "\n## Sensitivity of plain to train.steps\n" in page
+    data = of_study(tmp_path / "page.json")
+    titles = [block["title"] for block in data["blocks"]]
+    assert "Sensitivity of plain to optimizer.learning_rate" in titles
+    rows = data["tables"]["sensitivity"]
+    assert [(row["panel"], row["own"]) for row in rows][-2:] == [(1, False), (1, True)]
+    assert [row["value"] for row in rows] == [each["value"] for grid in (by_rate, by_steps) for each in grid["points"]]
+    assert json.loads(Path(tmp_path / "page.json").read_text()) == place.report()
+
+
+def test_keys_overlap_where_one_is_within_the_other():
+    for one, other, within in (
+        ("train", "train.steps", True),
+        ("train.steps", "train.steps", True),
+        ("train.step", "train.steps", False),
+        ("train.steps", "data.length", False),
+    ):
+        assert grids._overlap(one, other) is grids._overlap(other, one) is within
