@@ -1,4 +1,4 @@
-"""Ancestral sampling as it is published, written plainly: what the loop of `atat_zoo.generation.samplers` is held against.
+"""Ancestral sampling as it is published, written plainly: what the loop of `generation.samplers` is held against.
 
 At every step the network and its head run on every position of every row, and a token, the mask among them, is drawn
 at every position by Gumbel-max in float64 (Sahoo et al., arXiv:2406.07524, algorithm 1 and equation 6; float64 after

@@ -27,8 +27,7 @@ def main():
             made.install(f"{folder}[test]", *others, needs=True)
             points = tomllib.loads(text)["project"].get("entry-points", {})
             for command in points.get("atat_zoo.commands", {}):
-                assert f"
-  {command} " in made.atat("--help"), command
+                assert f"\n  {command} " in made.atat("--help"), command
                 made.atat(command, "--help")
             if "atat_zoo" in points:  # or it has no parts
                 print(made.atat("zoo", "check", folder.name).splitlines()[-1], flush=True)

@@ -1,19 +1,23 @@
-"""TOML to a validated experiment, without torch; begin with `load`."""
+"""TOML to a validated experiment, without torch; begin with `load`. `runs/`: the folder of a training."""
 
-from atat_zoo.experiment.experiment_file import (
-    conflicts,
-    conflicts_with,
-    find,
-    from_overrides,
-    from_table,
-    load,
-    names,
-    read_toml,
-    recipe,
-    recipes,
-    shipped,
-)
-from atat_zoo.experiment.schema import EvaluationSpec, Experiment, TrainSpec
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from atat_zoo.experiment.experiment_file import (
+        conflicts,
+        conflicts_with,
+        find,
+        from_overrides,
+        from_table,
+        load,
+        names,
+        read_toml,
+        recipe,
+        recipes,
+        shipped,
+    )
+    from atat_zoo.experiment.schema import EvaluationSpec, Experiment, TrainSpec
 
 __all__ = [
     "EvaluationSpec",
@@ -31,3 +35,11 @@ __all__ = [
     "recipes",
     "shipped",
 ]
+
+
+# Imported on first use: a command that only reads run folders validates no experiment.
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = "schema" if name[0].isupper() else "experiment_file"
+    return getattr(import_module(f"{__name__}.{module}"), name)

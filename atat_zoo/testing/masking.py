@@ -1,4 +1,4 @@
-"""Checks of masking strategies: (a)–(f) of `atat_zoo.modeling.masking`, or that a mask is drawn by visible tokens alone."""
+"""Checks of masking strategies: (a)–(f) of `modeling.masking`, or that a mask is drawn by visible tokens alone."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,7 +20,7 @@ _ERRORS = 6.0  # largest error of a mean, in standard errors
 
 
 def check_masking(strategy: Any, examples: int = 50) -> None:
-    """Check (a) to (f) of `atat_zoo.modeling.masking` at many temperatures; unchanged inputs; that nothing random is drawn."""
+    """Check (a) to (f) of `modeling.masking` at many temperatures; unchanged inputs; that nothing random is drawn."""
     for check in PROMISES.values():
         check(strategy, examples=examples)
 

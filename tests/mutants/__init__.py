@@ -2,8 +2,8 @@
 
 `make mutants` (or `python -m tests.mutants`) draws mutants from every room that computes or decides, has mutmut test
 them, and prints how many were killed, and a difference for each that was not. A room is a package or a module of the
-zoo, or a plugin. Its own tests hold it, and no others: `tests/ROOM`, or what `TESTS` names, fast part; of those mutmut
-runs the ones that call the changed function, the fastest first.
+zoo, by its path below `atat_zoo`, or a plugin. Its own tests hold it, and no others: `tests/ROOM`, or what `TESTS`
+names, fast part; of those mutmut runs the ones that call the changed function, the fastest first.
 
 The mutants are mutmut's own: an operator, a number, a comparison or a condition is another, an argument is None or
 absent, a value is None. They are of the bodies of functions and methods. By rule there are none in docstrings,
@@ -24,22 +24,21 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 GROUPS = (
-    ("diffusion",),
-    ("rates", "masking", "curricula"),
-    ("position_sets", "bounds", "noise", "uncertainty"),
-    ("estimators", "targets", "backbones"),
-    ("objectives",),
-    ("samplers",),
+    ("modeling/diffusion",),
+    ("modeling/rates", "modeling/masking", "modeling/curricula"),
+    ("modeling/position_sets", "modeling/bounds", "modeling/noise", "modeling/uncertainty"),
+    ("modeling/estimators", "modeling/targets", "modeling/backbones"),
+    ("modeling/objectives",),
+    ("generation/samplers",),
     ("generation",),
-    ("corpora", "tokenizers"),
+    ("data/corpora", "data/tokenizers"),
     ("data",),
-    ("model",),
-    ("measure",),
-    ("tasks",),
-    ("results", "study"),
-    ("export",),
+    ("evaluation",),
+    ("evaluation/tasks",),
+    ("evaluation/results", "studies"),
+    ("reports/export",),
     ("training",),
-    ("experiment", "registry", "run"),
+    ("experiment", "registry", "system"),
     ("atat-zoo-checkpoints",),
     ("atat-zoo-genomics",),
     ("atat-zoo-glue",),
@@ -53,14 +52,14 @@ ROOMS = tuple(room for group in GROUPS for room in group)
 # Of rooms whose tests are not tests/ROOM or tests/test_ROOM.py.
 TESTS = {
     # Without those that run an exported network in another process, where no mutant is known.
-    "backbones": (
+    "modeling/backbones": (
         "tests/modeling/backbones",
         "tests/reports/export/test_exported_models.py",
         "tests/reports/export/test_generation.py",
         "tests/reports/export/test_padding.py",
     ),
-    "bounds": ("tests/modeling/test_bound_parts.py",),
-    "position_sets": ("tests/modeling/test_position_sets.py", "tests/modeling/objectives/test_sets.py"),
+    "modeling/bounds": ("tests/modeling/test_bound_parts.py",),
+    "modeling/position_sets": ("tests/modeling/test_position_sets.py", "tests/modeling/objectives/test_sets.py"),
 }
 # A line on which a message begins or goes on: an expression that begins there is left as it is.
 SENTENCES = (r"\braise \w+\(", r"\byield (\(|f?\")$", r"\byield f?\"", r"^\s*f?['\"].*['\"],?$")
@@ -72,11 +71,14 @@ UNCOMPUTED = (
 
 def held_by(room):
     """Return the paths of the tests that hold a room of the zoo."""
-    return TESTS.get(room) or (f"tests/{room}" if (ROOT / "tests" / room).is_dir() else f"tests/test_{room}.py",)
+    folder, _, name = f"tests/{room}".rpartition("/")
+    return TESTS.get(room) or (f"{folder}/{name}" if (ROOT / folder / name).is_dir() else f"{folder}/test_{name}.py",)
 
 
 def files_of(room):
-    """Return the files of a room: a module, or all of a package."""
+    """Return the files of a room: a module, or all of a package but for those of a room inside."""
     plugin = room.startswith("atat-zoo-")
     source = ROOT / "plugins" / room / room.replace("-", "_") if plugin else ROOT / "atat_zoo" / room
-    return list(source.rglob("*.py")) if source.is_dir() else [source.with_suffix(".py")]
+    inside = [ROOT / "atat_zoo" / other for other in ROOMS if other.startswith(f"{room}/")]
+    files = source.rglob("*.py") if source.is_dir() else [source.with_suffix(".py")]
+    return [file for file in files if not any(file.is_relative_to(folder) for folder in inside)]

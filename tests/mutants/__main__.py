@@ -71,7 +71,7 @@ for need in needs:
 
 def folder_of(group):
     """Make the folder where mutmut works on a group, links to the tree in it; returns it, and the group's files."""
-    folder = ROOT / "build" / "mutants" / "+".join(group)
+    folder = ROOT / "build" / "mutants" / "+".join(group).replace("/", ".")
     folder.mkdir(parents=True, exist_ok=True)
     if group[0].startswith("atat-zoo-"):
         root, package = ROOT / "plugins" / group[0], group[0].replace("-", "_")

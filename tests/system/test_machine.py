@@ -106,7 +106,10 @@ def test_texts_that_are_too_many_or_too_long(number, length):
 def test_a_vocabulary_that_is_too_large():
     with pytest.raises(ValueError, match="vocabulary_size must be at most 2147483648"):
         BPETokenizer(vocabulary_size=2**40)
-    code = "from atat_zoo.data.tokenizers import BPETokenizer; BPETokenizer(vocabulary_size=2**31).train(lambda: iter('text'))"
+    code = (
+        "from atat_zoo.data.tokenizers import BPETokenizer; "
+        "BPETokenizer(vocabulary_size=2**31).train(lambda: iter('text'))"
+    )
     words = [sys.executable, "-c", code]  # the library would abort the process
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     said = "UserError: tokenizer.vocabulary_size = 2147483648 needs about 300.6 GB for its table alone"

@@ -24,8 +24,8 @@ class BackboneModule(Protocol):
             positions at a time.
         reads_time: whether `t` changes the result.
 
-    It may have `prior`, a `atat_zoo.modeling.backbones.ngram.NgramModel` or None: then the objective, which knows what each
-    position may read, adds the prior's scores to the head's logits.
+    It may have `prior`, a `NgramModel` (ngram.py) or None: then the objective, which knows what each position may read,
+    adds the prior's scores to the head's logits.
     """
 
     embedding: nn.Embedding
@@ -48,8 +48,8 @@ class BackboneModule(Protocol):
             t: diffusion time [B], read by a time-conditioned backbone.
             positions: int64 [L] or [B, L], the position of each token, which may repeat; 0 … L−1 when None.
             attention: None for all to all, `"causal"`, or a bool mask [L, L] or [B, 1, L, L], true where attended.
-            cache: an `atat_zoo.modeling.backbones.cache.Cache` of C earlier tokens that all tokens also attend to (a mask is
-                then [L, C + L]; `"causal"` is refused). `positions` must be given.
+            cache: a `Cache` (cache.py) of C earlier tokens that all tokens also attend to (a mask is then
+                [L, C + L]; `"causal"` is refused). `positions` must be given.
         """
 
 
@@ -78,7 +78,7 @@ class Backbone(Protocol):
     dtype or its own if None, and the tokenizer. Then it has `no_export_because(experiment)`, too, which says in a
     clause why an experiment's network cannot be written so, or returns None, and imports no torch.
 
-    One for which `atat import` makes runs of models that others have published, `atat_zoo.generation.published.Published`,
+    One for which `atat import` makes runs of models that others have published (`generation/published.py`)
     has three more methods. Two are of its class: `reads(config)`, whether it knows a model by the content of its
     config.json, or by the settings in a checkpoint; and `import_table(published, said)`, the tables of the model's
     experiment (backbone, tokenizer, objective, noise, data), where `said` has those that the user has given, which come
