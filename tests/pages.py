@@ -28,7 +28,14 @@ SETUP = ("git clone", "make ", "pip install")
 # How much is measured or written, and how much of it a test has.
 AMOUNTS = re.compile(r"(--(?:sequences|prices|bracket|orders|number) |-n |\btexts = )\d+")
 # What `make quickstart` leaves behind, by a training of a few steps.
-SMALL = ["backbone.layers=1", "backbone.width=64", "train.steps=4", "train.batch_size=8", "evaluation.sequences=8"]
+SMALL = [
+    "backbone.layers=1",
+    "backbone.heads=2",
+    "backbone.width=64",
+    "train.steps=4",
+    "train.batch_size=8",
+    "evaluation.sequences=8",
+]
 SMALL += ["evaluation.draws=1", "evaluation.samples=1"]
 
 

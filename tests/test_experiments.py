@@ -213,7 +213,8 @@ def test_the_arms_of_a_study_train(path, shards, tmp_path, monkeypatch):
     for arm in made.arms:
         run = made.run(arm, made.seeds[arm][0])
         # Until the small text of a mixture ends; until all have, it would be repeated for each of the other.
-        short = ["corpus.until=first"] if "mixture" in str(run.overrides) else []
+        mixed = load(run.file, run.overrides).parts["corpus"].name == "mixture"
+        short = ["corpus.until=first"] if mixed else []
         experiment = load(run.file, [*run.overrides, *SMALL, *short, f'data.root="{shards}"'])
         classes = {kind: type(part) for kind, part in experiment.parts.items()}
         # What reads a text knows nothing of the parts that learn it.

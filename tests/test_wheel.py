@@ -25,7 +25,7 @@ def test_the_wheel_works_alone(tmp_path):
     wheel = next((tmp_path / "dist").glob("*.whl"))
     site = tmp_path / "site"
     run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel))
-    assert {path.name for path in (site / "atat_zoo" / "report").glob("page.*")} == {f"page.{e}" for e in ASSETS}
+    assert {path.name for path in (site / "atat_zoo" / "reports").glob("page.*")} == {f"page.{e}" for e in ASSETS}
     alone = {"PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
     where = run(python, "-c", "import atat_zoo.registry.manifest as m; print(m.shipped())", **alone)
     assert Path(where.strip()) == site / "atat_zoo" / "registry.toml"

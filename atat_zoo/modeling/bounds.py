@@ -1,7 +1,7 @@
 """Bounds: how the bound on −log p_θ(x) is estimated on held-out text (docs/mathematics.md).
 
-A bound is a sequence of masks with their weights, the same for every model. `diffusion.bounds.average` takes the mean of
-the cross-entropy over them, and of any other scores of the masked tokens.
+A bound is a sequence of masks with their weights, the same for every model. `diffusion.bounds.average` takes the mean
+of the cross-entropy over them, and of any other scores of the masked tokens.
 """
 
 from __future__ import annotations

@@ -83,9 +83,9 @@ COMMANDS: dict[str, Command] = {
     "diff": (["diff", "run", "other", "--json"], parsed(sorted)),
 }
 # A page without its library, whose engine would reserve more addresses than a case may.
-PAGE = """from atat_zoo import cli, report
+PAGE = """from atat_zoo import cli, reports
 from atat_zoo.reports import page
-report.ADDRESSES, page._library = 0, str
+reports.ADDRESSES, page._library = 0, str
 cli.main()"""
 # folder -> the commands that read it
 READERS = {

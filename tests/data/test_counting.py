@@ -121,7 +121,7 @@ def test_several_processes_count_once(tmp_path, counted):
     folder = tmp_path / "copy"
     shutil.copytree(counted, folder, ignore=shutil.ignore_patterns("neighbours*"))
     code = (
-        "import sys; from pathlib import Path; from atat_zoo.data import neighbours; "
+        "import sys; from pathlib import Path; from atat_zoo.modeling.backbones import neighbours; "
         "count = neighbours._count; neighbours._count = lambda *given: print('counted') or count(*given); "
         "neighbours.count_table(Path(sys.argv[1]))"
     )

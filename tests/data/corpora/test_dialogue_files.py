@@ -102,7 +102,8 @@ def test_the_size_is_that_of_the_documents_by_the_beginning_of_each_form(tmp_pat
         corpus = FilesCorpus(train=tuple(others), validation=(first,)) if others else FilesCorpus(train=(first,))
         assert corpus.size() == size
     (tmp_path / "e.parquet").touch()
-    assert FilesCorpus(train=(str(tmp_path / "a.txt"), str(tmp_path / "e.parquet"))).size() is None
+    with pytest.raises(UserError, match=r"e\.parquet cannot be read as parquet .* it may be cut off$"):
+        FilesCorpus(train=(str(tmp_path / "a.txt"), str(tmp_path / "e.parquet"))).size()
 
 
 def test_a_long_file_is_measured_by_its_beginning(tmp_path, monkeypatch):
