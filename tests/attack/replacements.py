@@ -212,8 +212,8 @@ def tree(root, output):
 
 
 def hidden(path):
-    """Whether a file is unfinished: those are deleted by the next command that writes there."""
-    return any(part.startswith(".") and part.endswith(".part") for part in path.parts)
+    """Whether a file is unfinished, or of what was replaced: the next command that writes there deletes those."""
+    return any(part == ".old" or (part.startswith(".") and part.endswith(".part")) for part in path.parts)
 
 
 def same(one, other, output):
