@@ -175,3 +175,11 @@ def test_the_menu_inside_the_package_comes_before_the_one_beside_it(tmp_path, mo
     assert shipped() == beside
     inside.write_text("")
     assert shipped() == inside
+
+
+def test_a_registry_file_that_states_no_contract_is_of_the_first(tmp_path):
+    path = tmp_path / "registry.toml"
+    path.write_text("")
+    assert manifest.read(path).contract == manifest.Manifest().contract == 1
+    path.write_text("[plugins]\ncontract = 2\n")
+    assert manifest.read(path).contract == 2

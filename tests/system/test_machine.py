@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -114,3 +115,13 @@ def test_a_vocabulary_that_is_too_large():
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     said = "UserError: tokenizer.vocabulary_size = 2147483648 needs about 300.6 GB for its table alone"
     assert done.stderr.splitlines()[-1].partition("atat_zoo.errors.")[2].startswith(said), done
+
+
+def test_without_proc_the_memory_of_the_machine_counts_as_free(monkeypatch):
+    monkeypatch.setattr(machine, "memory", lambda: 7)
+    assert machine.free_memory() <= 7
+    for gone in (OSError("no such file"), None):
+        monkeypatch.setattr(Path, "read_text", mock.Mock(side_effect=gone, return_value="MemTotal: 1 kB\n"))
+        assert machine.free_memory() == 7
+    monkeypatch.setattr(Path, "read_text", mock.Mock(return_value="MemAvailable: 0 kB\n"))
+    assert machine.free_memory() == 0

@@ -118,3 +118,9 @@ def test_a_data_set_on_the_hub_is_named_with_its_commit_and_needs_a_package(monk
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=r"run `pip install 'atat-zoo\[huggingface\]'`"):
         next(made.read("train"))
+
+
+def test_a_folder_may_be_named_from_the_home_of_the_user(folder, monkeypatch):
+    monkeypatch.setenv("HOME", str(folder.parent))
+    made = HuggingFaceCorpus(path="~/set", cache=str(folder.parent / "cache"), validation="validation", test="test")
+    assert list(made.documents("validation")) == TEXTS["validation"]

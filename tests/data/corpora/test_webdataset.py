@@ -277,3 +277,12 @@ def test_an_edited_shard_is_another_text(tmp_path):
     assert corpus.stamp() != stamp
     assert "tokenizer" not in corpus.identity()
     assert corpus_of(tar, tokenizer="bytes").identity()["tokenizer"] == BytesTokenizer().identity()
+
+
+def test_a_file_may_take_a_sixteenth_of_the_memory(tmp_path, monkeypatch):
+    path = written(tmp_path / "a.tar", [{"txt": "x" * 20}])
+    monkeypatch.setattr("atat_zoo.data.corpora.webdataset.memory", lambda: 16 * 20)
+    assert texts_of(path) == ["x" * 20]
+    monkeypatch.setattr("atat_zoo.data.corpora.webdataset.memory", lambda: 16 * 19)
+    with pytest.raises(UserError, match=r"a\.tar has a file that is more than this machine can hold; divide it$"):
+        texts_of(path)

@@ -8,7 +8,7 @@ import torch
 from atat_zoo import Zoo
 from atat_zoo.errors import Note
 from atat_zoo.generation.samplers import Sample
-from atat_zoo.generation.samplers.order import LearnedOrder, RandomOrder, UncertaintyOrder
+from atat_zoo.generation.samplers.order import DrawnProbabilityOrder, LearnedOrder, RandomOrder, UncertaintyOrder
 from atat_zoo.generation.samplers.pace import BinomialPace, EverythingPace, FirstHittingPace, FixedPace
 from atat_zoo.generation.samplers.parts import SamplerParts
 from atat_zoo.generation.samplers.published import AncestralSampler, LeftToRightSampler, UncertaintyGuidedSampler
@@ -166,3 +166,10 @@ def test_a_sample_says_what_it_cost_and_prints_no_tensor():
     assert repr(one) == "<Sample of 1 text of 1,200 tokens, 7.0 network evaluations each, 7 at most>"
     none = Sample(tokens=tokens[:0], nfe=torch.zeros(0, dtype=torch.int64), max_nfe=0)
     assert repr(none) == "<Sample of 0 texts of 1,200 tokens, 0.0 network evaluations each, 0 at most>"
+
+
+def test_an_order_by_drawn_tokens_is_given_those_that_are_drawn():
+    z = noisy(4, 10, 9, 3)
+    done = sample(assemble(order=DrawnProbabilityOrder(), pace=FixedPace(steps=4)), z)
+    assert not (done.tokens == 9).any()
+    assert torch.equal(done.tokens[z != 9], z[z != 9])
