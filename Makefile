@@ -10,7 +10,7 @@ PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loa
 help:
 	@echo "make quickstart   train a model on English text, evaluate it, read what it writes, and look at it all (minutes)"
 	@echo "make test         the whole suite, with those of $(BESIDE)"
-	@echo "make test-fast    the part that takes under two minutes"
+	@echo "make test-fast    the part that takes about three minutes"
 	@echo "make current      the whole suite in .venv-current, under a torch that is newer than Composer allows; FAST=1 for the fast part"
 	@echo "make test-browser the pages in Chromium, which is installed if there is none"
 	@echo "make test-new     what atat new writes, kind by kind in an empty environment; KIND=noise for one, BORROW=1 takes the libraries from here"
