@@ -28,7 +28,8 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4
 
 # Composer's names of the kinds of devices that it trains on.
 COMPOSER = {"cpu": "cpu", "cuda": "gpu", "mps": "mps"}
-# Composer 0.32 names the processor in its checkpoints, and would ask a Python of its own for it: 1.5 s a training.
+# Composer 0.32 writes the name of the processor into its checkpoints, and starts another Python to find it, which takes
+# 1.5 s in every training. It has no setting for that, so its function is replaced, which mypy does not expect.
 collect_env.get_cpu_model = processor  # type: ignore[assignment]
 
 

@@ -48,7 +48,7 @@ class DiTBackbone(LoRABackbone):
     and keys, and their product under rotary positions depends on the distance alone. They are trained like all other
     weights, cost nothing, and respect the attention mask.
 
-    `neighbours` adds count tables to the head: see `atat_zoo.modeling.backbones.ngram`.
+    `neighbours` > 0 adds the scores of count tables to the logits of the head (ngram.py).
     """
 
     name = "dit"

@@ -27,8 +27,8 @@ def check_export(
     """Return the experiment of a run that can be exported to a folder; imports no torch.
 
     Raises:
-        UserError: when there is no such run, its network has no such form, there is something in the folder, the size
-            is none, a package is not there, or the base of an adapter is not known.
+        UserError: when the run does not exist, its network cannot be written in this form, the folder is not empty,
+            `max_shard_size` is not a size, a package is missing, or the base of the adapter is unknown.
     """
     experiment = from_table(RunFolder(run).table(), where=str(run / "resolved.toml"))
     backbone = experiment.parts["backbone"]

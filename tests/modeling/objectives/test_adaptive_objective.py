@@ -43,7 +43,7 @@ def enumerated(module, tokens):
 
 
 def steps_at_once(number):
-    """25 global batches of the same texts as one, of which the loss is the mean of theirs."""
+    """One batch that repeats the same texts 25 times: its loss is the mean over 25 batches."""
     return small_objectives.full_batch(batch(padded=False).tokens.repeat(25, 1), number)
 
 
