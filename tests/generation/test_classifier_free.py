@@ -6,6 +6,7 @@ import torch
 
 from atat_zoo.errors import UserError
 from atat_zoo.generation.guidance import ClassifierFreeGuidance
+from atat_zoo.generation.guided import Guided
 from atat_zoo.generation.writer import Writer
 from atat_zoo.modeling.diffusion.contracts import Denoiser
 from atat_zoo.testing import check_guidance
@@ -116,3 +117,27 @@ def test_a_model_that_reads_from_left_to_right_drops_whole_blocks():
     with pytest.raises(UserError, match="whole blocks"):
         ClassifierFreeGuidance(condition="abc", empty="dropped").guide(writer)
     assert ClassifierFreeGuidance(condition="ab", empty="dropped").guide(writer).denoiser.block_size == 2
+
+
+def test_the_denoiser_within_is_asked_what_the_guided_one_is():
+    asked = []
+
+    class Recording(Denoiser):
+        mask_id, reads_time = V, True
+
+        def __call__(self, tokens, t, where):
+            asked.append((tokens, t, where))
+            return torch.zeros(1, V)
+
+        def ordered(self, tokens, t, where):
+            return self(tokens, t, where), torch.zeros(1)
+
+        def everywhere(self, tokens, t, where, visible):
+            return self(tokens, t, where), visible
+
+    arguments = torch.tensor([[0, 1, V]]), torch.tensor([0.5]), mask(2)
+    guided = Guided(Recording())
+    guided(*arguments)
+    guided.ordered(*arguments)
+    assert guided.everywhere(*arguments, mask(0))[1].equal(mask(0))
+    assert asked == [arguments] * 3

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from atat_zoo import UserError, Zoo
-from atat_zoo.modeling.diffusion.randomness import fold, row_keys
+from atat_zoo.modeling.diffusion.randomness import fold, row_keys, uniform
 
 ZOO = Zoo.load()
 ROWS = 6000
@@ -56,6 +56,11 @@ def test_a_window_of_the_whole_text_is_a_random_order_and_half_of_it_is_not():
     # With roots in place of u, where u' < (√√u - 1/2)⁴: 4 ∫ x⁴ (x + 1/2)³ dx over x from 0 to 1/2.
     late = shares(turns({"use": "staggered", "sets": 2, "window": 0.5, "power": 4.0}, [1, 1], rows=ROWS))
     assert late[1, 0] == pytest.approx(0.0196, abs=0.008)
+
+
+def test_a_random_order_has_no_ties_in_a_long_row():
+    found = turns({"use": "random", "sets": None}, [1] * 20_000)
+    assert found == uniform(row_keys(3, "test", torch.arange(1)), 20_000, torch.float64)[0].argsort().argsort().tolist()
 
 
 def test_random_sets_are_of_about_equal_size():

@@ -54,6 +54,7 @@ TESTS = {
     # Without those that run an exported network in another process, where no mutant is known.
     "modeling/backbones": (
         "tests/modeling/backbones",
+        "tests/data/test_neighbours.py",
         "tests/reports/export/test_exported_models.py",
         "tests/reports/export/test_generation.py",
         "tests/reports/export/test_padding.py",

@@ -59,3 +59,8 @@ def test_the_temperature_follows_the_running_confidence():
     for row, temperature in enumerate([1.5 - 0.3, 0.5]):
         tempered = said(ConfidenceTemperedDraw(sure=0.5, unsure=1.5, window=2), row)
         torch.testing.assert_close(tempered, (P.log() / temperature).softmax(0))
+
+
+def test_the_draw_before_the_last_step_knows_the_step():
+    draw = ConfidenceTemperedDraw(sure=0.5, unsure=1.5, window=2)
+    assert torch.equal(said(GreedyLastDraw(draw=draw), row=1), said(draw, row=1))

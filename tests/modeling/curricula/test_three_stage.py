@@ -120,3 +120,9 @@ def test_none_weighs_everything_alike():
 
 def test_a_longer_training_is_another_one_from_its_first_step():
     assert not ThreeStageCurriculum().extends(0, 8, 16)
+
+
+def test_a_token_that_is_never_masked_weighs_one():
+    weights = tilt(torch.tensor([[0.0, 1.0, 0.5]]), 2.0, torch.tensor([[True, True, False]]))
+    assert weights[0, 2] == 1
+    assert weights[0, :2].mean().item() == pytest.approx(1)

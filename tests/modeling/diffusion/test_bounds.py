@@ -242,3 +242,12 @@ def test_clipped_times_leave_out_what_lies_below_them():
     assert abs(float(found.mean()) - exact) <= 4 * float(found.std()) / math.sqrt(groups)
     whole = float(-toy().p[3].log())
     assert exact < whole
+
+
+def test_times_are_as_fine_as_float64():
+    keys = row_keys(0, "evaluation", torch.arange(100))
+    masks = continuous_t(
+        torch.ones(100, 1, dtype=torch.bool), keys, 1, time_at=lambda t: t, alpha=lambda t: 1 - t, weight=lambda t: t
+    )
+    weight = next(masks).weight
+    assert (weight.float().double() != weight).any()

@@ -13,6 +13,7 @@ from scipy import stats
 
 from atat_zoo.modeling.diffusion.randomness import (
     _GOLDEN,
+    bits32,
     fold,
     mix,
     mix_int,
@@ -165,3 +166,16 @@ def test_a_number_is_in_the_part_that_ends_after_it():
     unit, ends = torch.tensor([0.0, 0.25, 0.3, 0.5, 0.99], dtype=torch.float64), [0.25, 0.5, 0.5]
     assert torch.equal(part_of(unit, ends), torch.bucketize(unit, torch.tensor(ends), right=True))
     assert part_of(unit, []).tolist() == [0] * 5
+
+
+@given(key=ints, count=st.integers(1, 5))
+def test_bits_of_dropout_are_lowbias32(key, count):
+    def expected(counter):
+        x = ((key & 0xFFFFFFFF) + counter * 0x9E3779B9) & 0xFFFFFFFF
+        x = ((x ^ x >> 16) * 0x7FEB352D) & 0xFFFFFFFF
+        x = ((x ^ x >> 15) * 0x846CA68B) & 0xFFFFFFFF
+        return x ^ x >> 16 ^ (key >> 32 & 0xFFFFFFFF)
+
+    assert [bits & 0xFFFFFFFF for bits in bits32(torch.tensor(key), count).tolist()] == list(
+        map(expected, range(count))
+    )
