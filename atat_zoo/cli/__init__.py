@@ -26,7 +26,6 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "watch": ("report", "watch", "Show a run while it trains: a live page, or text."),
     "train": ("train", "train", "Train an experiment, or resume a run."),
     "study": ("study", "study", "Train arms with several seeds, and compare them."),
-    "import": ("importing", "import_", "Make a run of a published model."),
     "eval": ("evaluate", "evaluate", "Evaluate a run on held-out text."),
     "compare": ("compare", "compare", "Compare runs on the same text and masks."),
     "audit": ("audit", "audit", "Price models on one text, beside what is published."),
@@ -34,7 +33,6 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "judge": ("judge", "judge", "Generate text with a run, and score it with another model."),
     "sample": ("sample", "sample", "Generate text with a run."),
     "infill": ("sample", "infill", "Fill the gaps of a text with a run."),
-    "export": ("export", "export", "Write a run as a model of the Hugging Face hub."),
     "report": ("report", "report", "Write a run, several runs or a study as one page."),
     "bench": ("bench", "bench", "Benchmark a run: its samplers."),
 }

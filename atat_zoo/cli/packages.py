@@ -23,6 +23,8 @@ from atat_zoo.registry.plugins import entry_points, metadata_of, of_plugin, regi
 GROUP = "atat_zoo.commands"
 # The commands of the packages in plugins/, by name.
 PACKAGES = {
+    "export": "atat-zoo-checkpoints",
+    "import": "atat-zoo-checkpoints",
     "importance-figures": "atat-zoo-paper",
     "paper": "atat-zoo-paper",
     "rate": "atat-zoo-human-eval",

@@ -1,17 +1,14 @@
 """No command writes what it reads, or over a file of a run."""
 
-import json
 import os
 from pathlib import Path
 
 import click
 import pytest
 
-from atat_zoo import UserError
 from atat_zoo.cli import COMMANDS
 from atat_zoo.cli import atat as group
 from atat_zoo.cli.arguments import Output, check_output
-from atat_zoo.generation.importing import import_model
 from tests.cli.terminal import refused
 
 # The paths that are read, or name a folder whose files are not replaced.
@@ -31,8 +28,8 @@ def test_every_path_that_is_written_is_guarded():
     paths = {(words, p.name): p.type for words, each in commands() for p in each.params if type(p.type) is click.Path}
     assert {name for _, name in paths} == READ
     outputs = {(*words, p.name) for words, each in commands() for p in each.params if isinstance(p.type, Output)}
-    expected = {("train", "out"), ("study", "page"), ("import", "run"), ("report", "figures")}
-    assert outputs == {*expected, ("sample", "trace"), ("export", "folder"), ("report", "out")}
+    expected = {("train", "out"), ("study", "page"), ("report", "figures"), ("report", "out")}
+    assert outputs == {*expected, ("sample", "trace")}
 
 
 @pytest.fixture
@@ -43,7 +40,7 @@ def place(tmp_path, monkeypatch):
     (tmp_path / "run" / "report").mkdir()
     for name in ("run/resolved.toml", "run/model/model.json", "run/report/spread.html"):
         (tmp_path / name).write_text("{}")
-    for name in ("study.md", "page.html", "model.ckpt"):
+    for name in ("study.md", "page.html"):
         (tmp_path / name).write_text("")
     (tmp_path / "link.jsonl").symlink_to("run/resolved.toml")
     os.link(tmp_path / "study.md", tmp_path / "same.md")
@@ -55,7 +52,6 @@ READS = [
     ("study study.md --write ./study.md", "--write study.md: the command reads study.md"),
     ("study study.md --write same.md", "--write same.md: the command reads study.md"),
     ("report page.html --out page.html", "--out page.html: the command reads page.html"),
-    ("import model.ckpt model.ckpt", "RUN model.ckpt: the command reads model.ckpt"),
 ]
 OF_A_RUN = [
     "sample run --trace run/resolved.toml",
@@ -63,8 +59,6 @@ OF_A_RUN = [
     "sample run --trace run/./model/model.json",
     "sample run --trace link.jsonl",
     "study study.md --write run/model/model.md",
-    "export run run/checkpoints/hub",
-    "import elsewhere run/model/x",
     "train quickstart --out run/logs/x",
     "report run --figures run/model",
     "report run --out run/report/spread.html",
@@ -91,10 +85,3 @@ def test_what_others_put_into_a_run_folder_may_be_written(place):
     for name in ("run/report.html", "run/report/figures", "run/mine/steps.jsonl", ".", "new"):
         check_output(Path(name), "--out", reads)
     check_output(None, "--out", ["run"])
-
-
-@pytest.mark.parametrize("model", ["run/model", "run", "./run/model/model.json"])
-def test_a_run_is_not_replaced_by_a_model_of_its_own(place, model):
-    with pytest.raises(UserError, match="run would be written over the model that it reads; choose another folder"):
-        import_model(model, Path("run"), overwrite=True)
-    assert json.loads((place / "run" / "model" / "model.json").read_text()) == {}

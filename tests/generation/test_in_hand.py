@@ -14,19 +14,16 @@ from atat_zoo.evaluation.likelihood import evaluate_run
 from atat_zoo.evaluation.text import text_of
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.registry import Zoo
+from tests.generation.forms import model_of, run_of
 from tests.generation.making import L
-from tests.reports.export.making import model_of, run_of
 
 TEXTS = ["We the people", "of the states", "a", "häß and all"]
 # One of each way of reading: at once, with the time, in turns, in their order, from left to right, block by block.
 FORM_NAMES = ["mdlm", "timed", "sets", "strided", "autoregressive"]
-WITHOUT = ("masking", "estimator")
 
 
 @pytest.fixture(scope="module", params=[*FORM_NAMES, "block"])
 def model(request):
-    if request.param == "block":
-        return model_of("mdlm", objective={"use": "block", "size": 4}, sampler="semi_autoregressive", without=WITHOUT)
     return model_of(request.param)
 
 

@@ -36,7 +36,6 @@ GROUPS = (
     ("evaluation",),
     ("evaluation/tasks",),
     ("evaluation/results", "studies"),
-    ("reports/export",),
     ("training",),
     ("experiment", "registry", "system"),
     ("atat-zoo-checkpoints",),
@@ -51,14 +50,7 @@ GROUPS = (
 ROOMS = tuple(room for group in GROUPS for room in group)
 # Of rooms whose tests are not tests/ROOM or tests/test_ROOM.py.
 TESTS = {
-    # Without those that run an exported network in another process, where no mutant is known.
-    "modeling/backbones": (
-        "tests/modeling/backbones",
-        "tests/data/test_neighbours.py",
-        "tests/reports/export/test_exported_models.py",
-        "tests/reports/export/test_generation.py",
-        "tests/reports/export/test_padding.py",
-    ),
+    "modeling/backbones": ("tests/modeling/backbones", "tests/data/test_neighbours.py"),
     "modeling/bounds": ("tests/modeling/test_bound_parts.py",),
     "modeling/position_sets": ("tests/modeling/test_position_sets.py", "tests/modeling/objectives/test_sets.py"),
 }

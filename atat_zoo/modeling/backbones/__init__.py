@@ -72,18 +72,19 @@ class Backbone(Protocol):
     positions)`, the FLOPs of the matrix products of a forward pass over [rows, length] with logits at so many
     positions, two for a multiplication and an addition; without it a run has no figures of them.
 
-    It may have `export(module, tokenizer, experiment, folder, *, dtype, max_shard_size)`, for `atat export`: it writes
-    a trained module, which `build` has returned, and its tokenizer into an empty folder, as the libraries of the
-    Hugging Face hub read them: config.json, safetensors in files of at most that size, as "5GB", of torch's name of a
-    dtype or its own if None, and the tokenizer. Then it has `no_export_because(experiment)`, too, which says in a
-    clause why an experiment's network cannot be written so, or returns None, and imports no torch.
+    For `atat export` of the package atat-zoo-checkpoints it may have `export(module, tokenizer, experiment, folder, *,
+    dtype, max_shard_size)`: it writes a trained module, which `build` has returned, and its tokenizer into an empty
+    folder, as the libraries of the Hugging Face hub read them: config.json, safetensors in files of at most that size,
+    as "5GB", of torch's name of a dtype or its own if None, and the tokenizer. Then it has
+    `no_export_because(experiment)`, too, which says in a clause why an experiment's network cannot be written so, or
+    returns None, and imports no torch.
 
-    One for which `atat import` makes runs of models that others have published (`generation/published.py`)
-    has three more methods. Two are of its class: `reads(config)`, whether it knows a model by the content of its
-    config.json, or by the settings in a checkpoint; and `import_table(published, said)`, the tables of the model's
-    experiment (backbone, tokenizer, objective, noise, data), where `said` has those that the user has given, which come
-    after it. `imported(module, published)` gives the `ObjectiveModule` of that experiment the model's weights, and
-    returns the backbone of the run. They raise `UserError` where something does not fit.
+    One for which `atat import` of that package makes runs of models that others have published has three more methods.
+    Two are of its class: `reads(config)`, whether it knows a model by the content of its config.json, or by the
+    settings in a checkpoint; and `import_table(published, said)`, the tables of the model's experiment (backbone,
+    tokenizer, objective, noise, data), where `said` has those that the user has given, which come after it.
+    `imported(module, published)` gives the `ObjectiveModule` of that experiment the model's weights, and returns the
+    backbone of the run. They raise `UserError` where something does not fit.
     """
 
     name: str

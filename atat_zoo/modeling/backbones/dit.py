@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from typing_extensions import override
 
@@ -150,22 +150,6 @@ class DiTBackbone(LoRABackbone):
             )
 
     prefix: ClassVar[str | None] = ""
-
-    def no_export_because(self, experiment: Experiment) -> str | None:
-        """Return why a run with it cannot be written for the hub; see `Backbone`."""
-        objective = experiment.parts["objective"]
-        if not objective.hub_form:
-            return (
-                f"objective {objective.name!r} predicts the first block that has masks alone, which neither a "
-                "masked nor a causal language model does"
-            )
-        return None
-
-    def export(self, module: nn.Module, *rest: Any, **how: Any) -> None:
-        """Write the network and its code for the hub; see `Backbone`."""
-        from atat_zoo.modeling.backbones.hub import write
-
-        write(self, module, *rest, **how)
 
     @override
     def build(self, context: Context) -> nn.Module:

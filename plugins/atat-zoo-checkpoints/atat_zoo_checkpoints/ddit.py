@@ -137,9 +137,9 @@ class DDiTBackbone(LoRABackbone):
 
     def export(self, *of: Any, **how: Any) -> None:
         """Write a network as it was published; see `Backbone`."""
-        from atat_zoo_checkpoints.exporting import write
+        from atat_zoo_checkpoints.exporting import write_as_published
 
-        write(self, *of, **how)
+        write_as_published(self, *of, **how)
 
     @classmethod
     def reads(cls, config: dict[str, Any]) -> bool:
@@ -157,7 +157,7 @@ class DDiTBackbone(LoRABackbone):
 
     def imported(self, module: Any, published: Any) -> DDiTBackbone:
         """Give a module the model's weights; D3PM's has a layer of its own for the mask, which is a row here."""
-        from atat_zoo.generation.importing import fill
+        from atat_zoo_checkpoints.importing import fill
 
         network = module.backbone
         fill(*self.published(network), published)

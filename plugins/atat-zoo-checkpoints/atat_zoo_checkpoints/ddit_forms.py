@@ -16,7 +16,7 @@ from atat_zoo_checkpoints.text import Text, text_of
 
 if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
-    from atat_zoo.generation.published import Published
+    from atat_zoo_checkpoints.published import Published
 
 _SETTINGS = "settings"
 # The keys of the hub's config.json, by the names in `Shape`.

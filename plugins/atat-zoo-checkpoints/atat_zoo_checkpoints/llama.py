@@ -191,9 +191,9 @@ class LlamaBackbone(LoRABackbone):
 
     def export(self, *of: Any, **how: Any) -> None:
         """Write a network as it was published; see `Backbone`."""
-        from atat_zoo_checkpoints.exporting import write
+        from atat_zoo_checkpoints.exporting import write_as_published
 
-        write(self, *of, **how)
+        write_as_published(self, *of, **how)
 
     @classmethod
     def reads(cls, config: dict[str, Any]) -> bool:
@@ -209,7 +209,7 @@ class LlamaBackbone(LoRABackbone):
 
     def imported(self, module: Any, published: Any) -> LlamaBackbone:
         """Give a module the model's weights."""
-        from atat_zoo.generation.importing import fill
+        from atat_zoo_checkpoints.importing import fill
 
         fill(*self.published(module.backbone), published)
         return self

@@ -10,7 +10,7 @@ from atat_zoo.errors import UserError, clip
 from atat_zoo_checkpoints.text import text_of
 
 if TYPE_CHECKING:
-    from atat_zoo.generation.published import Published
+    from atat_zoo_checkpoints.published import Published
 
 _DTYPE = {"dtype": ("torch_dtype", str)}
 _USUAL = {

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atat_zoo.errors import UserError
-from atat_zoo.generation.published import fetched
+from atat_zoo_checkpoints.published import fetched
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from atat_zoo.generation.published import Published
+    from atat_zoo_checkpoints.published import Published
 
 FILE = "tokenizer.json"
 # Names that recipes give to tokenizers, and where their files are on the hub.

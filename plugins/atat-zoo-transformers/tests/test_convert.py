@@ -7,6 +7,8 @@ from contextlib import nullcontext
 import pytest
 import torch
 import transformers
+from atat_zoo_checkpoints.exporting import export_run
+from atat_zoo_checkpoints.importing import import_model
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,8 +22,6 @@ from atat_zoo.evaluation.likelihood import evaluate_run
 from atat_zoo.evaluation.policy import policy_of_run
 from atat_zoo.evaluation.text import text_of
 from atat_zoo.experiment import EvaluationSpec
-from atat_zoo.generation.importing import import_model
-from atat_zoo.reports.export.writing import export_run
 from atat_zoo.testing import check_judge
 from atat_zoo.training.gradients import linear_weights
 

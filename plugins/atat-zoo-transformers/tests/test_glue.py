@@ -1,13 +1,13 @@
 """GLUE by the task of atat-zoo-glue: an imported model is fine-tuned as a native network is, all nine tasks."""
 
 import pytest
+from atat_zoo_checkpoints.importing import import_model
 from atat_zoo_glue.files import PROBLEMS
 from atat_zoo_glue.miniature import write
 from atat_zoo_glue.task import MAJORITY, GlueTask
 from models import small
 
 from atat_zoo import Model
-from atat_zoo.generation.importing import import_model
 
 NINE = {"epochs": 8, "learning_rate": 1e-2, "batch_size": 16, "length": 32}
 

@@ -5,14 +5,14 @@ import warnings
 import pytest
 import torch
 import transformers
+from atat_zoo_checkpoints.exporting import export_run
+from atat_zoo_checkpoints.importing import import_model
 from models import ARCHITECTURES, CAUSAL, lines, small
 from safetensors.torch import load_file
 
 from atat_zoo import Model
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
-from atat_zoo.generation.importing import import_model
-from atat_zoo.reports.export.writing import export_run
 from atat_zoo.training import train
 
 pytest.importorskip("peft")

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from atat_zoo_checkpoints.exporting import export_run
+from atat_zoo_checkpoints.importing import import_model
 from atat_zoo_transformers.backbone import TransformersBackbone
 from atat_zoo_transformers.source import TRUST
 from models import ARCHITECTURES, lines, small, word_pieces
@@ -18,9 +20,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.evaluation.likelihood import evaluate_run
 from atat_zoo.experiment import load
 from atat_zoo.experiment.runs import RunFolder
-from atat_zoo.generation.importing import import_model
 from atat_zoo.registry import Context
-from atat_zoo.reports.export.writing import export_run
 from atat_zoo.training import resume, train
 
 EXPERIMENT = str(Path(__file__).parents[1] / "experiments" / "bert-mdlm.toml")

@@ -67,7 +67,7 @@ class Published:
 
     @cached_property
     def _checkpoint(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        from atat_zoo.generation.lightning import read_checkpoint
+        from atat_zoo_checkpoints.lightning import read_checkpoint
 
         return read_checkpoint(self._path)
 

@@ -4,8 +4,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from making import FORMS, PAD, network_of
 
-from tests.reports.export.making import CAUSAL, FORMS, PAD, V, network_of
+from tests.generation.forms import CAUSAL, V
 
 
 @st.composite

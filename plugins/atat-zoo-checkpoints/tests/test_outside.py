@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from atat_zoo_checkpoints.exporting import export_run
+from making import wanted_of
 from safetensors.torch import save_file
 
-from atat_zoo.reports.export.writing import export_run
-from tests.reports.export.making import V, model_of, run_of, wanted_of
+from tests.generation.forms import V, model_of, run_of
 
 pytestmark = pytest.mark.slow  # the logits of every form are compared in test_exported_models.py, in this process
 PROMPT = [256, 87, 101, 32]

@@ -27,12 +27,12 @@ from atat_zoo.experiment.runs import RunFolder, sha256_of
 from atat_zoo.registry import Zoo
 from atat_zoo.registry.spec import parts_in, unstructure
 from atat_zoo.reports import recorded, reproduce
-from atat_zoo.reports.export.pushing import HUB_NAME
 from atat_zoo.reports.runs import RecordedBound, bounds
+from atat_zoo_checkpoints.exporting import HUB_NAME
 
 if TYPE_CHECKING:
     from atat_zoo.generation.model import Model
-    from atat_zoo.reports.export.adapter import Base
+    from atat_zoo_checkpoints.exporting import Base
 
 # The kinds of which a card says the parts.
 _SAID = ("objective", "backbone", "tokenizer", "noise", "rates", "masking", "curriculum", "estimator", "position_sets")

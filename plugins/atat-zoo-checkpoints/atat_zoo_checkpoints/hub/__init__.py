@@ -1,4 +1,4 @@
-"""`dit` for the Hugging Face hub: the files beside this one are copied into an export, and need no atat_zoo there."""
+"""`dit` for the Hugging Face hub: the files *_atat_zoo.py are copied into an export, and need no atat_zoo there."""
 
 from __future__ import annotations
 
@@ -8,16 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 from atat_zoo.data import has_eos, is_framed
 
-_TIMES = 4096  # at least, for texts of other lengths, whose shares lie between
-
 if TYPE_CHECKING:
     from atat_zoo.data.tokenizers import TokenizerModel
     from atat_zoo.experiment import Experiment
-    from atat_zoo.modeling.backbones.dit import DiTBackbone
+
+_TIMES = 4096  # at least, for texts of other lengths, whose shares lie between
 
 
-def write(
-    backbone: DiTBackbone,
+def no_export_because(experiment: Experiment) -> str | None:
+    """Return a clause that says why a run with a `dit` cannot be written, or None."""
+    objective = experiment.parts["objective"]
+    if objective.hub_form:
+        return None
+    return (
+        f"objective {objective.name!r} predicts the first block that has masks alone, which neither a masked nor a "
+        "causal language model does"
+    )
+
+
+def export(
     module: Any,
     tokenizer: TokenizerModel,
     experiment: Experiment,
@@ -29,9 +38,10 @@ def write(
     """Write the network, its tokenizer and its code; see `Backbone.export`."""
     import torch
 
-    from atat_zoo.data.tokenizers import hub
-    from atat_zoo.modeling.backbones.hub import configuration_atat_zoo, generation_atat_zoo, modeling_atat_zoo
+    from atat_zoo_checkpoints.hub import configuration_atat_zoo, generation_atat_zoo, modeling_atat_zoo
+    from atat_zoo_checkpoints.hub.tokenizer import save
 
+    backbone: Any = experiment.parts["backbone"]
     layers, width, heads = backbone.shape
     form, length = experiment.parts["objective"].hub_form, experiment.data.length
     framed, causal, mask = is_framed(experiment.data.special), form == "causal", tokenizer.vocabulary_size
@@ -40,7 +50,7 @@ def write(
         if module.prior is None
         else [len(module.prior.get_buffer(f"apart_{d + 1}")) for d in range(module.prior.reach)]
     )
-    padding = hub.save(tokenizer, folder, framed=framed, causal=causal, length=length + causal)
+    padding = save(tokenizer, folder, framed=framed, causal=causal, length=length + causal)
     config: Any = configuration_atat_zoo.AtatZooConfig(
         vocab_size=max(mask, padding) + 1,
         predictable=mask,

@@ -5,16 +5,16 @@ import json
 import huggingface_hub
 import pytest
 import torch
+from atat_zoo_checkpoints import exporting, hub
+from atat_zoo_checkpoints.exporting import export_run, push
+from atat_zoo_checkpoints.hub.modeling_atat_zoo import AtatZooForMaskedLM
+from making import FORMS, network_of, wanted_of
 from safetensors.torch import load_file
 
 from atat_zoo import UserError
-from atat_zoo.modeling.backbones.dit import DiTBackbone
-from atat_zoo.modeling.backbones.hub.modeling_atat_zoo import AtatZooForMaskedLM
 from atat_zoo.modeling.noise import CosineNoise, LinearNoise
-from atat_zoo.reports.export.pushing import push
-from atat_zoo.reports.export.writing import export_run
+from tests.generation.forms import V, model_of, run_of
 from tests.limited import full_disk
-from tests.reports.export.making import FORMS, V, model_of, network_of, run_of, wanted_of
 
 CHAT = {"form": "chat", "rows": "document"}
 
@@ -65,11 +65,11 @@ def test_weights_are_in_the_type_that_is_asked_for_and_counts_stay_whole(run, tm
 
 
 def test_nothing_is_left_of_an_export_that_fails(run, tmp_path, monkeypatch):
-    def full(backbone, module, tokenizer, experiment, folder, **how):
+    def full(module, tokenizer, experiment, folder, **how):
         (folder / "config.json").write_text("{}")
         raise UserError("the disk is full")
 
-    monkeypatch.setattr(DiTBackbone, "export", full)
+    monkeypatch.setattr(hub, "export", full)
     with pytest.raises(UserError, match="the disk is full"):
         export_run(run.path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -84,14 +84,14 @@ def test_the_files_have_the_mode_of_any_other(run, tmp_path):
 
 
 def test_files_that_are_put_there_meanwhile_stay(run, tmp_path, monkeypatch):
-    export = DiTBackbone.export
+    export = hub.export
 
     def meanwhile(*of, **how):
         (tmp_path / "out").mkdir()
         (tmp_path / "out" / "thesis.tex").write_text("work")
         export(*of, **how)
 
-    monkeypatch.setattr(DiTBackbone, "export", meanwhile)
+    monkeypatch.setattr(hub, "export", meanwhile)
     with pytest.raises(UserError, match="out is not empty any more, and is left as it is; name a new folder"):
         export_run(run.path, tmp_path / "out")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
@@ -99,7 +99,7 @@ def test_files_that_are_put_there_meanwhile_stay(run, tmp_path, monkeypatch):
 
 
 def test_one_export_into_a_folder_at_a_time(run, tmp_path, monkeypatch):
-    export, refused = DiTBackbone.export, []
+    export, refused = hub.export, []
 
     def twice(*of, **how):
         monkeypatch.undo()
@@ -110,7 +110,7 @@ def test_one_export_into_a_folder_at_a_time(run, tmp_path, monkeypatch):
         refused.append(caught)
         export(*of, **how)
 
-    monkeypatch.setattr(DiTBackbone, "export", twice)
+    monkeypatch.setattr(hub, "export", twice)
     export_run(run.path, tmp_path / "out")
     assert refused
     assert (tmp_path / "out" / "README.md").is_file()
@@ -146,10 +146,7 @@ def test_a_mistake_is_a_sentence_and_nothing_is_written(words, said, run, tmp_pa
 
 
 def test_a_run_that_is_no_such_model_is_refused_before_it_is_loaded(run, tmp_path, atat, monkeypatch):
-    block = model_of(
-        "mdlm", objective={"use": "block", "size": 4}, sampler="semi_autoregressive", without=("masking", "estimator")
-    )
-    other = run_of(block, tmp_path / "block")
+    other = run_of(model_of("block"), tmp_path / "block")
     other.model.joinpath("model.safetensors").write_bytes(b"")
     refused = [
         ((str(other.path), "out"), "objective 'block' predicts the first block that has masks alone"),
@@ -161,7 +158,7 @@ def test_a_run_that_is_no_such_model_is_refused_before_it_is_loaded(run, tmp_pat
         code, _, err = atat("export", *words)
         assert code == 2
         assert said in err
-    monkeypatch.delattr(DiTBackbone, "export")
+    monkeypatch.setattr(exporting, "_writer", lambda backbone: None)
     assert "backbone 'dit' does not write itself for the hub" in atat("export", str(run.path), "out")[2]
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from atat_zoo_checkpoints.card import Card
+from atat_zoo_checkpoints.exporting import export_run
 from huggingface_hub import ModelCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,9 +16,7 @@ from markdown_it import MarkdownIt
 
 from atat_zoo import Model
 from atat_zoo.experiment.runs import write_json
-from atat_zoo.reports.export.card import Card
-from atat_zoo.reports.export.writing import export_run
-from tests.reports.export.making import model_of, run_of
+from tests.generation.forms import model_of, run_of
 
 EVALUATION = {
     **{"corpus": "", "split": "validation", "step": 0, "method": "exact_k", "sequences": 1024, "draws": 4, "seed": 17},

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from atat_zoo_checkpoints.commands import import_
+from atat_zoo_checkpoints.importing import fill, import_model
+from atat_zoo_checkpoints.lightning import read_checkpoint
+from atat_zoo_checkpoints.published import Published, fetched, refuse_links_out
 from click.testing import CliRunner
 from huggingface_hub import save_torch_state_dict
 from hypothesis import given
@@ -20,9 +24,6 @@ from atat_zoo.cli import atat
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.text import held_out_text, text_of
 from atat_zoo.experiment.runs import RunFolder
-from atat_zoo.generation.importing import fill, import_model
-from atat_zoo.generation.lightning import read_checkpoint
-from atat_zoo.generation.published import Published, fetched, refuse_links_out
 from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.registry import Context
 from atat_zoo.reports.watch import frame
@@ -58,7 +59,7 @@ READER = '''
             return table | {{"data": {{"length": 16}}}}
 
         def imported(self, module, published):
-            from atat_zoo.generation.importing import fill
+            from atat_zoo_checkpoints.importing import fill
 
             fill(dict(module.backbone.named_parameters()), {{}}, published)
             return self
@@ -84,7 +85,7 @@ def model(install, tmp_path):
 
 
 def test_the_backbone_that_reads_a_model_makes_its_run(model, tmp_path):
-    done = CliRunner().invoke(atat, ["import", str(model), str(tmp_path / "run"), "data.length=8"])
+    done = CliRunner().invoke(import_, [str(model), str(tmp_path / "run"), "data.length=8"])
     assert done.exit_code == 0, done.output
     assert "8 tokens, objective mdlm" in done.output
     made, weights = Model.from_run(tmp_path / "run"), Published(str(model)).weights

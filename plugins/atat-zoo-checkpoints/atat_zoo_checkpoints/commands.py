@@ -1,4 +1,4 @@
-"""`atat export`: a run as a model of the Hugging Face hub."""
+"""`atat import`: a run of a published model, without a training. `atat export`: a run as a model of the hub."""
 
 from __future__ import annotations
 
@@ -10,6 +10,28 @@ import click
 from atat_zoo.cli.arguments import options, output
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.results.format import number
+
+
+@click.command("import")
+@click.argument("model")
+@output("run")
+@options("overrides")
+@click.option("--revision", help="Commit, tag or branch of the hub.")
+@click.option("--overwrite", is_flag=True, help="Replace a run that is there, when the new one is complete.")
+def import_(model: str, run: Path, overrides: tuple[str, ...], **given: Any) -> None:
+    """Make the folder RUN of MODEL, a name on the Hugging Face hub, a folder or a .ckpt file, without a training.
+
+    This package reads the field's published models, and atat-zoo-transformers reads others. KEY=VALUE changes the
+    experiment of the run.
+    """
+    from atat_zoo_checkpoints.importing import import_model
+
+    made = import_model(model, run, overrides, **given)
+    weights = sum(weight.numel() for weight in made.module.parameters())
+    objective = made.experiment.parts["objective"].name
+    click.echo(
+        f"{run}: {weights:,} weights, {made.context.length} tokens, objective {objective}; try `atat sample {run}`"
+    )
 
 
 @click.command()
@@ -31,15 +53,7 @@ from atat_zoo.evaluation.results.format import number
 @click.option("--push", "repository", metavar="OWNER/NAME", help="Upload it as a model of the hub, for you alone.")
 @click.option("--public", is_flag=True, help="With --push: for everybody.")
 def export(
-    run: Path,
-    folder: Path,
-    step: int | str | None,
-    dtype: str | None,
-    max_shard_size: str,
-    adapter: bool,
-    base: str | None,
-    repository: str | None,
-    public: bool,
+    run: Path, folder: Path, step: int | str | None, dtype: str | None, repository: str | None, public: bool, **how: Any
 ) -> None:
     """Write the network of RUN to FOLDER, as `from_pretrained` of transformers reads it, with a model card.
 
@@ -49,19 +63,17 @@ def export(
     """
     # Every mistake is reported before torch is imported.
     from atat_zoo.modeling.backbones.lora import without_lora
-    from atat_zoo.reports.export.pushing import check_push, push
-    from atat_zoo.reports.export.writing import check_export, export_run
+    from atat_zoo_checkpoints.exporting import check_export, check_push, export_run, push
 
     if public and repository is None:
         raise UserError("--public: belongs to --push; add that, or leave it out")
-    how: dict[str, Any] = {"max_shard_size": max_shard_size, "adapter": adapter, "base": base}
     check_export(run, folder, **how)
     if repository is not None:
         check_push(repository)
     model = export_run(run, folder, step=step, dtype=dtype, name=repository, **how)
     named = model.module.named_parameters()
-    weights = sum(weight.numel() for name, weight in named if not (adapter and without_lora(name)))
-    size = f"{'an adapter of ' * adapter}{number(weights, 'parameter')}"
+    weights = sum(weight.numel() for name, weight in named if not (how["adapter"] and without_lora(name)))
+    size = f"{'an adapter of ' * how['adapter']}{number(weights, 'parameter')}"
     click.echo(f"{click.format_filename(folder)}: step {model.step:,}, {size}; its card is README.md")
     if repository is not None:
         click.echo(push(folder, repository, public=public))

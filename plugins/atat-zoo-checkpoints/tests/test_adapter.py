@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from atat_zoo_checkpoints.exporting import base_of, export_run
+from making import wanted_of
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
@@ -13,9 +15,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.experiment.runs import RunFolder, sha256_of, write_json
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.backbones.lora import without_lora
-from atat_zoo.reports.export.adapter import base_of
-from atat_zoo.reports.export.writing import export_run
-from tests.reports.export.making import V, model_of, run_of, wanted_of
+from tests.generation.forms import V, model_of, run_of
 
 peft = pytest.importorskip("peft", reason="the extra atat-zoo[lora] is not installed")
 

@@ -5,10 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from atat_zoo_checkpoints.hub.generation_atat_zoo import SAMPLERS, generate
 from hypothesis import given
 from hypothesis import strategies as st
-
-from atat_zoo.modeling.backbones.hub.generation_atat_zoo import SAMPLERS, generate
 
 MASK, BOS, EOS = 5, 3, 4
 
