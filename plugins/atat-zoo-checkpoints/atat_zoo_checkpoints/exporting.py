@@ -101,7 +101,7 @@ def export_run(
     experiment = check_export(run, out, max_shard_size=max_shard_size, adapter=adapter, base=base)
     from atat_zoo.generation.model import Model
     from atat_zoo.modeling.backbones.lora import merge
-    from atat_zoo_checkpoints.card import Card
+    from atat_zoo_checkpoints.card import card_of
 
     model = Model.from_run(run, step=step)
     module: Any = model.module
@@ -117,8 +117,8 @@ def export_run(
             how = {"dtype": dtype, "max_shard_size": max_shard_size}
             _writer(backbone).export(module.backbone, model.tokenizer, model.experiment, beside, **how)
         (beside / "experiment.toml").write_text(model.experiment.to_toml(), encoding="utf-8")
-        card = Card(model, run, beside, name or out.resolve().name, beside_base)
-        (beside / "README.md").write_text(card.text(), encoding="utf-8")
+        card = card_of(model, run, beside, name or out.resolve().name, beside_base)
+        (beside / "README.md").write_text(card, encoding="utf-8")
     return model
 
 

@@ -5,14 +5,15 @@ import json
 import huggingface_hub
 import pytest
 import torch
-from atat_zoo_checkpoints import exporting, hub
-from atat_zoo_checkpoints.exporting import export_run, push
+from atat_zoo_checkpoints import exporting
+from atat_zoo_checkpoints.exporting import export_run
 from atat_zoo_checkpoints.hub.modeling_atat_zoo import AtatZooForMaskedLM
 from making import FORMS, network_of, wanted_of
 from safetensors.torch import load_file
 
 from atat_zoo import UserError
 from atat_zoo.modeling.noise import CosineNoise, LinearNoise
+from tests.cli.terminal import refused
 from tests.generation.forms import V, model_of, run_of
 from tests.limited import full_disk
 
@@ -64,83 +65,31 @@ def test_weights_are_in_the_type_that_is_asked_for_and_counts_stay_whole(run, tm
     assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "bfloat16"
 
 
-def test_nothing_is_left_of_an_export_that_fails(run, tmp_path, monkeypatch):
-    def full(module, tokenizer, experiment, folder, **how):
-        (folder / "config.json").write_text("{}")
-        raise UserError("the disk is full")
-
-    monkeypatch.setattr(hub, "export", full)
-    with pytest.raises(UserError, match="the disk is full"):
-        export_run(run.path, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-    assert {path.name for path in tmp_path.iterdir()} == {"runs"}
-
-
-def test_the_files_have_the_mode_of_any_other(run, tmp_path):
-    (tmp_path / "plain").touch()
-    export_run(run.path, tmp_path / "out")
-    modes = {path.stat().st_mode for path in (tmp_path / "out").rglob("*") if path.is_file()}
-    assert modes == {(tmp_path / "plain").stat().st_mode}
-
-
-def test_files_that_are_put_there_meanwhile_stay(run, tmp_path, monkeypatch):
-    export = hub.export
-
-    def meanwhile(*of, **how):
-        (tmp_path / "out").mkdir()
-        (tmp_path / "out" / "thesis.tex").write_text("work")
-        export(*of, **how)
-
-    monkeypatch.setattr(hub, "export", meanwhile)
-    with pytest.raises(UserError, match="out is not empty any more, and is left as it is; name a new folder"):
-        export_run(run.path, tmp_path / "out")
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["thesis.tex"]
-    assert {path.name for path in tmp_path.iterdir()} == {"runs", "out"}
-
-
-def test_one_export_into_a_folder_at_a_time(run, tmp_path, monkeypatch):
-    export, refused = hub.export, []
-
-    def twice(*of, **how):
-        monkeypatch.undo()
-        with pytest.raises(
-            UserError, match=r"out is being written by another process \(process \d+ on .*\); wait for it"
-        ) as caught:
-            export_run(run.path, tmp_path / "out")
-        refused.append(caught)
-        export(*of, **how)
-
-    monkeypatch.setattr(hub, "export", twice)
-    export_run(run.path, tmp_path / "out")
-    assert refused
-    assert (tmp_path / "out" / "README.md").is_file()
-
-
-@pytest.mark.parametrize("room", [0, 3_000, 30_000])
-def test_an_export_that_finds_no_room_is_a_sentence_and_nothing_is_left(run, tmp_path, atat, room):
-    with full_disk(room):
+def test_an_export_that_finds_no_room_is_a_sentence_and_nothing_is_left(run, tmp_path, atat):
+    with full_disk(3_000):
         code, out, err = atat("export", str(run.path), str(tmp_path / "out"))
     assert (code, out) == (2, "")
     assert "cannot be written: File too large; free some space" in err
     assert {path.name for path in tmp_path.iterdir()} == {"runs"}
 
 
+SIZE, NAME = "is no size; write one like 5GB or 200MB", "is no name on the hub; write OWNER/NAME"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--max-shard-size", "big"], "--max-shard-size big: is no size; write one like 5GB or 200MB"),
+        (["--max-shard-size", "big"], f"--max-shard-size big: {SIZE}"),
+        (["--max-shard-size", "00MB"], f"--max-shard-size 00MB: {SIZE}"),
         (["--public"], "--public: belongs to --push; add that, or leave it out"),
-        (["--max-shard-size", "00MB"], "--max-shard-size 00MB: is no size; write one like 5GB or 200MB"),
-        (["--push", ""], "--push '': is no name on the hub; write OWNER/NAME"),
-        (["--push", "", "--public"], "--push '': is no name on the hub; write OWNER/NAME"),
-        (["--push", "mine"], "--push mine: is no name on the hub; write OWNER/NAME"),
+        (["--push", "", "--public"], f"--push '': {NAME}"),
+        (["--push", "mine"], f"--push mine: {NAME}"),
         (["--push", "me/mine"], "--push: there is no token for the hub; log in with `hf auth login`, or set HF_TOKEN"),
     ],
 )
 def test_a_mistake_is_a_sentence_and_nothing_is_written(words, said, run, tmp_path, atat, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
-    code, out, err = atat("export", str(run.path), str(tmp_path / "out"), *words)
-    assert (code, out) == (2, "")
+    err = refused(atat, "export", str(run.path), str(tmp_path / "out"), *words)
     assert err.startswith(f"error: {said}")
     assert not (tmp_path / "out").exists()
 
@@ -148,62 +97,42 @@ def test_a_mistake_is_a_sentence_and_nothing_is_written(words, said, run, tmp_pa
 def test_a_run_that_is_no_such_model_is_refused_before_it_is_loaded(run, tmp_path, atat, monkeypatch):
     other = run_of(model_of("block"), tmp_path / "block")
     other.model.joinpath("model.safetensors").write_bytes(b"")
-    refused = [
+    sentences = [
         ((str(other.path), "out"), "objective 'block' predicts the first block that has masks alone"),
         ((str(run.path), str(run.path)), "is not empty; name a new folder"),
         ((str(run.path), "\udcff"), r"'\udcff': the name of a folder is UTF-8; choose another one"),
         ((str(tmp_path / "none"), "out"), "is no run folder"),
     ]
-    for words, said in refused:
-        code, _, err = atat("export", *words)
-        assert code == 2
-        assert said in err
+    for words, said in sentences:
+        assert said in refused(atat, "export", *words)
     monkeypatch.setattr(exporting, "_writer", lambda backbone: None)
-    assert "backbone 'dit' does not write itself for the hub" in atat("export", str(run.path), "out")[2]
-
-
-class Hub:
-    """The hub, as far as it is asked."""
-
-    def __init__(self, monkeypatch, error=None):
-        self.asked, self.error = [], error
-        monkeypatch.setattr(huggingface_hub, "get_token", lambda: "hf_secret")
-        monkeypatch.setattr(huggingface_hub, "create_repo", self.create_repo)
-        monkeypatch.setattr(huggingface_hub, "upload_folder", self.upload_folder)
-
-    def create_repo(self, name, *, private, exist_ok):
-        self.asked.append(("create", name, private, exist_ok))
-        return f"https://huggingface.co/{name}"
-
-    def upload_folder(self, *, repo_id, folder_path, commit_message):
-        if self.error:
-            raise self.error
-        self.asked.append(("upload", repo_id, (folder_path / "README.md").read_text(encoding="utf-8")))
+    assert "backbone 'dit' does not write itself for the hub" in refused(atat, "export", str(run.path), "out")
 
 
 @pytest.mark.parametrize("public", [False, True])
-def test_it_is_pushed_privately_unless_said(public, run, tmp_path, atat, monkeypatch):
-    hub = Hub(monkeypatch)
-    words = ["--push", "me/mine", *(["--public"] if public else [])]
-    code, out, err = atat("export", str(run.path), str(tmp_path / "out"), *words)
+def test_it_is_pushed_privately_unless_said_and_a_refusal_of_the_hub_keeps_the_export(
+    public, run, tmp_path, atat, monkeypatch
+):
+    asked, out = [], tmp_path / "out"
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: "hf_secret")
+    monkeypatch.setattr(huggingface_hub, "create_repo", lambda *of, **how: asked.append((of, how)) or f"hub/{of[0]}")
+    monkeypatch.setattr(huggingface_hub, "upload_folder", lambda **how: asked.append(how))
+    code, said, err = atat("export", str(run.path), str(out), "--push", "me/mine", *(["--public"] if public else []))
     assert (code, err) == (0, "")
-    assert out.endswith("https://huggingface.co/me/mine\n")
-    assert "hf_secret" not in out
-    (created, uploaded) = hub.asked
-    assert created == ("create", "me/mine", not public, True)
-    assert uploaded[:2] == ("upload", "me/mine")
-    assert 'from_pretrained("me/mine", trust_remote_code=True)' in uploaded[2]
+    assert said.endswith("hub/me/mine\n")
+    assert "hf_secret" not in said
+    created, uploaded = asked
+    assert created == (("me/mine",), {"private": not public, "exist_ok": True})
+    assert (uploaded["repo_id"], uploaded["folder_path"]) == ("me/mine", out)
+    assert 'from_pretrained("me/mine", trust_remote_code=True)' in (out / "README.md").read_text()
 
+    def forbidden(**how):
+        raise OSError("403 Forbidden\nmore")
 
-def test_what_the_hub_refuses_is_a_sentence_and_the_export_is_kept(run, tmp_path, monkeypatch):
-    Hub(monkeypatch, error=OSError("403 Forbidden\nmore"))
-    export_run(run.path, tmp_path / "out")
-    with pytest.raises(
-        UserError, match=r"--push me/mine: 403 Forbidden; the export is in .*out: push it again"
-    ) as said:
-        push(tmp_path / "out", "me/mine")
-    assert "\n" not in str(said.value)
-    assert (tmp_path / "out" / "README.md").exists()
+    monkeypatch.setattr(huggingface_hub, "upload_folder", forbidden)
+    with pytest.raises(UserError, match=r"--push me/mine: 403 Forbidden; the export is in .*out: push it again") as one:
+        exporting.push(out, "me/mine")
+    assert "\n" not in str(one.value)
 
 
 @pytest.fixture(scope="module", params=["mdlm", "sets"])
@@ -218,24 +147,19 @@ def loaded(request, tmp_path_factory):
     return model, found["full"], found["half"]
 
 
-def test_without_chance_it_writes_what_the_run_writes(loaded):
-    model, full, _ = loaded
+def test_it_writes_what_the_run_writes_with_its_losses_and_nearly_so_in_half_precision(loaded):
+    model, full, half = loaded
     own = {"use": "strided", "stride": 5, "draw": {"use": "categorical", "temperature": 0.0}}
     for prompt in ("", "We the "):
         ours = model.sample(1, sampler=own, prompt=prompt).sample.tokens
         start = torch.tensor([[256, *prompt.encode(), 257]])
         assert torch.equal(full.generate(start, max_length=24, sampler="strided", steps=5, temperature=0), ours)
-
-
-def test_losses_and_half_precision(loaded):
-    model, full, half = loaded
     ids = torch.randint(0, 256, (2, 24), generator=torch.Generator().manual_seed(0))
     where = torch.arange(24).expand(2, 24) % 3 == 0
     z, labels = ids.masked_fill(where, 258), ids.masked_fill(~where, -100)
     with torch.no_grad():
-        found = full(z, labels=labels)
+        found, rough = full(z, labels=labels), half(z, labels=labels)
         expected = model.module.cross_entropy(z, None, where, ids)
-        rough = half(z, labels=labels)
     assert float(found.loss) == pytest.approx(float(expected.mean()), rel=1e-5)
     assert rough.logits.dtype is torch.float32
     assert float(rough.loss) == pytest.approx(float(found.loss), rel=0.05)
