@@ -77,18 +77,15 @@ def test_both_ways_the_logits_are_the_same(name, tmp_path):
     }
 
 
-@pytest.mark.parametrize("sampler", ["ancestral", "klass"])
-def test_samplers_keep_what_is_given_and_leave_no_mask(bert, sampler):
-    model, spec = Model.from_run(bert), Zoo.load().spec("sampler", sampler)
+def test_a_sampler_keeps_what_is_given_and_leaves_no_mask(bert):
+    model, spec = Model.from_run(bert), Zoo.load().spec("sampler", "klass")
     made = model.sample(3, sampler=spec, prompt="the people", length=24, seed=5)
-    tokens = made.sample.tokens
-    V, mask = model.context.vocabulary_size, model.module.backbone.mask_id
+    tokens, V, mask = made.sample.tokens, model.context.vocabulary_size, model.module.backbone.mask_id
     assert torch.all((tokens >= 0) & (tokens < V) & (tokens != mask))
     start = [model.tokenizer.bos, *model.tokenizer.encode("the people")]
     assert torch.all(tokens[:, : len(start)] == torch.tensor(start))
     assert torch.all(tokens[:, -1] == model.tokenizer.eos)
-    alone = model.sample(1, sampler=spec, prompt="the people", length=24, seed=5)
-    assert alone.texts == made.texts[:1]
+    assert model.sample(1, sampler=spec, prompt="the people", length=24, seed=5).texts == made.texts[:1]
     assert made.sample.max_nfe <= 24
 
 
@@ -118,37 +115,25 @@ def test_bounds_are_measured_and_the_policy_bound_too(bert):
     assert 0 < policy.nats_per_token < 20
 
 
-def test_a_causal_model_with_the_objective_of_its_kind_is_a_judge(tmp_path):
-    model = small("gpt2", tmp_path / "model")
-    asked = ["backbone.mask_id=0", "objective.use=autoregressive", "sampler.use=left_to_right", "data.special=none"]
-    made = import_model(str(tmp_path / "model"), tmp_path / "run", asked)
-    ids = torch.tensor([made.tokenizer.encode("the people of this nation keep a just peace")])
-    found = made.module.cross_entropy(ids, None, torch.ones_like(ids, dtype=torch.bool), ids)
-    with torch.no_grad():
-        logits = model(torch.cat([torch.zeros(1, 1, dtype=torch.long), ids[:, :-1]], 1)).logits
-    torch.testing.assert_close(found, torch.nn.functional.cross_entropy(logits[0], ids[0], reduction="none"))
-    assert made.sample(1, length=16).texts
-    check_judge(Zoo.load().spec("judge", {"use": "run", "path": str(tmp_path / "run")}))
-
-
-def test_the_perplexity_of_a_causal_model_is_that_of_its_own_likelihood_ends_included(tmp_path):
-    model = small("gpt2", tmp_path / "model")
+def test_a_causal_model_with_the_objective_of_its_kind_has_its_own_likelihood_ends_included_and_judges(tmp_path):
+    model, run = small("gpt2", tmp_path / "model"), tmp_path / "run"
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
     tokenizer.add_special_tokens({"bos_token": "<|endoftext|>"})  # GPT-2's BOS is its EOS
     tokenizer.save_pretrained(tmp_path / "model")
     asked = ["backbone.mask_id=0", "objective.use=autoregressive", "sampler.use=left_to_right"]
     plain = import_model(str(tmp_path / "model"), tmp_path / "plain", asked)
     assert plain.experiment.data.special == "none"
-    import_model(str(tmp_path / "model"), tmp_path / "run", [*asked, "data.special=sequence", "data.length=32"])
-    made, wanted = Model.from_run(tmp_path / "run"), EvaluationSpec(sequences=4)
+    assert plain.sample(1, length=16).texts
+    check_judge(Zoo.load().spec("judge", {"use": "run", "path": str(tmp_path / "plain")}))
+    import_model(str(tmp_path / "model"), run, [*asked, "data.special=sequence", "data.length=32"])
+    made, wanted = Model.from_run(run), EvaluationSpec(sequences=4)
     corpus = Zoo.load().spec("corpus", {"use": "sotu", "first_year": 2019})
-    text = text_of(made, tmp_path / "run", wanted, corpus=corpus, corpus_name="sotu")
+    text = text_of(made, run, wanted, corpus=corpus, corpus_name="sotu")
     assert torch.all(text.tokens[:, -1] == 0)
     with torch.no_grad():
         logits = model(torch.cat([torch.zeros(len(text.tokens), 1, dtype=torch.long), text.tokens[:, :-1]], 1)).logits
     own = torch.nn.functional.cross_entropy(logits[text.maskable], text.tokens[text.maskable])
-    found = evaluate_run(made, tmp_path / "run", wanted, seed=1, text=text)
-    assert found.nelbo.value == pytest.approx(own.exp().item(), rel=1e-4)
+    assert evaluate_run(made, run, wanted, seed=1, text=text).nelbo.value == pytest.approx(own.exp().item(), rel=1e-4)
 
 
 def test_a_mask_that_ends_a_text_is_refused_where_the_text_has_ends(tmp_path):
@@ -160,36 +145,19 @@ def test_a_mask_that_ends_a_text_is_refused_where_the_text_has_ends(tmp_path):
     assert torch.all(logits.softmax(-1)[..., 0] == 0)
 
 
-def test_an_export_has_the_template_and_the_padding_of_the_model(tmp_path):
-    model = small("bert", tmp_path / "model")
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_an_export_has_the_template_and_the_padding_of_the_model_or_pads_with_its_eos(name, tmp_path):
+    model = small(name, tmp_path / "model")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
-    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}[SEP]{% endfor %}"
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
     tokenizer.save_pretrained(tmp_path / "model")
-    import_model(str(tmp_path / "model"), tmp_path / "run")
+    import_model(str(tmp_path / "model"), tmp_path / "run", MASK if name in CAUSAL else [])
     export_run(tmp_path / "run", tmp_path / "out")
     written = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     said = [{"role": "user", "content": "the people"}]
-    assert written.apply_chat_template(said, tokenize=False) == "user: the people[SEP]"
-    assert written.pad_token == "[PAD]"
-    again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out").eval()
-    texts = ["the people", "of this nation keep a just peace"]
-    for side in ("left", "right"):
-        written.padding_side = side
-        batch = written(texts, padding=True, return_tensors="pt")
-        batch["position_ids"] = (batch["attention_mask"].cumsum(1) - 1).clamp(min=0)
-        with torch.no_grad():
-            found = again(**batch).logits[batch["attention_mask"] == 1]
-            wanted = [model(**written(text, return_tensors="pt")).logits[0] for text in texts]
-        torch.testing.assert_close(found, torch.cat(wanted), rtol=1e-4, atol=1e-4)
-
-
-def test_an_export_of_a_model_without_padding_pads_with_its_eos(tmp_path):
-    model = small("llama", tmp_path / "model")
-    import_model(str(tmp_path / "model"), tmp_path / "run", MASK)
-    export_run(tmp_path / "run", tmp_path / "out")
-    written = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
-    assert written.pad_token == written.eos_token == "<|endoftext|>"
-    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").eval()
+    assert written.apply_chat_template(said, tokenize=False) == "user: the people"
+    assert written.pad_token == ("<|endoftext|>" if name in CAUSAL else "[PAD]")
+    again = type(model).from_pretrained(tmp_path / "out").eval()
     texts = ["the people", "of this nation keep a just peace"]
     for side in ("left", "right"):
         batch = written(texts, padding=True, padding_side=side, return_tensors="pt")
@@ -197,23 +165,14 @@ def test_an_export_of_a_model_without_padding_pads_with_its_eos(tmp_path):
         with torch.no_grad():
             found = again(**batch).logits[batch["attention_mask"] == 1]
             wanted = [model(**written(text, return_tensors="pt")).logits[0] for text in texts]
-        torch.testing.assert_close(found, torch.cat(wanted), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(found, torch.cat(wanted), rtol=1e-4, atol=1e-4)
 
 
 def test_muon_leaves_the_embedding_to_adam(bert):
     backbone = Model.from_run(bert).module.backbone
-    assert all(weight is not backbone.head.weight for weight in linear_weights(backbone))
     assert backbone.head.weight is backbone.network.get_input_embeddings().weight
     assert linear_weights(backbone)
-
-
-def test_a_run_is_not_replaced_nor_a_folder_filled_up(bert, tmp_path):
-    small("bert", tmp_path / "model")
-    with pytest.raises(UserError, match="has a run already; replace it with --overwrite"):
-        import_model(str(tmp_path / "model"), bert)
-    import_model(str(tmp_path / "model"), bert, overwrite=True)
-    with pytest.raises(UserError, match="is not empty; name a new folder"):
-        export_run(bert, bert)
+    assert all(weight is not backbone.head.weight for weight in linear_weights(backbone))
 
 
 def test_a_model_without_a_language_model_s_head_is_refused(tmp_path):
@@ -222,17 +181,6 @@ def test_a_model_without_a_language_model_s_head_is_refused(tmp_path):
     transformers.AutoModel.from_config(config).save_pretrained(tmp_path)
     with pytest.raises(UserError, match=r"lacks the weights cls\.predictions"):
         import_model(str(tmp_path), tmp_path / "run", ["backbone.mask_id=4"])
-
-
-def test_the_command_line_goes_both_ways(tmp_path):
-    small("bert", tmp_path / "model")
-    run, out = str(tmp_path / "run"), str(tmp_path / "out")
-    asked = ["import", str(tmp_path / "model"), run, "data.length=16"]
-    for words in (asked, ["export", run, out, "--dtype", "bfloat16"]):
-        done = CliRunner().invoke(atat, words)
-        assert done.exit_code == 0, done.output
-    assert "AutoModelForMaskedLM.from_pretrained(" in (tmp_path / "out" / "README.md").read_text()
-    assert transformers.AutoModelForMaskedLM.from_pretrained(out).dtype == torch.bfloat16
 
 
 def test_a_model_whose_code_takes_no_attention_mask_denoises_and_does_nothing_else(tmp_path):
@@ -257,17 +205,14 @@ def test_another_model_s_tokenizer_is_not_asked_for_at_the_revision_of_this_one(
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("cap", "message"),
     [
-        (
-            {"attn_logit_softcapping": 50.0},
-            "does not give logits as a denoiser is asked for them.*softcap.*name another model",
-        ),
-        ({"attn_logit_softcapping": None}, "the logits of .* are not what its layer 'lm_head' makes"),
+        (50.0, "does not give logits as a denoiser is asked for them.*softcap.*name another model"),
+        (None, "the logits of .* are not what its layer 'lm_head' makes"),
     ],
 )
-def test_a_soft_cap_is_refused_also_where_weights_are_small(changes, message, tmp_path):
-    model = small("gemma2", tmp_path / "model", **changes)
+def test_a_soft_cap_is_refused_also_where_weights_are_small(cap, message, tmp_path):
+    model = small("gemma2", tmp_path / "model", attn_logit_softcapping=cap)
     with torch.no_grad():
         model.lm_head.weight.div_(10)  # as an initialisation has them
     model.save_pretrained(tmp_path / "model")
@@ -282,10 +227,7 @@ def test_a_soft_cap_is_refused_also_where_weights_are_small(changes, message, tm
         ("backbone.mask_id=900", "has 83 tokens and the mask is 900; name one of these by"),
         ("backbone.head=cls", "has no layer 'cls' that makes its logits"),
         ("backbone.head=bert.encoder.layer.1.output.dense", "are not what its layer .* makes"),
-        (
-            "tokenizer.special={cls_token='[CSL]'}",
-            r"tokenizer\.bos: the vocabulary has no token '\[CSL\]'; did you mean",
-        ),
+        ("tokenizer.special={cls_token='[CSL]'}", r"tokenizer\.bos: the vocabulary has no token '\[CSL\]'; did you"),
         ("""backbone.config='{"model_type": "bert", "vocab_size": "x"}'""", "cannot be loaded .*vocab_size"),
         ('backbone.config="[]"', "is no model's config.json"),
     ],
@@ -296,88 +238,53 @@ def test_what_does_not_fit_is_said_in_a_sentence(override, message, tmp_path):
         import_model(str(tmp_path / "model"), tmp_path / "run", [override])
 
 
-def _nan(weights):
-    weights["bert.embeddings.word_embeddings.weight"][3, 3] = float("nan")
-
-
-def _typed(weights):
-    weights["bert.encoder.layer.0.output.dense.weight"] = weights["bert.encoder.layer.0.output.dense.weight"].to(
-        torch.int8
-    )
-
-
-def _large(weights):
-    weights["bert.encoder.layer.0.output.dense.weight"][0, 0] = 2e5
-
-
-@pytest.mark.parametrize(
-    ("change", "more", "message"),
-    [
-        (_nan, [], r"bert\.embeddings\.word_embeddings\.weight has 1 number that is not finite; get the model again"),
-        (
-            _typed,
-            [],
-            r"bert\.encoder\.layer\.0\.output\.dense\.weight is of torch\.int8, which is not the type of a weight",
-        ),
-        (
-            _large,
-            ["backbone.dtype=float16"],
-            r"has 1 number that is not finite in float16; set backbone.dtype=\"bfloat16\"",
-        ),
-    ],
-)
-def test_weights_that_are_no_numbers_are_named(change, more, message, tmp_path):
-    small("bert", tmp_path / "model")
-    weights = load_file(tmp_path / "model" / "model.safetensors")
-    change(weights)
-    save_file(weights, tmp_path / "model" / "model.safetensors", {"format": "pt"})
-    with pytest.raises(UserError, match=message):
-        import_model(str(tmp_path / "model"), tmp_path / "run", more)
-
-
 EMBEDDING, DENSE = "bert.embeddings.word_embeddings.weight", "bert.encoder.layer.1.output.dense.weight"
-MORE = {"bert.encoder.layer.2.output.dense.bias": torch.zeros(16)}
+DECODER, MORE = "cls.predictions.decoder.weight", {"bert.encoder.layer.2.output.dense.bias": torch.zeros(16)}
+HALF = ["backbone.dtype=float16"]
 
 
 @pytest.mark.parametrize(
-    ("kind", "change", "message"),
+    ("kind", "change", "asked", "message"),
     [
         (
             "bert",
-            lambda w: w.pop(DENSE),
-            r"lacks the weights .*\.layer\.1\.output\.dense\.weight \(1 in all\); get it again",
+            lambda w: w[EMBEDDING].view(-1)[5:6].fill_(torch.nan),
+            [],
+            "has 1 number that is not finite; g",
         ),
-        (
-            "bert",
-            lambda w: w.update({DENSE: torch.zeros(4, 4)}),
-            r"dense\.weight is \[4, 4\] and not \[16, 32\]; get the",
-        ),
-        ("bert", lambda w: w.update(MORE), r"bert\.encoder\.layer\.2\.output\.dense\.bias is not known; get the model"),
-        (
-            "bert",
-            lambda w: w.update({"cls.predictions.decoder.weight": w[EMBEDDING] + 1}),
-            r"tie_word_embeddings = true in its config\.json, but .*_embeddings\.weight and .*decoder\.weight differ",
-        ),
-        (
-            "llama",
-            lambda w: w.pop("lm_head.weight"),
-            r"lacks the weights lm_head\.weight \(1 in all\), so it .* or set tie_word_embeddings to true",
-        ),
-        (
-            "bert",
-            lambda w: w.update({"cls.predictions.decoder.weight": w[EMBEDDING].clone(), "extra": w[DENSE] + 1}),
-            None,
-        ),
+        ("bert", lambda w: w.update({DENSE: w[DENSE].to(torch.int8)}), [], r"is of torch\.int8, which is not the type"),
+        ("bert", lambda w: w[DENSE].view(-1)[:1].fill_(2e5), HALF, "in float16; set backbone.dtype=.bfloat16"),
+        ("bert", lambda w: w.pop(DENSE), [], r"lacks the weights .*\.dense\.weight \(1 in all\); get it again"),
+        ("bert", lambda w: w.update({DENSE: torch.zeros(4, 4)}), [], r"dense\.weight is \[4, 4\] and not \[16, 32\]"),
+        ("bert", lambda w: w.update(MORE), [], r"layer\.2\.output\.dense\.bias is not known; get the model"),
+        ("bert", lambda w: w.update({DECODER: w[EMBEDDING] + 1}), [], "tie_word_embeddings = true in .* differ"),
+        ("llama", lambda w: w.pop("lm_head.weight"), MASK, r"\(1 in all\), so .* or set tie_word_embeddings to true"),
+        ("bert", lambda w: w.update({DECODER: w[EMBEDDING].clone(), "extra": w[DENSE] + 1}), [], ""),
     ],
 )
-def test_weights_that_the_settings_do_not_say_are_named(kind, change, message, tmp_path):
+def test_weights_that_are_no_numbers_or_that_the_settings_do_not_say_are_named(kind, change, asked, message, tmp_path):
     """Of two that are tied and differ the library takes both, and the run that is read again has one."""
-    small(kind, tmp_path / "model")
-    weights = load_file(tmp_path / "model" / "model.safetensors")
-    change(weights)
-    save_file(weights, tmp_path / "model" / "model.safetensors", {"format": "pt"})
+    rewrite(kind, tmp_path / "model", change)
     with pytest.raises(UserError, match=message) if message else nullcontext():
-        import_model(str(tmp_path / "model"), tmp_path / "run", MASK if kind in CAUSAL else [])
+        import_model(str(tmp_path / "model"), tmp_path / "run", asked)
+
+
+def rewrite(kind, folder, change):
+    """Write a small model whose weights are changed."""
+    small(kind, folder)
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+
+
+def test_a_weight_that_float16_does_not_hold_is_not_exported_in_it(tmp_path):
+    rewrite("bert", tmp_path / "model", lambda w: w[DENSE].view(-1)[:1].fill_(2e5))
+    import_model(str(tmp_path / "model"), tmp_path / "run")
+    with pytest.raises(UserError, match=r"--dtype float16: the weights .* go up to 2e\+05, and float16 to 6\.55e\+04"):
+        export_run(tmp_path / "run", tmp_path / "out", dtype="float16")
+    assert not (tmp_path / "out").exists()
+    export_run(tmp_path / "run", tmp_path / "out", dtype="bfloat16")
+    assert transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out").dtype == torch.bfloat16
 
 
 def _without_text(folder, table):
@@ -406,24 +313,17 @@ def _longer(folder, table):
     table["added_tokens"] += [{"id": size + i, "content": f"<|extra{i}|>", **added} for i in (0, 1)]
 
 
+UNKNOWN = "tokens and reads any text as unknown; take the files of its tokenizer again"
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (
-            lambda folder, table: table.clear(),
-            r"has no tokenizer file \(tokenizer\.json, .*\); put that of its tokenizer",
-        ),
         (_alone, r"has no tokenizer file \(tokenizer\.json, tokenizer\.model, vocab\.txt, vocab\.json\); put that of"),
-        (
-            _vocabulary,
-            r"tokenizer of .* has 65 tokens and reads any text as unknown; take the files of its tokenizer again",
-        ),
-        (_without_text, "has 5 tokens and reads any text as unknown"),
-        (_in_capitals, "and reads any text as unknown"),
-        (
-            _longer,
-            r"has 83 rows and the tokenizer 85 tokens, the first without one is '<\|extra0\|>'; take .*s\(85\)",
-        ),
+        (_vocabulary, "has 65 " + UNKNOWN),
+        (_without_text, "has 5 " + UNKNOWN),
+        (_in_capitals, UNKNOWN),
+        (_longer, r"has 83 rows and the tokenizer 85 tokens, the first without one is '<\|extra0\|>'; take .*s\(85\)"),
     ],
 )
 def test_a_tokenizer_that_is_not_the_models_is_refused(change, message, tmp_path):
@@ -442,32 +342,15 @@ def test_text_of_which_nothing_is_known_has_no_bits_per_byte(bert, tmp_path):
     (tmp_path / "text.txt").write_text("ὁ βίος βραχύς\n" * 90)
     done = CliRunner().invoke(atat, ["eval", str(bert), "--corpus", str(tmp_path / "text.txt"), "--sequences", "4"])
     assert isinstance(done.exception, UserError)
-    assert "text.txt: the tokenizer of the model reads none of the text, and bits over 0 bytes are" in str(
-        done.exception
-    )
+    assert "the tokenizer of the model reads none of the text, and bits over 0 bytes are" in str(done.exception)
 
 
-def test_a_weight_that_float16_does_not_hold_is_not_exported_in_it(tmp_path):
-    small("bert", tmp_path / "model")
-    weights = load_file(tmp_path / "model" / "model.safetensors")
-    _large(weights)
-    save_file(weights, tmp_path / "model" / "model.safetensors", {"format": "pt"})
-    import_model(str(tmp_path / "model"), tmp_path / "run")
-    with pytest.raises(
-        UserError, match=r"--dtype float16: the weights .* go up to 2e\+05, and float16 to 6\.55e\+04; export"
-    ):
-        export_run(tmp_path / "run", tmp_path / "out", dtype="float16")
-    assert not (tmp_path / "out").exists()
-    export_run(tmp_path / "run", tmp_path / "out", dtype="bfloat16")
-
-
-@pytest.mark.parametrize("name", ["chat_template.jinja", "tokenizer_config.json", "more/x"])
+@pytest.mark.parametrize("name", ["chat_template.jinja", "more/x"])
 def test_no_link_of_a_model_is_followed_out_of_its_folder(name, tmp_path):
     small("bert", tmp_path / "model")
     (tmp_path / "secret").write_text("{}")
     path = tmp_path / "model" / name
     path.parent.mkdir(exist_ok=True)
-    path.unlink(missing_ok=True)
     path.symlink_to(tmp_path / "secret")
     with pytest.raises(UserError, match=f"{path.name} is a link that leads out of its folder; put the file itself in"):
         import_model(str(tmp_path / "model"), tmp_path / "run")
@@ -485,25 +368,15 @@ def test_weights_are_of_the_files_of_the_folder(tmp_path):
     model = small("bert", tmp_path / "model")
     model.save_pretrained(tmp_path / "model", max_shard_size="8KB")
     (tmp_path / "model" / "model.safetensors").unlink()
-    index = tmp_path / "model" / "model.safetensors.index.json"
-    table = json.loads(index.read_text())
-    name, file = next(iter(table["weight_map"].items()))
     shutil.copytree(tmp_path / "model", tmp_path / "other")
-    table["weight_map"][name] = f"../other/{file}"
-    index.write_text(json.dumps(table))
+    index = tmp_path / "model" / "model.safetensors.index.json"
+    index.write_text(index.read_text().replace('"model-', '"../other/model-', 1))
     with pytest.raises(UserError, match=r"names a file '\.\./other/.*' outside its folder; get the model again"):
         import_model(str(tmp_path / "model"), tmp_path / "run")
 
 
 JUNK = [None, 5, -1, 0, 2**40, 2**70, 1e300, -0.5, float("inf"), float("nan"), "x", "", "a\nb\x1b", "9" * 50, "\ud800"]
 JUNK += [[], {}, [[]], [1, 2], {"a": 1}, True, False, "../../x", "${length}"]
-
-
-def _places(table, path=()):
-    for key, value in table.items():
-        yield (*path, key)
-        if isinstance(value, dict):
-            yield from _places(value, (*path, key))
 
 
 @pytest.fixture(scope="module")

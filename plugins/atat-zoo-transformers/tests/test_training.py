@@ -13,7 +13,7 @@ from atat_zoo_checkpoints.exporting import export_run
 from atat_zoo_checkpoints.importing import import_model
 from atat_zoo_transformers.backbone import TransformersBackbone
 from atat_zoo_transformers.source import TRUST
-from models import ARCHITECTURES, lines, small, word_pieces
+from models import lines, small, word_pieces
 
 from atat_zoo import Model
 from atat_zoo.errors import UserError
@@ -85,28 +85,6 @@ def test_a_run_that_continues_from_another_is_exported_with_the_special_tokens(r
     first, last = (transformers.AutoTokenizer.from_pretrained(root / each) for each in ("bert", "exported"))
     assert "mask_token" in first.special_tokens_map
     assert last.special_tokens_map == first.special_tokens_map
-
-
-@pytest.mark.slow
-def test_with_lora_the_model_s_own_weights_stay_and_the_export_has_both(root):
-    result = _train(
-        root, "lora", root / "bert", "train.steps=10", "optimizer.learning_rate=0.01", "backbone.lora_rank=2"
-    )
-    backbone = result.model.module.backbone
-    learned = {name for name, weight in backbone.named_parameters() if weight.requires_grad}
-    assert learned
-    assert all("lora_" in name for name in learned)
-    own = transformers.AutoModelForMaskedLM.from_pretrained(root / "bert").eval()
-    weight = backbone.network.bert.encoder.layer[0].attention.self.query.base_layer
-    assert torch.equal(weight.weight, own.bert.encoder.layer[0].attention.self.query.weight)
-    ids = torch.randint(5, 80, (1, 20), generator=torch.Generator().manual_seed(0))
-    export_run(root / "lora", root / "merged")
-    merged = transformers.AutoModelForMaskedLM.from_pretrained(root / "merged").eval()
-    predicted = [i for i in range(backbone.V) if i != backbone.mask_id]
-    with torch.no_grad():
-        found = backbone.head(backbone(ids))[..., predicted]
-        torch.testing.assert_close(merged(ids).logits[..., predicted], found, rtol=0, atol=1e-5)
-        assert (own(ids).logits[..., predicted] - found).abs().max() > 1e-3
 
 
 @pytest.mark.slow
@@ -273,7 +251,7 @@ def test_gradients_are_the_same_when_activations_are_computed_again(tmp_path):
         torch.testing.assert_close(one, other)
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", ["bert", "modernbert", "gpt2"])
 def test_nothing_in_a_training_is_drawn_from_the_global_generator(name, tmp_path):
     small(name, tmp_path)
     path = tmp_path / "config.json"
