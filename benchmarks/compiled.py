@@ -6,12 +6,12 @@ import argparse
 import itertools
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import torch
 
 from atat_zoo.experiment import load
 from atat_zoo.modeling.diffusion.precision import computes_in_bf16
-from atat_zoo.modeling.objectives import Batch
-from atat_zoo.modeling.objectives.assembly import assemble
+from atat_zoo.modeling.objectives import Batch, assemble
 from atat_zoo.registry import Context
 from atat_zoo.training.memory import compiles, keep_freed_memory
 from atat_zoo.training.trainer import compile_objective
@@ -36,8 +36,9 @@ def stepper(
     """
     move = move or (lambda value: value.to(context.device))
     spec, (rows, length) = experiment.train, (experiment.train.batch_size, experiment.data.length)
-    module: Any = move(assemble(experiment, context)).train()
-    if compiles(spec.compile, context.device):
+    compiled = compiles(spec.compile, context.device)
+    module: Any = move(assemble(experiment, attrs.evolve(context, compiled=compiled))).train()
+    if compiled:
         compile_objective(module)
     optimizer = experiment.parts["optimizer"].build(module)
     if text is None:

@@ -10,7 +10,7 @@ import torch
 from atat_zoo.evaluation.compare import SCORES
 from atat_zoo.evaluation.likelihood import measure
 from atat_zoo.experiment import load
-from atat_zoo.modeling.objectives.assembly import assemble
+from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
 from atat_zoo.training.memory import keep_freed_memory
 from benchmarks.pairs import alone, hold, note, resident

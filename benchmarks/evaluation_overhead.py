@@ -14,7 +14,7 @@ from atat_zoo.evaluation.likelihood import measure, summarise
 from atat_zoo.experiment import load
 from atat_zoo.modeling.diffusion.bounds import average, exact_k
 from atat_zoo.modeling.diffusion.randomness import row_keys
-from atat_zoo.modeling.objectives.assembly import assemble
+from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
 from benchmarks.pairs import interleave, report
 

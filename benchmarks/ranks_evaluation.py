@@ -17,7 +17,7 @@ from atat_zoo.data import manifest
 from atat_zoo.data.build import build
 from atat_zoo.experiment import load
 from atat_zoo.experiment.runs import RunFolder
-from atat_zoo.modeling.objectives.assembly import assemble
+from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
 from benchmarks.pairs import hold, report
 

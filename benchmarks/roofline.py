@@ -31,8 +31,7 @@ from torch.utils._pytree import tree_leaves
 
 from atat_zoo.experiment import load
 from atat_zoo.modeling.diffusion.dropout import Dropout
-from atat_zoo.modeling.objectives import Batch, chunks
-from atat_zoo.modeling.objectives.assembly import assemble
+from atat_zoo.modeling.objectives import Batch, assemble, chunks
 from atat_zoo.registry import Context
 from atat_zoo.training.utilisation import PEAKS
 from benchmarks.cuda_autocast import cuda_autocast

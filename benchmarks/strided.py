@@ -17,7 +17,7 @@ import torch
 from atat_zoo import Zoo
 from atat_zoo.experiment import load
 from atat_zoo.modeling.diffusion.randomness import row_keys
-from atat_zoo.modeling.objectives.assembly import assemble
+from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
 from benchmarks.pairs import hold, interleave, report
 

@@ -221,7 +221,7 @@ def _model(root, file="base.toml"):
     """Write a run whose model is whole and was never trained."""
     from atat_zoo.experiment import load
     from atat_zoo.generation.model import Model
-    from atat_zoo.modeling.objectives.assembly import assemble
+    from atat_zoo.modeling.objectives import assemble
     from atat_zoo.registry import Context
 
     _begun(root, file=file)

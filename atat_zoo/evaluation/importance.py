@@ -22,7 +22,7 @@ from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.diffusion.statistics import spearman
 from atat_zoo.modeling.estimators import require_estimator
-from atat_zoo.modeling.targets.difficulty import rank_within
+from atat_zoo.modeling.targets.networks import rank_within
 
 BINS = 10
 

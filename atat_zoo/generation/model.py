@@ -27,7 +27,7 @@ from atat_zoo.generation.shown import Unmasking, table
 from atat_zoo.generation.spreading import is_spread, spread, without_weights
 from atat_zoo.modeling.backbones.lora import merge, of_base, with_base
 from atat_zoo.modeling.diffusion.precision import Precision, computes_in_bf16
-from atat_zoo.modeling.objectives.assembly import assemble
+from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.registry.spec import fields_of
 from atat_zoo.system.atomic import making_folder
@@ -245,7 +245,7 @@ class Model(TextReader):
                 f"{folder} is not written: after step {self.step} the weights {name} are not finite; begin a new run "
                 "with a smaller optimizer.learning_rate, more schedule.warmup_steps, or train.precision=fp32"
             )
-        left_out = ("counts", "count_table", "device", "tokenizer", "shifted", "given_between")
+        left_out = ("counts", "count_table", "device", "tokenizer", "shifted", "given_between", "compiled", "sharded")
         complete = folder / ".new"
         with making_folder(complete, replace=True, shown=folder) as beside:
             self.tokenizer.save(beside)

@@ -2,7 +2,7 @@
 
 from atat_zoo.registry.context import Context
 from atat_zoo.registry.hookspecs import CONTRACT, KINDS, PROJECT, TABLES, hookimpl
-from atat_zoo.registry.spec import component, component_base, param, part, parts, problems_of, values_of
+from atat_zoo.registry.spec import component, component_base, network_of, param, part, parts, problems_of, values_of
 from atat_zoo.registry.zoo import Zoo
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "component",
     "component_base",
     "hookimpl",
+    "network_of",
     "param",
     "part",
     "parts",

@@ -31,6 +31,8 @@ class Context:
         tokenizer: the `TokenizerModel` of the text, or None where there is none; not saved with a model.
         shifted: whether the objective reads at each place the token before it; `assemble` says so, and it is not saved.
         given_between: whether tokens are given between others in a training, as what is asked in dialogues; likewise.
+        compiled: whether the network and the losses are compiled, as in a training by `train.compile`; not saved.
+        sharded: whether ranks share the weights, so that all read a batch in as many passes; not saved.
     """
 
     vocabulary_size: int
@@ -44,6 +46,8 @@ class Context:
     tokenizer: Any = attrs.field(default=None, eq=False, repr=False)
     shifted: bool = False
     given_between: bool = False
+    compiled: bool = False
+    sharded: bool = False
 
     @property
     def mask_id(self) -> int:

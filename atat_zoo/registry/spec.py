@@ -15,6 +15,7 @@ A component is a frozen, keyword-only attrs class; an instance is called a speci
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import math
 import operator
@@ -46,16 +47,39 @@ def component_base(cls: type[_T]) -> type[_T]:
 
 @typing.dataclass_transform(kw_only_default=True, frozen_default=True)
 def component(cls: type[_T]) -> type[_T]:
-    """Make a class a component: frozen, keyword-only attrs, with `refs`, `package` and `check` where it has none.
+    """Make a class a component: frozen, keyword-only attrs, with the defaults of what it does not say.
 
-    `refs` are then (), the optional dependency `package` is None, and `check(experiment)` finds no problem.
+    `refs` are then (), the optional dependency `package` is None, `check(experiment)` finds no problem, and
+    `build(context)` returns what `network_of` makes, or the component itself if its `network` is empty.
     """
     decorated: Any = component_base(cls)
-    for name, default in {"refs": (), "package": None, "check": lambda part, experiment: ()}.items():
+    for name, default in _DEFAULTS.items():
         if not hasattr(decorated, name):
             setattr(decorated, name, default)
     _COMPONENTS.add(decorated)
     return decorated
+
+
+_DEFAULTS: dict[str, Any] = {
+    "refs": (),
+    "package": None,
+    "network": "",
+    "check": lambda part, experiment: (),
+    "build": lambda part, context: network_of(part, context) if part.network else part,
+}
+
+
+def network_of(spec: Any, context: Any, *given: Any) -> Any:
+    """Return what a component's `network`, "package.module:Class", makes of a context and the component's parameters.
+
+    It takes them as keywords, the parts among them built. It is imported here, as torch is: a specification does
+    without.
+    """
+    module, _, name = spec.network.partition(":")
+    values = values_of(spec)
+    parts = {field.name for field in fields_of(type(spec)) if field.kind and not field.many}
+    built = {key: value.build(context) if key in parts else value for key, value in values.items()}
+    return getattr(importlib.import_module(module), name)(context, *given, **built)
 
 
 def problems_of(part: Any, experiment: Any) -> Iterator[Problem]:

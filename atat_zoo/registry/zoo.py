@@ -121,9 +121,8 @@ class Zoo:
         return part
 
     def build(self, kind: str, value: str | Mapping[str, Any], context: Any = None) -> Any:
-        """Return a part ready to use: its specification, or what its `build(context)` returns if it has one."""
-        part = self.spec(kind, value)
-        return part.build(context) if hasattr(part, "build") else part
+        """Return a part ready to use: what its `build(context)` returns, which may be its specification."""
+        return self.spec(kind, value).build(context)
 
     def origins(self, tables: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
         """Return the distributions of the plugins with parts in these (kind, specification) pairs, at any depth."""

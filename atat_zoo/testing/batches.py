@@ -113,8 +113,8 @@ def taught(built: Any, steps: int, drawn: Rows) -> Any:
 
 
 def built(spec: Any, **changes: Any) -> Any:
-    """Return the part ready for use: the result of `build`, or itself."""
-    return spec.build(context(**changes)) if hasattr(spec, "build") else spec
+    """Return the part ready for use."""
+    return spec.build(context(**changes))
 
 
 def holds(condition: Tensor, promise: str, shown: object = None) -> None:

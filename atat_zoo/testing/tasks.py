@@ -16,7 +16,7 @@ from atat_zoo.evaluation.tasks import Task, require, title
 from atat_zoo.experiment import from_table
 from atat_zoo.experiment.runs import RunFolder, write_text
 from atat_zoo.generation.model import Model
-from atat_zoo.modeling.objectives.assembly import assemble
+from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
 from atat_zoo.testing.batches import close
 from atat_zoo.testing.examples import written

@@ -31,7 +31,7 @@ from atat_zoo.experiment.runs.folder import Checkpoint
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.backbones.neighbours import count_table
 from atat_zoo.modeling.diffusion.precision import computes_in_bf16
-from atat_zoo.modeling.objectives.assembly import assemble
+from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.system.atomic import check_name
 from atat_zoo.system.devices import device_name, exact_device
@@ -203,9 +203,10 @@ def _run(
             context=context,
         )
         loader = train_loader(stream, workers=experiment.data.workers, device=device)
-        objective: Any = assemble(experiment, context)
-        whole = WholeWeights(objective) if spec.sharding == "full" and ranks > 1 else None
-        if compiles(spec.compile, device):
+        compiled, sharded = compiles(spec.compile, device), spec.sharding == "full" and ranks > 1
+        objective: Any = assemble(experiment, attrs.evolve(context, compiled=compiled, sharded=sharded))
+        whole = WholeWeights(objective) if sharded else None
+        if compiled:
             compile_objective(objective)
         bf16 = computes_in_bf16(spec.precision, device)
         computes = {"device": device_name(device), "precision": "bf16" if bf16 else "fp32", "ranks": ranks}
@@ -227,7 +228,6 @@ def _run(
         model = ZooModel(objective, spec.steps, bf16=bf16, detailed=bool(spec.loggers))
         if whole:
             shard(model, device)
-            objective.reads_at_once = True
         average = lifecycle.MovingAverage(model, spec.ema, device) if spec.ema else None
         evaluator = Evaluator(
             experiment,
@@ -272,7 +272,7 @@ def _run(
 
 
 def compile_objective(objective: Any) -> None:
-    """Compile the backbone, and the losses of a chunk of positions, whose number differs from step to step."""
+    """Compile the backbone of an objective whose context says that it is `compiled`; it compiles its losses itself."""
     from torch._dynamo import config as dynamo
     from torch._functorch import config as functorch
 
@@ -280,8 +280,6 @@ def compile_objective(objective: Any) -> None:
     # the other, several ranks cannot compute activations again.
     functorch.donated_buffer = dynamo.optimize_ddp = False
     objective.backbone.compile(dynamic=False)
-    objective.compile_losses = partial(torch.compile, dynamic=True)
-    objective.takes_block_masks = getattr(objective.backbone, "takes_block_masks", False)
 
 
 def _begin(experiment: Experiment, folder: RunFolder, facts: dict[str, Any], initial: InitialWeights | None) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
+import attrs
 import torch
 from composer import Callback
 from safetensors.torch import load_file
@@ -121,6 +122,7 @@ def blocks(setting: Setting, found: Found) -> None:
         always = mock.patch.object(DenoisingModule, "attends_in_blocks", return_value=True)
         with backend(setting.size.backend), always:
             compiled = setting.move(module)
+            compiled.context = attrs.evolve(compiled.context, compiled=True)
             compile_objective(compiled)
             there = step(compiled, setting.move(batch), kind, "float32")
         loss, gradient = (abs(there[which] / here[which] - 1) for which in (0, 1))

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from atat_zoo.experiment import load
-from atat_zoo.modeling.objectives.assembly import assemble
+from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
 from atat_zoo.system.environment import describe
 from atat_zoo.training import train

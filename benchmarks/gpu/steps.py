@@ -144,10 +144,11 @@ def objectives(setting: Setting, found: Found) -> None:
         for how in ("",) if name == "mdlm" else (", FlexAttention", ", dense mask"):
             with backend(setting.size.backend):
                 module, step = step_of(setting, setting.experiment(variant, *more))
-                if "Flex" in how and not module.takes_block_masks:
+                in_blocks = module.context.compiled and module.backbone.takes_block_masks
+                if "Flex" in how and not in_blocks:
                     found.row(f"a step of `{name}`{how}", "", "it is not compiled here")
                     continue
-                module.takes_block_masks = "Flex" in how
+                module.backbone.takes_block_masks = "Flex" in how
                 seconds = seconds_of(setting, step)
             del module, step
             setting.tidy()

@@ -8,7 +8,7 @@ from atat_zoo.data.build import build
 from atat_zoo.experiment import from_table
 from atat_zoo.experiment.runs import RunFolder, write_text
 from atat_zoo.generation.model import Model
-from atat_zoo.modeling.objectives.assembly import assemble
+from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
 
 WORDS = ["the", "old", "man", "saw", "a", "sea", "of", "green", "and", "gold", "under", "no", "sky", "at", "night"]

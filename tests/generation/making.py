@@ -8,7 +8,7 @@ import torch
 
 from atat_zoo.experiment import from_table
 from atat_zoo.generation.model import Model
-from atat_zoo.modeling.objectives.assembly import assemble
+from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
 
 L = 24

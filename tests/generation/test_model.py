@@ -20,7 +20,7 @@ from atat_zoo import UserError
 from atat_zoo.experiment import from_table
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.bounds import ExactKBound
-from atat_zoo.modeling.objectives.assembly import assemble
+from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
 from tests.drawn import drawn_batch
 from tests.generation.making import SMALL

@@ -9,7 +9,7 @@ from atat_zoo.evaluation.tasks.fine_tuning import Recipe, fine_tuned
 from atat_zoo.generation import spreading
 from atat_zoo.generation.model import Model
 from atat_zoo.generation.spreading import is_spread, spread, without_weights
-from atat_zoo.modeling.objectives.assembly import assemble
+from atat_zoo.modeling.objectives import assemble
 from atat_zoo.system.machine import require
 from tests.generation.making import TABLE, L, tiny_model
 from tests.virtual_gpu.device import VirtualGPU, on_cpu, to_gpu

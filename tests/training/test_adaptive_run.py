@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from atat_zoo.generation.model import Model
-from atat_zoo.modeling.objectives.assembly import assemble
+from atat_zoo.modeling.objectives import assemble
 from tests.training.test_resume import killed_and_resumed
 
 pytestmark = pytest.mark.slow

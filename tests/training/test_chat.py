@@ -20,7 +20,7 @@ from atat_zoo.evaluation.text import text_of
 from atat_zoo.experiment import load
 from atat_zoo.generation.layout import answer_in
 from atat_zoo.generation.model import Model
-from atat_zoo.modeling.objectives.assembly import assemble
+from atat_zoo.modeling.objectives import assemble
 from atat_zoo.training import resume, train
 from atat_zoo.training.finetuning import InitialWeights
 from tests import talk

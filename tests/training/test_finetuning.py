@@ -14,7 +14,7 @@ from atat_zoo.data.build import build
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table, load
 from atat_zoo.generation.model import Model
-from atat_zoo.modeling.objectives.assembly import assemble
+from atat_zoo.modeling.objectives import assemble
 from atat_zoo.system.atomic import discard
 from atat_zoo.training import resume, train
 from atat_zoo.training.finetuning import InitialWeights, parts_of

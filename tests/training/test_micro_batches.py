@@ -8,7 +8,7 @@ from composer import Callback
 
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
-from atat_zoo.modeling.objectives.assembly import assemble
+from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
 from atat_zoo.training import train
 from atat_zoo.training.composer_model import StepMeters

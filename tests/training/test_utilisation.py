@@ -7,7 +7,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from atat_zoo.experiment import from_table, load
-from atat_zoo.modeling.objectives.assembly import assemble
+from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
 from atat_zoo.training import utilisation
 from atat_zoo.training.utilisation import Utilisation, peak_flops, step_flops

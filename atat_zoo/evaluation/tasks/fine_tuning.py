@@ -21,7 +21,7 @@ from atat_zoo.generation.model import Model
 from atat_zoo.generation.spreading import is_spread
 from atat_zoo.modeling.diffusion.dropout import set_keys
 from atat_zoo.modeling.diffusion.randomness import row_keys
-from atat_zoo.modeling.objectives.assembly import assemble
+from atat_zoo.modeling.objectives import assemble
 from atat_zoo.system.devices import SPREAD, moved
 
 Rows = Sequence[Sequence[int]]  # the tokens of texts

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+import attrs
 from typing_extensions import override
 
-from atat_zoo.errors import Problem, UserError
+from atat_zoo.errors import Problem
 from atat_zoo.modeling.backbones.lora import LoRABackbone
-from atat_zoo.registry import component, param
+from atat_zoo.registry import component, network_of, param
 from atat_zoo.system.machine import require
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class DiTBackbone(LoRABackbone):
     refs = ("arXiv:2212.09748", "arXiv:2104.09864", "arXiv:2406.07524", "arXiv:2010.04245")
     adjustable = (*LoRABackbone.adjustable, "dropout", "checkpoint_activations")
     returns_first = True
+    network = "atat_zoo.modeling.backbones.dit_module:DiTModule"
     preset: Literal["nano", "mini", "tiny", "documented", "small", "medium", "large", "xl", "2.7b", "6.7b"] = param(
         "small",
         help="layers × width: nano 4×256, mini 8×256, tiny 8×512, documented 12×512, small 12×768, medium 24×1024, "
@@ -153,19 +155,11 @@ class DiTBackbone(LoRABackbone):
 
     @override
     def build(self, context: Context) -> nn.Module:
-        from atat_zoo.modeling.backbones.dit_module import DiTModule
-        from atat_zoo.modeling.backbones.ngram import NgramModel
-
-        layers, width, _ = self.shape
+        layers, width, heads = self.shape
         asked = f"a backbone of {layers} layers, width {width} and mlp_ratio {self.mlp_ratio:g}"
         # Not of `weights`: a product may be infinite.
         roughly = width * (context.vocabulary_size * (2 - self.tied) + layers * width * (4 + 2 * self.mlp_ratio))
         require(4 * roughly, asked, "its weights", "make it smaller")
-        prior = None
-        if self.neighbours:
-            try:  # a model that is loaded brings its counts
-                table = context.count_table() if context.count_table else None
-            except UserError as error:
-                raise UserError(f"backbone.neighbours = {self.neighbours}: {error}; set it to 0") from None
-            prior = NgramModel(context.vocabulary_size, self.neighbours, table)
-        return DiTModule(self, context.vocabulary_size, context.counts, prior)
+        own: Any = self
+        module: nn.Module = network_of(attrs.evolve(own, layers=layers, width=width, heads=heads), context)
+        return module

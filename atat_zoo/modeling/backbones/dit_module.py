@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -13,31 +13,52 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
+from atat_zoo.errors import UserError
 from atat_zoo.modeling.backbones.cache import Cache
-from atat_zoo.modeling.backbones.dit import DiTBackbone
+from atat_zoo.modeling.backbones.ngram import NgramModel
 from atat_zoo.modeling.diffusion.attention import attend
 from atat_zoo.modeling.diffusion.dropout import Dropout
+from atat_zoo.registry import Context
 
 
 class DiTModule(nn.Module):
     """Tokens [B, L] to hidden states [B, L, D]; `head` maps those to logits [..., V]."""
 
+    returns_first = True
+
     def __init__(
-        self, backbone: DiTBackbone, vocabulary_size: int, counts: NDArray[np.int64] | None, prior: nn.Module | None
+        self,
+        context: Context,
+        *,
+        layers: int,
+        width: int,
+        heads: int,
+        local_heads: int,
+        mlp_ratio: float,
+        max_length: int,
+        time_conditioning: bool,
+        dropout: float,
+        tied: bool,
+        output_bias: Literal["none", "zero", "unigram"],
+        checkpoint_activations: bool,
+        neighbours: int,
+        **others: Any,  # of the specification alone
     ) -> None:
         super().__init__()
-        layers, width, heads = backbone.shape
-        self.returns_first = backbone.returns_first
         self.takes_block_masks = width // heads >= 16  # fewer are refused by FlexAttention's kernel
-        self.prior, self.reads_time, self.max_length = prior, backbone.time_conditioning, backbone.max_length
-        self.checkpoint_activations = backbone.checkpoint_activations
-        self.embedding = nn.Embedding(vocabulary_size + 1, width)
-        self.time = TimeEmbedding(width) if self.reads_time else None
-        self.blocks = nn.ModuleList(Layer(backbone) for _ in range(layers))
-        self.norm = Norm(width, self.reads_time)
-        self.head = Head(backbone, self.embedding, counts)
+        self.prior = prior_of(context, neighbours) if neighbours else None
+        self.reads_time, self.max_length = time_conditioning, max_length
+        self.checkpoint_activations = checkpoint_activations
+        self.embedding = nn.Embedding(context.vocabulary_size + 1, width)
+        self.time = TimeEmbedding(width) if time_conditioning else None
+        inner = max(1, int(width * mlp_ratio))
+        self.blocks = nn.ModuleList(
+            Layer(width, heads, inner, local_heads, dropout, conditioned=time_conditioning) for _ in range(layers)
+        )
+        self.norm = Norm(width, time_conditioning)
+        self.head = Head(self.embedding, tied, output_bias, context.counts)
         self.rotary = Rotary(width // heads)
-        nn.init.normal_(self.embedding.weight, std=0.02 if backbone.tied else 1.0 / math.sqrt(width))
+        nn.init.normal_(self.embedding.weight, std=0.02 if tied else 1.0 / math.sqrt(width))
 
     @override
     def forward(
@@ -78,25 +99,31 @@ class DiTModule(nn.Module):
         return self.norm(h, c)
 
 
+def prior_of(context: Context, neighbours: int) -> NgramModel:
+    """Return the count model of so many neighbours on either side; a model that is loaded brings its counts."""
+    try:
+        table = context.count_table() if context.count_table else None
+    except UserError as error:
+        raise UserError(f"backbone.neighbours = {neighbours}: {error}; set it to 0") from None
+    return NgramModel(context.vocabulary_size, neighbours, table)
+
+
 class Layer(nn.Module):
     """Attention and a feed-forward network, each added to the residual stream."""
 
-    def __init__(self, backbone: DiTBackbone) -> None:
+    def __init__(self, width: int, heads: int, inner: int, local: int, dropout: float, *, conditioned: bool) -> None:
         super().__init__()
-        _, width, self.heads = backbone.shape
-        conditioned, head_width = backbone.time_conditioning, width // self.heads
-        inner = max(1, int(width * backbone.mlp_ratio))
+        self.heads, head_width = heads, width // heads
         self.norm_attention = Norm(width, conditioned)
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         # Gains of queries and keys; a vector, so that no optimizer takes them for a matrix to decay.
         self.scale = nn.Parameter(torch.ones(2 * head_width))
-        local = backbone.local_heads
         self.offset = nn.Parameter(local_offset(self.heads, head_width, local)) if local else None
         self.out = nn.Linear(width, width, bias=False)
         self.norm_mlp = Norm(width, conditioned)
         self.up = nn.Linear(width, inner, bias=False)
         self.down = nn.Linear(inner, width, bias=False)
-        self.dropout = Dropout(backbone.dropout)
+        self.dropout = Dropout(dropout)
         self.gates = nn.Linear(width, 2 * width) if conditioned else None
         for linear in (self.qkv, self.up):
             nn.init.normal_(linear.weight, std=1.0 / math.sqrt(width))
@@ -203,14 +230,14 @@ class Norm(nn.Module):
 class Head(nn.Module):
     """Hidden states [..., D] to logits [..., V]; starts at its bias, and has no column for the mask."""
 
-    def __init__(self, backbone: DiTBackbone, embedding: nn.Embedding, counts: NDArray[np.int64] | None) -> None:
+    def __init__(self, embedding: nn.Embedding, tied: bool, bias: str, counts: NDArray[np.int64] | None) -> None:
         super().__init__()
         self.vocabulary_size = V = embedding.num_embeddings - 1
-        self.weight = None if backbone.tied else nn.Parameter(torch.zeros(V, embedding.embedding_dim))
+        self.weight = None if tied else nn.Parameter(torch.zeros(V, embedding.embedding_dim))
         # In a list, so that the shared weight is not also a parameter of this module.
-        self._tied = [embedding] if backbone.tied else []
-        self.bias = None if backbone.output_bias == "none" else nn.Parameter(torch.zeros(V))
-        if self.bias is not None and backbone.output_bias == "unigram" and counts is not None:
+        self._tied = [embedding] if tied else []
+        self.bias = None if bias == "none" else nn.Parameter(torch.zeros(V))
+        if self.bias is not None and bias == "unigram" and counts is not None:
             smoothed = torch.from_numpy(counts).double() + 1.0
             self.bias.data = (smoothed / smoothed.sum()).log().float()
 

@@ -1,6 +1,6 @@
-"""Scores and a rate to probabilities whose mean over a row is the rate exactly.
+"""Scores and a rate to probabilities whose mean over a row is the rate exactly, or to as many masked tokens.
 
-See docs/mathematics.md, "Importance and the mask rate".
+See docs/mathematics.md, "Importance and the mask rate" and "Masks by visible tokens".
 
 Three families, each with one unknown per row. All arithmetic is in float64 for any input: bfloat16 would miss the rate
 by 1e-3. Scores may have any size up to about 1e9; beyond that float64 cannot separate neighbours.
@@ -106,3 +106,34 @@ def _finish(p: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
     rate = rate.unsqueeze(-1)
     p = torch.where(rate <= 0, 0.0, torch.where(rate >= 1, 1.0, p.clamp(max=1.0)))
     return torch.where(maskable, p, 0.0).float()
+
+
+# Masks that depend on visible tokens alone: how many tokens, and which of them to show again.
+
+
+def count_masked(rate: Tensor, maskable: Tensor, unit: Tensor) -> Tensor:
+    """Return k, ⌊rn⌋ or ⌈rn⌉ with mean rn over the uniforms `unit` in [0, 1), int64 [B]; exactly 0 and n at 0 and 1."""
+    expected = rate.double() * maskable.sum(-1)
+    return (expected.floor() + (unit < expected.frac())).long()
+
+
+def first_masked(order: Tensor, count: Tensor, excess: float, maskable: Tensor) -> Tensor:
+    """Return the first min(n, ⌈c·k⌉) tokens of an order of the maskable ones, bool [B, L], for k = `count`, int64 [B].
+
+    The order is the rank of each token, int64 [B, L], the maskable ones first; the excess is c ≥ 1.
+    """
+    candidates = (count.double() * excess).ceil()
+    return (order < candidates.unsqueeze(-1)) & maskable
+
+
+def lowest(scores: Tensor, order: Tensor, count: Tensor, among: Tensor) -> Tensor:
+    """Return the `count` [B] tokens of lowest score among some, bool [B, L]; of equal scores the first of the order.
+
+    NaN counts as 0. The order is the rank of each token, int64 [B, L]: a permutation in each row.
+    """
+    scores = scores.nan_to_num().masked_fill(~among, torch.inf)
+    by_order = order.argsort(-1)
+    # Stable, so that the order decides between equals; those that are not among the candidates come last.
+    rising = by_order.gather(-1, scores.gather(-1, by_order).sort(dim=-1, stable=True).indices)
+    rank = torch.arange(scores.shape[-1], device=scores.device)
+    return torch.zeros_like(among).scatter(-1, rising, rank < count.unsqueeze(-1))

@@ -18,7 +18,7 @@ from typing_extensions import override
 
 from atat_zoo.errors import Problem, UserError
 from atat_zoo.experiment.effects import tells_apart, weighs_tokens
-from atat_zoo.registry import Context, component, component_base, param, part, problems_of
+from atat_zoo.registry import Context, component, component_base, network_of, param, part, problems_of
 from atat_zoo.system.machine import require
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class Estimator(Protocol):
     """A component of the kind estimator."""
 
     name: str
+    network: ClassVar[str]
 
     @property
     def reads(self) -> Reads:
@@ -70,6 +71,8 @@ class Estimator(Protocol):
 
     def build(self, context: Context) -> nn.Module:
         """Return an `EstimatorModule`; one without parameters is not trained."""
+        module: nn.Module = network_of(self, context)
+        return module
 
 
 @component
@@ -78,16 +81,11 @@ class UniformEstimator(Estimator):
 
     name = "uniform"
     summary = "the same importance for every token"
+    network = "atat_zoo.modeling.estimators.networks:ConstantModule"
 
     @override
     def tells_apart(self, trained: bool) -> bool:
         return False
-
-    @override
-    def build(self, context: Context) -> nn.Module:
-        from atat_zoo.modeling.estimators.networks import ConstantModule
-
-        return ConstantModule()
 
 
 @component
@@ -100,12 +98,7 @@ class FrequencyEstimator(Estimator):
 
     name = "frequency"
     summary = "rare tokens are important: the unigram surprisal over its largest value"
-
-    @override
-    def build(self, context: Context) -> nn.Module:
-        from atat_zoo.modeling.estimators.networks import TableModule, surprisal
-
-        return TableModule(surprisal(context.vocabulary_size, context.counts))
+    network = "atat_zoo.modeling.estimators.networks:SurprisalModule"
 
 
 @component
@@ -121,6 +114,7 @@ class TransformerEstimator(Estimator):
     name = "transformer"
     learns: ClassVar[bool] = True
     summary = "two small transformer layers over the backbone's detached embedding"
+    network = "atat_zoo.modeling.estimators.networks:TransformerModule"
     refs = ("ATAT",)
     reads: Reads = param("x", help="x, the clean text, or z, the text with masks")
     layers: int = param(2, help="transformer layers", ge=1, le=10_000)
@@ -154,13 +148,11 @@ class TransformerEstimator(Estimator):
 
     @override
     def build(self, context: Context) -> nn.Module:
-        from atat_zoo.modeling.estimators.networks import TransformerModule
-
         own = context.vocabulary_size if self.own_embedding else context.width
         weights = self.width * (own + min(self.max_length, context.length) + 12 * self.layers * self.width)
         asked = f"an estimator of {self.layers} layers and width {self.width}"
         require(4 * weights, asked, "its weights", "make it smaller")
-        return TransformerModule(self, context)
+        return super().build(context)
 
 
 @component_base
@@ -211,6 +203,7 @@ class HybridEstimator(_ComposedEstimator):
 
     name = "hybrid"
     summary = "a learned estimator and the frequency prior, mixed 0.7 to 0.3"
+    network = "atat_zoo.modeling.estimators.networks:MixModule"
     refs = ("ATAT",)
     inside = ("learned", "prior")
     mix: float = param(0.7, help="share of the learned estimator", ge=0, le=1)
@@ -221,12 +214,6 @@ class HybridEstimator(_ComposedEstimator):
     def tells_apart(self, trained: bool) -> bool:
         learned, prior = tells_apart(self.learned, trained), tells_apart(self.prior, False)
         return bool(self.mix and learned) or (self.mix < 1 and prior)
-
-    @override
-    def build(self, context: Context) -> nn.Module:
-        from atat_zoo.modeling.estimators.networks import MixModule
-
-        return MixModule(self.learned.build(context), self.prior.build(context), self.mix)
 
 
 @component
@@ -239,6 +226,7 @@ class TermBiasEstimator(_ComposedEstimator):
 
     name = "term_bias"
     summary = "another estimator, with the importance of some words raised or lowered"
+    network = "atat_zoo.modeling.estimators.networks:BiasedModule"
     refs = ("ATAT",)
     inside = ("base",)
 
@@ -253,16 +241,7 @@ class TermBiasEstimator(_ComposedEstimator):
     @override
     def build(self, context: Context) -> nn.Module:
         """Return the module, or raise `UserError`, naming a word that the tokenizer does not know."""
-        from atat_zoo.data.tokenizers.terms import Terms
-        from atat_zoo.modeling.estimators.networks import BiasedModule
-
-        base = self.base.build(context)
-        if not (self.words and self.strength):
-            return base
-        if context.tokenizer is None:
-            raise RuntimeError("the estimator term_bias looks words up and needs a context with a tokenizer")
-        terms = Terms(context.tokenizer, self.words, longest=context.length, key="estimator.words")
-        return BiasedModule(base, terms, self.strength)
+        return super().build(context) if self.words and self.strength else self.base.build(context)
 
 
 def require_estimator(experiment: Experiment, run: object, *, constant: bool = False) -> None:

@@ -1,27 +1,35 @@
-"""The modules of the estimators. B sequences, L tokens, D the backbone's width, E the estimator's own."""
+"""The networks of the estimators. B sequences, L tokens, D the backbone's width, E the estimator's own."""
 
 import math
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from typing_extensions import override
 
 from atat_zoo.data.tokenizers.terms import Terms, biased
 from atat_zoo.modeling.diffusion.attention import attend
-from atat_zoo.modeling.estimators import EstimatorModule, TransformerEstimator
+from atat_zoo.modeling.estimators import EstimatorModule, Reads
 from atat_zoo.registry import Context
 
 
 class TransformerModule(nn.Module):
     """Tokens to importance [B, L] in [0, 1]; starts at ½ everywhere."""
 
-    def __init__(self, estimator: TransformerEstimator, context: Context) -> None:
+    def __init__(
+        self,
+        context: Context,
+        *,
+        reads: Reads,
+        layers: int,
+        width: int,
+        heads: int,
+        max_length: int,
+        time_conditioning: bool,
+        own_embedding: bool,
+    ) -> None:
         super().__init__()
-        width, self.own_embedding = estimator.width, estimator.own_embedding
-        self.reads, self.reads_time = estimator.reads, estimator.reads_time
+        self.reads, self.reads_time, self.own_embedding = reads, time_conditioning, own_embedding
         if self.own_embedding:
             self.embedding = nn.Embedding(context.vocabulary_size + 1, width)
             nn.init.normal_(self.embedding.weight, std=1.0)
@@ -29,11 +37,11 @@ class TransformerModule(nn.Module):
             self.project = nn.Linear(context.width, width, bias=False)
             # The backbone's rows have length about 1; this makes the layers' input have entries of about 1.
             nn.init.normal_(self.project.weight, std=1.0)
-        self.positions = nn.Parameter(torch.randn(min(estimator.max_length, context.length), width) * 0.02)
+        self.positions = nn.Parameter(torch.randn(min(max_length, context.length), width) * 0.02)
         self.time = nn.Sequential(nn.Linear(64, width), nn.SiLU(), nn.Linear(width, width))
         if not self.reads_time:
             del self.time
-        self.blocks = nn.ModuleList(EstimatorLayer(width, estimator.heads) for _ in range(estimator.layers))
+        self.blocks = nn.ModuleList(EstimatorLayer(width, heads) for _ in range(layers))
         self.norm = nn.LayerNorm(width)
         self.out = nn.Linear(width, 1)
         nn.init.zeros_(self.out.weight)
@@ -84,42 +92,44 @@ class EstimatorLayer(nn.Module):
 class ConstantModule(nn.Module, EstimatorModule):
     """Importance ½ everywhere."""
 
+    def __init__(self, context: Context) -> None:
+        super().__init__()
+
     @override
     def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
         return torch.full(tokens.shape, 0.5, device=tokens.device)
 
 
-class TableModule(nn.Module, EstimatorModule):
-    """Importance by token, from a table [V + 1]; saved with the model, so that counts are needed only once."""
+class SurprisalModule(nn.Module, EstimatorModule):
+    """−log p(v) of the training tokens over its largest value; ½ without counts.
 
-    def __init__(self, values: Tensor) -> None:
+    The table [V + 1] is saved with the model, so that counts are needed only once.
+    """
+
+    values: Tensor
+
+    def __init__(self, context: Context) -> None:
         super().__init__()
+        values = torch.full((context.vocabulary_size + 1,), 0.5)
+        if context.counts is not None:
+            smoothed = torch.from_numpy(context.counts).double() + 1.0
+            nats = -(smoothed / smoothed.sum()).log()
+            # A single token is certain: 0 nats over 0.
+            values[:-1] = (nats / nats.max().clamp(min=1e-300)).float()
         self.register_buffer("values", values)
-        self.values: Tensor
 
     @override
     def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
         return self.values[tokens]
 
 
-def surprisal(vocabulary_size: int, counts: NDArray[np.int64] | None) -> Tensor:
-    """Return −log p(v) of the training tokens over its largest value, float32 [V + 1]; ½ without counts."""
-    values = torch.full((vocabulary_size + 1,), 0.5)
-    if counts is not None:
-        smoothed = torch.from_numpy(counts).double() + 1.0
-        nats = -(smoothed / smoothed.sum()).log()
-        # A single token is certain: 0 nats over 0.
-        values[:-1] = (nats / nats.max().clamp(min=1e-300)).float()
-    return values
-
-
 class MixModule(nn.Module):
-    """mix · a + (1 − mix) · b."""
+    """mix · learned + (1 − mix) · prior."""
 
-    def __init__(self, a: nn.Module, b: nn.Module, mix: float) -> None:
+    def __init__(self, context: Context, *, mix: float, learned: nn.Module, prior: nn.Module) -> None:
         super().__init__()
-        self.a, self.b, self.mix = a, b, mix
-        self.reads, self.reads_time = a.reads, bool(a.reads_time or b.reads_time)
+        self.a, self.b, self.mix = learned, prior, mix  # by the names in saved weights
+        self.reads, self.reads_time = learned.reads, bool(learned.reads_time or prior.reads_time)
 
     @override
     def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
@@ -128,11 +138,14 @@ class MixModule(nn.Module):
 
 
 class BiasedModule(nn.Module):
-    """The importance of `base`, moved towards 1 or 0 at the tokens of the terms."""
+    """The importance of `base`, moved towards 1 or 0 at the tokens of the words."""
 
-    def __init__(self, base: nn.Module, terms: Terms, strength: float) -> None:
+    def __init__(self, context: Context, *, words: tuple[str, ...], strength: float, base: nn.Module) -> None:
         super().__init__()
-        self.base, self.terms, self.strength = base, terms, strength
+        if context.tokenizer is None:
+            raise RuntimeError("the estimator term_bias looks words up and needs a context with a tokenizer")
+        self.terms = Terms(context.tokenizer, words, longest=context.length, key="estimator.words")
+        self.base, self.strength = base, strength
         self.reads, self.reads_time = base.reads, bool(base.reads_time)
 
     @override

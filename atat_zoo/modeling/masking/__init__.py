@@ -2,7 +2,7 @@
 
 There are two contracts. A `Masking` turns importance and a rate into the probability of masking each token; importance
 of x makes these depend on what is masked, which tilts what the model learns. A `VisibleTextMasking` strategy draws a
-mask by what is visible under it, and tilts nothing; it stands in `visible_text`.
+mask by what is visible under it, and tilts nothing.
 
 With r a row's rate and n its maskable tokens, every `Masking` has these properties
 
@@ -20,28 +20,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, ClassVar, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 from typing_extensions import override
 
-from atat_zoo.registry import Context, component, component_base, param, part
+from atat_zoo.registry import component, component_base, param, part
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from atat_zoo.modeling.masking.position_bias import PositionBias
-    from atat_zoo.modeling.masking.position_modules import PositionModule
 
 
 class Masking(Protocol):
     """A component of the kind masking, or what its `build(context)` returns.
 
-    One with a state has `build(context) -> nn.Module` with this method, which implements `StatefulPart`. It may say
-    that its `direction` is 0 if it ignores importance, and by `reads_importance`, which else follows from that, whether
-    it masks all tokens alike where all have the same.
+    One with a state has a `network` with this method, which implements `StatefulPart`.
     """
 
     name: str
+    direction: ClassVar[int] = 1  #: 0 if it ignores importance, −1 if important tokens are masked less often
+    positional: ClassVar[bool] = False  #: whether positions count as well
+
+    @property
+    def reads_importance(self) -> bool:
+        """Whether it masks all tokens alike where all have the same importance."""
+        return self.direction != 0 and not self.positional
 
     def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
         """Return p, float32 [B, L], from I, [B, L] in [0, 1], detached; r, [B] in [0, 1]; and `maskable`, bool [B, L].
@@ -94,7 +98,6 @@ class _CalibratedMasking(Masking):
     """A function of `diffusion.calibration` applied to I / T, or to −I / T where `direction` is −1."""
 
     calibration: ClassVar[str]
-    direction: ClassVar[int] = 1
     temperature: float = param(1.0, help="large: like uniform; small: the most important first", ge=1e-6, le=1e9)
 
     @override
@@ -161,7 +164,7 @@ class LogitMasking(_CalibratedMasking):
 
 
 @component
-class PositionMasking:
+class PositionMasking(Masking):
     """p_i = min(1, λ exp((I_i + a·bias_i) / T)): `importance` masking of importance and bias together.
 
     The bias is in [0, 1] like importance, and a is its weight relative to importance. Both are divided by T, so a high
@@ -171,12 +174,13 @@ class PositionMasking:
     name = "position"
     summary = "importance plus a bias of the position, fixed or learned from the loss"
     refs = ("doi:10.1007/0-387-34240-0",)
-    direction = 1
     positional = True
+    network = "atat_zoo.modeling.masking.networks:PositionModule"
 
     @property
+    @override
     def reads_importance(self) -> bool:
-        """Whether importance is all that it goes by: there is no bias."""
+        # Whether importance is all that it goes by: there is no bias.
         from atat_zoo.modeling.masking.position_bias import FlatBias
 
         return not self.strength or isinstance(self.bias, FlatBias)
@@ -187,8 +191,49 @@ class PositionMasking:
     )
     bias: PositionBias = part("position_bias", "u_shape", help="positions to mask more often")
 
-    def build(self, context: Context) -> PositionModule:
-        """Return a module with `probabilities`; it implements `StatefulPart` when its bias does."""
-        from atat_zoo.modeling.masking.position_modules import PositionModule
 
-        return PositionModule(self.bias.build(context), self.temperature, self.strength)
+@component
+class RevealMasking(VisibleTextMasking):
+    """Of k₀ = min(n, ⌈c·k⌉) tokens masked uniformly, shows the easiest (or hardest) k₀ − k again, as scored from z.
+
+    k is ⌊rn⌋ or ⌈rn⌉ with mean rn, so the mean rate is exact whatever the scores. The tokens that stay masked had no
+    part in the choice: the mask depends on visible tokens alone, and the optimal denoiser is the posterior, as for
+    uniform masks (missing at random: Rubin, Biometrika 1976). With `first = "easy"` the model learns the contexts that
+    the sampler `policy` meets which fills the easiest positions first.
+    """
+
+    name = "reveal"
+    summary = "too many tokens at random, of which the easiest or hardest are shown again, by what is visible"
+    refs = ("doi:10.1093/biomet/63.3.581",)
+
+    excess: float = param(2.0, help="c: tokens hidden at first, for each that stays hidden; 1 is uniform", ge=1, le=1e6)
+    first: Literal["easy", "hard"] = param("easy", help="which are shown again: those of the lowest or highest score")
+
+    @property
+    def reads_importance(self) -> bool:
+        """Whether it asks for scores at all."""
+        return self.excess > 1
+
+    @override
+    def draw_mask(self, scores: Scores, rate: Tensor, maskable: Tensor, keys: Tensor) -> Tensor:
+        import torch
+
+        from atat_zoo.modeling.diffusion.bounds import uniform_order
+        from atat_zoo.modeling.diffusion.calibration import count_masked
+        from atat_zoo.modeling.diffusion.randomness import fold, to_unit
+
+        count = count_masked(rate, maskable, to_unit(fold(keys, 1), torch.float64))
+        return self.of_order(scores, uniform_order(maskable, fold(keys, 0)), count, maskable)
+
+    def of_order(self, scores: Scores, order: Tensor, count: Tensor, maskable: Tensor) -> Tensor:
+        """Return the mask of `count` tokens, int64 [B], if tokens are masked at first in this order, [B, L].
+
+        The scores are asked for once, and not at all if the excess is 1.
+        """
+        from atat_zoo.modeling.diffusion.calibration import first_masked, lowest
+
+        candidates = first_masked(order, count, self.excess, maskable)
+        if self.excess == 1:
+            return candidates
+        difficulty = scores(candidates)
+        return lowest(difficulty if self.first == "hard" else -difficulty, order, count, candidates)

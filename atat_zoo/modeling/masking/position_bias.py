@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from typing_extensions import override
 
-from atat_zoo.registry import Context, component, component_base, param
+from atat_zoo.registry import Context, component, component_base, network_of, param
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-    from atat_zoo.modeling.masking.position_modules import FixedBiasModule, GradientBiasModule, RunningBiasModule
 
 
 class PositionBiasModule(Protocol):
@@ -26,9 +24,12 @@ class PositionBias(Protocol):
     """A component of the kind position_bias."""
 
     name: str
+    network: ClassVar[str]
 
     def build(self, context: Context) -> nn.Module:
-        """Return a `PositionBiasModule`; the fixed ones take any length."""
+        """Return a `PositionBiasModule`; the fixed ones take any length, and others that of the context."""
+        module: nn.Module = network_of(self, context)
+        return module
 
 
 @component_base
@@ -39,11 +40,12 @@ class _FixedBias(PositionBias):
     def bias(self, positions: Tensor) -> Tensor:
         """Return the bias of the positions 0 … L−1, float64 [L]."""
 
-    @override
-    def build(self, context: Context) -> FixedBiasModule:
-        from atat_zoo.modeling.masking.position_modules import FixedBiasModule
+    network = "atat_zoo.modeling.masking.networks:FixedBiasModule"
 
-        return FixedBiasModule(self.bias)
+    @override
+    def build(self, context: Context) -> nn.Module:
+        module: nn.Module = network_of(self, context, self.bias)
+        return module
 
 
 @component
@@ -94,7 +96,7 @@ class UShapeBias(_FixedBias):
 
 
 @component
-class RunningBias:
+class RunningBias(PositionBias):
     """The running mean of the masked cross-entropy at each position, scaled to [0, 1].
 
     The easiest position has 0 and the hardest 1, unless all differ by less than `floor` of the mean loss: then
@@ -104,19 +106,14 @@ class RunningBias:
 
     name = "running"
     summary = "learned: the running mean of the loss at each position"
+    network = "atat_zoo.modeling.masking.networks:RunningBiasModule"
 
     decay: float = param(0.99, help="share of the past that a step retains", ge=0, lt=1)
     floor: float = param(0.1, help="smallest spread, as a share of the mean loss, that counts in full", gt=0, le=10)
 
-    def build(self, context: Context) -> RunningBiasModule:
-        """Return a module for positions 0 … `context.length` − 1 that implements `StatefulPart`."""
-        from atat_zoo.modeling.masking.position_modules import RunningBiasModule
-
-        return RunningBiasModule(context.length, self.decay, self.floor)
-
 
 @component
-class GradientBias:
+class GradientBias(PositionBias):
     """σ(θ) of a parameter θ of each position, by ascent of the masked loss.
 
     The loss of a draw says nothing of the probability that made it: no gradient goes through the draw. That of its mean
@@ -130,12 +127,7 @@ class GradientBias:
 
     name = "gradient"
     summary = "learned: ascent of the masked loss, position by position"
+    network = "atat_zoo.modeling.masking.networks:GradientBiasModule"
     refs = ("ATAT",)
 
     learning_rate: float = param(0.1, help="η, of a step", gt=0, le=100)
-
-    def build(self, context: Context) -> GradientBiasModule:
-        """Return a module for positions 0 … `context.length` − 1 that implements `StatefulPart`."""
-        from atat_zoo.modeling.masking.position_modules import GradientBiasModule
-
-        return GradientBiasModule(context.length, self.learning_rate)

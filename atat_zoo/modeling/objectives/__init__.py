@@ -7,14 +7,14 @@ it takes; an experiment that declares another kind is refused.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import attrs
 
+from atat_zoo.modeling.backbones.lora import adapt
 from atat_zoo.modeling.bounds import Bound
 from atat_zoo.modeling.diffusion.contracts import Denoiser
-from atat_zoo.registry import Context
+from atat_zoo.registry import Context, network_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -98,10 +98,7 @@ class ObjectiveModule(Protocol):
         """Return the importance of tokens, float32 [B, L]; for objectives that use an estimator, which reads x or z."""
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Return the last hidden state of each token of a text, [B, L, D]: it has read the token.
-
-        Nothing is masked; a network that reads the time is told t = 0. Tokens are int64 [B, L].
-        """
+        """Return the last hidden state of each token of a text, int64 [B, L] to [B, L, D]; at t = 0, nothing masked."""
 
     def stage(self, progress: float) -> str:
         """Return the name of the training's stage, for the metrics; "train" by default, for one stage."""
@@ -122,11 +119,13 @@ class ObjectiveModule(Protocol):
 
 
 class Objective(Protocol):
-    """A component of the kind objective."""
+    """A component of the kind objective.
+
+    Its `network` is a class of (context, parts, batch_size, **parameters).
+    """
 
     name: str
-    #: What `build` makes, as "package.module:Class"; a class of (context, parts, batch_size, this objective).
-    module: ClassVar[str]
+    network: ClassVar[str]
     uses: ClassVar[frozenset[str]]  #: the kinds of parts that it takes
     exact: ClassVar[bool] = False  #: whether `bound` returns the exact likelihood, without random masks
     #: Whether its network reads at each position the token before it, as in next-token prediction.
@@ -138,6 +137,17 @@ class Objective(Protocol):
     #: `turns`, likewise, and each token in its turn; `causal`; or, the default, in no such way.
     hub_form: ClassVar[Literal["masked", "turns", "causal", ""]] = ""
     importance_reads: ClassVar[str] = "x"  #: what an estimator that learns may read: "x" or "z", or "z" alone
+    learns_order: ClassVar[bool] = False  #: whether its denoiser gives the weights of the next position
+
+    @property
+    def learn_importance(self) -> bool:
+        """Whether the bound's gradient trains the estimator; by default it does not."""
+        return False
+
+    @property
+    def importance_loss_weight(self) -> float:
+        """The weight of the estimator's loss: at 0 it learns nothing."""
+        return 1.0
 
     def network_input(self, experiment: Experiment) -> tuple[int, int]:
         """Return how many rows its network reads in a step over the global batch, and how many tokens of each."""
@@ -146,8 +156,27 @@ class Objective(Protocol):
     def build(self, context: Context, parts: Mapping[str, object], batch_size: int) -> nn.Module:
         """Return an `ObjectiveModule`; row n of the stream belongs to step n // `batch_size`.
 
-        The parts are what the other kinds' `build` returned (or their specification, if they need none).
+        The parts are what the other kinds' `build` returned.
         """
-        # Imported here, because torch is: a specification does without.
-        path, _, name = self.module.partition(":")
-        return getattr(import_module(path), name)(context, parts, batch_size, self)
+        module: nn.Module = network_of(self, context, parts, batch_size)
+        return module
+
+
+def assemble(experiment: Experiment, context: Context) -> nn.Module:
+    """Build the parts that the objective uses and join them; returns an `ObjectiveModule`.
+
+    Initial values are drawn under `context.seed` without touching the caller's generator.
+    """
+    import torch
+
+    objective, form = experiment.parts["objective"], experiment.data.form
+    context = attrs.evolve(context, shifted=objective.shifted, given_between=form == "chat")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(context.seed)
+        parts: dict[str, Any] = {"backbone": experiment.parts["backbone"].build(context)}
+        adapt(parts["backbone"], experiment.parts["backbone"])
+        context = attrs.evolve(context, width=parts["backbone"].embedding.embedding_dim)
+        for kind in sorted(objective.uses - {"backbone"}):
+            parts[kind] = experiment.parts[kind].build(context)
+        module: nn.Module = objective.build(context, parts, experiment.train.batch_size)
+    return module

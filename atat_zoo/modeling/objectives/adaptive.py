@@ -39,7 +39,7 @@ class AdaptiveObjective(Objective):
     name = "adaptive"
     summary = "masks that depend on the text, with a learned order in reverse and a bound that pays for it"
     refs = ("arXiv:2602.02112", "arXiv:2406.04329", "arXiv:2406.07524", "ATAT")
-    module = "atat_zoo.modeling.objectives.adaptive_module:AdaptiveModule"
+    network = "atat_zoo.modeling.objectives.adaptive_module:AdaptiveModule"
     hub_form = "masked"
     uses = frozenset({"backbone", "noise", "estimator", "target"})
     learns_order = True

@@ -1,10 +1,10 @@
-"""The training step of `adaptive`. B rows of a micro-batch, K masks of each, L tokens, N masked ones, D width.
+"""The network of `adaptive`. B rows of a micro-batch, K masks of each, L tokens, N masked ones, D width.
 
 Repeated rows are ordered by draw: row b of draw j is row j·B + b of K·B.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import torch
@@ -18,11 +18,15 @@ from atat_zoo.modeling.diffusion.dropout import set_keys
 from atat_zoo.modeling.diffusion.positions import Where, pairs
 from atat_zoo.modeling.diffusion.randomness import fold, row_keys
 from atat_zoo.modeling.objectives import Batch
-from atat_zoo.modeling.objectives.adaptive import AdaptiveObjective
 from atat_zoo.modeling.objectives.chunks import wide
-from atat_zoo.modeling.objectives.denoising import DenoisingModule, dense, importance_loss, metrics, normalised
-from atat_zoo.modeling.objectives.predicting import Predictor
-from atat_zoo.modeling.objectives.stateful import StatefulParts
+from atat_zoo.modeling.objectives.denoising import (
+    DenoisingModule,
+    Predictor,
+    dense,
+    importance_loss,
+    metrics,
+    normalised,
+)
 from atat_zoo.registry import Context
 from atat_zoo.system.devices import moved
 
@@ -31,30 +35,47 @@ class AdaptiveModule(DenoisingModule):
     """Backbone with a head for ŵ; estimator, bias and table of positions, which define w."""
 
     def __init__(
-        self, context: Context, parts: Mapping[str, Any], batch_size: int, objective: AdaptiveObjective
+        self,
+        context: Context,
+        parts: Mapping[str, Any],
+        batch_size: int,
+        *,
+        form: Literal["order", "timed"],
+        temperature: float,
+        bias: nn.Module,
+        strength: float,
+        learn_importance: bool,
+        learn_position: bool,
+        draws: int | None,
+        weight: Literal["bound", "nelbo", "simple"],
+        reverse_loss_weight: float,
+        importance_loss_weight: float,
     ) -> None:
         super().__init__(context, parts, batch_size)
-        self.objective, self.form, self.repeats = objective, FORMS[objective.form], objective.repeats
+        self.form, self.temperature, self.strength, self.weight = FORMS[form], temperature, strength, weight
+        self.learn_importance, self.learns = learn_importance, learn_importance or learn_position
+        self.repeats = draws or (2 if self.learns else 1)
+        self.reverse_loss_weight, self.importance_loss_weight = reverse_loss_weight, importance_loss_weight
         self.estimator, self.target = parts["estimator"], parts["target"]
-        self.bias: Any = objective.bias.build(context)
+        self.bias: Any = bias
         # In the order form a common factor of ŵ cancels; in the timed form it is the speed.
-        self.order_head = nn.Linear(self.backbone.embedding.embedding_dim, 1, bias=objective.form == "timed")
+        self.order_head = nn.Linear(self.backbone.embedding.embedding_dim, 1, bias=form == "timed")
         for parameter in self.order_head.parameters():
             nn.init.zeros_(parameter)
-        self.position = nn.Parameter(torch.zeros(context.length)) if objective.learn_position else None
+        self.position = nn.Parameter(torch.zeros(context.length)) if learn_position else None
         self.trains_estimator = any(p.requires_grad for p in self.estimator.parameters())
-        self.stateful = StatefulParts(bias=self.bias, target=self.target)
+        self.follow(bias=self.bias, target=self.target)
 
     def log_weights(self, importance: Tensor) -> Tensor:
         """Return log w, float64 [B, L], with a gradient where the bound trains it."""
-        if not self.objective.learn_importance:
+        if not self.learn_importance:
             importance = importance.detach()
-        return (0.5 - importance.double()) / self.objective.temperature + self.by_position(importance.shape[1])
+        return (0.5 - importance.double()) / self.temperature + self.by_position(importance.shape[1])
 
     def by_position(self, length: int) -> Tensor:
         """Return the part of log w that does not depend on the text, float64 [L]."""
         bias = self.bias.values(length).double()
-        log_w = -self.objective.strength * (bias - bias.mean())
+        log_w = -self.strength * (bias - bias.mean())
         return log_w if self.position is None else log_w + moved(self.position[:length], log_w.device)
 
     def reverse(self, hidden: Tensor, where: Where, length: int) -> Tensor:
@@ -103,23 +124,22 @@ class AdaptiveModule(DenoisingModule):
         log_reverse = dense(where, self.reverse(head_inputs.hidden, where, shape[1]), shape)
 
         weight, bracket = self.form.terms(drawn, log_w.detach(), log_reverse)
-        if self.objective.weight == "nelbo":
+        if self.weight == "nelbo":
             weight = torch.where(noised.masked, 1 / drawn.rate[:, None], 0.0)
-        elif self.objective.weight == "simple":
+        elif self.weight == "simple":
             weight = noised.masked.double()
         loss, ce = self.weighted_loss(head_inputs, noised, weight, batch)
         diffusion = loss.float()
         reverse = normalised(bracket, batch).float()
-        loss = diffusion + self.objective.reverse_loss_weight * reverse
+        loss = diffusion + self.reverse_loss_weight * reverse
         # The loss of the forward weights: their bound per token, the distance to the target, or both.
-        losses = [self._bound_loss(drawn, batch, log_w, ce, log_reverse.detach())] if self.objective.learns else []
-        if self.trains_estimator and not self.objective.learn_importance:
+        losses = [self._bound_loss(drawn, batch, log_w, ce, log_reverse.detach())] if self.learns else []
+        if self.trains_estimator and not self.learn_importance:
             losses.append(importance_loss(importance.repeat(K, 1), *self.target(noised, ce)))
         forward = sum(losses[1:], losses[0]) if losses else None
         if forward is not None:
-            loss = loss + self.objective.importance_loss_weight * forward
-        if self.training:
-            self.stateful.observe(noised, ce)
+            loss = loss + self.importance_loss_weight * forward
+        self.observe(noised, ce)
         return {
             **metrics(noised, ce, diffusion, loss),
             **({} if forward is None else {"importance_loss": forward.detach()}),
@@ -137,8 +157,11 @@ class AdaptiveModule(DenoisingModule):
         log_q = self.form.log_probability(drawn, log_w).view(self.repeats, -1)
         return normalised(forward_surrogate(bound, log_q)[:, None], batch).float()
 
-    def own_bounds(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Estimate]:
-        """Return `adaptive`, the bound of the full process in the chosen form."""
+    @override
+    def own_bounds(
+        self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int, documents: Tensor | None = None
+    ) -> dict[str, Estimate]:
+        # `adaptive`, the bound of the full process in the chosen form.
         log_w = self.log_weights(self.importance(tokens, maskable, None))
         options = {"mask_id": self.context.mask_id, "time_at": self.noise.time_at}
         return {"adaptive": estimate(self.form, self.look, tokens, maskable, log_w, keys, draws, **options)}

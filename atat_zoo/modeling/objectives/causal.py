@@ -36,7 +36,7 @@ class BlockObjective(Objective):
     name = "block"
     summary = "masked diffusion within blocks, from left to right between them"
     refs = ("arXiv:2503.09573",)
-    module = "atat_zoo.modeling.objectives.causal_module:BlockModule"
+    network = "atat_zoo.modeling.objectives.causal_module:BlockModule"
     uses = frozenset({"backbone", "noise", "rates"})
     masks_attention = True
     size: int = param(16, help="tokens in a block; must divide data.length", ge=1)
@@ -69,7 +69,7 @@ class AutoregressiveObjective(Objective):
     name = "autoregressive"
     summary = "next-token prediction with a causal mask; its likelihood is exact"
     refs = ("arXiv:1706.03762",)
-    module = "atat_zoo.modeling.objectives.causal_module:AutoregressiveModule"
+    network = "atat_zoo.modeling.objectives.causal_module:AutoregressiveModule"
     hub_form = "causal"
     uses = frozenset({"backbone"})
     exact = True

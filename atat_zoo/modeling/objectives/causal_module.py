@@ -1,4 +1,4 @@
-"""The training steps of block and autoregressive, and their denoisers.
+"""The networks of block and autoregressive, and their denoisers.
 
 B rows of a micro-batch, L tokens in K blocks of S, D width, V predictable tokens, N positions.
 """
@@ -6,7 +6,7 @@ B rows of a micro-batch, L tokens in K blocks of S, D width, V predictable token
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -22,11 +22,8 @@ from atat_zoo.modeling.diffusion.contracts import BlockDecoder, Denoiser, Noised
 from atat_zoo.modeling.diffusion.positions import Where, begins
 from atat_zoo.modeling.diffusion.randomness import fold, row_keys, stratified, to_unit, uniform
 from atat_zoo.modeling.noise import LinearNoise
-from atat_zoo.modeling.objectives import Batch, Objective
-from atat_zoo.modeling.objectives.causal import BlockObjective
-from atat_zoo.modeling.objectives.denoising import DenoisingModule, HeadInputs, golden_stride, metrics
-from atat_zoo.modeling.objectives.predicting import Predictor
-from atat_zoo.modeling.objectives.stateful import StatefulParts
+from atat_zoo.modeling.objectives import Batch
+from atat_zoo.modeling.objectives.denoising import DenoisingModule, HeadInputs, Predictor, golden_stride, metrics
 from atat_zoo.registry import Context
 from atat_zoo.system.devices import exact_device, moved
 
@@ -55,10 +52,20 @@ def two_streams(length: int, size: int) -> Rule:
 class BlockModule(DenoisingModule):
     """A denoiser that reads its own block with masks and earlier blocks without."""
 
-    def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, objective: BlockObjective) -> None:
+    objective: ClassVar[str] = "block"
+
+    def __init__(
+        self,
+        context: Context,
+        parts: Mapping[str, Any],
+        batch_size: int,
+        *,
+        size: int,
+        weight: Literal["nelbo", "simple"],
+    ) -> None:
         super().__init__(context, parts, batch_size)
-        self.objective, self.size = objective, objective.size
-        self.stateful = StatefulParts(rates=self.rates)
+        self.size, self.weight = size, weight
+        self.follow(rates=self.rates)
         # As in the base, over the blocks of the global batch.
         self.strata = batch_size * (context.length // self.size)
         self.stride = golden_stride(self.strata)
@@ -70,12 +77,15 @@ class BlockModule(DenoisingModule):
         keys = row_keys(self.context.seed, "time", step)[:, None]
         return (1 - stratified(keys, stratum * self.stride % self.strata, self.strata, torch.float64)).float()
 
-    def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
-        """Return hidden states [B, L, D] of one stream: every block reads z itself, earlier blocks included."""
+    @override
+    def hidden(self, z: Tensor, t: Tensor | None, documents: Tensor | None = None) -> Tensor:
+        # Of one stream: every block reads z itself, earlier blocks included.
         return self.read(z, attention=one_stream(z.shape[1], self.size, z.device))
 
     @override
-    def head_inputs_of(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> HeadInputs:
+    def head_inputs_of(
+        self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor, documents: Tensor | None = None
+    ) -> HeadInputs:
         # For p_θ(x_i | z_b, x_<b) at the positions of all blocks, in one pass.
         L = z.shape[1]
         positions = torch.arange(L, device=z.device).repeat(2)
@@ -106,24 +116,23 @@ class BlockModule(DenoisingModule):
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         batch = self.begin(batch)
         noised, levels = self.mask(batch)
-        weight = levels.weight if self.objective.weight == "nelbo" else torch.ones_like(levels.t)
+        weight = levels.weight if self.weight == "nelbo" else torch.ones_like(levels.t)
         weight = weight.repeat_interleave(self.size, dim=1)
         loss, ce = self.weighted_loss(self.masked_hidden_states(noised), noised, weight, batch)
-        if self.training:
-            # As B·K rows, the blocks, each with its own rate and time.
-            by_token = ("x", "z", "masked", "maskable", "p")
-            blocks = {name: getattr(noised, name).reshape(-1, self.size) for name in by_token}
-            rows = NoisedBatch(**blocks, t=levels.t.flatten(), rate=levels.rate.flatten())
-            self.stateful.observe(rows, ce.view(-1, self.size))
+        # As B·K rows, the blocks, each with its own rate and time.
+        by_token = ("x", "z", "masked", "maskable", "p")
+        blocks = {name: getattr(noised, name).reshape(-1, self.size) for name in by_token}
+        self.observe(NoisedBatch(**blocks, t=levels.t.flatten(), rate=levels.rate.flatten()), ce.view(-1, self.size))
         return {**metrics(noised, ce, loss), "rates": levels.rate}
 
+    @override
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> Iterator[WeightedMask]:
-        """Return the masks of Σ_b E_{k_b} (n_b/k_b) ΣCE, k_b uniform on {1 … n_b}: `exact_k` in every block."""
-        refuse_method(method, self.objective.name, "every block is bounded by exact-k")
+        # Of Σ_b E_{k_b} (n_b/k_b) ΣCE, k_b uniform on {1 … n_b}: `exact_k` in every block.
+        refuse_method(method, self.objective, "every block is bounded by exact-k")
         return block_masks(maskable, keys, draws, self.size)
 
+    @override
     def denoiser(self) -> Denoiser:
-        """Return p_θ(x_i | z) at positions of the first block that has masks."""
         return BlockPredictor(self, self.size)
 
 
@@ -148,18 +157,20 @@ def block_masks(maskable: Tensor, keys: Tensor, draws: int, size: int) -> Iterat
 class AutoregressiveModule(DenoisingModule):
     """A denoiser that reads only the preceding text."""
 
-    def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, objective: Objective) -> None:
+    objective: ClassVar[str] = "autoregressive"
+
+    def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> None:
         # There is no noise here; the base class takes one for objectives that have it.
         super().__init__(context, {**parts, "noise": LinearNoise()}, batch_size)
-        self.objective: Any = objective
 
-    def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
-        """Return hidden states [B, L, D]; position i has read the start and z_j, j < i."""
+    @override
+    def hidden(self, z: Tensor, t: Tensor | None, documents: Tensor | None = None) -> Tensor:
+        # Position i has read the start and z_j, j < i.
         start = torch.full_like(z[:, :1], self.context.mask_id)
         shifted = torch.cat([start, z[:, :-1]], dim=1)
-        if self._documents is not None:
-            shifted = shifted.masked_fill(begins(self._documents), self.context.mask_id)
-        return self.read(shifted, **self.seen(causal=True))
+        if documents is not None:
+            shifted = shifted.masked_fill(begins(documents), self.context.mask_id)
+        return self.read(shifted, **self.seen(documents, causal=True))
 
     @override
     def embed(self, tokens: Tensor) -> Tensor:
@@ -176,25 +187,35 @@ class AutoregressiveModule(DenoisingModule):
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         # Every maskable token counts as masked.
         batch = self.begin(batch)
-        x, maskable = batch.tokens, batch.maskable
-        ones = torch.ones(len(x), device=x.device)
-        text: dict[str, Any] = {"x": x, "z": x, "masked": maskable, "maskable": maskable, "documents": batch.documents}
-        noised = NoisedBatch(t=ones, rate=ones, p=maskable.float(), **text)
+        x, maskable, ones = batch.tokens, batch.maskable, torch.ones(len(batch.tokens), device=batch.tokens.device)
+        noised = NoisedBatch(
+            x=x,
+            z=x,
+            masked=maskable,
+            maskable=maskable,
+            t=ones,
+            rate=ones,
+            p=maskable.float(),
+            documents=batch.documents,
+        )
         loss, ce = self.weighted_loss(self.masked_hidden_states(noised), noised, noised.p, batch)
         return metrics(noised, ce, loss)
 
     @override
-    def head_inputs_of(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> HeadInputs:
+    def head_inputs_of(
+        self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor, documents: Tensor | None = None
+    ) -> HeadInputs:
         # Each position reads the clean text before it.
-        return super().head_inputs_of(x, None, masked, x)
+        return self.head_inputs(x, None, documents)
 
+    @override
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> list[WeightedMask]:
-        """Return one mask of every token: the chain rule gives −log p_θ(x) exactly, without draws."""
-        refuse_method(method, self.objective.name, "the likelihood is exact and nothing is estimated")
+        # One mask of every token: the chain rule gives −log p_θ(x) exactly, without draws.
+        refuse_method(method, self.objective, "the likelihood is exact and nothing is estimated")
         return [WeightedMask(masked=maskable, weight=torch.ones_like(keys), t=None)]
 
+    @override
     def denoiser(self) -> Denoiser:
-        """Return p_θ(x_i | x_<i) at positions that have no mask before them."""
         return AutoregressivePredictor(self, 1)
 
 
@@ -208,15 +229,16 @@ class BlockPredictor(Predictor):
         super().__init__(module)
         self.block_size = block_size
 
+    @override
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        """Return SUBS log-probabilities; with `where` a mask, a gap in an earlier block raises `UserError`."""
+        # With `where` a mask, a gap in an earlier block is refused.
         if isinstance(where, Tensor):
             turn = self.turn(torch.arange(tokens.shape[1], device=tokens.device))
             assert turn is not None
             first = torch.where(tokens == self.mask_id, turn, tokens.shape[1]).amin(1)
             if bool((where & (turn > first[:, None])).any()):
                 raise UserError(
-                    f"objective {self.module.objective.name!r} predicts a token from the text before it, and the "
+                    f"objective {self.module.objective!r} predicts a token from the text before it, and the "
                     "sampler asked for one behind a gap; use a causal sampler, such as left_to_right, or "
                     "semi_autoregressive"
                 )

@@ -1,4 +1,7 @@
-"""Common code of objectives with a denoiser p_θ(x_i | z), in the order in which a training step meets it.
+"""The masked objective, read from top to bottom: times, masks, forward, losses, and the loss of `mdlm` that joins them.
+
+`DenoisingModule` has the steps, which all objectives with a denoiser p_θ(x_i | z) share, and the bound; `MDLMModule`
+is the masked objective itself, and `Predictor` the denoiser of a trained module.
 
 B rows of a micro-batch, N of the global batch, L tokens; N positions where only some are meant, V predictable tokens.
 """
@@ -7,29 +10,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, Self, cast
 
+import attrs
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from typing_extensions import override
 
+from atat_zoo.errors import UserError
 from atat_zoo.modeling.backbones.ngram import neighbours_of
 from atat_zoo.modeling.bounds import Bound
+from atat_zoo.modeling.curricula import ExponentialWeighting
+from atat_zoo.modeling.diffusion.attention import visible, within
 from atat_zoo.modeling.diffusion.bounds import Estimate, WeightedMask, average
-from atat_zoo.modeling.diffusion.contracts import Denoiser, NoisedBatch, NoiseLevels
+from atat_zoo.modeling.diffusion.contracts import Denoiser, NoisedBatch, NoiseLevels, StatefulPart
 from atat_zoo.modeling.diffusion.dropout import set_keys
-from atat_zoo.modeling.diffusion.positions import Where, pairs
+from atat_zoo.modeling.diffusion.positions import Where, pairs, within_documents
 from atat_zoo.modeling.diffusion.randomness import row_keys, stratified, uniform
+from atat_zoo.modeling.masking import VisibleTextMasking
 from atat_zoo.modeling.objectives import Batch, ObjectiveModule, Observer
 from atat_zoo.modeling.objectives.chunks import in_chunks, rows_for, weighted_sum, wide
-from atat_zoo.modeling.objectives.placement import OnDevice, exact
-from atat_zoo.modeling.objectives.predicting import Predictor
-from atat_zoo.modeling.objectives.separation import ReadsApart
-from atat_zoo.modeling.objectives.stateful import StatefulParts
 from atat_zoo.modeling.rates import NoiseRates
 from atat_zoo.registry import Context
-from atat_zoo.system.devices import moved
+from atat_zoo.system.devices import exact_device, has_float64, moved
 
 Losses = Callable[..., dict[str, Tensor]]
 
@@ -49,7 +53,7 @@ class HeadInputs(NamedTuple):
         return HeadInputs(hidden, None if self.neighbours is None else self.neighbours[where])
 
 
-class DenoisingModule(OnDevice, ReadsApart, ObjectiveModule):
+class DenoisingModule(nn.Module, ObjectiveModule):
     """An `ObjectiveModule` without its loss: the steps of a loss in their order, then the bound of the denoiser.
 
     Networks are on the device of the weights, and give what they compute of tokens to the device of these. Times, masks
@@ -63,18 +67,31 @@ class DenoisingModule(OnDevice, ReadsApart, ObjectiveModule):
         self.rates: Any = parts.get("rates", NoiseRates())
         # The importance of tokens, in objectives that use an estimator.
         self.estimator: Any = None
-        #: What makes a function of a chunk's hidden states faster; `train.compile` sets it.
-        self.compile_losses: Callable[[Losses], Losses] = lambda losses: losses
-        #: Whether all rows are read in one pass, as ranks that share weights must; `train.sharding` sets it.
-        self.reads_at_once = False
         self.stride = golden_stride(batch_size)
-        self.stateful = StatefulParts()
+        self.follow()
+
+    @override
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        # What `to` and its like call. Parts with a state in float64 stay where they are if the device has none.
+        everywhere = has_float64(fn(torch.empty(0)).device)
+        for part in self.children():
+            if everywhere or not any(buffer.dtype == torch.float64 for buffer in part.buffers()):
+                part._apply(fn)
+        return super()._apply(fn, recurse=False)  # type: ignore[no-untyped-call]
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the networks."""
+        device: torch.device = self.backbone.embedding.weight.device
+        return device
 
     def begin(self, batch: Batch) -> Batch:
         """Give the dropout layers their keys for a training step; returns the batch on a device with float64."""
         if self.training:
             set_keys(self, moved(row_keys(self.context.seed, "dropout", batch.index), self.device))
-        return exact(batch)
+        if (exact := exact_device(batch.tokens.device)) == batch.tokens.device:
+            return batch
+        return Batch(**{name: moved(each, exact) for name, each in attrs.asdict(batch, recurse=False).items()})
 
     # Times and noise levels
 
@@ -104,8 +121,8 @@ class DenoisingModule(OnDevice, ReadsApart, ObjectiveModule):
         """Return the batch under a mask drawn with probabilities p, both [B, L]; the rate is 1 − α(t) unless given."""
         z = torch.where(masked, self.context.mask_id, batch.tokens)
         rate = 1 - self.noise.alpha(t) if rate is None else rate
-        of_batch: dict[str, Any] = {"x": batch.tokens, "maskable": batch.maskable, "documents": batch.documents}
-        return NoisedBatch(z=z, masked=masked, t=t, rate=rate, p=p, **of_batch)
+        x, maskable, documents = batch.tokens, batch.maskable, batch.documents
+        return NoisedBatch(x=x, z=z, masked=masked, maskable=maskable, t=t, rate=rate, p=p, documents=documents)
 
     def masked_uniformly(self, batch: Batch, t: Tensor, rate: Tensor | None = None) -> NoisedBatch:
         """Mask every maskable token with the same probability, [B], by its row's key: 1 − α(t) unless given."""
@@ -118,34 +135,55 @@ class DenoisingModule(OnDevice, ReadsApart, ObjectiveModule):
 
     def masked_hidden_states(self, noised: NoisedBatch) -> HeadInputs:
         """Return what the head reads at the masked positions of a batch, [N]."""
-        with self.apart(noised.documents):
-            return self.head_inputs_of(noised.z, noised.t, noised.masked, noised.x).at(noised.where)
+        return self.head_inputs_of(noised.z, noised.t, noised.masked, noised.x, noised.documents).at(noised.where)
 
-    def head_inputs_of(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> HeadInputs:
-        """Return what the head reads at every position, [B, L], to predict the masked ones; as for `cross_entropy`."""
-        return self.head_inputs(z, t)
+    def head_inputs_of(
+        self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor, documents: Tensor | None = None
+    ) -> HeadInputs:
+        """Return what the head reads at every position, [B, L], to predict the masked ones; as for `cross_entropy`.
 
-    def head_inputs(self, z: Tensor, t: Tensor | None) -> HeadInputs:
+        Tokens read those of their own document alone, by its number, int64 [B, L]; all of the row if None.
+        """
+        return self.head_inputs(z, t, documents)
+
+    def head_inputs(self, z: Tensor, t: Tensor | None, documents: Tensor | None = None) -> HeadInputs:
         """Return what the head reads at every position, [B, L]."""
-        return HeadInputs(self.hidden(z, t), None if self.prior is None else self.neighbours(z, self.prior.reach))
+        near = None if self.prior is None else self.neighbours(z, self.prior.reach)
+        return HeadInputs(self.hidden(z, t, documents), near)
 
     def read(self, *inputs: Tensor, first: int | None = None, **more: Any) -> Tensor:
         """Return the backbone's hidden states [B, L, D] on its device, of inputs that may be on another.
 
         If the `first` tokens are asked for, it is those of these alone.
         """
-        asked = {"first": first} if first is not None and getattr(self.backbone, "returns_first", False) else {}
+        if first is not None and getattr(self.backbone, "returns_first", False):
+            more["first"] = first
         given = {name: moved(each, self.device) for name, each in more.items()}
-        hidden: Tensor = self.backbone(*moved(inputs, self.device), **given, **asked)
+        hidden: Tensor = self.backbone(*moved(inputs, self.device), **given)
         return hidden if first in (None, hidden.shape[1]) else hidden[:, :first]
 
-    def hidden(self, z: Tensor, t: Tensor | None) -> Tensor:
+    def seen(self, documents: Tensor | None, causal: bool = False) -> dict[str, Any]:
+        """Return positions and attention by the documents of the rows; nothing where all of a row is seen."""
+        if documents is None:
+            return {"attention": "causal"} if causal else {}
+        rule, blocks = within(documents, causal=causal), self.attends_in_blocks(documents)
+        rows, length = documents.shape
+        seen = visible(rule, rows, length, documents.device, in_blocks=blocks)
+        return {"positions": within_documents(documents), "attention": seen}
+
+    def attends_in_blocks(self, tokens: Tensor) -> bool:
+        """Return whether a pass over tokens has a `BlockMask`: a training is compiled, and a GPU is faster with it."""
+        compiled = self.context.compiled and getattr(self.backbone, "takes_block_masks", False)
+        return compiled and self.training and tokens.is_cuda
+
+    def hidden(self, z: Tensor, t: Tensor | None, documents: Tensor | None = None) -> Tensor:
         """Return the backbone's hidden states [B, L, D]; if t is None, it follows from the share of masked tokens."""
+        seen = self.seen(documents)
         if not self.backbone.reads_time:
-            return self.read(z, **self.seen())
+            return self.read(z, **seen)
         if t is None:
             t = self.noise.time_at((z == self.context.mask_id).float().mean(1))
-        return self.read(z, t.float(), **self.seen())
+        return self.read(z, t.float(), **seen)
 
     @override
     def embed(self, tokens: Tensor) -> Tensor:
@@ -186,6 +224,10 @@ class DenoisingModule(OnDevice, ReadsApart, ObjectiveModule):
             return losses(logits, x, hidden, *others)
 
         return losses_of
+
+    def compile_losses(self, losses: Losses) -> Losses:
+        """Return losses of a chunk of positions, whose number differs from step to step, faster if that is asked."""
+        return torch.compile(losses, dynamic=True) if self.context.compiled else losses
 
     def chunked_losses(self, head_inputs: HeadInputs, x: Tensor, losses: Losses, *others: Tensor) -> dict[str, Tensor]:
         """Return functions of the logits of N positions with true tokens x, [N] by name, some positions at a time.
@@ -245,15 +287,29 @@ class DenoisingModule(OnDevice, ReadsApart, ObjectiveModule):
         ce = self.cross_entropy_at(self.masked_hidden_states(noised), noised.x[noised.where])
         return dense(noised.where, ce, noised.x.shape)
 
-    # The statistics of a step
+    # The statistics of a step, for the parts whose state follows the training
+
+    def follow(self, **parts: Any) -> None:
+        """Name the parts of which those with a state are given the statistics of each step."""
+        self.stateful = {name: part for name, part in parts.items() if isinstance(part, StatefulPart)}
+        self.totals: dict[str, Tensor] = {}
+
+    def observe(self, noised: NoisedBatch, ce: Tensor) -> None:
+        """Add the statistics of a micro-batch of a training, with its cross-entropy [B, L]."""
+        for name, part in self.stateful.items() if self.training else ():
+            statistics = part.statistics(noised, ce.detach())
+            self.totals[name] = self.totals[name] + statistics if name in self.totals else statistics
 
     @override
     def begin_step(self) -> None:
-        self.stateful.totals.clear()
+        self.totals.clear()
 
     @override
     def end_step(self, reduce: Callable[[Tensor], None], progress: float) -> None:
-        self.stateful.end_step(reduce, progress)
+        for name, part in self.stateful.items():
+            if (total := self.totals.pop(name, None)) is not None:
+                reduce(total)
+                part.update(total, progress)
 
     # The denoiser and its bound
 
@@ -282,7 +338,8 @@ class DenoisingModule(OnDevice, ReadsApart, ObjectiveModule):
         def at_masked(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
             mask, where = next(each), pairs(masked)
             shown = () if observe is None else (mask.by_token[where] / len(masks), *where)
-            return self.chunked_losses(self.head_inputs_of(z, t, masked, x).at(where), x[where], of_logits, *shown)
+            head_inputs = self.head_inputs_of(z, t, masked, x, documents).at(where)
+            return self.chunked_losses(head_inputs, x[where], of_logits, *shown)
 
         def of_logits(logits: Tensor, true: Tensor, _: Tensor, *shown: Tensor) -> dict[str, Tensor]:
             if observe is not None:
@@ -292,17 +349,114 @@ class DenoisingModule(OnDevice, ReadsApart, ObjectiveModule):
                 observe(log_probs=log_probs, tokens=of_text, **of_masked)
             return self.token_bounds(logits, true, method.quantity)
 
-        with self.apart(documents):
-            averages = average(at_masked, tokens, masks, self.context.mask_id)
-            return averages | self.own_bounds(tokens, maskable, keys, draws)
+        averages = average(at_masked, tokens, masks, self.context.mask_id)
+        return averages | self.own_bounds(tokens, maskable, keys, draws, documents)
 
     def token_bounds(self, logits: Tensor, x: Tensor, quantity: str) -> dict[str, Tensor]:
         """Return the losses of the masked tokens x [N], nats [N], by the name of the bound; logits are [N, V]."""
         return {quantity: F.cross_entropy(logits, x, reduction="none")}
 
-    def own_bounds(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Estimate]:
+    def own_bounds(
+        self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int, documents: Tensor | None = None
+    ) -> dict[str, Estimate]:
         """Return the bounds under the objective's own forward process, by name; none by default."""
         return {}
+
+
+class MDLMModule(DenoisingModule):
+    """The network of `mdlm`: backbone, estimator and the parts that choose masks and loss weights."""
+
+    def __init__(
+        self,
+        context: Context,
+        parts: Mapping[str, Any],
+        batch_size: int,
+        *,
+        weight: Literal["nelbo", "simple"],
+        correction: Literal["none", "horvitz_thompson"],
+        floor: float,
+        importance_loss_weight: float,
+    ) -> None:
+        super().__init__(context, parts, batch_size)
+        self.weight, self.correction, self.floor = weight, correction, floor
+        self.importance_loss_weight = importance_loss_weight
+        # Those that are modules are registered with their weights and state.
+        self.estimator, self.masking, self.mask_drawing = parts["estimator"], parts["masking"], parts["mask_drawing"]
+        self.curriculum, self.target = parts["curriculum"], parts["target"]
+        self.learns_importance = any(p.requires_grad for p in self.estimator.parameters())
+        self.follow(rates=self.rates, masking=self.masking, curriculum=self.curriculum, target=self.target)
+
+    @override
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        batch = self.begin(batch)
+        # 1. A time for each row, and by it how much of the row is masked.
+        levels = self.levels(self.times(batch.index), batch)
+        # 2. Which tokens are masked, by their importance.
+        noised, importance = self.mask_batch(batch, levels)
+        # 3. The network reads the text with masks; of its hidden states those of the masked tokens go on.
+        head_inputs = self.masked_hidden_states(noised)
+        # 4. The weight of each masked token.
+        weight = self.weights(noised, levels, importance.detach(), batch.progress)
+        # 5. Logits, cross-entropy and their weighted sum, a bounded number of positions at a time.
+        diffusion, ce = self.weighted_loss(head_inputs, noised, weight, batch)
+        # 6. What the parts with a state learn of the step.
+        self.observe(noised, ce)
+        # 7. The estimator's own loss, and the figures.
+        if not self.learns_importance:
+            return {**metrics(noised, ce, diffusion), "importance": importance.detach()}
+        distance = importance_loss(importance, *self.target(noised, ce))
+        loss = diffusion + self.importance_loss_weight * distance
+        learned = {"importance_loss": distance.detach(), "importance": importance.detach()}
+        return metrics(noised, ce, diffusion, loss) | learned
+
+    def mask_batch(self, batch: Batch, levels: NoiseLevels) -> tuple[NoisedBatch, Tensor]:
+        """Draw z from x; return both, and the importance [B, L] of x or of z, with its gradient."""
+        if self.estimator.reads == "x":
+            importance = self.importance(batch.tokens, batch.maskable, levels.t)
+            return self.mask(batch, importance.detach(), levels), importance
+        if isinstance(self.masking, VisibleTextMasking):
+            noised = self.mask_by_visible_text(batch, levels)
+        else:  # before a mask is drawn, all tokens are alike
+            noised = self.mask(batch, torch.full(batch.tokens.shape, 0.5, device=batch.tokens.device), levels)
+        return noised, self.importance(noised.z, batch.maskable, levels.t)
+
+    def mask(self, batch: Batch, importance: Tensor, levels: NoiseLevels) -> NoisedBatch:
+        """Draw z from x by importance, with one key per row."""
+        p, rate = self.masking.probabilities(importance, levels.rate, batch.maskable), levels.rate
+        if self.correction == "horvitz_thompson":
+            p = torch.where(batch.maskable, torch.lerp(p, rate[:, None], self.floor), p)
+        masked = self.mask_drawing(p, row_keys(self.context.seed, "mask", batch.index)) & batch.maskable
+        return self.noised(batch, masked, levels.t, p, rate)
+
+    def mask_by_visible_text(self, batch: Batch, levels: NoiseLevels) -> NoisedBatch:
+        """Draw z by what it shows of x, with one key per row."""
+
+        def scores(masked: Tensor) -> Tensor:
+            # Not under no_grad: autocast remembers the weights as it has cast them, and these would have no gradient
+            # in the second pass either.
+            z = torch.where(masked, self.context.mask_id, batch.tokens)
+            return self.importance(z, batch.maskable, levels.t).detach()
+
+        keys = row_keys(self.context.seed, "mask", batch.index)
+        masked = self.masking.draw_mask(scores, levels.rate, batch.maskable, keys) & batch.maskable
+        return self.noised(batch, masked, levels.t, levels.rate[:, None] * batch.maskable, levels.rate)
+
+    def weights(self, noised: NoisedBatch, levels: NoiseLevels, importance: Tensor, progress: float) -> Tensor:
+        """Return c·ω·h, the weight of each token's loss, [B, L]: see its specification."""
+        weight: Tensor = self.curriculum.weights(noised, importance, progress)
+        if self.weight == "nelbo":
+            weight = weight * levels.weight[:, None]
+        if self.correction == "horvitz_thompson":
+            weight = weight * torch.where(noised.masked, noised.rate[:, None] / noised.p, 1.0)
+        return weight
+
+    @override
+    def stage(self, progress: float) -> str:
+        return self.curriculum.stage(progress)
+
+    @override
+    def curriculum_strength(self, progress: float) -> float | None:
+        return self.curriculum.strength(progress) if isinstance(self.curriculum, ExponentialWeighting) else None
 
 
 def cross_entropy(logits: Tensor, x: Tensor, _: Tensor) -> dict[str, Tensor]:
@@ -352,3 +506,54 @@ def golden_stride(strata: int) -> int:
     """Return the smallest stride from N/φ upwards that visits all N strata."""
     golden = round(strata * 0.618034)
     return next(s for s in range(max(1, golden), 2 * strata + 1) if math.gcd(s, strata) == 1)
+
+
+class Predictor(Denoiser):
+    """p_θ(x_i | z) of a module, which scores visible tokens and has the importance of the module's estimator."""
+
+    scores_visible_tokens = True
+
+    def __init__(self, module: DenoisingModule) -> None:
+        self.module = module
+        self.mask_id, self.window = module.context.mask_id, module.context.length
+        self.reads_time = module.backbone.reads_time
+        self.estimates_importance = module.estimator is not None
+        if module.estimator is not None:
+            self.importance_reads = module.estimator.reads
+
+    @override
+    def time_at(self, rate: Tensor) -> Tensor:
+        return self.module.noise.time_at(rate)
+
+    @override
+    def importance(self, tokens: Tensor, masked: Tensor) -> Tensor | None:
+        if not self.estimates_importance:
+            return None
+        t = self.time_at(masked.float().mean(1)) if self.module.estimator.reads_time else None
+        return self.module.importance(tokens, torch.ones_like(masked), t)  # all tokens count as maskable
+
+    def head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
+        """Return what the head reads at every position, [B, L]."""
+        return self.module.head_inputs(tokens, t)
+
+    def log_probs(self, head_inputs: HeadInputs, device: torch.device) -> Tensor:
+        """Return log-probabilities of N positions, [N, V], on the device of the text."""
+        log_probs = moved(self.module.logits(head_inputs).log_softmax(-1), device)
+        # One logit of a row makes all of the row so. An accelerator would have to be waited for.
+        if log_probs.device.type == "cpu" and bool(log_probs[..., :1].isnan().any()):
+            raise UserError(
+                "the network computes logits that are no numbers: its weights are damaged, or too large for its "
+                "precision; compute with --precision fp32, or take another model"
+            )
+        return log_probs
+
+    @override
+    def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
+        return self.log_probs(self.head_inputs(tokens, t).at(where), tokens.device)
+
+    @override
+    def everywhere(self, tokens: Tensor, t: Tensor | None, where: Where, visible: Where) -> tuple[Tensor, Tensor]:
+        head_inputs = self.head_inputs(tokens, t)
+        logits = self.module.logits(head_inputs.at(visible))
+        loss = F.cross_entropy(logits, moved(tokens[visible], logits.device), reduction="none")
+        return self.log_probs(head_inputs.at(where), tokens.device), -moved(loss, tokens.device)

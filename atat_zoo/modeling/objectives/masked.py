@@ -33,7 +33,7 @@ class MDLMObjective(Objective):
     name = "mdlm"
     summary = "masked diffusion: cross-entropy at masked tokens, with importance, curriculum and correction"
     refs = ("arXiv:2406.07524", "ATAT")
-    module = "atat_zoo.modeling.objectives.masked_module:MDLMModule"
+    network = "atat_zoo.modeling.objectives.denoising:MDLMModule"
     separates_documents = True
     hub_form = "masked"
     uses = frozenset({"backbone", "noise", "rates", "estimator", "masking", "mask_drawing", "curriculum", "target"})
@@ -90,7 +90,7 @@ class MLMObjective(Objective):
     name = "mlm"
     summary = "cross-entropy at a fixed share of masked tokens, as BERT is trained"
     refs = ("arXiv:1810.04805",)
-    module = "atat_zoo.modeling.objectives.masked_module:MLMModule"
+    network = "atat_zoo.modeling.objectives.masked_module:MLMModule"
     separates_documents = True
     hub_form = "masked"
     uses = frozenset({"backbone"})
@@ -121,7 +121,7 @@ class SEDDObjective(Objective):
     name = "sedd"
     summary = "score entropy with an absorbing state: cross-entropy and a penalty for not being normalised"
     refs = ("arXiv:2310.16834",)
-    module = "atat_zoo.modeling.objectives.masked_module:SEDDModule"
+    network = "atat_zoo.modeling.objectives.masked_module:SEDDModule"
     separates_documents = True
     hub_form = "masked"
     uses = frozenset({"backbone", "noise", "rates"})
@@ -154,7 +154,7 @@ class D3PMObjective(Objective):
     name = "d3pm"
     summary = "T absorbing steps, the mask among the predictions: the variational bound and a cross-entropy"
     refs = ("arXiv:2107.03006",)
-    module = "atat_zoo.modeling.objectives.masked_module:D3PMModule"
+    network = "atat_zoo.modeling.objectives.masked_module:D3PMModule"
     separates_documents = True
     hub_form = "masked"
     uses = frozenset({"backbone", "noise"})

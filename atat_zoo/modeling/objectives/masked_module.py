@@ -1,141 +1,43 @@
-"""The training steps of mdlm, mlm, sedd and d3pm; what they share with others stands in `denoising`.
+"""The networks of mlm, sedd and d3pm; what they share with `mdlm` stands in `denoising`.
 
 B rows of a micro-batch, L tokens, D width, V predictable tokens, N masked positions.
 """
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from atat_zoo.modeling.curricula import ExponentialWeighting
-from atat_zoo.modeling.diffusion.bounds import (
-    Estimate,
-    WeightedMask,
-    average,
-    counts,
-    uniform_order,
-    unmask_probability,
-)
-from atat_zoo.modeling.diffusion.contracts import NoisedBatch, NoiseLevels
+from atat_zoo.modeling.diffusion import bounds
+from atat_zoo.modeling.diffusion.bounds import Estimate, WeightedMask, unmask_probability
 from atat_zoo.modeling.diffusion.positions import pairs
 from atat_zoo.modeling.diffusion.randomness import fold, row_keys, uniform
-from atat_zoo.modeling.masking import VisibleTextMasking
 from atat_zoo.modeling.noise import LinearNoise
 from atat_zoo.modeling.objectives import Batch
 from atat_zoo.modeling.objectives.chunks import wide
-from atat_zoo.modeling.objectives.denoising import DenoisingModule, importance_loss, metrics
-from atat_zoo.modeling.objectives.masked import D3PMObjective, MDLMObjective, MLMObjective, SEDDObjective
-from atat_zoo.modeling.objectives.stateful import StatefulParts
+from atat_zoo.modeling.objectives.denoising import DenoisingModule, metrics
 from atat_zoo.registry import Context
 
-
-class MDLMModule(DenoisingModule):
-    """Backbone, estimator and the parts that choose masks and loss weights."""
-
-    def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, objective: MDLMObjective) -> None:
-        super().__init__(context, parts, batch_size)
-        self.weight, self.correction, self.floor = objective.weight, objective.correction, objective.floor
-        self.importance_loss_weight = objective.importance_loss_weight
-        # Those that are modules are registered with their weights and state.
-        self.estimator, self.masking, self.mask_drawing = parts["estimator"], parts["masking"], parts["mask_drawing"]
-        self.curriculum, self.target = parts["curriculum"], parts["target"]
-        self.learns_importance = any(p.requires_grad for p in self.estimator.parameters())
-        self.stateful = StatefulParts(
-            rates=self.rates, masking=self.masking, curriculum=self.curriculum, target=self.target
-        )
-
-    @override
-    def loss(self, batch: Batch) -> dict[str, Tensor]:
-        batch = self.begin(batch)
-        # 1. A time for each row, and by it how much of the row is masked.
-        levels = self.levels(self.times(batch.index), batch)
-        # 2. Which tokens are masked, by their importance.
-        noised, importance = self.mask_batch(batch, levels)
-        # 3. The network reads the text with masks; of its hidden states those of the masked tokens go on.
-        head_inputs = self.masked_hidden_states(noised)
-        # 4. The weight of each masked token.
-        weight = self.weights(noised, levels, importance.detach(), batch.progress)
-        # 5. Logits, cross-entropy and their weighted sum, a bounded number of positions at a time.
-        diffusion, ce = self.weighted_loss(head_inputs, noised, weight, batch)
-        # 6. What the parts with a state learn of the step.
-        if self.training:
-            self.stateful.observe(noised, ce)
-        # 7. The estimator's own loss, and the figures.
-        if not self.learns_importance:
-            return {**metrics(noised, ce, diffusion), "importance": importance.detach()}
-        distance = importance_loss(importance, *self.target(noised, ce))
-        loss = diffusion + self.importance_loss_weight * distance
-        learned = {"importance_loss": distance.detach(), "importance": importance.detach()}
-        return metrics(noised, ce, diffusion, loss) | learned
-
-    def mask_batch(self, batch: Batch, levels: NoiseLevels) -> tuple[NoisedBatch, Tensor]:
-        """Draw z from x; return both, and the importance [B, L] of x or of z, with its gradient."""
-        if self.estimator.reads == "x":
-            importance = self.importance(batch.tokens, batch.maskable, levels.t)
-            return self.mask(batch, importance.detach(), levels), importance
-        if isinstance(self.masking, VisibleTextMasking):
-            noised = self.mask_by_visible_text(batch, levels)
-        else:  # before a mask is drawn, all tokens are alike
-            noised = self.mask(batch, torch.full(batch.tokens.shape, 0.5, device=batch.tokens.device), levels)
-        return noised, self.importance(noised.z, batch.maskable, levels.t)
-
-    def mask(self, batch: Batch, importance: Tensor, levels: NoiseLevels) -> NoisedBatch:
-        """Draw z from x by importance, with one key per row."""
-        p, rate = self.masking.probabilities(importance, levels.rate, batch.maskable), levels.rate
-        if self.correction == "horvitz_thompson":
-            p = torch.where(batch.maskable, torch.lerp(p, rate[:, None], self.floor), p)
-        masked = self.mask_drawing(p, row_keys(self.context.seed, "mask", batch.index)) & batch.maskable
-        return self.noised(batch, masked, levels.t, p, rate)
-
-    def mask_by_visible_text(self, batch: Batch, levels: NoiseLevels) -> NoisedBatch:
-        """Draw z by what it shows of x, with one key per row."""
-
-        def scores(masked: Tensor) -> Tensor:
-            # Not under no_grad: autocast remembers the weights as it has cast them, and these would have no gradient
-            # in the second pass either.
-            z = torch.where(masked, self.context.mask_id, batch.tokens)
-            return self.importance(z, batch.maskable, levels.t).detach()
-
-        keys = row_keys(self.context.seed, "mask", batch.index)
-        masked = self.masking.draw_mask(scores, levels.rate, batch.maskable, keys) & batch.maskable
-        return self.noised(batch, masked, levels.t, levels.rate[:, None] * batch.maskable, levels.rate)
-
-    def weights(self, noised: NoisedBatch, levels: NoiseLevels, importance: Tensor, progress: float) -> Tensor:
-        """Return c·ω·h, the weight of each token's loss, [B, L]: see `MDLMObjective`."""
-        weight: Tensor = self.curriculum.weights(noised, importance, progress)
-        if self.weight == "nelbo":
-            weight = weight * levels.weight[:, None]
-        if self.correction == "horvitz_thompson":
-            weight = weight * torch.where(noised.masked, noised.rate[:, None] / noised.p, 1.0)
-        return weight
-
-    @override
-    def stage(self, progress: float) -> str:
-        return self.curriculum.stage(progress)
-
-    @override
-    def curriculum_strength(self, progress: float) -> float | None:
-        return self.curriculum.strength(progress) if isinstance(self.curriculum, ExponentialWeighting) else None
+Weight: TypeAlias = Literal["nelbo", "simple"]
 
 
 class MLMModule(DenoisingModule):
     """A denoiser that is trained at one mask rate."""
 
-    def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, objective: MLMObjective) -> None:
+    def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, *, rate: float) -> None:
         # The training has no schedule; estimators of the bound that follow one get the linear schedule.
         super().__init__(context, {**parts, "noise": LinearNoise()}, batch_size)
-        self.rate = objective.rate
+        self.rate = rate
 
     @override
     def loss(self, batch: Batch) -> dict[str, Tensor]:
         batch = self.begin(batch)
         n = batch.maskable.sum(1)
         k = (self.rate * n).round().long().clamp(min=1).minimum(n)  # 0 where a row has nothing maskable
-        order = uniform_order(batch.maskable, row_keys(self.context.seed, "mask", batch.index))
+        order = bounds.uniform_order(batch.maskable, row_keys(self.context.seed, "mask", batch.index))
         masked, share = (order < k[:, None]) & batch.maskable, k / n.clamp(min=1)
         noised = self.noised(batch, masked, share, share[:, None] * batch.maskable)
         weight = (n / k.clamp(min=1))[:, None].expand(masked.shape)
@@ -157,10 +59,10 @@ class SEDDModule(DenoisingModule):
 
     offset: Tensor
 
-    def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, objective: SEDDObjective) -> None:
+    def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, *, weight: Weight) -> None:
         super().__init__(context, parts, batch_size)
-        self.weight = objective.weight
-        self.stateful = StatefulParts(rates=self.rates)
+        self.weight = weight
+        self.follow(rates=self.rates)
         with torch.no_grad():
             untrained = self.backbone.head(torch.zeros_like(self.backbone.embedding.weight[:1]))
         # The head's log Σ e^f before training: log V, or 0 with the unigram bias. A buffer, because
@@ -180,8 +82,7 @@ class SEDDModule(DenoisingModule):
         weight = levels.weight if self.weight == "nelbo" else torch.ones_like(levels.rate)
         weight = weight[:, None].expand(noised.masked.shape)
         loss, ce = self.weighted_loss(self.masked_hidden_states(noised), noised, weight, batch, self.terms)
-        if self.training:
-            self.stateful.observe(noised, ce)
+        self.observe(noised, ce)
         return metrics(noised, ce, loss)
 
     @override
@@ -206,9 +107,18 @@ def step_kl(log_p: Tensor, log_mu: Tensor, beta: Tensor) -> Tensor:
 class D3PMModule(DenoisingModule):
     """A denoiser with the mask as an additional outcome, by a linear layer of its own."""
 
-    def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, objective: D3PMObjective) -> None:
+    def __init__(
+        self,
+        context: Context,
+        parts: Mapping[str, Any],
+        batch_size: int,
+        *,
+        steps: int,
+        weight: Weight,
+        auxiliary: float,
+    ) -> None:
         super().__init__(context, parts, batch_size)
-        self.steps, self.weight, self.auxiliary = objective.steps, objective.weight, objective.auxiliary
+        self.steps, self.weight, self.auxiliary = steps, weight, auxiliary
         self.mask_head = nn.Linear(self.backbone.embedding.embedding_dim, 1)
         with torch.no_grad():
             untrained = self.backbone.head(torch.zeros_like(self.backbone.embedding.weight[:1])).float()
@@ -243,18 +153,19 @@ class D3PMModule(DenoisingModule):
         loss, ce = self.weighted_loss(self.masked_hidden_states(noised), noised, weight, batch, self.terms, beta)
         return metrics(noised, ce, loss)
 
-    def own_bounds(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Estimate]:
-        """Return `d3pm`, an estimate of Σ_{i=1..T} E ΣKL_i with i stratified over the draws; see `discrete_t`.
-
-        The process knows the time, so a time-conditioned network gets t = i/T. A schedule that does not go from α = 1
-        to α = 0 has no such bound.
-        """
+    @override
+    def own_bounds(
+        self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int, documents: Tensor | None = None
+    ) -> dict[str, Estimate]:
+        # `d3pm`, an estimate of Σ_{i=1..T} E ΣKL_i with i stratified over the draws: see `discrete_t`. The process
+        # knows the time, so a time-conditioned network gets t = i/T. A schedule that does not go from α = 1 to α = 0
+        # has no such bound.
         if not self.noise.complete:
             return {}
         T = self.steps
 
         def masks() -> Iterator[WeightedMask]:
-            for j, i in enumerate(counts(torch.full_like(keys, T), keys, draws)):
+            for j, i in enumerate(bounds.counts(torch.full_like(keys, T), keys, draws)):
                 t = i.double() / T
                 rate = 1 - self.noise.alpha(t)
                 masked = (uniform(fold(keys, j), tokens.shape[1], torch.float64) < rate[:, None]) & maskable
@@ -263,9 +174,9 @@ class D3PMModule(DenoisingModule):
         def losses(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
             assert t is not None
             where = pairs(masked)
-            head_inputs = self.head_inputs_of(z, t, masked, x).at(where)
+            head_inputs = self.head_inputs_of(z, t, masked, x, documents).at(where)
             of_x, of_mask = self.chunked_losses(head_inputs, x[where], self.outcomes).values()
             beta = unmask_probability((t * T).round().long(), T, self.noise.alpha)[where[0]]
             return {"d3pm": step_kl(of_x, of_mask, beta)}
 
-        return average(losses, tokens, masks(), self.context.mask_id)
+        return bounds.average(losses, tokens, masks(), self.context.mask_id)

@@ -47,7 +47,7 @@ class SetsObjective(Objective):
     name = "sets"
     summary = "every token from the tokens of earlier position sets: exact likelihoods, with prompts and gaps"
     refs = ("arXiv:2607.01775", "arXiv:2205.13554")
-    module = "atat_zoo.modeling.objectives.sets_module:SetsModule"
+    network = "atat_zoo.modeling.objectives.sets_module:SetsModule"
     hub_form = "turns"
     uses = frozenset({"backbone", "position_sets", "estimator", "curriculum", "target"})
     shifted = masks_attention = True
@@ -102,7 +102,7 @@ class StridedObjective(Objective):
     summary = "positions i mod s in turn, and no other order; its likelihood is exact"
     exact = True
     shifted = masks_attention = True
-    module = "atat_zoo.modeling.objectives.sets_module:StridedModule"
+    network = "atat_zoo.modeling.objectives.sets_module:StridedModule"
     hub_form = "turns"
     uses = frozenset({"backbone"})
     stride: int = param(16, help="s, the number of turns; at most data.length, where it goes from left to right", ge=1)

@@ -1,11 +1,11 @@
-"""The training steps of sets and strided, and their denoiser.
+"""The networks of sets and strided, and their denoiser.
 
 B rows of a micro-batch, L positions, T carriers, C cached ones, D width, N predictions, H heads.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import attrs
 import torch
@@ -22,9 +22,14 @@ from atat_zoo.modeling.diffusion.positions import pairs, to_host
 from atat_zoo.modeling.diffusion.randomness import fold, part_of, row_keys, stream, uniform
 from atat_zoo.modeling.noise import LinearNoise
 from atat_zoo.modeling.objectives.causal_module import AutoregressiveModule
-from atat_zoo.modeling.objectives.denoising import DenoisingModule, HeadInputs, dense, importance_loss, metrics
-from atat_zoo.modeling.objectives.predicting import Predictor
-from atat_zoo.modeling.objectives.stateful import StatefulParts
+from atat_zoo.modeling.objectives.denoising import (
+    DenoisingModule,
+    HeadInputs,
+    Predictor,
+    dense,
+    importance_loss,
+    metrics,
+)
 from atat_zoo.modeling.position_sets import StridedPositionSets
 from atat_zoo.system.devices import moved
 
@@ -37,7 +42,6 @@ if TYPE_CHECKING:
     from atat_zoo.modeling.diffusion.contracts import Denoiser, NoisedBatch
     from atat_zoo.modeling.diffusion.positions import Where
     from atat_zoo.modeling.objectives import Batch
-    from atat_zoo.modeling.objectives.sets import SetsObjective
     from atat_zoo.registry import Context
 
 
@@ -121,7 +125,8 @@ class SetCausalModule(DenoisingModule):
         if ascending or not len(of.alone):
             return read(of)
         few = (needed := to_host(of.alone.sum(1))) < 2
-        if self.reads_at_once or few.all() or not few.any():
+        # Ranks that share weights read all rows in one pass.
+        if self.context.sharded or few.all() or not few.any():
             return read(of, others_of(needed, of))
         groups = [rows.nonzero()[:, 0] for rows in (few, ~few)]
         there = [rows.to(of.turn.device, non_blocking=True) for rows in groups]
@@ -131,7 +136,7 @@ class SetCausalModule(DenoisingModule):
         return torch.cat(hidden)[moved(torch.cat(there).argsort(), self.device)]
 
     @override
-    def head_inputs(self, z: Tensor, t: Tensor | None) -> HeadInputs:
+    def head_inputs(self, z: Tensor, t: Tensor | None, documents: Tensor | None = None) -> HeadInputs:
         # All visible tokens are given, and all others come next.
         return self.of_turns(z, (z == self.context.mask_id).long() - 1, ascending=True)
 
@@ -152,9 +157,17 @@ class SetCausalModule(DenoisingModule):
 class StridedModule(SetCausalModule, AutoregressiveModule):
     """Trained, like an autoregressive one, on the only order that it learns."""
 
+    objective: ClassVar[str] = "strided"
+
+    def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, *, stride: int) -> None:
+        super().__init__(context, parts, batch_size)
+        self.sets = StridedPositionSets(stride=stride)
+
     @override
-    def head_inputs_of(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> HeadInputs:
-        turns = StridedPositionSets(stride=self.objective.stride).turns(masked, masked.sum(1), torch.zeros_like)
+    def head_inputs_of(
+        self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor, documents: Tensor | None = None
+    ) -> HeadInputs:
+        turns = self.sets.turns(masked, masked.sum(1), torch.zeros_like)
         # A training does without the carriers that a token needs which is given between others, where all are maskable
         # but for ends and padding.
         return self.of_turns(x, turns, ascending=self.training and not self.context.given_between)
@@ -163,13 +176,24 @@ class StridedModule(SetCausalModule, AutoregressiveModule):
 class SetsModule(SetCausalModule):
     """Trained on the turns of position sets, with tokens given in a share of the rows, by what an estimator says."""
 
-    def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, objective: SetsObjective) -> None:
+    def __init__(
+        self,
+        context: Context,
+        parts: Mapping[str, Any],
+        batch_size: int,
+        *,
+        prompts: float,
+        gaps: float,
+        subsets: float,
+        importance_loss_weight: float,
+    ) -> None:
         # There is no noise here; the base class takes one for objectives that have it.
         super().__init__(context, {**parts, "noise": LinearNoise()}, batch_size)
-        self.sets, self.objective = parts["position_sets"], objective
+        self.sets, self.shares = parts["position_sets"], (prompts, gaps, subsets)
+        self.importance_loss_weight = importance_loss_weight
         self.estimator, self.curriculum, self.target = parts["estimator"], parts["curriculum"], parts["target"]
         self.learns_importance = any(p.requires_grad for p in self.estimator.parameters())
-        self.stateful = StatefulParts(curriculum=self.curriculum, target=self.target)
+        self.follow(curriculum=self.curriculum, target=self.target)
 
     # Turns
 
@@ -183,7 +207,7 @@ class SetsModule(SetCausalModule):
         gap = (number < start[:, None]) | (number >= (start + length)[:, None])
         order = uniform(fold(keys, -3), maskable.shape[1], torch.float64).masked_fill(~maskable, -1.0)
         subset = order.argsort(1, descending=True).argsort(1) >= length[:, None]
-        ends = torch.tensor([self.objective.prompts, self.objective.gaps, self.objective.subsets]).cumsum(0).tolist()
+        ends = torch.tensor(self.shares).cumsum(0).tolist()
         kind = part_of(which, ends)[:, None]
         return maskable & ((kind == 0) & prompt | (kind == 1) & gap | (kind == 2) & subset)
 
@@ -218,7 +242,7 @@ class SetsModule(SetCausalModule):
         free = turns >= 0
         # 2. The network reads each token from the turn after its own on.
         # Around a random subset every token may be in need of a carrier of its own, and so may what is asked.
-        ascending = self.sets.ascending and not self.objective.subsets and not self.context.given_between
+        ascending = self.sets.ascending and not self.shares[2] and not self.context.given_between
         rate = free.sum(1) / batch.maskable.sum(1).clamp(min=1)
         noised = self.noised(batch, free, torch.ones_like(rate), free.float(), rate)
         head_inputs = self.of_turns(batch.tokens, turns, ascending).at(noised.where)
@@ -233,10 +257,10 @@ class SetsModule(SetCausalModule):
         diffusion, ce = self.weighted_loss(head_inputs, noised, torch.where(before.masked, weight, noised.p), batch)
         # 5. What the parts with a state and the estimator learn: of the tokens that are predicted from just that text.
         now = attrs.evolve(before, masked=coming, p=coming.float())
-        if self.training:
-            self.stateful.observe(now, torch.where(coming, ce, 0))
-        distance = importance_loss(importance, *self.target(now, torch.where(coming, ce, 0)))
-        loss = diffusion + self.objective.importance_loss_weight * distance
+        ce_now = torch.where(coming, ce, 0)
+        self.observe(now, ce_now)
+        distance = importance_loss(importance, *self.target(now, ce_now))
+        loss = diffusion + self.importance_loss_weight * distance
         learned = {"importance_loss": distance.detach(), "importance": importance.detach()}
         return metrics(noised, ce, diffusion, loss) | (learned if self.learns_importance else {})
 
@@ -252,7 +276,9 @@ class SetsModule(SetCausalModule):
     # Bounds
 
     @override
-    def own_bounds(self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int) -> dict[str, Estimate]:
+    def own_bounds(
+        self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int, documents: Tensor | None = None
+    ) -> dict[str, Estimate]:
         # −log p along the objective's own sets, exact where they draw nothing; else the mean over draws, a bound.
         whole = WeightedMask(masked=maskable, weight=torch.ones_like(keys), t=None)
         keys = fold(keys, stream(0, "sets"))  # apart from what the masks of the first bound are drawn by

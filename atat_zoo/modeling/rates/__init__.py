@@ -15,26 +15,22 @@ Objectives with another law of their own take none: `mlm` masks one fixed share,
 from __future__ import annotations
 
 from abc import abstractmethod
-from importlib import import_module
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from typing_extensions import override
 
 from atat_zoo.modeling.diffusion.contracts import NoiseLevels
 from atat_zoo.modeling.noise import Noise
-from atat_zoo.registry import Context, component, component_base, param
+from atat_zoo.registry import component, component_base, param
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from atat_zoo.modeling.rates.densities import MixedRatesModule
 
 
 class Rates(Protocol):
     """A component of the kind rates, or what its `build(context)` returns.
 
-    One with tensors of its own has `build(context) -> nn.Module` with `levels`; one with a state implements
-    `StatefulPart` there.
+    One with tensors of its own has a `network` with `levels`; one with a state implements `StatefulPart` there.
     """
 
     name: str
@@ -93,10 +89,9 @@ class _MixedRates:
     """A density f of its own, mixed with a uniform share: f̄ = (1 − ρ) f + ρ; 1 in the stretches that are uniform.
 
     A u up to ρ becomes the uniform rate u/ρ, one above it the quantile of f at (u − ρ)/(1 − ρ): both parts are
-    stratified, and the share is exact. `module` is the class of `rates.densities` that `build` makes.
+    stratified, and the share is exact.
     """
 
-    module: ClassVar[str]
     uniform_share: float = param(0.0, help="ρ: share of the rows whose rate is uniform", ge=0, le=1)
     uniform_until: float = param(0.0, help="progress up to which all rates are uniform; 0: never", ge=0, le=1)
     uniform_from: float = param(1.0, help="progress from which all rates are uniform; 1: never", ge=0, le=1)
@@ -121,13 +116,6 @@ class _MixedRates:
     def reaches_ends(self) -> bool:
         """Whether ∫ 1/f dr is finite: f must not vanish too fast towards the rates 0 and 1."""
 
-    def build(self, context: Context) -> MixedRatesModule:
-        """Return a module with `levels`; one that follows the loss implements `StatefulPart`."""
-        module: MixedRatesModule = getattr(import_module("atat_zoo.modeling.rates.densities"), self.module)(
-            self, context
-        )
-        return module
-
 
 @component
 class BellRates(_MixedRates):
@@ -144,7 +132,7 @@ class BellRates(_MixedRates):
     location: float = param(0.0, help="m: the median rate is σ(m), a half at 0", ge=-5, le=5)
     scale: float = param(1.0, help="s: width of the bell in log-odds; 1.7 is nearly flat, 0.3 is narrow", gt=0, le=3)
     reaches_ends: ClassVar[bool] = False
-    module = "BellRatesModule"
+    network = "atat_zoo.modeling.rates.networks:BellRatesModule"
 
 
 @component
@@ -157,7 +145,7 @@ class BetaRates(_MixedRates):
     name = "beta"
     summary = "rates by a beta distribution: any preference for low, middle or high ones"
     refs = ("arXiv:2410.24164",)
-    module = "BetaRatesModule"
+    network = "atat_zoo.modeling.rates.networks:BetaRatesModule"
 
     a: float = param(2.0, help="above 1 low rates are rarer, below 1 more frequent", ge=0.5, le=50)
     b: float = param(2.0, help="above 1 high rates are rarer, below 1 more frequent", ge=0.5, le=50)
@@ -182,7 +170,7 @@ class AdaptiveRates(_MixedRates):
     summary = "rates where the context helps most, by the running loss at each rate"
     refs = ("arXiv:2211.15089", "arXiv:2102.09672")
     reaches_ends: ClassVar[bool] = True
-    module = "AdaptiveRatesModule"
+    network = "atat_zoo.modeling.rates.networks:AdaptiveRatesModule"
 
     bins: int = param(32, help="intervals of the rate, of equal length", ge=2, le=1024)
     floor: float = param(0.05, help="ε in nats: large is uniform", gt=0, le=100)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from atat_zoo.modeling.diffusion.contracts import NoisedBatch
-from atat_zoo.registry import Context, component, param
+from atat_zoo.registry import Context, component, network_of, param
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Target(Protocol):
     """A component of the kind target: a callable on tensors.
 
-    One with a state has `build(context) -> nn.Module` with this call, which implements `StatefulPart`.
+    One with a state has a `network` with this call, which implements `StatefulPart`.
     """
 
     name: str
@@ -43,6 +43,7 @@ class DifficultyTarget:
 
     name = "difficulty"
     summary = "the denoiser's own cross-entropy at masked tokens, as a rank or on a running scale"
+    network = "atat_zoo.modeling.targets.networks:RunningDifficulty"
     refs = ("arXiv:1905.03677",)
 
     scale: Literal["rank", "running"] = param("rank", help="rank within the row, or running mean and deviation by rate")
@@ -51,17 +52,15 @@ class DifficultyTarget:
 
     def build(self, context: Context) -> Callable[[NoisedBatch, Tensor], tuple[Tensor, Tensor]]:
         """Return itself for `rank`, a module with the running moments for `running`."""
-        if self.scale == "rank":
-            return self
-        from atat_zoo.modeling.targets.difficulty import RunningDifficulty
-
-        return RunningDifficulty(decay=self.decay, bins=self.bins)
+        made: Callable[[NoisedBatch, Tensor], tuple[Tensor, Tensor]]
+        made = self if self.scale == "rank" else network_of(self, context)
+        return made
 
     def __call__(self, noised: NoisedBatch, loss: Tensor) -> tuple[Tensor, Tensor]:
         """Return the ranks, float32 [B, L] in (0, 1), and where they count, bool [B, L]."""
         if self.scale != "rank":
             raise TypeError("the running scale has a state: call build(context) and use what it returns")
-        from atat_zoo.modeling.targets.difficulty import rank_within
+        from atat_zoo.modeling.targets.networks import rank_within
 
         return rank_within(loss, noised.masked)
 

@@ -14,7 +14,12 @@ from atat_zoo.errors import UserError, clip
 from atat_zoo.experiment.experiment_file import from_overrides, overrides_as_table
 from atat_zoo.experiment.runs import RunFolder, write_json, write_text
 from atat_zoo.generation.model import Model
+<<<<<<< HEAD:plugins/atat-zoo-checkpoints/atat_zoo_checkpoints/importing.py
 from atat_zoo.modeling.objectives.assembly import assemble
+=======
+from atat_zoo.generation.published import Published
+from atat_zoo.modeling.objectives import assemble
+>>>>>>> 6b44f272 (Let networks take numbers, point to them in one way, and read the masked objective in one file):atat_zoo/generation/importing.py
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.system.atomic import check_name
 from atat_zoo.system.environment import describe

@@ -10,7 +10,7 @@ from typing_extensions import override
 
 from atat_zoo.errors import UserError
 from atat_zoo.modeling.diffusion.attention import visible
-from atat_zoo.modeling.objectives.predicting import Predictor
+from atat_zoo.modeling.objectives.denoising import HeadInputs, Predictor
 from atat_zoo.modeling.objectives.sets_module import SetsModule
 from atat_zoo.system.devices import moved
 
@@ -20,25 +20,22 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from atat_zoo.modeling.diffusion.contracts import Denoiser
-    from atat_zoo.modeling.objectives.denoising import HeadInputs
     from atat_zoo.registry import Context
-    from atat_zoo_checkpoints.set_diffusion import SetDiffusionObjective
 
 
 class SetDiffusionModule(SetsModule):
     """Trained as `sets` is, by masks in a stream of their own."""
 
     def __init__(
-        self, context: Context, parts: Mapping[str, Any], batch_size: int, objective: SetDiffusionObjective
+        self, context: Context, parts: Mapping[str, Any], batch_size: int, *, start: int, **parameters: float
     ) -> None:
-        super().__init__(context, parts, batch_size, objective)
-        if objective.start >= (V := context.vocabulary_size):
-            raise UserError(
-                f"objective.start = {objective.start} is no token; name one of 0 … {V - 1}, such as the BOS"
-            )
+        super().__init__(context, parts, batch_size, **parameters)
+        self.start = start
+        if start >= (V := context.vocabulary_size):
+            raise UserError(f"objective.start = {start} is no token; name one of 0 … {V - 1}, such as the BOS")
         if any(name.endswith("position_embeddings") for name, _ in self.backbone.named_modules()):
             raise UserError(
-                f"objective {objective.name!r} has its start at position −1, and the backbone a table of positions; "
+                "objective 'set_diffusion' has its start at position −1, and the backbone a table of positions; "
                 "take one that turns queries and keys by their positions, such as ddit"
             )
 
@@ -47,7 +44,7 @@ class SetDiffusionModule(SetsModule):
         """Return hidden states [B, L, D] of the masks, which are read before the start and the tokens."""
         (B, L), device = x.shape, x.device
         position = torch.arange(-1, L, device=device).expand(B, -1)
-        text = F.pad(x, (1, 0), value=self.objective.start)
+        text = F.pad(x, (1, 0), value=self.start)
         # The start comes before what is given. Of one turn, the tokens come from left to right.
         of_tokens = F.pad(turns, (1, 0), value=-2)
         turn, rank = torch.cat([turns, of_tokens], 1), F.pad((of_tokens + 2) * (L + 1) + position, (L, 0))
@@ -62,7 +59,7 @@ class SetDiffusionModule(SetsModule):
 
     @override
     def embed(self, tokens: Tensor) -> Tensor:
-        text = F.pad(tokens, (1, 0), value=self.objective.start)
+        text = F.pad(tokens, (1, 0), value=self.start)
         positions = torch.arange(-1, tokens.shape[1], device=text.device)
         return moved(self.read(text, positions=positions, attention="causal")[:, 1:], tokens.device)
 

@@ -5,8 +5,7 @@ import torch
 
 from atat_zoo import Model, Zoo
 from atat_zoo.experiment import from_table
-from atat_zoo.modeling.objectives import Batch
-from atat_zoo.modeling.objectives.assembly import assemble
+from atat_zoo.modeling.objectives import Batch, assemble
 from atat_zoo.registry import Context
 
 L, V = 16, 7

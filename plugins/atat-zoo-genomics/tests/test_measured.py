@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from atat_zoo import Model
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
-from atat_zoo.modeling.objectives.assembly import assemble
+from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
 
 LENGTH, SMALL = 40, ("backbone.width=16", "backbone.layers=2", "data.length=40", "train.batch_size=16")

@@ -6,8 +6,7 @@ import torch
 
 from atat_zoo.experiment import from_table
 from atat_zoo.generation.model import Model
-from atat_zoo.modeling.objectives import Batch
-from atat_zoo.modeling.objectives.assembly import assemble
+from atat_zoo.modeling.objectives import Batch, assemble
 from atat_zoo.registry import Context
 
 CIRCLE = "abcdef"

@@ -6,8 +6,7 @@ from atat_zoo_checkpoints.importing import import_model
 from models import small
 
 from atat_zoo import Model, Zoo
-from atat_zoo.modeling.objectives import Batch
-from atat_zoo.modeling.objectives.assembly import assemble
+from atat_zoo.modeling.objectives import Batch, assemble
 from atat_zoo.registry import Context
 
 ZOO = Zoo.load()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.modeling.curricula import NoCurriculum, ThreeStageCurriculum
-from atat_zoo.modeling.curricula.weighting import tilt
+from atat_zoo.modeling.curricula.networks import tilt
 from atat_zoo.registry import Context
 from atat_zoo.testing import check_curriculum
 from tests.modeling.diffusion.noised import noised

@@ -5,7 +5,7 @@ from small_objectives import full_batch
 
 from atat_zoo import Zoo
 from atat_zoo.experiment import from_table
-from atat_zoo.modeling.objectives.assembly import assemble
+from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
 from tests.generation.making import SMALL
 

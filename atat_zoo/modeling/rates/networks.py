@@ -1,4 +1,4 @@
-"""The modules of the rates. B rows of a micro-batch, or as many blocks; R bins of the rate."""
+"""The networks of the rates. B rows of a micro-batch, or as many blocks; R bins of the rate."""
 
 import math
 from abc import abstractmethod
@@ -10,7 +10,6 @@ from typing_extensions import override
 
 from atat_zoo.modeling.diffusion.contracts import NoisedBatch, NoiseLevels
 from atat_zoo.modeling.noise import Noise
-from atat_zoo.modeling.rates import AdaptiveRates, BellRates, BetaRates, _MixedRates
 from atat_zoo.registry import Context
 
 # The smallest u of a step, and the smallest rate: below it a mask is drawn from a row of any length hardly ever.
@@ -18,11 +17,11 @@ SMALLEST = 2.0**-53
 
 
 class MixedRatesModule(nn.Module):
-    """A density and its quantiles, mixed with a uniform share; see `_MixedRates`."""
+    """A density and its quantiles, mixed with a uniform share; see `MixedRates`."""
 
-    def __init__(self, rates: _MixedRates, context: Context) -> None:
+    def __init__(self, uniform_share: float, uniform_until: float, uniform_from: float) -> None:
         super().__init__()
-        self.rates = rates
+        self.uniform_share, self.uniform_until, self.uniform_from = uniform_share, uniform_until, uniform_from
 
     @abstractmethod
     def density(self, rate: Tensor) -> Tensor:
@@ -34,8 +33,8 @@ class MixedRatesModule(nn.Module):
 
     def levels(self, u: Tensor, noise: Noise, progress: float) -> NoiseLevels:
         """Return rates, their times and weights, in the shape of u; see `Rates.levels`."""
-        mixed = self.rates.uniform_until <= progress < self.rates.uniform_from
-        share, u = self.rates.uniform_share if mixed else 1.0, u.double()
+        mixed = self.uniform_until <= progress < self.uniform_from
+        share, u = self.uniform_share if mixed else 1.0, u.double()
         # Where one of the two is not taken, the other's value does not matter, as long as it is finite.
         uniform, above = u / max(share, SMALLEST), (u - share) / max(1 - share, SMALLEST)
         rate = torch.where(u <= share, uniform, self.quantile(above.clamp(0, 1))).clamp(SMALLEST, 1)
@@ -47,12 +46,14 @@ class MixedRatesModule(nn.Module):
 class BellRatesModule(MixedRatesModule):
     """The logit-normal density; the distance from the median in log-odds by s is normal."""
 
-    rates: BellRates
+    def __init__(self, context: Context, *, location: float, scale: float, **uniform: float) -> None:
+        super().__init__(**uniform)
+        self.location, self.scale = location, scale
 
     @override
     def density(self, rate: Tensor) -> Tensor:
-        rate, scale = rate.clamp(max=1 - SMALLEST), self.rates.scale
-        z = (rate.logit() - self.rates.location) / scale
+        rate, scale = rate.clamp(max=1 - SMALLEST), self.scale
+        z = (rate.logit() - self.location) / scale
         log_normal = -z.square() / 2 - math.log(scale * math.sqrt(2 * math.pi))
         return (log_normal - rate.log() - rate.neg().log1p()).exp()
 
@@ -60,7 +61,7 @@ class BellRatesModule(MixedRatesModule):
     def quantile(self, u: Tensor) -> Tensor:
         # u = 0 and u = 1 stand for the numbers next to them.
         z = torch.special.ndtri(u.clamp(SMALLEST, 1 - SMALLEST))
-        return (self.rates.location + self.rates.scale * z).sigmoid()
+        return (self.location + self.scale * z).sigmoid()
 
 
 class BetaRatesModule(MixedRatesModule):
@@ -74,9 +75,9 @@ class BetaRatesModule(MixedRatesModule):
     below: Tensor  # F at the nodes, [n + 1], from 0 to 1
     slope: Tensor  # dx/dF at the nodes, [n + 1]
 
-    def __init__(self, rates: BetaRates, context: Context) -> None:
-        super().__init__(rates, context)
-        self.a, self.b = a, b = rates.a, rates.b
+    def __init__(self, context: Context, *, a: float, b: float, **uniform: float) -> None:
+        super().__init__(**uniform)
+        self.a, self.b = a, b
         self.log_beta = math.lgamma(a) + math.lgamma(b) - math.lgamma(a + b)
         # F(x) ≤ e^{ax} / (a·B), and likewise above: outside of the nodes there is less than 1e-24.
         low, high = ((math.log(1e-24 * c) + self.log_beta) / c for c in (a, b))
@@ -118,15 +119,15 @@ class AdaptiveRatesModule(MixedRatesModule):
     sums: Tensor  # float64 [2, R]: sum of the losses at masked tokens, and their count
     unigram: Tensor  # float64 []: H₁ in nats
 
-    def __init__(self, rates: AdaptiveRates, context: Context) -> None:
-        super().__init__(rates, context)
-        self.floor, self.decay = rates.floor, rates.decay
+    def __init__(self, context: Context, *, bins: int, floor: float, decay: float, **uniform: float) -> None:
+        super().__init__(**uniform)
+        self.floor, self.decay = floor, decay
         # When a model is loaded there are no counts: then H₁ comes with its state.
         counts, unigram = context.counts, torch.tensor(math.log(context.vocabulary_size), dtype=torch.float64)
         if counts is not None and counts.sum() > 0:
             unigram = torch.special.entr(torch.as_tensor(counts).double() / float(counts.sum())).sum()
         self.register_buffer("unigram", unigram)
-        self.register_buffer("sums", torch.zeros(2, rates.bins, dtype=torch.float64))
+        self.register_buffer("sums", torch.zeros(2, bins, dtype=torch.float64))
 
     def heights(self) -> Tensor:
         """Return f in each bin, float64 [R], with mean 1."""
@@ -136,14 +137,14 @@ class AdaptiveRatesModule(MixedRatesModule):
         heights = self.floor + torch.where((count > 0).all(), gain.clamp(min=0), 0.0)
         return heights / heights.mean()
 
-    def bins(self, rate: Tensor) -> Tensor:
+    def bin_of(self, rate: Tensor) -> Tensor:
         """Return the bin of each rate, int64 in its shape; the end of a bin belongs to it."""
         R = self.sums.shape[-1]
         return (rate.double() * R).ceil().long().sub(1).clamp(0, R - 1)
 
     @override
     def density(self, rate: Tensor) -> Tensor:
-        return self.heights()[self.bins(rate)]
+        return self.heights()[self.bin_of(rate)]
 
     @override
     def quantile(self, u: Tensor) -> Tensor:
@@ -158,7 +159,7 @@ class AdaptiveRatesModule(MixedRatesModule):
         here = noised.masked.double()
         rows = torch.stack([(loss.detach().double() * here).sum(-1), here.sum(-1)])
         # A product instead of an indexed sum: the latter has no fixed order on a GPU.
-        return rows @ nn.functional.one_hot(self.bins(noised.rate), self.sums.shape[-1]).double()
+        return rows @ nn.functional.one_hot(self.bin_of(noised.rate), self.sums.shape[-1]).double()
 
     def update(self, total: Tensor, progress: float) -> None:
         """Decay the sums and add those of the global batch."""

@@ -1,4 +1,4 @@
-"""The modules of position masking and of the position biases. B sequences, L tokens."""
+"""The networks of position masking and of the position biases. B sequences, L tokens."""
 
 from collections.abc import Callable
 from typing import cast
@@ -10,12 +10,13 @@ from typing_extensions import override
 from atat_zoo.modeling.diffusion.calibration import water_fill
 from atat_zoo.modeling.diffusion.contracts import NoisedBatch, StatefulPart
 from atat_zoo.modeling.masking.position_bias import PositionBiasModule
+from atat_zoo.registry import Context
 
 
 class PositionModule(nn.Module):
     """Water-filling of (importance + strength · bias) / temperature; it has the state of a bias that learns."""
 
-    def __init__(self, bias: nn.Module, temperature: float, strength: float) -> None:
+    def __init__(self, context: Context, *, temperature: float, strength: float, bias: nn.Module) -> None:
         super().__init__()
         self.bias, self.temperature, self.strength = bias, temperature, strength
         if isinstance(bias, StatefulPart):
@@ -32,8 +33,8 @@ class FixedBiasModule(nn.Module, PositionBiasModule):
 
     device_of: Tensor  # empty; only for the module's device, where float64 is
 
-    def __init__(self, bias: Callable[[Tensor], Tensor]) -> None:
-        super().__init__()
+    def __init__(self, context: Context, bias: Callable[[Tensor], Tensor], **numbers: float) -> None:
+        super().__init__()  # the bias has its numbers
         self.bias = bias
         self.register_buffer("device_of", torch.empty(0, dtype=torch.float64), persistent=False)
 
@@ -50,10 +51,10 @@ class RunningBiasModule(nn.Module, PositionBiasModule):
 
     sums: Tensor  # float64 [2, L]: sum of losses, count
 
-    def __init__(self, length: int, decay: float, floor: float) -> None:
+    def __init__(self, context: Context, *, decay: float, floor: float) -> None:
         super().__init__()
         self.decay, self.floor = decay, floor
-        self.register_buffer("sums", torch.zeros(2, length, dtype=torch.float64))
+        self.register_buffer("sums", torch.zeros(2, context.length, dtype=torch.float64))
 
     def statistics(self, noised: NoisedBatch, loss: Tensor) -> Tensor:
         """Return the sum of masked losses and their count at each position, float64 [2, L]."""
@@ -77,10 +78,10 @@ class GradientBiasModule(nn.Module, PositionBiasModule):
 
     theta: Tensor  # float64 [L]
 
-    def __init__(self, length: int, learning_rate: float) -> None:
+    def __init__(self, context: Context, *, learning_rate: float) -> None:
         super().__init__()
         self.learning_rate = learning_rate
-        self.register_buffer("theta", torch.zeros(length, dtype=torch.float64))
+        self.register_buffer("theta", torch.zeros(context.length, dtype=torch.float64))
 
     def statistics(self, noised: NoisedBatch, loss: Tensor) -> Tensor:
         """Return the sum of masked losses and their count at each position, float64 [2, L]."""

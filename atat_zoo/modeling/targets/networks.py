@@ -1,9 +1,10 @@
-"""The two scales of difficulty: the rank within a row, and running moments. B sequences, L tokens."""
+"""The networks of the targets: the rank within a row, and running moments. B sequences, L tokens."""
 
 import torch
 from torch import Tensor, nn
 
 from atat_zoo.modeling.diffusion.contracts import NoisedBatch
+from atat_zoo.registry import Context
 
 
 def rank_within(values: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
@@ -33,7 +34,7 @@ class RunningDifficulty(nn.Module):
 
     moments: Tensor  # float64 [3, bins]: count, sum and sum of squares
 
-    def __init__(self, decay: float, bins: int) -> None:
+    def __init__(self, context: Context, *, scale: str, decay: float, bins: int) -> None:
         super().__init__()
         self.decay = decay
         self.register_buffer("moments", torch.zeros(3, bins, dtype=torch.float64))

@@ -1,35 +1,48 @@
-"""The modules of the curricula: a schedule, and a module that follows the loss. B sequences, L tokens."""
+"""The networks of the curricula: a schedule, and a module that follows the loss. B sequences, L tokens."""
 
 import math
+from typing import Literal
 
-import attrs
 import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from atat_zoo.modeling.curricula import CurriculumModule, DynamicCurriculum, ThreeStageCurriculum
+from atat_zoo.modeling.curricula import CurriculumModule
 from atat_zoo.modeling.diffusion.contracts import NoisedBatch
+from atat_zoo.registry import Context
 
 _STAGES = ("easy", "medium", "hard")
+_WARMUP = 0.1  # share of the easy stage
 _DECAY = 5.0  # of `exponential`: the strength falls to e^-5 of its distance over a stage
 
 
-@attrs.frozen
-class ThreeStageSchedule(CurriculumModule):
+class ThreeStageModule(CurriculumModule):
     """The schedule of `three_stage`: stateless, a function of progress."""
 
-    curriculum: ThreeStageCurriculum
-    warmup: float  # share of the training over which the strength grows from 0
+    def __init__(
+        self,
+        context: Context,
+        *,
+        sharpness: float,
+        boundaries: tuple[float, float],
+        warmup_steps: int | None,
+        progress: Literal["linear", "step", "exponential"],
+        thresholds: tuple[float, float] | None,
+    ) -> None:
+        self.sharpness, self.boundaries, self.shape, self.thresholds = sharpness, boundaries, progress, thresholds
+        # Share of the training over which the strength grows from 0.
+        easy = boundaries[0]
+        self.warmup = _WARMUP * easy if warmup_steps is None else min(warmup_steps / max(context.steps, 1), easy)
 
+    @override
     def stage(self, progress: float) -> str:
-        """Return `"easy"`, `"medium"` or `"hard"`."""
-        first, second = self.curriculum.boundaries
+        first, second = self.boundaries
         return "easy" if progress < first else "medium" if progress < second else "hard"
 
     def strength(self, progress: float) -> float:
         """Return the factor of importance in the exponent, in [−s, +s]."""
-        first, second = self.curriculum.boundaries
-        stage, gradual = self.stage(progress), self.curriculum.progress != "step"
+        first, second = self.boundaries
+        stage, gradual = self.stage(progress), self.shape != "step"
         if stage == "medium":
             size = 0.0
         elif stage == "easy":
@@ -38,15 +51,15 @@ class ThreeStageSchedule(CurriculumModule):
             over = (progress - second) / (1 - second) if second < 1 else 1.0
             size = self._moved(over) if gradual else 1.0
         started = min(progress / self.warmup, 1.0) if self.warmup > 0 else 1.0
-        return self.curriculum.sharpness * size * started
+        return self.sharpness * size * started
 
     def _moved(self, share: float) -> float:
         """Return how far a gradual strength has moved when `share` of the stage is over."""
-        return share if self.curriculum.progress == "linear" else math.expm1(-_DECAY * share) / math.expm1(-_DECAY)
+        return share if self.shape == "linear" else math.expm1(-_DECAY * share) / math.expm1(-_DECAY)
 
     @override
     def weights(self, noised: NoisedBatch, importance: Tensor, progress: float) -> Tensor:
-        strength, thresholds = self.strength(progress), self.curriculum.thresholds
+        strength, thresholds = self.strength(progress), self.thresholds
         if thresholds is not None:  # of degrees, two are left; a negative strength is for those that are not easy
             easy, hard = thresholds
             importance = ((importance > hard) if strength > 0 else (importance >= easy)).float()
@@ -64,18 +77,27 @@ class DynamicModule(nn.Module, CurriculumModule):
     sums: Tensor  # float64 [2, 2]: fast and slow, each the forgetting sum of losses and of ones
     decay: Tensor  # float64 [2, 1]: what fast and slow retain per step
 
-    def __init__(self, curriculum: DynamicCurriculum) -> None:
+    def __init__(
+        self,
+        context: Context,
+        *,
+        sharpness: float,
+        threshold: float,
+        tolerance: float,
+        patience: int,
+        fast: float,
+        slow: float,
+    ) -> None:
         super().__init__()
-        self.sharpness, self.patience = curriculum.sharpness, curriculum.patience
-        self.threshold, self.tolerance = curriculum.threshold, curriculum.tolerance
+        self.sharpness, self.threshold, self.tolerance, self.patience = sharpness, threshold, tolerance, patience
         self.register_buffer("position", torch.zeros((), dtype=torch.int64))
         self.register_buffer("flat", torch.zeros((), dtype=torch.int64))
         self.register_buffer("sums", torch.zeros(2, 2, dtype=torch.float64))
-        decay = torch.tensor([[1 - 1 / curriculum.fast], [1 - 1 / curriculum.slow]], dtype=torch.float64)
+        decay = torch.tensor([[1 - 1 / fast], [1 - 1 / slow]], dtype=torch.float64)
         self.register_buffer("decay", decay, persistent=False)
 
+    @override
     def stage(self, progress: float) -> str:
-        """Return `"easy"`, `"medium"` or `"hard"`, whatever the progress."""
         return _STAGES[int(self.position)]
 
     def strength(self, progress: float) -> float:
