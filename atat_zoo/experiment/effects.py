@@ -12,26 +12,19 @@ if TYPE_CHECKING:
     from atat_zoo.experiment.schema import Experiment
 
 
-def tells_apart(estimator: Any, trained: bool) -> bool:
-    """Return whether tokens can have different importance by an estimator; one that says nothing of it can do so."""
-    return bool(getattr(estimator, "tells_apart", lambda trained: True)(trained))
-
-
-def reads_importance(kind: str, part: Any) -> bool:
-    """Return whether a part, or a parameter of it, does nothing where all tokens have the same importance."""
-    by_direction = kind == "masking" and getattr(part, "direction", 1) != 0 and not getattr(part, "positional", False)
-    return bool(getattr(part, "reads_importance", by_direction))
+# Kinds of parts that may do nothing where all tokens have the same importance, and say so by `reads_importance`.
+_BY_IMPORTANCE = ("objective", "position_sets", "masking", "curriculum")
 
 
 def is_trained(experiment: Experiment) -> bool:
     """Return whether the importance of an experiment's estimator, if it can learn, is a learned one."""
-    return getattr(experiment.parts["objective"], "importance_loss_weight", 1) > 0 or experiment.init_from is not None
+    return experiment.parts["objective"].importance_loss_weight > 0 or experiment.init_from is not None
 
 
 def weighs_tokens(experiment: Experiment) -> bool:
     """Return whether an experiment has an importance that tells tokens apart."""
     uses = "estimator" in experiment.parts["objective"].uses
-    return uses and tells_apart(experiment.parts["estimator"], is_trained(experiment))
+    return uses and bool(experiment.parts["estimator"].tells_apart(is_trained(experiment)))
 
 
 def without_effect(experiment: Experiment, zoo: Zoo) -> Iterator[Problem]:
@@ -42,10 +35,11 @@ def without_effect(experiment: Experiment, zoo: Zoo) -> Iterator[Problem]:
     named, taught = f"estimator {estimator.name!r}", is_trained(experiment)
     if not weighs_tokens(experiment):
         for kind in experiment.kinds:
-            if not reads_importance(kind, part := experiment.parts[kind]):
+            part = experiment.parts[kind]
+            if kind not in _BY_IMPORTANCE or not part.reads_importance:
                 continue
             said = f"{part.name!r}, as it is set, goes by the importance of tokens, and {named}"
-            if tells_apart(estimator, True):
+            if estimator.tells_apart(True):
                 problem = "is not trained at objective.importance_loss_weight = 0, so all have the same; raise that"
             else:
                 problem = f"gives all the same; set estimator.use to {_others(zoo)}"
@@ -56,7 +50,7 @@ def without_effect(experiment: Experiment, zoo: Zoo) -> Iterator[Problem]:
             problem = f"{named}, as it is set, learns nothing; set estimator.use to {learning}, or leave target out"
         elif not taught:
             problem = f"objective.importance_loss_weight = 0 has {named} learn nothing; raise that, or leave target out"
-        elif getattr(objective, "learn_importance", False):
+        elif objective.learn_importance:
             problem = (
                 f"{named} learns by the bound's gradient, as objective.learn_importance says; set that to false, "
                 "or leave target out"
@@ -70,7 +64,7 @@ def _is_set(target: Any) -> bool:
     return target.name != TABLES["target"] or target != type(target)()
 
 
-def _others(zoo: Zoo, fits: Any = lambda estimator: tells_apart(estimator, True)) -> str:
+def _others(zoo: Zoo, fits: Any = lambda estimator: estimator.tells_apart(True)) -> str:
     """Return the names of the estimators that fit as they are by default."""
     found = []
     for name in zoo.names("estimator"):

@@ -206,7 +206,7 @@ def conflicts(experiment: Experiment) -> list[Problem]:
     """Return the conflicts between the parts."""
     problems: list[Problem] = []
     objective, backbone = experiment.parts["objective"], experiment.parts["backbone"]
-    if getattr(objective, "masks_attention", False) and getattr(backbone, "both_ways_only", False):
+    if objective.masks_attention and backbone.both_ways_only:
         text = (
             f"{objective.name!r} shows the network a part of the text at a time, and backbone {backbone.name!r} "
             "always reads all of it, both ways; take another backbone, or an objective like mdlm"

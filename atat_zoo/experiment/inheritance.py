@@ -133,7 +133,7 @@ def _differences(kind: str, part: Any, table: Table, source: Source, zoo: Zoo) -
     here, there = unstructure(part), unstructure(wanted)
     if here["use"] != there["use"]:
         here, there = {"use": here["use"]}, {"use": there["use"]}
-    free = getattr(wanted, "adjustable", ())
+    free = getattr(wanted, "adjustable", ())  # of a tokenizer nothing is
     return [
         Problem(
             f"{kind}.{key}",

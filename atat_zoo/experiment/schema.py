@@ -78,13 +78,13 @@ class DataSpec:
                 yield Problem("evaluation.metrics", f'{said}; leave it out, or take the task "answers"')
         if self.rows != "packed":
             return
-        if not getattr(objective, "separates_documents", False):
+        if not objective.separates_documents:
             said = f"objective {objective.name!r} reads a row as a whole, and packed dialogues must not see each other"
             yield Problem("data.rows", f"{said}; {one}")
-        if getattr(parts["backbone"], "both_ways_only", False) or getattr(parts["backbone"], "shift", False):
+        if parts["backbone"].both_ways_only or getattr(parts["backbone"], "shift", False):
             said = f"backbone {parts['backbone'].name!r}, as it is set, reads a row as a whole, both ways"
             yield Problem("data.rows", f"{said}; {one}")
-        if getattr(parts["backbone"], "neighbours", 0):
+        if parts["backbone"].neighbours:
             yield Problem(
                 "backbone.neighbours", f"they may be of another dialogue in the same row; set it to 0, or {one}"
             )

@@ -87,7 +87,7 @@ class Model(TextReader):
             has = f"{TOKENIZER} has {tokenizer.vocabulary_size}"
             raise UserError(f"{folder}: {said}, {has}; copy both again or train again")
         context = attrs.evolve(context, tokenizer=tokenizer)
-        bare = spreads and not getattr(experiment.parts["backbone"], "built_with_weights", False)
+        bare = spreads and not experiment.parts["backbone"].built_with_weights
         with without_weights() if bare else nullcontext():
             module = assemble(experiment, context)
         if not spreads:

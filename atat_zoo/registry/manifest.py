@@ -1,6 +1,5 @@
 """`registry.toml`: the reviewed menu of parts, written from the code and read without imports, which keeps it fast."""
 
-import inspect
 import pkgutil
 import re
 import tomllib
@@ -13,7 +12,7 @@ import attrs
 
 from atat_zoo.errors import UserError
 from atat_zoo.registry.hookspecs import KINDS
-from atat_zoo.registry.spec import Mismatch, convert, fields_of, is_component
+from atat_zoo.registry.spec import Mismatch, complete, convert, fields_of, is_component
 
 PACKAGE = Path(__file__).resolve().parents[1]
 HEADER = """\
@@ -41,22 +40,9 @@ class Entry:
         cls = getattr(import_module(module), name)
         if not isinstance(cls, type):
             raise TypeError(f"{name} is no class, but {cls!r}")
-        return complete(self.kind, cls)
-
-
-def complete(kind: str, cls: type) -> type:
-    """Return a component that has what its kind's contract has a default for, also if it does not inherit from that."""
-    contract = getattr(import_module(KINDS[kind].module), "".join(word.capitalize() for word in kind.split("_")))
-    for name, default in vars(contract).items():
-        function: Any = default.fget if isinstance(default, property) else default
-        says_nothing = inspect.isfunction(function) and function.__code__.co_code == _nothing.__code__.co_code
-        if not name.startswith("_") and not says_nothing and not hasattr(cls, name):
-            setattr(cls, name, default)
-    return cls
-
-
-def _nothing() -> None:
-    """A method without a default has a docstring and no more."""
+        contract = "".join(word.capitalize() for word in self.kind.split("_"))
+        complete(cls, getattr(import_module(KINDS[self.kind].module), contract))
+        return cls
 
 
 @attrs.frozen(kw_only=True)

@@ -69,6 +69,19 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
+def complete(cls: Any, contract: type) -> None:
+    """Give a component what its kind's contract has a default for, as if it inherited from that, which it need not."""
+    for name, default in vars(contract).items():
+        function: Any = default.fget if isinstance(default, property) else default
+        says_nothing = inspect.isfunction(function) and function.__code__.co_code == _nothing.__code__.co_code
+        if not name.startswith("_") and not says_nothing and not hasattr(cls, name):
+            setattr(cls, name, default)
+
+
+def _nothing() -> None:
+    """A method without a default has a docstring and no more."""
+
+
 def network_of(spec: Any, context: Any, *given: Any) -> Any:
     """Return what a component's `network`, "package.module:Class", makes of a context and the component's parameters.
 

@@ -170,7 +170,7 @@ def _run(
     device = device_of(spec.device)
     check(experiment, device, ranks)
     # A run with a checkpoint needs the run of its initial weights no longer, unless LoRA leaves these as they are.
-    by_lora = experiment.init_from is not None and getattr(experiment.parts["backbone"], "lora_rank", 0) > 0
+    by_lora = experiment.init_from is not None and experiment.parts["backbone"].lora_rank > 0
     initial = InitialWeights.of(experiment) if fresh else None
     if initial and initial.source.folder.path.resolve() == folder.path.resolve():
         raise UserError(f"init_from: {folder.path} would be replaced by its own continuation; choose another --out")
@@ -331,7 +331,7 @@ def _callbacks(model: ZooModel, evaluator: Evaluator, reporter: Reporter) -> tup
 def _before(experiment: Experiment) -> str:
     if experiment.init_from is not None:
         return f"with the weights of {experiment.init_from}"
-    counts = getattr(experiment.parts["backbone"], "neighbours", 0)
+    counts = experiment.parts["backbone"].neighbours
     return "what the counts of neighbouring tokens say alone" if counts else "before the training"
 
 

@@ -41,15 +41,13 @@ def step_flops(experiment: Experiment, vocabulary_size: int, mask_rate: float) -
     `mask_rate` is the share of the tokens that need logits.
     """
     backbone, objective = experiment.parts["backbone"], experiment.parts["objective"]
-    rows, length = experiment.train.batch_size, experiment.data.length
+    length = experiment.data.length
     if not hasattr(backbone, "flops"):
         return None
-    tokens = length
-    if hasattr(objective, "network_input"):  # that of a plugin may be nobody's heir
-        rows, tokens = objective.network_input(experiment)
-    first = {"first": length} if getattr(backbone, "returns_first", False) else {}
+    rows, tokens = objective.network_input(experiment)
+    first = {"first": length} if backbone.returns_first else {}
     forward: float = backbone.flops(vocabulary_size, rows, tokens, mask_rate * rows * length, **first)
-    return (2 if getattr(backbone, "lora_rank", 0) else 3) * forward
+    return (2 if backbone.lora_rank else 3) * forward
 
 
 def peak_flops(experiment: Experiment, device: str, bf16: bool) -> float | None:

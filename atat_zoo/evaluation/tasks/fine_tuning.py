@@ -102,7 +102,7 @@ def fine_tuned(
         raise UserError(f"a task that trains needs the whole model on its device; leave --device {SPREAD} out")
     if not trained:
         module = assemble(model.experiment, attrs.evolve(model.context, seed=seed))
-    attends &= not getattr(model.experiment.parts["backbone"], "both_ways_only", False)
+    attends &= not model.experiment.parts["backbone"].both_ways_only
     fill = None if attends else max(map(len, rows))
     network = copy.deepcopy(module.backbone)
     whole = NetworkWithHead(network, model.context.mask_id, outputs, fill=fill, seed=seed).to(model.device)

@@ -154,7 +154,7 @@ class LearnedOrder(Order):
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Refuse an objective that learns no order."""
         objective = experiment.parts["objective"]
-        if not getattr(objective, "learns_order", False):
+        if not objective.learns_order:
             yield Problem(
                 "sampler",
                 f"the order learned needs reverse weights, and objective {objective.name!r} learns none; set "

@@ -6,31 +6,30 @@ the mask is an input and never predicted.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from atat_zoo.registry import Context, network_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from atat_zoo.modeling.backbones.cache import Cache
-    from atat_zoo.registry import Context
+    from atat_zoo.modeling.backbones.ngram import NgramModel
 
 
 class BackboneModule(Protocol):
-    """The result of `build`: an `nn.Module`.
+    """The result of `build`: an `nn.Module`."""
 
-    Attributes:
-        embedding: `nn.Embedding` with V + 1 rows of width D.
-        head: module from hidden states [..., D] to logits [..., V], applied only where logits are needed, some
-            positions at a time.
-        reads_time: whether `t` changes the result.
-
-    It may have `prior`, a `NgramModel` (ngram.py) or None: then the objective, which knows what each position may read,
-    adds the prior's scores to the head's logits.
-    """
-
-    embedding: nn.Embedding
+    embedding: nn.Embedding  #: V + 1 rows of width D
+    #: From hidden states [..., D] to logits [..., V], applied only where logits are needed, some positions at a time.
     head: nn.Module
-    reads_time: bool
+    reads_time: bool  #: whether `t` changes the result
+    #: Its scores are added to the logits by the objective, which knows what each position may read.
+    prior: NgramModel | None = None
+    #: Whether it takes `first`: of how many tokens, from the start, hidden states are asked for.
+    returns_first: bool = False
+    #: Whether it hands its mask to `diffusion.attention.attend`, and is given a `BlockMask` if compiled on a GPU.
+    takes_block_masks: bool = False
 
     def __call__(
         self,
@@ -56,21 +55,9 @@ class BackboneModule(Protocol):
 class Backbone(Protocol):
     """A component of the kind backbone.
 
-    One whose network always reads the whole text, both ways, as a recurrent one does, says `both_ways_only = True`, and
-    its module takes no `attention` and no `cache`; objectives that need them are refused.
-
-    One that says `returns_first = True`, and whose module does, takes `first`, too: of how many tokens, from the start,
-    hidden states are asked for, which spares the last layer the others; so does its `flops`.
-
-    One whose network computes with its weights while it is built says `built_with_weights = True`.
-
-    A module that says `takes_block_masks = True` hands its mask to `diffusion.attention.attend`, and is given a
-    `BlockMask` where it is compiled on a GPU.
-
-    It may have `adjustable`, the names of parameters on which no weight depends: only
-    these may change in a training that continues from another run. It may have `flops(vocabulary_size, rows, length,
-    positions)`, the FLOPs of the matrix products of a forward pass over [rows, length] with logits at so many
-    positions, two for a multiplication and an addition; without it a run has no figures of them.
+    It may have `flops(vocabulary_size, rows, length, positions)`, the FLOPs of the matrix products of a forward pass
+    over [rows, length] with logits at so many positions, two for a multiplication and an addition; without it a run has
+    no figures of them. If it `returns_first`, that takes `first`, too.
 
     For `atat export` of the package atat-zoo-checkpoints it may have `export(module, tokenizer, experiment, folder, *,
     dtype, max_shard_size)`: it writes a trained module, which `build` has returned, and its tokenizer into an empty
@@ -88,6 +75,25 @@ class Backbone(Protocol):
     """
 
     name: str
+    network: ClassVar[str]
+    #: Whether its network always reads the whole text, both ways, as a recurrent one does, and its module takes no
+    #: `attention` and no `cache`; objectives that need them are refused.
+    both_ways_only: ClassVar[bool] = False
+    returns_first: ClassVar[bool] = False  #: whether its module does
+    built_with_weights: ClassVar[bool] = False  #: whether its network computes with its weights while it is built
+    pretrained: ClassVar[bool] = False  #: whether it is built with weights that are no random ones
+    #: Parameters on which no weight depends: only these may change in a training that continues from another run.
+    adjustable: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def lora_rank(self) -> int:
+        """The rank of LoRA's matrices; 0, by default, where all is trained."""
+        return 0
+
+    @property
+    def neighbours(self) -> int:
+        """How many visible neighbours on either side add what counts say to the logits; 0 by default."""
+        return 0
 
     @property
     def reads_time(self) -> bool:
@@ -95,3 +101,5 @@ class Backbone(Protocol):
 
     def build(self, context: Context) -> nn.Module:
         """Return a `BackboneModule` for `context.vocabulary_size` and `context.length`."""
+        module: nn.Module = network_of(self, context)
+        return module

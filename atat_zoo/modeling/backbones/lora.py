@@ -48,14 +48,14 @@ class LoRABackbone(Backbone):
         """Yield the problem of weights that are random: whoever overrides this yields from it."""
         if not self.lora_rank and (self.lora_layers or self.lora_alpha != 16):
             yield Problem("backbone.lora_rank", "lora_layers and lora_alpha have no effect at 0; set a rank")
-        if self.lora_rank and experiment.init_from is None and not getattr(self, "pretrained", False):
+        if self.lora_rank and experiment.init_from is None and not self.pretrained:
             text = "LoRA leaves the weights as they are, and these are random; name a run by init_from, or set it to 0"
             yield Problem("backbone.lora_rank", text)
 
 
 def adapt(module: nn.Module, spec: Any) -> None:
     """Add the matrices of LoRA to a backbone's module, and freeze all else of it; without a rank do nothing."""
-    if not getattr(spec, "lora_rank", 0):
+    if not spec.lora_rank:
         return
     if problems := lacking([spec]):
         raise UserError(problems[0])

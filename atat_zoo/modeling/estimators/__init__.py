@@ -17,7 +17,7 @@ import attrs
 from typing_extensions import override
 
 from atat_zoo.errors import Problem, UserError
-from atat_zoo.experiment.effects import tells_apart, weighs_tokens
+from atat_zoo.experiment.effects import weighs_tokens
 from atat_zoo.registry import Context, component, component_base, network_of, param, part, problems_of
 from atat_zoo.system.machine import require
 
@@ -212,7 +212,7 @@ class HybridEstimator(_ComposedEstimator):
 
     @override
     def tells_apart(self, trained: bool) -> bool:
-        learned, prior = tells_apart(self.learned, trained), tells_apart(self.prior, False)
+        learned, prior = self.learned.tells_apart(trained), self.prior.tells_apart(False)
         return bool(self.mix and learned) or (self.mix < 1 and prior)
 
 
@@ -236,7 +236,7 @@ class TermBiasEstimator(_ComposedEstimator):
 
     @override
     def tells_apart(self, trained: bool) -> bool:
-        return bool(self.words and self.strength) or tells_apart(self.base, trained)
+        return bool(self.words and self.strength) or self.base.tells_apart(trained)
 
     @override
     def build(self, context: Context) -> nn.Module:

@@ -67,6 +67,12 @@ class VisibleTextMasking(Protocol):
     """
 
     name: str
+    direction: ClassVar[int] = 1
+
+    @property
+    def reads_importance(self) -> bool:
+        """Whether it asks for scores at all."""
+        return True
 
     def draw_mask(self, scores: Scores, rate: Tensor, maskable: Tensor, keys: Tensor) -> Tensor:
         """Return which tokens are masked, bool [B, L], at the rates r, [B] in [0, 1]; `maskable` is bool [B, L].
@@ -210,8 +216,8 @@ class RevealMasking(VisibleTextMasking):
     first: Literal["easy", "hard"] = param("easy", help="which are shown again: those of the lowest or highest score")
 
     @property
+    @override
     def reads_importance(self) -> bool:
-        """Whether it asks for scores at all."""
         return self.excess > 1
 
     @override

@@ -140,6 +140,11 @@ class Objective(Protocol):
     learns_order: ClassVar[bool] = False  #: whether its denoiser gives the weights of the next position
 
     @property
+    def reads_importance(self) -> bool:
+        """Whether it does nothing where all tokens have the same importance; by default it can do without."""
+        return False
+
+    @property
     def learn_importance(self) -> bool:
         """Whether the bound's gradient trains the estimator; by default it does not."""
         return False

@@ -68,8 +68,9 @@ class AdaptiveObjective(Objective):
             raise ValueError("draws must be at least 2 when importance or position is learned by the bound's gradient")
 
     @property
+    @override
     def reads_importance(self) -> bool:
-        """Whether importance, which it can do without, is given a temperature."""
+        # It can do without, unless importance is given a temperature.
         return self.temperature != 1
 
     @property

@@ -65,7 +65,7 @@ class MDLMObjective(Objective):
                 yield Problem(
                     "mask_drawing", f"masking {masking.name!r} draws its masks itself; leave mask_drawing out"
                 )
-        elif estimator.reads == "z" and getattr(masking, "direction", 1):
+        elif estimator.reads == "z" and masking.direction:
             yield Problem(
                 "masking",
                 f"{masking.name!r} needs the importance before anything is masked, and the estimator reads "

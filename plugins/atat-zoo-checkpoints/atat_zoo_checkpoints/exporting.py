@@ -183,7 +183,7 @@ def base_of(run: Path, experiment: Experiment, named: str | None) -> Base:
         UserError: when the run has no adapter, or the model is not known.
     """
     backbone: Any = experiment.parts["backbone"]
-    if not getattr(backbone, "lora_rank", 0):
+    if not backbone.lora_rank:
         raise UserError(f"--adapter: {clip(run)} was not trained by LoRA (backbone.lora_rank is 0); leave it out")
     if backbone.prefix is None:
         raise UserError(

@@ -14,12 +14,7 @@ from atat_zoo.errors import UserError, clip
 from atat_zoo.experiment.experiment_file import from_overrides, overrides_as_table
 from atat_zoo.experiment.runs import RunFolder, write_json, write_text
 from atat_zoo.generation.model import Model
-<<<<<<< HEAD:plugins/atat-zoo-checkpoints/atat_zoo_checkpoints/importing.py
-from atat_zoo.modeling.objectives.assembly import assemble
-=======
-from atat_zoo.generation.published import Published
 from atat_zoo.modeling.objectives import assemble
->>>>>>> 6b44f272 (Let networks take numbers, point to them in one way, and read the masked objective in one file):atat_zoo/generation/importing.py
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.system.atomic import check_name
 from atat_zoo.system.environment import describe
@@ -80,12 +75,12 @@ def import_model(
         if folder.exists and not overwrite:
             raise UserError(f"{out} has a run already; replace it with --overwrite, or choose another folder")
         backbone = experiment.parts["backbone"]
-        if getattr(backbone, "lora_rank", 0):
+        if backbone.lora_rank:
             raise UserError(
                 "backbone.lora_rank: an import trains nothing; leave it out, and set it in the training that begins "
                 f"with init_from={out}"
             )
-        if not getattr(backbone, "built_with_weights", False):  # compare, before it takes the memory that settings ask
+        if not backbone.built_with_weights:  # compare, before it takes the memory that settings ask
             with _understanding(published), torch.device("meta"), needing_no_memory():
                 backbone.imported(assemble(experiment, context), published)
         module = assemble(experiment, context).eval()

@@ -77,11 +77,12 @@ def test_a_backbone_with_a_table_of_positions_is_refused(module):
     module.backbone.position_embeddings = torch.nn.Embedding(4, 4)
     parts = {"estimator": module.estimator, "position_sets": module.sets, "backbone": module.backbone}
     parts |= {"curriculum": module.curriculum, "target": module.target}
+    shares = {"prompts": 0.0, "gaps": 0.0, "subsets": 0.0, "importance_loss_weight": 0.1}
     try:
         with pytest.raises(
             UserError, match="has its start at position −1, and the backbone a table of positions; take"
         ):
-            SetDiffusionModule(module.context, parts, 1, module.objective)
+            SetDiffusionModule(module.context, parts, 1, start=0, **shares)
     finally:
         del module.backbone.position_embeddings
 

@@ -13,7 +13,7 @@ from atat_zoo.generation.samplers.loop import run
 from atat_zoo.generation.samplers.order import ImportanceOrder, LearnedOrder, UncertaintyOrder
 from atat_zoo.generation.samplers.pace import FixedPace
 from atat_zoo.generation.samplers.published import LearnedOrderSampler, PolicySampler
-from atat_zoo.modeling.masking.visible_text import RevealMasking
+from atat_zoo.modeling.masking import RevealMasking
 from atat_zoo.testing.sampling import assemble, example_step, traced
 from atat_zoo.testing.toys import Hashed, toy
 from tests import learned

@@ -8,7 +8,7 @@ import torch
 
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
-from atat_zoo.modeling.curricula.shown import ContextAdaptiveCurriculum, PlannerAwareCurriculum
+from atat_zoo.modeling.curricula import ContextAdaptiveCurriculum, PlannerAwareCurriculum
 from atat_zoo.testing.toys import toy
 from tests import learned
 from tests.modeling.diffusion.noised import noised

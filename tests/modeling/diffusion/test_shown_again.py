@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.modeling.diffusion.bounds import uniform_order
-from atat_zoo.modeling.diffusion.mask_counts import count_masked, first_masked, lowest
+from atat_zoo.modeling.diffusion.calibration import count_masked, first_masked, lowest
 
 
 def test_the_count_is_exact_on_average():

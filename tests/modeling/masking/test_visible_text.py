@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from atat_zoo.modeling.diffusion.randomness import row_keys
-from atat_zoo.modeling.masking.visible_text import RevealMasking
+from atat_zoo.modeling.masking import RevealMasking
 from atat_zoo.testing import check_visible_text_masking
 from atat_zoo.testing.toys import toy
 from tests import learned

@@ -53,7 +53,7 @@ def steps_at_once(number):
 def by_position(module):
     """What of log w the model may know: −s · (bias_i − mean bias) + φ_i, float64 [L]."""
     bias = torch.arange(L).double() / (L - 1)
-    return -module.objective.strength * (bias - 0.5) + (0 if module.position is None else module.position.detach())
+    return -module.strength * (bias - 0.5) + (0 if module.position is None else module.position.detach())
 
 
 def plainly(module, given, weight):

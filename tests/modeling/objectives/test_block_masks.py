@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import attrs
 import pytest
 import torch
 
@@ -100,8 +101,8 @@ def test_it_is_compiled_once_whatever_the_masks(case, monkeypatch, masks):
     torch._dynamo.reset()
     counters.clear()
     module = network(case)
+    module.context = attrs.evolve(module.context, compiled=True)
     compile_objective(module)
-    assert module.takes_block_masks
     with torch._dynamo.config.patch(error_on_recompile=True):
         found, its = trained(module, steps=2)
     assert counters["stats"]["unique_graphs"] == 1
@@ -114,7 +115,7 @@ def test_it_is_compiled_once_whatever_the_masks(case, monkeypatch, masks):
 def test_only_a_compiled_training_on_a_gpu_has_such_masks():
     module, tokens = network("sets"), SimpleNamespace(is_cuda=True)
     assert not module.attends_in_blocks(tokens)
-    module.takes_block_masks = True
+    module.context = attrs.evolve(module.context, compiled=True)
     assert module.attends_in_blocks(tokens)
     assert not module.attends_in_blocks(torch.zeros(1))
     assert not module.eval().attends_in_blocks(tokens)

@@ -36,7 +36,8 @@ TURNS = asked([0b110100] * 4 + [0b111000] * 4, 2)  # the second answer of the fi
 def test_what_is_predicted_of_a_question_changes_nothing(name):
     """The loss does not read what the head would make of it, and its gradient there is exactly zero."""
     objective, parts = EVERY[name]
-    module, found, noise = build(objective, context=TALK, **parts), [], 0.0
+    # Ranks that share weights read in one pass; else rows that need other carriers are a pass of their own.
+    module, found, noise = build(objective, context=attrs.evolve(TALK, sharded=True), **parts), [], 0.0
 
     def hook(backbone, inputs, hidden):
         there = TURNS.maskable.repeat(len(hidden) // N, 1)
@@ -45,7 +46,6 @@ def test_what_is_predicted_of_a_question_changes_nothing(name):
         found[-1].retain_grad()
         return found[-1]
 
-    module.reads_at_once = True  # else rows that need other carriers are a pass of their own
     module.backbone.register_forward_hook(hook)
     loss = module.loss(TURNS)["loss"]
     loss.backward()
@@ -148,9 +148,7 @@ def test_a_packed_dialogue_is_read_as_if_it_were_alone(name):
     module, talk = made(name).eval(), packed()
     masked, t = ANSWERS, torch.full((N,), 0.5)
     z = torch.where(masked, V, talk.tokens)
-    with module.apart(DOCUMENTS):
-        together = module.head_inputs_of(z, t, masked, talk.tokens).hidden
-    assert module._documents is None
+    together = module.head_inputs_of(z, t, masked, talk.tokens, DOCUMENTS).hidden
     for row in range(N):
         for document in range(int(DOCUMENTS[row].max()) + 1):
             own = DOCUMENTS[row] == document

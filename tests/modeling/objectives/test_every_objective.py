@@ -108,7 +108,7 @@ def test_parts_with_a_state_take_in_the_whole_step_once(name, parts):
         pieces.loss(half)
         rank.loss(half)
     pieces.end_step(lambda total: None, 0.25)
-    totals = [[total.clone() for total in rank.stateful.totals.values()] for rank in ranks]
+    totals = [[total.clone() for total in rank.totals.values()] for rank in ranks]
     for rank, of_other in zip(ranks, reversed(totals), strict=True):
         rank.end_step(lambda total, of_other=of_other: total.add_(of_other.pop(0)), 0.25)
     expected = copy.deepcopy(module.state_dict())
