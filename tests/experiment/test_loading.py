@@ -10,7 +10,6 @@ import pytest
 from atat_zoo import UserError, Zoo
 from atat_zoo.errors import clip
 from atat_zoo.experiment import find, from_table, load, recipe, recipes
-from atat_zoo.experiment.effects import reads_importance
 from atat_zoo.registry import TABLES, component
 from atat_zoo.registry.manifest import entry_of, read, shipped
 
@@ -451,13 +450,12 @@ def test_what_reads_importance_says_so_and_masks_by_position_alone_do_not():
     zoo = Zoo.load()
 
     def reading(kind):
-        return {name for name in zoo.names(kind) if reads_importance(kind, zoo.spec(kind, name))}
+        return {name for name in zoo.names(kind) if zoo.spec(kind, name).reads_importance}
 
     assert {*zoo.names("masking")} - reading("masking") == {"uniform", "position"}
     assert reading("curriculum") == {"dynamic", "planner_aware", "three_stage"}
-    assert reads_importance("position_sets", zoo.spec("position_sets", "by_importance"))
-    assert not reads_importance("position_sets", zoo.spec("position_sets", "random"))
-    assert not reading("rates")
+    assert zoo.spec("position_sets", "by_importance").reads_importance
+    assert not zoo.spec("position_sets", "random").reads_importance
 
 
 def test_what_reads_a_row_as_a_whole_takes_no_packed_dialogues():

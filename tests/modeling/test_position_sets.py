@@ -108,3 +108,14 @@ def test_a_mixture_has_its_kinds_by_their_shares_each_with_a_key_of_its_own():
     each = [(found == kind.turns(free, fold(keys, n), torch.zeros_like)).all(1) for n, kind in enumerate(even.of)]
     assert torch.equal(each[0], ~each[1])
     assert float(each[0].float().mean()) == pytest.approx(1 / 2, abs=0.03)
+
+
+@pytest.mark.parametrize(("window", "power"), [(0.4, 1.0), (0.7, 0.5), (0.7, 2.0), (1.0, 1.0)])
+def test_two_positions_come_in_an_order_of_their_windows(window, power):
+    """It does if y < x − c: x and y are their times u^(1/k) in a window, which begin c = (1 − w)/(2w) apart."""
+    sets = Zoo.load().spec("position_sets", {"use": "staggered", "sets": 2, "window": window, "power": power})
+    turns = sets.turns(torch.ones(20_000, 2, dtype=torch.bool), row_keys(1, "windows", torch.arange(20_000)), None)
+    c, x = (1 - window) / (2 * window), torch.linspace(0, 1, 200_001, dtype=torch.float64)
+    # ∫ F(x − c) dF(x), by the distribution function F(x) = x^k
+    expected = torch.trapezoid((x - c).clamp(min=0) ** power, x**power).item()
+    assert abs((turns[:, 1] == 0).double().mean().item() - expected) < 4.5 * (0.25 / 20_000) ** 0.5

@@ -14,8 +14,7 @@ from atat_zoo import testing
 from atat_zoo.data.stages import RandomLengthStage
 from atat_zoo.modeling.curricula import NoCurriculum, ThreeStageCurriculum
 from atat_zoo.modeling.diffusion.bounds import uniform_order
-from atat_zoo.modeling.diffusion.calibration import water_fill
-from atat_zoo.modeling.diffusion.calibration import count_masked
+from atat_zoo.modeling.diffusion.calibration import count_masked, water_fill
 from atat_zoo.modeling.diffusion.randomness import to_unit
 from atat_zoo.modeling.masking import UniformMasking
 from atat_zoo.modeling.masking.mask_drawing import BernoulliMaskDrawing

@@ -17,8 +17,7 @@ from atat_zoo.experiment import load
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.backbones.neighbours import CountTable
-from atat_zoo.modeling.objectives import chunks
-from atat_zoo.modeling.objectives import assemble
+from atat_zoo.modeling.objectives import assemble, chunks
 from atat_zoo.registry import Context
 from atat_zoo.training import evaluator as evaluating
 from atat_zoo.training import resume, train

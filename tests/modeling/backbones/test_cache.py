@@ -39,16 +39,6 @@ def test_reading_in_pieces_is_reading_at_once(sizes, local):
     torch.testing.assert_close(in_pieces(model, tokens, sizes), whole, rtol=1e-12, atol=1e-12)
 
 
-def test_what_is_not_to_be_kept_is_not():
-    model, tokens, cache = build(), text(), Cache()
-    with torch.no_grad():
-        for keep, expected in ((False, 0), (True, 4), (False, 4), (True, 8)):
-            cache.grows = keep
-            start = len(cache)
-            model(tokens[:, start : start + 4], positions=torch.arange(start, start + 4), cache=cache)
-            assert len(cache) == expected
-
-
 def test_rows_and_the_last_tokens():
     cache = Cache(grows=True)
     keys = torch.arange(24.0).view(3, 1, 4, 2)

@@ -123,14 +123,6 @@ def test_the_time_is_that_of_the_share_of_text_that_is_masked(how):
         torch.testing.assert_close(t, where.sum(1) / torch.tensor([3, 5, 9, 1]))
 
 
-def test_enumeration_tells_a_denoiser_its_time():
-    watched = Watched()
-    enumerate_masks(from_denoiser(watched), torch.zeros(1, 3, dtype=torch.int64), mask_id=2, time_at=linear.time_at)
-    assert len(watched.t) == 7
-    for where, t in zip(watched.where, watched.t, strict=True):
-        torch.testing.assert_close(t, where.sum(1) / 3)
-
-
 def test_k_and_the_masks_are_uniform_and_those_of_the_draws_independent():
     watched = Watched()
     bound_of("k", watched, torch.zeros(30_000, 4, dtype=torch.int64))
@@ -173,13 +165,6 @@ def test_what_is_not_maskable_neither_costs_nor_counts(how):
     assert (plain.nelbo > 0).tolist() == [True, True, False]
     for part in (wide.contribution, wide.loss_count, wide.weight):
         assert not part[~maskable].any()
-
-
-def test_one_token_costs_its_loss_exactly():
-    estimate = bound_of("k", place_costs, torch.tensor([[1], [0]]), draws=3)
-    torch.testing.assert_close(estimate.nelbo, -torch.tensor([0.9, 0.1], dtype=torch.float64).log())
-    assert estimate.loss_count.tolist() == [[3], [3]]
-    torch.testing.assert_close(estimate.loss_sum, 3 * estimate.contribution)
 
 
 # T discrete steps: another bound at each T

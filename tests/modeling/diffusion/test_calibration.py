@@ -1,4 +1,7 @@
+"""Scores and a rate to probabilities, or to as many masked tokens."""
+
 import math
+from math import ceil, floor, isclose
 
 import pytest
 import torch
@@ -6,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from atat_zoo.modeling.diffusion.calibration import logit_shift, power_path, power_time, water_fill
+from atat_zoo.modeling.diffusion.bounds import uniform_order
+from atat_zoo.modeling.diffusion.calibration import (
+    count_masked,
+    first_masked,
+    logit_shift,
+    lowest,
+    power_path,
+    power_time,
+    water_fill,
+)
 from tests.examples import at_most
 
 FORMS = [water_fill, power_path, logit_shift]
@@ -70,3 +82,34 @@ def test_the_time_of_the_power_path_is_finite_at_both_ends():
     time = power_time(score, torch.tensor([0.0, 0.5, 1.0]), maskable)
     assert time.isfinite().all()
     assert (time.diff() < 0).all()
+
+
+def test_the_count_is_exact_on_average():
+    maskable = torch.ones(1, 7, dtype=torch.bool)
+    for rate in (0.0, 0.1, 0.5, 1.0):
+        grid = (torch.arange(10_000, dtype=torch.float64) + 0.5) / 10_000
+        counts = count_masked(torch.full((1,), rate, dtype=torch.float64), maskable, grid)
+        assert isclose(float(counts.double().mean()), 7 * rate, abs_tol=1e-9)
+        assert set(counts.tolist()) <= {floor(7 * rate), ceil(7 * rate)}
+    maskable, rate = torch.arange(6) < torch.tensor([[0], [3], [6]]), torch.full((3,), 0.5)
+    assert count_masked(rate, maskable, torch.tensor([0.0, 0.4999, 0.0])).tolist() == [0, 2, 3]
+    assert count_masked(rate, maskable, torch.tensor([0.9, 0.5, 0.9])).tolist() == [0, 1, 3]
+
+
+@given(st.integers(0, 99), st.floats(1, 3), st.lists(st.integers(0, 3), min_size=40, max_size=40))
+def test_the_lowest_of_the_first_are_hidden(seed, excess, scores):
+    maskable = torch.arange(40) < torch.tensor([[40], [25], [0]])
+    order, count = uniform_order(maskable, torch.arange(3) + seed), torch.tensor([20, 7, 0])
+    hidden = first_masked(order, count, excess, maskable)
+    for value in (torch.nan, torch.inf, -torch.inf):  # which changes no count
+        mask = lowest(torch.full((3, 40), value), order, count, hidden)
+        assert torch.equal(mask.sum(1), count)
+        assert not (mask & ~hidden).any()
+    scores = torch.tensor(scores).float().expand(3, -1)
+    mask = lowest(scores, order, count, hidden)
+    for row, n in enumerate((40, 25, 0)):
+        k = int(count[row])
+        first = sorted(range(40), key=lambda i, row=row: int(order[row, i]))[: min(n, ceil(k * excess))]
+        assert hidden[row].nonzero().flatten().tolist() == sorted(first)
+        kept = sorted(first, key=lambda i, row=row: (float(scores[row, i]), int(order[row, i])))[:k]
+        assert mask[row].nonzero().flatten().tolist() == sorted(kept)

@@ -62,9 +62,10 @@ def test_every_input_bit_flips_every_output_bit_half_of_the_time():
         assert (share - 0.5).abs().max() < 5 * 0.5 / math.sqrt(4000)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("seed", [0, 17, 2**63 - 1])
-@pytest.mark.parametrize("purpose", ["time", "mask", ""])
+@pytest.mark.parametrize(
+    ("seed", "purpose", "dtype"),
+    [(0, "time", torch.float64), (17, "mask", torch.float32), (2**63 - 1, "", torch.float64)],
+)
 def test_numbers_are_uniform(seed, purpose, dtype):
     u = uniform(row_keys(seed, purpose, torch.arange(200)), 500, dtype)
     assert u.dtype == dtype

@@ -1,13 +1,14 @@
-"""Masks that depend on what they show: the rate, the scores, and what is learned under them."""
+"""Masks by what they show, and masks that read what they hide: what is drawn, and what is learned under them."""
 
 import itertools
+import math
 from math import ceil, floor
 
 import pytest
 import torch
 
 from atat_zoo.modeling.diffusion.randomness import row_keys
-from atat_zoo.modeling.masking import RevealMasking
+from atat_zoo.modeling.masking import ImportanceMasking, InverseMasking, RevealMasking, UniformMasking
 from atat_zoo.testing import check_visible_text_masking
 from atat_zoo.testing.toys import toy
 from tests import learned
@@ -54,11 +55,6 @@ def test_what_is_learned_under_them_is_the_posterior(strategy):
     assert positions >= 5 * 8
 
 
-def test_they_are_not_uniform_masks():
-    q = weights(RevealMasking(excess=2.0), 1 / 3)
-    assert q.std(1).max() > 0.1  # which positions are masked depends on the text
-
-
 @pytest.mark.parametrize("first", ["easy", "hard"])
 def test_the_easiest_or_the_hardest_are_shown_again(first):
     rows, n = 64, 20
@@ -80,9 +76,34 @@ def test_the_easiest_or_the_hardest_are_shown_again(first):
             assert kept.min() >= shown.max() if first == "easy" else kept.max() <= shown.min()
 
 
-def test_without_excess_nothing_is_asked():
-    rows = 4
-    mask = RevealMasking(excess=1.0).draw_mask(
-        None, torch.full((rows,), 0.5), torch.ones(rows, 8, dtype=torch.bool), torch.arange(rows)
-    )
-    assert (mask.sum(1) == 4).all()
+RATES = (torch.arange(80, dtype=torch.float64) + 0.5) / 80  # midpoints of 80 intervals
+
+
+def weights_at(strategy, floor=None):
+    """Return q(M|x) h_i(x) of a strategy with `simple` weights; with a floor ε, h is r/p and p is at least εr."""
+    # All rates at once: [80 · 8, 3].
+    texts, rate = TOY.states.repeat(len(RATES), 1).double(), RATES.repeat_interleave(len(TOY.states))
+    p = strategy.probabilities(texts, rate, torch.ones_like(texts, dtype=torch.bool)).double()
+    if floor is not None:
+        p = torch.lerp(p, rate[:, None], floor)
+    h = torch.ones_like(p) if floor is None else rate[:, None] / p
+    drawn = [torch.where(mask, p, 1 - p).prod(1, keepdim=True) * h for mask in learned.masks(TOY.length)]
+    return torch.stack(drawn).view(len(drawn), len(RATES), *TOY.states.shape).mean(1)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "floor", "excess"),
+    [
+        (UniformMasking(), None, 0.0),
+        (ImportanceMasking(temperature=1.0), None, 0.0852),
+        (ImportanceMasking(temperature=1.0), 0.1, 0.0163),
+        (ImportanceMasking(temperature=0.3), 0.1, 0.0378),
+        (InverseMasking(temperature=1.0), 0.1, 0.0243),
+    ],
+    ids=["uniform", "importance", "importance corrected", "importance at 0.3 corrected", "inverse corrected"],
+)
+def test_the_excess_perplexity_of_masks_that_read_what_they_hide(strategy, floor, excess):
+    p, known = learned.conditionals(TOY, weights_at(strategy, floor))
+    assert known.sum() == 8 * sum(range(1, 4)) * 2, "every place of every mask is learned"
+    found = math.exp((learned.bound(TOY, p) - TOY.entropy) / 3) - 1
+    assert found == pytest.approx(excess, abs=1e-4)

@@ -171,16 +171,6 @@ def test_a_block_of_the_whole_length_is_exact_k(seed, draws):
     assert torch.equal(found.loss_count, same.loss_count)
 
 
-def test_blocks_between_estimate_the_entropy():
-    joint = joint_of(1, 4)
-    module, _, _, _ = plugged({"use": "block", "size": 2}, joint)
-    x = joint.states.repeat(150, 1)
-    keep = torch.ones_like(x, dtype=torch.bool)
-    found = module.bound(x, keep, torch.arange(len(x)), 2, EXACT_K)["nelbo"].nelbo.view(150, -1)
-    mean = (found * joint.p).sum(1)
-    assert abs(float(mean.mean()) - joint.entropy) < 3 * float(mean.std()) / math.sqrt(150)
-
-
 @at_most(15)
 @given(seed=seeds, size=st.integers(1, 4), blocks=st.integers(1, 3), draws=st.integers(1, 4))
 def test_every_block_has_its_own_number_of_masks(seed, size, blocks, draws):
@@ -225,8 +215,7 @@ def ce(module, x):
         return module.bound(x, keep, torch.arange(len(x)), 2, EXACT_K)["nelbo"].contribution
 
 
-@pytest.mark.parametrize(("name", "size"), [("autoregressive", 1), ("block", 2), ("block", 3)])
-@pytest.mark.parametrize("position", range(L))
+@pytest.mark.parametrize(("name", "size", "position"), [("autoregressive", 1, 2), ("block", 2, 1), ("block", 3, 3)])
 def test_a_later_token_changes_no_earlier_prediction(name, size, position):
     objective = {"use": name} if name == "autoregressive" else {"use": name, "size": size}
     module = build(objective, backbone=DEEP).double().eval()
@@ -240,23 +229,6 @@ def test_a_later_token_changes_no_earlier_prediction(name, size, position):
     if after < L:
         # Everything later reads it.
         assert ((one[:, after:] != other[:, after:]) | (one[:, after:] == 0)).all()
-
-
-@pytest.mark.parametrize("name", ["autoregressive", "block"])
-def test_the_denoiser_is_what_the_bound_is_of(name):
-    module = build(BASELINES[name], backbone=DEEP).double().eval()
-    size = module.size if name == "block" else 1
-    x = batch(3).tokens
-    with torch.no_grad():
-        for first in range(0, L, size):
-            z = x.clone()
-            z[:, first:] = V
-            z[:, first + 1 : first + size] = x[:, first + 1 : first + size]  # one mask in its block, noise later on
-            where = torch.zeros_like(z, dtype=torch.bool)
-            where[:, first] = True
-            found = module.denoiser()(z, None, where).gather(1, x[:, first : first + 1])[:, 0]
-            noisy = torch.where(where, V, x)
-            torch.testing.assert_close(-found, module.cross_entropy(noisy if name == "block" else x, None, where, x))
 
 
 @pytest.mark.parametrize("name", ["autoregressive", "block"])

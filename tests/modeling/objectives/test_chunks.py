@@ -101,26 +101,6 @@ def test_cuts_cover_every_place_once_and_are_as_few_and_as_equal_as_can_be(posit
     assert max(map(len, found), default=0) == (-(-positions // len(found)) if found else 0)
 
 
-def test_in_the_precision_of_autocast():
-    torch.manual_seed(2)
-    hidden, weight = torch.randn(64, 32, requires_grad=True), torch.randn(100, 32, requires_grad=True)
-    x, of_place = torch.randint(0, 100, (64,)), torch.rand(64)
-
-    def losses(hidden, x):
-        return {"loss": F.cross_entropy(F.linear(hidden, weight).float(), x, reduction="none")}
-
-    exact = (of_place * losses(hidden, x)["loss"]).sum()
-    with torch.autocast("cpu", torch.bfloat16):
-        whole = losses(hidden, x)["loss"]
-        cut, found = chunks.weighted_sum(losses, 7, of_place, [weight], hidden, x)
-    assert found["loss"].dtype == torch.float32
-    torch.testing.assert_close(found["loss"], whole, rtol=1e-6, atol=1e-5)
-    assert 1e-4 < float((cut - exact).detach().abs()) < 0.5
-    for one, two in zip(*(torch.autograd.grad(each / 32, (hidden, weight)) for each in (exact, cut)), strict=True):
-        assert two.dtype == torch.float32
-        torch.testing.assert_close(two, one, rtol=0.1, atol=2e-2)
-
-
 HEADS = [{"tied": True, "output_bias": "none"}, {"neighbours": 2}]
 
 
@@ -159,12 +139,8 @@ def test_the_logits_of_all_places_are_never_in_memory(name, monkeypatch):
         module.train().loss(given)["loss"].backward()
         with torch.no_grad():
             module.eval().bound(given.tokens, given.maskable, torch.arange(8), 2, method)
+    rows_for = [chunks.rows_for(vocabulary, torch.device(kind)) for kind in ("cpu", "cuda")]
+    assert rows_for == [rows, chunks.ON_ACCELERATOR // vocabulary]  # an accelerator has more at once
+    assert chunks.rows_for(1 << 30, torch.device("cpu")) == 1
     # Weights of head and embedding are 8 · 400; the masked positions would be some 20 · 400.
     assert largest.elements <= 8 * (vocabulary + 1)
-
-
-@pytest.mark.parametrize(("vocabulary", "rows"), [(2048, 16_384), (50_257, 667), (1 << 26, 1), (1 << 30, 1)])
-def test_small_vocabularies_are_not_cut_and_one_place_is_always_computed(vocabulary, rows):
-    assert chunks.rows_for(vocabulary, torch.device("cpu")) == rows
-    # An accelerator has more positions at once.
-    assert chunks.rows_for(vocabulary, torch.device("cuda")) == max(1, chunks.ON_ACCELERATOR // vocabulary)

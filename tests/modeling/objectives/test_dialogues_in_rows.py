@@ -10,7 +10,6 @@ from test_every_objective import EVERY
 
 from atat_zoo import Zoo
 from atat_zoo.modeling.bounds import ExactKBound
-from atat_zoo.modeling.diffusion.positions import within_documents
 from tests.examples import at_most
 
 # Of the last one the estimator, which learns, reads a row as a whole.
@@ -154,13 +153,6 @@ def test_a_packed_dialogue_is_read_as_if_it_were_alone(name):
             own = DOCUMENTS[row] == document
             alone = module.head_inputs_of(z[row, own][None], t[:1], masked[row, own][None], talk.tokens[row, own][None])
             torch.testing.assert_close(together[row, own], alone.hidden[0], rtol=1e-4, atol=1e-5)
-
-
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=6))
-def test_positions_begin_again(sizes):
-    documents = torch.cat([torch.full((size,), i) for i, size in enumerate(sizes)])[None]
-    wanted = torch.cat([torch.arange(size) for size in sizes])[None]
-    assert torch.equal(within_documents(documents), wanted)
 
 
 def test_an_objective_says_whether_it_keeps_dialogues_apart():

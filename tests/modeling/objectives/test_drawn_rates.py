@@ -1,10 +1,9 @@
 """Rates in the objectives that take them: mdlm, sedd and block."""
 
 import attrs
-import numpy as np
 import pytest
 import torch
-from small_objectives import BACKBONE, CONTEXT, L, N, batch, build, part_of
+from small_objectives import BACKBONE, L, N, batch, build, part_of
 
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
@@ -12,7 +11,6 @@ from atat_zoo.experiment import from_table
 WITH = {"mdlm": {"use": "mdlm"}, "sedd": {"use": "sedd"}, "block": {"use": "block", "size": 2}}
 PLAIN = {"masking": "uniform", "curriculum": "none", "estimator": "uniform"}
 BELL = {"use": "bell", "scale": 0.6, "uniform_share": 0.25}
-COUNTED = attrs.evolve(CONTEXT, counts=np.array([9, 5, 4, 3, 2, 1, 1]))
 
 
 def drawn(module, given):
@@ -23,8 +21,7 @@ def drawn(module, given):
 
 
 @pytest.mark.parametrize("objective", WITH)
-@pytest.mark.parametrize("weight", ["nelbo", "simple"])
-@pytest.mark.parametrize("rates", [BELL, {"use": "beta", "a": 3.0, "uniform_share": 0.5}, "uniform"])
+@pytest.mark.parametrize(("weight", "rates"), [("nelbo", BELL), ("simple", BELL), ("nelbo", "uniform")])
 def test_a_row_is_masked_at_its_rate_and_weighs_one_by_rate_and_density(objective, weight, rates):
     module = build(WITH[objective] | {"weight": weight}, rates=rates, noise="cosine", **PLAIN)
     given = batch(1)
@@ -116,18 +113,10 @@ def experiment(objective, rates):
 
 
 @pytest.mark.parametrize("objective", WITH.values(), ids=WITH)
-@pytest.mark.parametrize("rates", ["bell", "beta", {"use": "beta", "a": 1.0, "b": 2.5}])
-def test_weights_without_a_variance_are_refused(objective, rates):
+def test_weights_without_a_variance_are_refused(objective):
     with pytest.raises(UserError, match=r"rates: .*infinite variance .* set rates\.uniform_share above 0") as caught:
-        experiment(objective, rates)
+        experiment(objective, "bell")
     assert len(str(caught.value).splitlines()) == 1
-    experiment(objective | {"weight": "simple"}, rates)
-    table = rates if isinstance(rates, dict) else {"use": rates}
-    experiment(objective, table | {"uniform_share": 0.1})
-    experiment(objective, table | {"uniform_from": 0.0})
-
-
-@pytest.mark.parametrize("objective", WITH.values(), ids=WITH)
-@pytest.mark.parametrize("rates", ["noise", "uniform", "adaptive", {"use": "beta", "a": 1.5, "b": 0.5}])
-def test_weights_with_a_variance_are_not(objective, rates):
-    experiment(objective, rates)
+    experiment(objective | {"weight": "simple"}, "bell")
+    experiment(objective, {"use": "bell", "uniform_share": 0.1})
+    experiment(objective, "adaptive")

@@ -124,13 +124,6 @@ def test_parts_with_a_state_take_in_the_whole_step_once(name, parts):
     assert all(torch.equal(value, expected[key]) for key, value in module.state_dict().items())
 
 
-def test_parts_without_a_state_are_left_alone():
-    module, calls = made("mdlm"), []
-    module.loss(batch(1))
-    module.end_step(calls.append, 0.1)
-    assert calls == []
-
-
 @pytest.mark.parametrize("name", EVERY)
 def test_every_weight_learns(name):
     module = made(name)
@@ -146,12 +139,10 @@ def test_every_weight_learns(name):
 
 
 @pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("autocast", [False, True])
-def test_nothing_maskable_is_no_loss_and_no_nan(name, autocast):
+def test_nothing_maskable_is_no_loss_and_no_nan(name):
     module = made(name)
     nothing = attrs.evolve(batch(), maskable=torch.zeros(N, L, dtype=torch.bool), mean_maskable=torch.tensor(1.0))
-    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
-        figures = module.loss(nothing)
+    figures = module.loss(nothing)
     assert all(value.isfinite().all() for value in figures.values())
     assert float(figures["loss"].detach()) == 0
     figures["loss"].backward()
@@ -163,9 +154,8 @@ def test_nothing_maskable_is_no_loss_and_no_nan(name, autocast):
 
 @pytest.mark.parametrize("name", ["mdlm", "sedd", "d3pm", "block"])
 @pytest.mark.parametrize("noise", ["linear", "cosine", "polynomial", "geometric", "log_linear"])
-@pytest.mark.parametrize("weight", ["nelbo", "simple"])
-def test_the_loss_is_finite_at_the_ends_of_every_schedule(name, noise, weight):
-    module = build(EVERY[name][0] | {"weight": weight}, noise=noise)
+def test_the_loss_is_finite_at_the_ends_of_every_schedule(name, noise):
+    module = build(EVERY[name][0] | {"weight": "nelbo"}, noise=noise)
     t = torch.tensor([2.0**-53, 1e-30, 1e-7, 1e-4, 0.5, 1 - 2**-24, 1.0, 1.0])
     module.times, module.block_times = lambda index: t, lambda index, blocks: t[:, None].repeat(1, blocks)
     figures = module.loss(batch(padded=False))

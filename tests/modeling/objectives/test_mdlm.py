@@ -4,13 +4,17 @@ import functools
 import itertools
 import math
 
+import attrs
 import pytest
 import small_objectives
 import torch
 from small_objectives import PARTS, L, N, V, full_batch
 
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import from_table
 from atat_zoo.modeling.bounds import ExactKBound
 from atat_zoo.modeling.diffusion.bounds import enumerate_masks, from_denoiser
+from atat_zoo.modeling.objectives import denoising
 
 batch = functools.partial(small_objectives.batch, seed=0)
 
@@ -47,9 +51,15 @@ def plainly(module, given, weight, correction):
     return total / (len(given.tokens) * float(given.mean_maskable)), step
 
 
-@pytest.mark.parametrize("weight", ["nelbo", "simple"])
-@pytest.mark.parametrize("correction", ["none", "horvitz_thompson"])
-@pytest.mark.parametrize("progress", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize(
+    ("weight", "correction", "progress"),
+    [
+        ("nelbo", "none", 0.1),
+        ("simple", "none", 0.9),
+        ("nelbo", "horvitz_thompson", 0.9),
+        ("simple", "horvitz_thompson", 0.5),
+    ],
+)
 def test_the_loss_is_its_formula(weight, correction, progress):
     module = build({"weight": weight, "correction": correction})
     for first in range(3):
@@ -83,29 +93,7 @@ def test_under_uniform_masking_the_loss_estimates_the_bound():
 # What it must not depend on
 
 
-@pytest.mark.parametrize("correction", ["none", "horvitz_thompson"])
-@pytest.mark.parametrize("parts", [{}, {"target": "was_masked"}, {"masking": "uniform", "curriculum": "none"}], ids=str)
-def test_an_estimator_that_is_switched_off_learns_nothing(correction, parts):
-    """Neither masks nor weights give it a gradient of the model's loss."""
-    for weight in (0.0, 0.1):
-        module = build({"importance_loss_weight": weight, "weight": "nelbo", "correction": correction}, **parts)
-        module.loss(batch(3))["loss"].backward()
-        learns = any(p.grad is not None and p.grad.any() for p in module.estimator.parameters())
-        assert learns == (weight > 0)
-
-
 # What is shown, and what is computed
-
-
-def test_a_masked_token_is_never_shown_and_the_rest_always():
-    module = build()
-    watch = Watch(module.backbone)
-    given = batch(1)
-    found = module.loss(given)
-    ((z, *_),) = watch.calls
-    assert torch.equal(z == V, found["masked"])
-    assert torch.equal(z[~found["masked"]], given.tokens[~found["masked"]])
-    assert not (found["masked"] & ~given.maskable).any()
 
 
 def test_the_head_runs_at_masked_positions_only():
@@ -121,21 +109,6 @@ def test_the_head_runs_at_masked_positions_only():
     estimate = module.bound(tokens, torch.ones_like(tokens) > 0, torch.arange(N), 3, ExactKBound())["nelbo"]
     assert len(watch.calls) == 3
     assert sum(len(hidden) for hidden, _ in watch.calls) == int(estimate.loss_count.sum())
-
-
-def test_a_time_conditioned_denoiser_takes_the_time_from_the_masks():
-    module = build(backbone=PARTS["backbone"] | {"time_conditioning": True}).eval()
-    tokens = batch().tokens.clone()
-    tokens[:, :2] = V
-    where = tokens == V
-    denoise = module.denoiser()
-    with torch.no_grad():
-        assert torch.equal(denoise(tokens, None, where), denoise(tokens, torch.full((N,), 2 / L), where))
-        assert not torch.allclose(denoise(tokens, None, where), denoise(tokens, torch.ones(N), where), atol=1e-4)
-        log_probs, visible = denoise.everywhere(tokens, None, where, ~where)
-        assert torch.equal(log_probs, denoise(tokens, None, where))
-        at_visible = denoise(tokens, None, ~where).gather(1, tokens[~where][:, None])[:, 0]
-        torch.testing.assert_close(visible, at_visible)
 
 
 def test_a_drawing_cannot_mask_what_is_not_maskable():
@@ -176,6 +149,8 @@ def test_the_backbone_learns_from_the_diffusion_loss_only():
         module = build({"importance_loss_weight": weight})
         module.loss(batch())["loss"].backward()
         found.append([p.grad.clone() for p in module.backbone.parameters()])
+        learns = any(p.grad is not None and p.grad.any() for p in module.estimator.parameters())
+        assert learns == (weight > 0), "neither masks nor weights give it a gradient"
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
@@ -191,14 +166,29 @@ def test_the_importance_loss_is_the_distance_to_the_target():
     assert float(module.loss(given)["importance_loss"]) == pytest.approx(sum(rows) / N, rel=1e-5)
 
 
-def test_an_estimator_without_parameters_is_not_asked_for_a_target():
-    module = build(estimator="frequency", target="was_masked")
-    assert not module.learns_importance
-    module.target = None
-    assert "importance_loss" not in module.loss(batch())
-
-
 # The figures
+
+
+@pytest.mark.parametrize("has", [True, False])
+def test_what_is_in_float64_stays_where_float64_is(has, monkeypatch):
+    """A device is a type here, as there is no such device."""
+    monkeypatch.setattr(denoising, "has_float64", lambda device: has)
+    module = build(masking={"use": "position", "bias": "running"})
+    names = list(module.state_dict())
+    assert module.to(torch.float16) is module
+    types = {name: value.dtype for name, value in module.state_dict().items() if value.is_floating_point()}
+    stays = {name for name in types if name.startswith("masking.") and not has}
+    assert {name for name, dtype in types.items() if dtype == torch.float16} == set(types) - stays
+    assert list(module.state_dict()) == names
+
+
+def test_a_batch_goes_to_a_device_with_float64(monkeypatch):
+    one, module = batch(), build()
+    assert module.begin(one) is one
+    monkeypatch.setattr(denoising, "exact_device", lambda device: torch.device("meta"))
+    there = module.begin(one)
+    assert {each.device.type for each in (there.tokens, there.maskable, there.index, there.mean_maskable)} == {"meta"}
+    assert there.progress == one.progress
 
 
 def test_it_has_the_stage_and_the_strength_of_its_curriculum():
@@ -209,3 +199,81 @@ def test_it_has_the_stage_and_the_strength_of_its_curriculum():
     assert strengths == [module.curriculum.strength(progress) for progress in (0.0, 0.1, 0.5, 1.0)]
     assert strengths[1] < 0 == strengths[2] < strengths[3]
     assert build(curriculum="none").curriculum_strength(0.5) is None
+
+
+ON_Z = {**PARTS["estimator"], "reads": "z"}
+
+
+def module(masking="reveal", **objective):
+    return build({"use": "mdlm", "weight": "simple", **objective}, estimator=ON_Z, masking=masking)
+
+
+def with_other_tokens(given, where):
+    return attrs.evolve(given, tokens=torch.where(where, (given.tokens + 1) % V, given.tokens))
+
+
+@pytest.mark.parametrize("masking", ["reveal", {"use": "reveal", "excess": 3.0, "first": "hard"}, "uniform"], ids=str)
+@pytest.mark.parametrize("progress", [0.1, 0.9])
+def test_hidden_tokens_change_neither_mask_nor_weights(masking, progress):
+    made = module(masking)
+    for first in range(4):
+        given = batch(first, progress=progress)
+        levels = made.levels(made.times(given.index), given)
+        step, importance = made.mask_batch(given, levels)
+        assert step.masked.any()
+        assert not (step.masked & ~given.maskable).any()
+        weights = made.curriculum.weights(step, importance.detach(), progress)
+        changed = with_other_tokens(given, step.masked)
+        again, importance_again = made.mask_batch(changed, levels)
+        assert torch.equal(again.masked, step.masked)
+        assert torch.equal(importance_again, importance)
+        assert torch.equal(made.curriculum.weights(again, importance_again.detach(), progress), weights)
+        assert torch.equal(again.z, step.z)
+        assert weights.std() > 0
+        found = made.loss(given)
+        assert torch.equal(found["masked"], step.masked)
+        assert torch.equal(found["importance"], importance.detach())
+
+
+def test_visible_tokens_change_the_mask():
+    made, moved = module(), 0
+    for first in range(4):
+        given = batch(first, padded=False)
+        levels = made.levels(made.times(given.index), given)
+        step, _ = made.mask_batch(given, levels)
+        again, _ = made.mask_batch(with_other_tokens(given, ~step.masked), levels)
+        moved += int((again.masked != step.masked).sum())
+        assert torch.equal(again.masked.sum(1), step.masked.sum(1))
+    assert moved
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_the_estimator_learns_from_what_it_says_of_the_final_mask(bf16):
+    made = module(importance_loss_weight=0.5)
+    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+        found = made.loss(batch(1))
+    found["loss"].backward()
+    assert all(p.grad.abs().max() > 0 for p in made.estimator.parameters())
+    assert not made.backbone.embedding.weight.grad[V].isnan().any()
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"masking": "importance", "estimator": ON_Z}, "needs the importance before anything is masked"),
+        ({"masking": "reveal"}, 'reads the clean text; set estimator.use = "transformer" and its reads to "z"'),
+        (
+            {"masking": "reveal", "estimator": ON_Z, "objective": {"use": "mdlm", "correction": "horvitz_thompson"}},
+            'tilts nothing that needs a correction; set it to "none"',
+        ),
+        (
+            {"masking": "reveal", "estimator": ON_Z, "mask_drawing": "systematic"},
+            "mask_drawing: masking 'reveal' draws its masks itself; leave mask_drawing out",
+        ),
+    ],
+    ids=["importance", "default", "correction", "drawing"],
+)
+def test_parts_that_do_not_go_together_are_refused(table, said):
+    with pytest.raises(UserError) as caught:
+        from_table({"name": "a", **table}, where="here")
+    assert said in str(caught.value)

@@ -86,25 +86,3 @@ def test_the_likelihoods_of_all_texts_add_up_to_one(name):
     with torch.no_grad():
         nats = module.bound(x, every, torch.arange(len(x)), 1, EXACT_K)["nelbo"].nelbo
     assert float((-nats.double()).exp().sum()) == pytest.approx(1, abs=1e-5)
-
-
-@pytest.mark.parametrize(("name", "size"), [("autoregressive", 1), ("block", 2)])
-def test_cached_tokens_predict_as_the_whole_text_does(name, size):
-    module = made(name).eval()
-    x = batch(context=CONTEXT, padded=False).tokens
-    denoiser = module.denoiser()
-    with torch.no_grad():
-        decoder = denoiser.begin(N, L)
-        for step in range(L // size):
-            own = torch.arange(step * size, (step + 1) * size)
-            z = torch.where(torch.arange(L) < step * size, x, V)
-            where = torch.zeros(N, L, dtype=torch.bool)
-            where[:, own] = True
-            some = decoder.of(torch.tensor([4, 1]))
-            everywhere = torch.ones(N, len(own), dtype=torch.bool)
-            expected = denoiser(z, None, where).view(N, len(own), V)
-            found = decoder(z[:, own], None, everywhere).view(N, len(own), V)
-            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
-            part = some(z[[4, 1]][:, own], None, everywhere[:2]).view(2, len(own), V)
-            torch.testing.assert_close(part, expected[[4, 1]], rtol=1e-4, atol=1e-4)
-            decoder.read(x[:, own])

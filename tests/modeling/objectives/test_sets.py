@@ -7,13 +7,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from small_objectives import BACKBONE, L, N, V, batch, build, full_batch
+from small_objectives import BACKBONE, L, V, batch, build, full_batch
 
 from atat_zoo import UserError, Zoo
 from atat_zoo.evaluation.policy import policy_nats
 from atat_zoo.experiment import from_table
-from atat_zoo.generation.guided import Contrast, Guided
-from atat_zoo.generation.samplers.order import StridedOrder
 from atat_zoo.modeling.bounds import ExactKBound
 from atat_zoo.modeling.diffusion.bounds import uniform_order
 from atat_zoo.modeling.diffusion.randomness import fold, row_keys
@@ -38,6 +36,7 @@ MAPS += ["by_importance", {"use": "random", "sets": None}, {"use": "staggered", 
 MAPS += [
     {"use": "mixture", "of": [{"use": "strided", "stride": 2}, {"use": "random", "sets": 3}], "shares": [1.0, 3.0]}
 ]
+FEW = torch.arange(3)
 ASCENDING = [sets for sets in MAPS if ZOO.spec("position_sets", sets).ascending]
 
 
@@ -165,15 +164,6 @@ def test_a_text_that_is_written_costs_what_one_pass_says(turns, counts, seed):
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
 
-def test_visible_tokens_are_given_where_no_text_is_written():
-    module, x = sets_of(6), text(6)
-    z = torch.where(torch.tensor([True, False, False, True, False, True]), x, V)
-    with torch.no_grad():
-        found = module.denoiser()(z, None, z == V)
-    turns = torch.where(z == V, 0, -1)
-    torch.testing.assert_close(-found.gather(1, x[z == V][:, None])[:, 0], nats(module, x, turns)[z == V])
-
-
 @pytest.mark.parametrize("sets", MAPS, ids=str)
 @at_most(15)
 @given(data=st.data(), length=st.integers(1, 12))
@@ -193,20 +183,6 @@ def test_turns_are_a_function_of_the_row_and_divide_the_free_positions(sets, dat
         assert torch.equal(there, torch.arange(len(there)))  # no set is empty
     if part.deterministic:
         assert torch.equal(part.turns(free, keys + 1, torch.zeros_like), turns)
-
-
-@at_most(20)
-@given(length=st.integers(1, 12), padding=st.integers(0, 4), stride=st.integers(1, 5), seed=st.integers(0, 99))
-def test_a_text_begins_with_a_set_of_its_own_also_in_a_padded_row(length, padding, stride, seed):
-    part = ZOO.spec("position_sets", {"use": "strided", "stride": stride, "random_offset": True})
-    keys = row_keys(seed, "x", torch.arange(400))
-    free = (torch.arange(length + padding) < length).expand(400, -1)
-    turns, sets = part.turns(free, keys, torch.zeros_like), min(stride, length)
-    assert torch.equal(turns[:, :length], part.turns(free[:, :length], keys, torch.zeros_like))
-    assert turns[:, 0].bincount(minlength=sets).tolist() == pytest.approx([400 / sets] * sets, abs=70)
-    if length > 1:  # after a prompt there is none
-        after = free & (torch.arange(length + padding) > 0)
-        assert not part.turns(after, keys, torch.zeros_like)[:, 1].any()
 
 
 def test_the_sets_of_a_bound_are_not_drawn_by_what_its_masks_are_drawn_by():
@@ -248,28 +224,18 @@ def test_turns_by_importance_read_only_what_is_visible_when_they_come(data, sets
     assert torch.equal(torch.where(known, later, -1), torch.where(known, turns, -1))
 
 
-def test_a_turn_by_importance_follows_the_estimator():
-    module, x = weighed(sets=4, random_share=0.25), text(8, rows=1)
-    free = torch.ones_like(x, dtype=torch.bool)
-    turns = module.turns_of(x, free, free, torch.arange(1))
-    masked = turns > 0
-    importance = module.importance(torch.where(masked, V, x), free, None)
-    order = importance[masked].argsort()
-    assert (turns[masked][order].diff() >= 0).all()
-    hard = weighed(sets=4, random_share=0.25, first="hard").turns_of(x, free, free, torch.arange(1))
-    assert torch.equal(hard > 0, masked)
-    assert (hard[masked][order].diff() <= 0).all()
-    # What is visible decides: of the same key, other texts have other turns.
-    texts = text(8, rows=64)
-    free = torch.ones_like(texts, dtype=torch.bool)
-    assert len(module.turns_of(texts, free, free, torch.zeros(64, dtype=torch.int64)).unique(dim=0)) > 4
-
-
 def test_the_curriculum_weighs_what_is_masked_before_a_turn_and_the_estimator_learns_of_it():
     module, one = weighed(6, curriculum={"use": "three_stage", "warmup_steps": 0}, sets=3), batch(1)
     before, coming = module.before_a_turn(one, module.turns(one))
     assert not (coming & ~before.masked).any()
+    target, told = module.target, []
+    module.target = lambda noised, loss: told.append((noised, loss)) or target(noised, loss)
     found = module.loss(one)
+    ((noised, loss),) = told  # of the tokens that come next alone
+    assert coming.any()
+    assert torch.equal(noised.masked, coming)
+    assert torch.equal(noised.p, coming.float())
+    torch.testing.assert_close(loss, torch.where(coming, found["token_loss"], 0))
     weight = module.curriculum.weights(before, found["importance"], one.progress)
     weight = torch.where(before.masked, weight, 1.0)
     loss = float((found["token_loss"] * weight).sum() / one.maskable.sum())
@@ -278,23 +244,14 @@ def test_the_curriculum_weighs_what_is_masked_before_a_turn_and_the_estimator_le
     assert (weight != 1).any()
 
 
-@pytest.mark.parametrize(
-    "sampler", [{"use": "strided", "stride": 4}, {"use": "strided", "stride": 4, "offset": "random"}]
-)
-def test_the_sampler_costs_the_likelihood_of_its_sets_with_a_gap(sampler):
+def test_the_sampler_costs_the_likelihood_of_its_sets_with_a_gap():
     module, x = sets_of(12), text(12)
     free = torch.tensor([False] * 3 + [True] * 7 + [False] * 2).expand(3, -1)
-    spec = ZOO.spec("sampler", sampler)
-    seeds = torch.arange(3)
     with torch.no_grad():
-        found = policy_nats(module.denoiser(), spec, x, free, seeds)
+        found = policy_nats(module.denoiser(), ZOO.spec("sampler", {"use": "strided", "stride": 4}), x, free, FEW)
     assert int(found.nfe.max()) == 4
-    if spec.deterministic:
-        turns = ZOO.spec("position_sets", {"use": "strided", "stride": 4}).turns(free, seeds, torch.zeros_like)
-        torch.testing.assert_close(found.nats, nats(module, x, turns).sum(1).double())
-    else:
-        turns = (free.cumsum(1) - 1 + StridedOrder(stride=4, offset="random").offsets(fold(seeds, 0))[:, None]) % 4
-        torch.testing.assert_close(found.nats, nats(module, x, torch.where(free, turns, -1)).sum(1).double())
+    turns = ZOO.spec("position_sets", {"use": "strided", "stride": 4}).turns(free, FEW, torch.zeros_like)
+    torch.testing.assert_close(found.nats, nats(module, x, turns).sum(1).double())
 
 
 def test_what_is_masked_again_is_predicted_from_what_is_visible():
@@ -304,56 +261,6 @@ def test_what_is_masked_again_is_predicted_from_what_is_visible():
     sample = ZOO.spec("sampler", {"use": "remdm_cap", "steps": 6}).sample(module.denoiser(), z, torch.arange(2))
     assert (sample.tokens < V).all()
     assert (sample.tokens[:, 0] == 1).all()
-
-
-def test_guidance_away_from_a_text_without_condition_reads_both_in_turns():
-    module, x = sets_of(8), text(8)
-    z = torch.where(torch.arange(8) < 2, x[:1, :2].repeat(3, 4), V)
-    bare = torch.where(torch.arange(8) < 2, V, z)
-    spec = SimpleNamespace(strength=0.5, empty="masked", condition="")
-    denoiser = module.denoiser()
-    guided = Guided(denoiser, Contrast(denoiser, z[0, :2].tolist(), 0, spec)).writing(z)
-    with_it, without = denoiser.writing(z), denoiser.writing(bare)
-    for positions in ([2, 5], [3, 7], [4, 6]):
-        where = torch.zeros(3, 8, dtype=torch.bool)
-        where[:, positions] = True
-        rows = torch.tensor([0, 2]) if positions == [3, 7] else torch.arange(3)
-        with torch.no_grad():
-            one, other = (
-                each.of(rows)(texts[rows], None, where[rows]) for each, texts in ((with_it, z), (without, bare))
-            )
-            found = guided.of(rows)(z[rows], None, where[rows])
-        torch.testing.assert_close(found, (1.5 * one - 0.5 * other).log_softmax(-1))
-        z, bare = torch.where(where, x, z), torch.where(where, x, bare)
-
-
-def test_rows_are_given_tokens_by_their_shares():
-    module = sets_of(16, prompts=0.3, gaps=0.3, subsets=0.2)
-    maskable = torch.ones(4000, 16, dtype=torch.bool)
-    maskable[:, -2:] = False
-    given_ = module.given(maskable, row_keys(0, "sets", torch.arange(4000)))
-    assert not (given_ & ~maskable).any()
-    free = maskable & ~given_
-    assert free.any(1).all()
-    number = free.sum(1)
-    whole = number == 14
-    first, last = free.int().argmax(1), 15 - free.flip(1).int().argmax(1)
-    together = last - first + 1 == number
-    prompt = ~whole & together & (last == 13)
-    assert float(whole.float().mean()) == pytest.approx(0.2 + 0.8 / 14, abs=0.03)
-    # A gap may reach to the end, and a subset be one piece, so there are some more of them.
-    assert 0.27 < float(prompt.float().mean()) < 0.42
-    assert 0.13 < float((~together).float().mean()) < 0.2
-
-
-def test_every_free_token_has_weight_one():
-    module, one = build({"use": "sets", "prompts": 0.5, "gaps": 0.5}), batch(1)
-    found = module.loss(one)
-    assert not (found["masked"] & ~one.maskable).any()
-    loss = float(found["token_loss"].sum() / one.maskable.sum())
-    assert float(found["loss"].detach()) == pytest.approx(loss)
-    assert float(found["token_loss"][~found["masked"]].abs().sum()) == 0
-    assert len(found["masked"]) == N
 
 
 # One order alone
@@ -376,13 +283,6 @@ def test_strided_is_sets_of_one_kind_and_its_perplexity_their_likelihood(data, l
     torch.testing.assert_close(found["nelbo"].contribution, nats(sets, x, turns))
 
 
-def test_strided_trains_every_token_with_weight_one():
-    module, one = build({"use": "strided", "stride": 4}), batch(1)
-    found = module.loss(one)
-    assert torch.equal(found["masked"], one.maskable)
-    assert float(found["loss"].detach()) == pytest.approx(float(found["token_loss"].sum() / one.maskable.sum()))
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -395,7 +295,6 @@ def test_strided_trains_every_token_with_weight_one():
         ({"sampler": {"use": "strided", "stride": 8, "offset": "random"}}, "learns one order, in 8 turns"),
         ({"backbone": {"time_conditioning": True}}, "backbone.time_conditioning: objective 'strided'"),
         ({"evaluation": {"bound": {"use": "continuous_t"}}}, "evaluation.bound: objective 'strided'"),
-        ({"noise": "linear"}, "noise"),
     ],
 )
 def test_what_does_not_fit_strided_is_refused_in_a_sentence(changes, said):
@@ -420,6 +319,29 @@ def drawn(what, rows=6000, length=3):
     module = sets_of(length, **{"prompts": 0, "gaps": 0, what: 1.0})
     maskable = torch.ones(rows, length, dtype=torch.bool)
     return shares(~module.given(maskable, row_keys(0, "sets", torch.arange(rows))))
+
+
+@pytest.mark.parametrize("objective", [{"use": "strided", "stride": 4}, {"use": "sets", "prompts": 0.5, "gaps": 0.5}])
+def test_every_free_token_has_weight_one(objective):
+    module, one = build(objective), batch(1)
+    found = module.loss(one)
+    assert not (found["masked"] & ~one.maskable).any()
+    assert objective["use"] == "sets" or torch.equal(found["masked"], one.maskable)
+    assert not found["token_loss"][~found["masked"]].any()
+    assert float(found["loss"].detach()) == pytest.approx(float(found["token_loss"].sum() / one.maskable.sum()))
+
+
+def test_rows_are_given_tokens_by_their_shares():
+    module, maskable = sets_of(16, prompts=0.3, gaps=0.3, subsets=0.2), torch.ones(4000, 16, dtype=torch.bool)
+    maskable[:, -2:] = False
+    free = maskable & ~module.given(maskable, row_keys(0, "sets", torch.arange(4000)))
+    assert free.any(1).all()
+    number, last = free.sum(1), 15 - free.flip(1).int().argmax(1)
+    together = last - free.int().argmax(1) + 1 == number
+    assert float((number == 14).float().mean()) == pytest.approx(0.2 + 0.8 / 14, abs=0.03)
+    # A gap may reach to the end, and a subset be one piece, so there are some more of them.
+    assert 0.27 < float(((number < 14) & together & (last == 13)).float().mean()) < 0.42
+    assert 0.13 < float((~together).float().mean()) < 0.2
 
 
 def test_gaps_have_every_length_and_place():
@@ -449,30 +371,3 @@ def test_every_row_has_an_order_of_its_own_and_every_turn_of_it_is_drawn():
     both = torch.stack([turn, coming.int().argmax(1)], 1)  # the turn that is drawn, and the position that comes then
     assert shares(both) == {pair: pytest.approx(1 / 16, abs=0.02) for pair in itertools.product(range(4), repeat=2)}
     assert torch.equal(before.masked, turns >= turn[:, None])
-
-
-def test_the_estimator_learns_of_the_tokens_that_come_next_alone():
-    module, one, told = weighed(6, curriculum="none", sets=3), batch(1), []
-    _, coming = module.before_a_turn(one, module.turns(one))
-    target = module.target
-    module.target = lambda noised, loss: told.append((noised, loss)) or target(noised, loss)
-    found = module.loss(one)
-    ((noised, loss),) = told
-    assert coming.any()
-    assert torch.equal(noised.masked, coming)
-    assert torch.equal(noised.p, coming.float())
-    torch.testing.assert_close(loss, torch.where(coming, found["token_loss"], 0))
-
-
-def test_rows_that_have_read_unequally_much_are_written_together():
-    module, x = sets_of(5), text(5)
-    turns = torch.tensor([[0, 0, 0, 1, 2], [0, 1, 1, 1, 2], [2, 1, 2, 0, 2]])
-    expected, z = nats(module, x, turns), torch.full_like(x, V)
-    denoiser, found = module.denoiser().writing(z), torch.zeros_like(expected)
-    for turn in range(3):
-        where = turns == turn
-        with torch.no_grad():
-            log_probs = denoiser(z, None, where)
-        found[where] = -log_probs.gather(1, x[where][:, None])[:, 0]
-        z = torch.where(where, x, z)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
