@@ -53,7 +53,7 @@ REPLACED = {
     "the loss does not depend on the micro-batch": {"loss": lambda good, batch: scaled(good(batch), len(batch.tokens))},
     "the same batch has the same loss": {"loss": lambda good, batch: scaled(good(batch), 1 + torch.rand(()))},
     "the loss of a hidden token does not read that token": {
-        "head_inputs_of": lambda good, z, t, masked, x: good(x, t, masked, x)
+        "head_inputs_of": lambda good, z, t, masked, x, *rest: good(x, t, masked, x, *rest)
     },
     "a bound is not below the entropy of the text": {"bound": halved},
     "what is not maskable adds nothing": {"bound": lambda good, x, _, *rest: good(x, torch.ones_like(x).bool(), *rest)},
