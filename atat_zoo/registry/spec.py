@@ -72,10 +72,17 @@ _DEFAULTS: dict[str, Any] = {
 def complete(cls: Any, contract: type) -> None:
     """Give a component what its kind's contract has a default for, as if it inherited from that, which it need not."""
     for name, default in vars(contract).items():
-        function: Any = default.fget if isinstance(default, property) else default
-        says_nothing = inspect.isfunction(function) and function.__code__.co_code == _nothing.__code__.co_code
-        if not name.startswith("_") and not says_nothing and not hasattr(cls, name):
+        if not name.startswith("_") and not hasattr(cls, name) and not _says_nothing(default):
             setattr(cls, name, default)
+
+
+def _says_nothing(member: Any) -> bool:
+    """Return whether a method or property has a docstring and no more, so that each component has its own."""
+    function = member.fget if isinstance(member, property) else member
+    if not inspect.isfunction(function):
+        return False
+    code, nothing = function.__code__, _nothing.__code__
+    return code.co_code == nothing.co_code and code.co_consts[1:] == nothing.co_consts[1:]
 
 
 def _nothing() -> None:

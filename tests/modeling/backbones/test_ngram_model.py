@@ -7,22 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.modeling.backbones.neighbours import CountTable
-from atat_zoo.modeling.backbones.ngram import NgramModel, counts_of
+from atat_zoo.modeling.backbones.ngram import NgramModel
 from tests.examples import at_most
 
 V, L, REACH = 7, 6, 2
 TEXT = np.random.default_rng(3).zipf(1.6, (200, L)) % V
 TABLE = CountTable.count([TEXT], V)
-
-
-@pytest.mark.parametrize("distance", [1, 2])
-def test_pairs_are_counted_at_their_distance(distance):
-    expected = np.zeros((V, V), int)
-    np.add.at(expected, (TEXT[:, :-distance].ravel(), TEXT[:, distance:].ravel()), 1)
-    keys, times = TABLE.apart(distance)
-    found = np.zeros(V * V, int)
-    found[keys] = times
-    np.testing.assert_array_equal(found.reshape(V, V), expected)
 
 
 def by_definition(table, reach, logits, gain, beside, x):
@@ -95,9 +85,3 @@ def test_damaged_counts_are_refused(value, column):
     state["apart_2"][3, column] = value
     with pytest.raises(RuntimeError, match="apart_2 has counts of tokens that there are not"):
         NgramModel(V, REACH, None).load_state_dict(state)
-
-
-def test_the_counts_of_a_model_are_those_of_its_state():
-    model = torch.nn.ModuleDict({"a": torch.nn.Linear(2, 2), "b": NgramModel(V, REACH, TABLE)})
-    assert set(counts_of(model)) == {"b.apart_1", "b.apart_2", "b.tokens"}
-    assert all(counts is model.state_dict(keep_vars=True)[name] for name, counts in counts_of(model).items())

@@ -48,20 +48,6 @@ def run(form, model, x, maskable, log_w, keys, draws=1):
     return estimate(FORMS[form], model, x, maskable, log_w, keys, draws, mask_id=2, time_at=lambda r: r)
 
 
-def test_a_model_is_told_the_time_of_the_level():
-    """Of the order form, whose level is the share that is masked."""
-    x, maskable, log_w, keys = tiled(weights(), 3)
-    told = []
-
-    def watched(z, t, masked, x):
-        told.append((t, masked))
-        return look(z, t, masked, x)
-
-    estimate(FORMS["order"], watched, x, maskable, log_w, keys, 3, mask_id=2, time_at=lambda rate: 1 - rate)
-    for t, masked in told:
-        torch.testing.assert_close(1 - t, masked.float().mean(1))
-
-
 # Monte-Carlo against enumeration
 
 
@@ -97,16 +83,9 @@ def test_tokens_that_are_not_maskable_take_no_part():
         assert not plain.contribution[plain.loss_count == 0].any()
         assert plain.nelbo[7] == 0
         assert plain.nelbo.sum() > 0
-
-
-@pytest.mark.parametrize("form", ["order", "timed"])
-def test_a_row_does_not_depend_on_its_batch(form):
-    x, maskable, log_w, keys = tiled(weights(), 2)
-    whole = run(form, look, x, maskable, log_w, keys, 3)
-    for row in range(0, 16, 5):
-        cut = slice(row, row + 1)
-        alone = run(form, look, x[cut], maskable[cut], log_w[cut], keys[cut], 3)
-        torch.testing.assert_close(alone.contribution, whole.contribution[cut])
+        for cut in (slice(row, row + 1) for row in range(0, 400, 133)):  # nor does a row depend on its batch
+            alone = run(form, look, x[cut], maskable[cut], rows[cut], keys[cut], 3)
+            torch.testing.assert_close(alone.contribution, plain.contribution[cut])
 
 
 # Uniform weights
@@ -254,7 +233,7 @@ def test_the_baseline_takes_variance_away_and_nothing_else():
 
 
 @pytest.mark.parametrize("form", ["order", "timed"])
-@pytest.mark.parametrize("size", [1e-9, 5.0, 50.0, 500.0])
+@pytest.mark.parametrize("size", [1e-9, 50.0, 500.0])
 def test_sharp_weights_give_finite_numbers_and_gradients(form, size):
     x, maskable, _, keys = tiled(weights(), 40)
     maskable[::7, 1] = False

