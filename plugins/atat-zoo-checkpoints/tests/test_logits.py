@@ -12,7 +12,6 @@ from atat_zoo_checkpoints.ddit_forms import of_hub, of_setdlm
 from atat_zoo_checkpoints.ddit_module import DDiTModule
 from atat_zoo_checkpoints.llama_forms import FORMS, backbone_of
 from atat_zoo_checkpoints.llama_module import LlamaModule
-from atat_zoo_checkpoints.set_diffusion_module import SetDiffusionModule
 from filled import BLOCK, DDIT, FULL, LENGTH, LLADA2, LLAMA, SIGMA, fill, listed, order, some, text
 
 from atat_zoo import Zoo
@@ -96,12 +95,11 @@ def test_a_set_causal_network(name, shape):
     clean, place = text(shape, rows, 2), order(length)
     context = Context(vocabulary_size=rows - 1, length=length - 1)
     zoo = Zoo.load()
-    parts = {kind: zoo.spec(kind, each) for kind, each in PARTS.items()}
-    built = {kind: part.build(context) if hasattr(part, "build") else part for kind, part in parts.items()}
+    built = {kind: zoo.build(kind, each, context) for kind, each in PARTS.items()}
     found = []
     for row in clean:  # whose starts differ
         objective = zoo.spec("objective", {"use": "set_diffusion", "start": int(row[0])})
-        module = SetDiffusionModule(context, {**built, "backbone": backbone}, 1, objective)
+        module = objective.build(context, {**built, "backbone": backbone}, 1)
         hidden = module.hidden_in_turns(row[None, 1:], place.argsort()[None, 1:] - 1, ascending=False)
         found.append(all_logits(backbone, hidden)[:, place[1:] - 1])
     holds(torch.cat(found), f"{name}, {shape}")
