@@ -113,7 +113,7 @@ def test_a_trainer_does_not_import_what_writes_texts():
     there = imported_with("atat_zoo.training.trainer")
     assert "atat_zoo.modeling.objectives" in there
     assert not there & {
-        "atat_zoo.generation.infilling",
+        "atat_zoo.generation.guided",
         "atat_zoo.evaluation.infilling",
         "atat_zoo.evaluation.sampling",
     }

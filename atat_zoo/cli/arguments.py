@@ -199,6 +199,7 @@ def chosen(
     """Return a trained run's experiment with another sampler or guidance, and its tokenizer; imports no torch."""
     from atat_zoo.experiment import from_overrides
     from atat_zoo.experiment.runs import RunFolder
+    from atat_zoo.experiment.runs.model_files import DESCRIPTION, described
 
     for text in overrides:
         key, equals, _ = text.partition("=")
@@ -207,9 +208,10 @@ def chosen(
                 f"{text!r} on the command line: a run is trained already, and takes another sampler or guidance only, "
                 "like sampler.steps=32"
             )
-    folder = RunFolder(run)
-    experiment = from_overrides(folder.table(), with_sampler(overrides, sampler), f"{run}/resolved.toml")
-    tokenizer: TokenizerModel = experiment.parts["tokenizer"].load(folder.model_at(step))
+    model = RunFolder(run).model_at(step)
+    table = described(model)["experiment"]
+    experiment = from_overrides(table, with_sampler(overrides, sampler), str(model / DESCRIPTION))
+    tokenizer: TokenizerModel = experiment.parts["tokenizer"].load(model)
     return experiment, tokenizer
 
 

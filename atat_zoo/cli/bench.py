@@ -16,7 +16,7 @@ from atat_zoo.evaluation.results.format import NONE, number, with_error
 from atat_zoo.evaluation.results.naming import GENERATIVE_PERPLEXITY, POLICY_BOUND, POLICY_LIKELIHOOD
 from atat_zoo.experiment import Experiment, from_table
 from atat_zoo.experiment.runs import RunFolder
-from atat_zoo.generation.samplers.named import at_steps, fitting
+from atat_zoo.generation.samplers.published import at_steps, fitting
 
 if TYPE_CHECKING:
     from atat_zoo.evaluation.sampling import Bench, SamplerResult

@@ -17,15 +17,17 @@ from atat_zoo.cli.console import on_terminal, print_json, printable
 from atat_zoo.data.tokenizers import TokenizerModel
 from atat_zoo.errors import UserError
 from atat_zoo.experiment.runs import RunFolder
-from atat_zoo.generation.infilling import layouts_of
-from atat_zoo.generation.layout import SpaceAwareTokenizer, asked, parse, prompted, refuse_length
-from atat_zoo.generation.writer import Infilling
+from atat_zoo.generation.layout import Request, SpaceAwareTokenizer, layouts_of, parse
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.atomic import replacing
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
+
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.generation.writer import Infilling, Writer
+    from atat_zoo.modeling.diffusion.precision import Precision
 
 STEP = 0.04  # seconds at least that a step is shown, so that it can be followed by eye
 HIDDEN = "▁"
@@ -56,11 +58,14 @@ def sample(
     prompt: str,
     suffix: str,
     chat: str,
+    windows: bool,
+    batch_size: int,
     trace: Path | None,
     watch: bool,
     device: str,
+    precision: Precision,
+    compile: bool,
     as_json: bool,
-    **given: Any,
 ) -> None:
     """Generate text with the final model of RUN; `sampler.KEY=VALUE` and `guidance.use=…` change how.
 
@@ -73,58 +78,61 @@ def sample(
     if watch and as_json:
         raise UserError("--watch and --json both want the terminal; choose one, or write --trace")
     experiment, tokenizer = chosen(run, overrides, sampler, step)
-    data = experiment.data
-    length = length or data.length
-    prompt, suffix = check_text(prompt, "--prompt"), check_text(suffix, "--suffix")
-    if chat and data.form == "text" and tokenizer.template is None:
+    if chat and experiment.data.form == "text" and tokenizer.template is None:
         raise UserError(
             f'--chat: {run} has learned running text; ask a run that was trained with data.form = "chat", or begin a '
             "text with --prompt"
         )
-    before = asked(tokenizer, check_text(chat, "--chat"), trusted=True) if chat else []
-    refuse_length(experiment.parts["sampler"], number, length, data.length)
-    words = SpaceAwareTokenizer(tokenizer)
-    row, _ = prompted(words, data.special, length, prompt, suffix, seen=data.length, before=before)
-    parts = {kind: experiment.parts[kind] for kind in CHANGED}
-    header = {"run": str(run), **{kind: unstructure(part) for kind, part in parts.items()}, "seed": seed}
-    header |= {} if step is None else {"step": RunFolder(run).step_of(step)}
-    observers: list[Callable[[dict[str, Any]], None]] = []
+    request = Request.of(
+        experiment.parts["sampler"],
+        tokenizer,
+        experiment.data,
+        number=number,
+        length=length,
+        seed=seed,
+        prompt=check_text(prompt, "--prompt"),
+        suffix=check_text(suffix, "--suffix"),
+        chat=check_text(chat, "--chat"),
+        trusted=True,
+        windows=windows,
+        batch_size=batch_size,
+    )
+    header = _header(run, experiment, step, seed)
     with ExitStack() as stack:
+        observers: list[Callable[[dict[str, Any]], None]] = []
         if trace:
-            start = {"number": number, "mask": tokenizer.vocabulary_size, "start": row}
+            start = {"number": number, "mask": tokenizer.vocabulary_size, "start": request.row}
             observers.append(stack.enter_context(tracing(trace, header | start)))
         from atat_zoo.generation.model import Model
 
-        model = Model.from_run(run, device, step)
+        model = Model.from_run(run, device, step, experiment=experiment, tokenizer=tokenizer)
         if watch:
             from rich.console import Console
 
             console = Console(markup=False, highlight=False)
-            rows = [list(row) for _ in range(number)]
+            rows = [list(request.row) for _ in range(number)]
             observers.append(stack.enter_context(watching(rows, tokenizer, console)))
-        given |= {
-            **parts,
-            "length": length,
-            "seed": seed,
-            "prompt": prompt,
-            "suffix": suffix,
-            "chat": chat,
-            "trusted": True,
-        }
 
         def observe(record: dict[str, Any]) -> None:
             for observer in observers:
                 observer(record)
 
-        generated = model.sample(number, observe=observe if observers else None, **given)
+        writer: Writer = experiment.parts["guidance"].guide(model.writer(precision, compile))
+        generated = writer.generate(request, observe=observe if observers else None)
     if as_json:
-        written = number * row.count(tokenizer.vocabulary_size)
+        written = number * request.row.count(tokenizer.vocabulary_size)
         evaluations = {"nfe": generated.sample.nfe.tolist(), "max_nfe": generated.sample.max_nfe}
         print_json({**header, "texts": generated.texts, **evaluations, **_speed(written, generated.seconds)})
         return
     for index, text in enumerate(generated.texts):
         numbered = text if number == 1 else f"[{index + 1}] {text}\n"
         click.echo(printable(numbered) if on_terminal() else numbered)
+
+
+def _header(run: Path, experiment: Experiment, step: int | str | None, seed: int) -> dict[str, Any]:
+    """Return what JSON says of the model and of how it writes."""
+    which = {} if step is None else {"step": RunFolder(run).step_of(step)}
+    return {"run": str(run), **{kind: unstructure(experiment.parts[kind]) for kind in CHANGED}, "seed": seed, **which}
 
 
 def picture(rows: Sequence[Sequence[int]], tokenizer: TokenizerModel, height: int) -> Text:
@@ -198,9 +206,10 @@ def infill(
     step: int | str | None,
     seed: int,
     sampler: str | None,
+    batch_size: int,
     device: str,
+    precision: Precision,
     as_json: bool,
-    **given: Any,
 ) -> None:
     """Fill the gaps of TEXT with the final model of RUN, as in "The [MASK:3] of the [MASK]".
 
@@ -213,15 +222,18 @@ def infill(
         raise UserError('there is no text; give one with gaps, as in "The [MASK:3] of the [MASK]", or --file')
     experiment, tokenizer = chosen(run, words if path is not None else words[1:], sampler, step)
     texts = lines_of(path) if path is not None else [check_text(words[0], "the text")]
-    layouts_of(texts, SpaceAwareTokenizer(tokenizer), experiment.data.special, experiment.data.length)
+    data, parts = experiment.data, experiment.parts
+    layouts = layouts_of(texts, SpaceAwareTokenizer(tokenizer), data.special, data.length)
     from atat_zoo.generation.model import Model
 
-    parts = {kind: experiment.parts[kind] for kind in CHANGED}
-    infilling = Model.from_run(run, device, step).infill(texts, number, seed=seed, **parts, **given)
+    model = Model.from_run(run, device, step, experiment=experiment, tokenizer=tokenizer)
+    weigher = model.writer(precision)
+    writer: Writer = parts["guidance"].guide(weigher)
+    infilling = writer.infill(
+        parts["sampler"], layouts, number=number, seed=seed, batch_size=batch_size, weigher=weigher
+    )
     if as_json:
-        tables = {kind: unstructure(part) for kind, part in parts.items()}
-        which = {} if step is None else {"step": RunFolder(run).step_of(step)}
-        print_json({"run": str(run), **which, **tables, "seed": seed, **table_of(texts, infilling)})
+        print_json({**_header(run, experiment, step, seed), **table_of(texts, infilling)})
         return
     for j, (text, fills) in enumerate(zip(texts, infilling.filled, strict=True)):
         for k, filled in enumerate(fills):

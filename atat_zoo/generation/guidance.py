@@ -244,7 +244,8 @@ class ClassifierFreeGuidance(Guidance):
                 f"guidance.condition: {self.condition!r} takes {len(ids)} tokens, and a model with blocks of "
                 f"{block_size} can only do without whole blocks; lengthen or shorten it"
             )
-        contrast = Contrast(writer.denoiser, ids, begin, self)
+        dropped = self.empty == "dropped"
+        contrast = Contrast(writer.denoiser, ids, begin, strength=self.strength, dropped=dropped, text=self.condition)
         return attrs.evolve(writer, denoiser=Guided(writer.denoiser, contrast), cost=2 * writer.cost)
 
 

@@ -11,7 +11,6 @@ from typing_extensions import override
 
 from atat_zoo.errors import UserError
 from atat_zoo.generation.classifiers import ClassifierModel, Differentiable
-from atat_zoo.generation.guidance import ClassifierFreeGuidance
 from atat_zoo.modeling.diffusion.contracts import BlockDecoder, Denoiser
 from atat_zoo.modeling.diffusion.positions import Where, pairs
 
@@ -129,9 +128,12 @@ def normalised(scores: Tensor, log_probs: Tensor) -> Tensor:
 class Contrast:
     """From log p(v | z, c) to log p(v | z, c) · (1 + w) − log p(v | z, ∅) · w, normalised; one more pass."""
 
-    def __init__(self, denoiser: Denoiser, ids: list[int], begin: int, spec: ClassifierFreeGuidance) -> None:
+    def __init__(
+        self, denoiser: Denoiser, ids: list[int], begin: int, *, strength: float, dropped: bool, text: str
+    ) -> None:
+        """The condition c is `text`, the tokens `ids` from position `begin`, which ∅ masks, or has `dropped`."""
         self.denoiser, self.ids, self.begin, self.mask_id = denoiser, torch.tensor(ids), begin, denoiser.mask_id
-        self.strength, self.dropped, self.text = spec.strength, spec.empty == "dropped", spec.condition
+        self.strength, self.dropped, self.text = strength, dropped, text
         self.seen: list[bool] = []  # shared with those around other denoisers
 
     def around(self, other: Callable[[Denoiser], Denoiser]) -> Self:

@@ -12,23 +12,17 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol, Self
 
 import attrs
 
-from atat_zoo.data import is_framed
+from atat_zoo.data import has_eos, is_framed
 from atat_zoo.data.tokenizers import TokenizerModel
 from atat_zoo.data.tokenizers.dialogues import message_of
 from atat_zoo.errors import UserError
 from atat_zoo.generation.samplers import Sampler
 from atat_zoo.system.machine import require
 from atat_zoo.system.parsing import refuse_halves
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from atat_zoo.generation.writer import Writer
-    from atat_zoo.modeling.diffusion.positions import Where
 
 CHOICES = 256  # maximum of combinations of lengths for one text
 
@@ -133,16 +127,6 @@ class SpaceAwareTokenizer:
         return self.tokenizer.encode(piece), opens
 
 
-def refuse_length(sampler: Sampler, number: int, length: int, seen: int) -> None:
-    """Refuse texts that memory does not hold, or of which the denoiser would see more at once than it has `seen`."""
-    if length > seen and not sampler.blockwise:
-        raise TooLongError(
-            f"a length of {length} is more than the {seen} tokens the model has learned; ask for at most {seen}, or "
-            'take the sampler "semi_autoregressive", which goes on from block to block'
-        )
-    require(32 * number * length, f"writing {number} texts of {length} tokens", "those tokens", "ask for less")
-
-
 def framing(
     tokenizer: TokenizerModel, special: str, length: int, *, seen: int, before: Sequence[int] = ()
 ) -> tuple[list[int], list[int]]:
@@ -181,37 +165,121 @@ def answer_in(tokenizer: TokenizerModel, ids: Sequence[int]) -> str:
     return tokenizer.decode(before_end(ids, tokenizer.eos))
 
 
-def prompted(
-    words: SpaceAwareTokenizer,
-    special: str,
-    length: int,
-    prompt: str,
-    suffix: str,
-    *,
-    seen: int,
-    before: Sequence[int] = (),
-) -> tuple[list[int], tuple[int, ...]]:
-    """Return a row with a prompt, masks and a suffix, and the positions whose token must begin with a space.
+def end_of(tokenizer: TokenizerModel, texts: TextForm, *, chat: bool = False, windows: bool = False) -> int | None:
+    """Return the token that ends what is written: EOS, or None where the training data has none, and for `windows`."""
+    return tokenizer.eos if not windows and (chat or has_eos(texts.special, texts.form)) else None
 
-    Tokens `before` the prompt are what is asked, of which the prompt begins the answer.
 
-    A row of more tokens than are `seen` at once, whose positions shift, has no BOS and EOS, and a space at the end of
-    its prompt stays there. If prompt and suffix do not fit, it raises `UserError`.
-    """
-    tokenizer = words.tokenizer
-    refuse_halves(prompt, "the prompt")
-    refuse_halves(suffix, "the suffix")
-    first, last = framing(tokenizer, special, length, seen=seen, before=before)
-    ids, opens = words.before_gap(prompt) if length <= seen else (tokenizer.encode(prompt), False)
-    before, after = [*first, *ids], [*tokenizer.encode(suffix), *last]
-    given = len(before) + len(after) + opens
-    if given > length:
-        raise UserError(
-            f"prompt and suffix are {given} tokens together, special tokens included, and the length is {length}; "
-            "shorten them or ask for a greater length"
+class TextForm(Protocol):
+    """How a model's texts are: `[data]` of its experiment, or a `Writer`."""
+
+    @property
+    def special(self) -> str:
+        """Where BOS and EOS stand."""
+
+    @property
+    def form(self) -> str:
+        """`text` or `chat`."""
+
+    @property
+    def length(self) -> int:
+        """Tokens of a text of the training data, which the denoiser sees at once."""
+
+
+def refuse_length(sampler: Sampler, number: int, length: int, seen: int) -> None:
+    """Refuse texts that memory does not hold, or of which the denoiser would see more at once than it has `seen`."""
+    if length > seen and not sampler.blockwise:
+        raise TooLongError(
+            f"a length of {length} is more than the {seen} tokens the model has learned; ask for at most {seen}, or "
+            'take the sampler "semi_autoregressive", which goes on from block to block'
         )
-    row = [*before, *([tokenizer.vocabulary_size] * (length - len(before) - len(after))), *after]
-    return row, (len(before),) if opens else ()
+    require(32 * number * length, f"writing {number} texts of {length} tokens", "those tokens", "ask for less")
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Request:
+    """Texts to write, laid out and checked without torch: `Writer.generate` writes them."""
+
+    sampler: Sampler
+    number: int
+    seed: int
+    batch_size: int
+    words: SpaceAwareTokenizer
+    row: list[int]  # the tokens of a text, with a mask for each that is written
+    gap: slice  # the masks
+    begins: int  # where the text begins: behind the question that it answers
+    opening: tuple[int, ...]  # positions whose token must begin with a space
+    end: int | None  # the token that ends what is written
+
+    @classmethod
+    def of(
+        cls,
+        sampler: Sampler,
+        tokenizer: TokenizerModel,
+        texts: TextForm,
+        *,
+        number: int = 1,
+        length: int | None = None,
+        seed: int = 0,
+        prompt: str = "",
+        suffix: str = "",
+        chat: str | Sequence[Mapping[str, str]] = (),
+        trusted: bool = False,
+        windows: bool = False,
+        batch_size: int = 64,
+    ) -> Self:
+        """Ask for `number` texts that begin with a prompt and end with a suffix, `batch_size` at once.
+
+        What is written ends before its first EOS, where the training data has EOS; the suffix follows. With `windows`
+        the texts are windows of running text: all tokens but BOS and EOS, the beginnings of further documents included.
+
+        With a `chat`, a question or the messages so far, it writes an answer, which the prompt begins, and the texts
+        are answers. Unless the messages are `trusted`, a template by which the text of one can pass for a message of
+        somebody else is refused.
+
+        A row has `length` tokens, prompt, BOS and EOS included; the training length if None. One of more tokens than
+        the training length, whose positions shift, has no BOS and EOS, and a space at the end of its prompt stays
+        there. The same seed writes the same texts.
+
+        Raises:
+            UserError: when a number is too small, the length exceeds the training length and the sampler does not go
+                block by block, or prompt and suffix do not fit.
+        """
+        for name, value, least in (("number", number, 0), ("length", length, 1), ("batch_size", batch_size, 1)):
+            if value is not None and value < least:
+                raise UserError(f"{name} = {value}: at least {least} is needed; ask for more")
+        length = texts.length if length is None else length
+        refuse_length(sampler, number, length, texts.length)
+        before = asked(tokenizer, chat, trusted=trusted) if chat else []
+        refuse_halves(prompt, "the prompt")
+        refuse_halves(suffix, "the suffix")
+        words = SpaceAwareTokenizer(tokenizer)
+        first, last = framing(tokenizer, texts.special, length, seen=texts.length, before=before)
+        ids, opens = words.before_gap(prompt) if length <= texts.length else (tokenizer.encode(prompt), False)
+        left, right = [*first, *ids], [*tokenizer.encode(suffix), *last]
+        masks = length - len(left) - len(right)
+        if masks < opens:
+            raise UserError(
+                f"prompt and suffix are {length - masks + opens} tokens together, special tokens included, and the "
+                f"length is {length}; shorten them or ask for a greater length"
+            )
+        return cls(
+            sampler=sampler,
+            number=number,
+            seed=seed,
+            batch_size=batch_size,
+            words=words,
+            row=[*left, *[tokenizer.vocabulary_size] * masks, *right],
+            gap=slice(len(left), len(left) + masks),
+            begins=len(first) if chat else 0,
+            opening=(len(left),) if opens else (),
+            end=end_of(tokenizer, texts, chat=bool(chat), windows=windows),
+        )
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Return the text of a row that is written."""
+        written = before_end(ids[self.gap], self.end)
+        return self.words.tokenizer.decode([*ids[self.begins : self.gap.start], *written, *ids[self.gap.stop :]])
 
 
 @attrs.frozen(kw_only=True)
@@ -219,6 +287,7 @@ class Layout:
     """A text with gaps, in tokens."""
 
     template: Template
+    words: SpaceAwareTokenizer
     pieces: tuple[tuple[int, ...], ...]  # ids of the given tokens between the gaps, special ones included
     opens: tuple[bool, ...]  # for each gap, whether its first token must begin with the space that belongs to it
     choices: tuple[tuple[int, ...], ...]  # the possible combinations of gap lengths, from the shortest on
@@ -232,8 +301,9 @@ class Layout:
             at += length
         return spans
 
-    def row(self, lengths: Sequence[int], mask_id: int) -> list[int]:
+    def row(self, lengths: Sequence[int]) -> list[int]:
         """Return the row, with masks in the gaps."""
+        mask_id = self.words.tokenizer.vocabulary_size
         filled = [[*piece, *([mask_id] * length)] for piece, length in zip(self.pieces, lengths, strict=False)]
         return [*itertools.chain.from_iterable(filled), *self.pieces[-1]]
 
@@ -241,9 +311,9 @@ class Layout:
         """Return the positions whose token must begin with a space."""
         return tuple(span[0] for span, opens in zip(self.spans(lengths), self.opens, strict=True) if opens)
 
-    def fills(self, ids: Sequence[int], lengths: Sequence[int], words: SpaceAwareTokenizer) -> list[str]:
+    def fills(self, ids: Sequence[int], lengths: Sequence[int]) -> list[str]:
         """Return the text of each gap of a filled row, without the space that belongs to it."""
-        texts = [words.text_of([ids[i] for i in span]) for span in self.spans(lengths)]
+        texts = [self.words.text_of([ids[i] for i in span]) for span in self.spans(lengths)]
         return [text.removeprefix(" ") if opens else text for text, opens in zip(texts, self.opens, strict=True)]
 
     def text(self, fills: Sequence[str]) -> str:
@@ -284,25 +354,19 @@ def lay_out(
         )
     choices = tuple(choice for choice in itertools.product(*lengths) if sum(choice) <= least + room)
     opens = tuple(opens for _, opens in begun)
-    return Layout(template=template, pieces=tuple(map(tuple, pieces)), opens=opens, choices=choices)
+    given_ids = tuple(map(tuple, pieces))
+    return Layout(template=template, words=words, pieces=given_ids, opens=opens, choices=choices)
 
 
-def require_leading_space(writer: Writer, positions: Sequence[int], words: SpaceAwareTokenizer) -> Writer:
-    """Return a writer whose tokens at some positions begin with a space, except where none of these is possible."""
-    if not positions:
-        return writer
-    import torch
-
-    from atat_zoo.generation.guided import Guided, normalised
-    from atat_zoo.modeling.diffusion.positions import pairs
-
-    allowed = torch.zeros(writer.tokenizer.vocabulary_size, dtype=torch.bool, device=writer.device)
-    allowed[words.openers] = True
-    openings = torch.tensor(positions, device=writer.device)
-
-    def change(log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        here = torch.isin(pairs(where)[1], openings)[:, None]
-        given = normalised(log_probs.masked_fill(~allowed, -torch.inf), log_probs)
-        return torch.where(here, given, log_probs)
-
-    return attrs.evolve(writer, denoiser=Guided(writer.denoiser, change))
+def layouts_of(texts: Sequence[str], words: SpaceAwareTokenizer, special: str, length: int) -> list[Layout]:
+    """Return the texts in tokens, or raise `UserError` with a sentence for each text that is wrong."""
+    layouts, problems = [], []
+    for number, text in enumerate(texts):
+        where = "the text" if len(texts) == 1 else f"text {number + 1}"
+        try:
+            layouts.append(lay_out(parse(text, where), words, special, length, where))
+        except UserError as error:
+            problems.append(str(error))
+    if problems:
+        raise UserError("\n".join(problems))
+    return layouts

@@ -1,10 +1,14 @@
-"""A trained model: saved as safetensors and JSON, loaded without pickle. L tokens in a text."""
+"""A trained model: saved as safetensors and JSON, loaded without pickle; what it says of texts, and texts of its own.
+
+n texts of L tokens, D width, V predictable tokens, N masked places.
+"""
 
 from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,36 +18,40 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from typing_extensions import override
 
 from atat_zoo.data.tokenizers import TokenizerModel
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.experiment import Experiment, conflicts_with, from_table
 from atat_zoo.experiment.runs import RunFolder, sha256_of, write_json
 from atat_zoo.experiment.runs.model_files import DESCRIPTION, TOKENIZER, WEIGHTS, check, described, unreadable
-from atat_zoo.generation.reading import Named, TextReader
+from atat_zoo.generation.layout import Request, SpaceAwareTokenizer, ends, lay_out, layouts_of, parse
 from atat_zoo.generation.samplers import Sampler
-from atat_zoo.generation.shown import Unmasking, table
+from atat_zoo.generation.shown import Bounded, LogProbs, TextScores, TokenScore, TokenScores, Unmasking, table
 from atat_zoo.generation.spreading import is_spread, spread, without_weights
+from atat_zoo.generation.writer import Generation, Infilling, Writer
 from atat_zoo.modeling.backbones.lora import merge, of_base, with_base
 from atat_zoo.modeling.diffusion.precision import Precision, computes_in_bf16
+from atat_zoo.modeling.diffusion.randomness import row_keys
 from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.registry.spec import fields_of
 from atat_zoo.system.atomic import making_folder
 from atat_zoo.system.devices import SPREAD, exact_device, torch_device
+from atat_zoo.system.parsing import refuse_halves
 
-if TYPE_CHECKING:  # a training does not write texts before its end
+if TYPE_CHECKING:
     from atat_zoo.generation.guidance import Guidance
-    from atat_zoo.generation.writer import Generation, Infilling, Writer
+    from atat_zoo.modeling.bounds import Bound
+    from atat_zoo.modeling.uncertainty import Uncertainty
 
 FORMAT = 1
 _GIVEN = ("number", "weigher")  # by `Model` itself
+Named = str | Mapping[str, Any]
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Model(TextReader):
-    """A model with its experiment and tokenizer.
+class Model:
+    """A model with its experiment and tokenizer; a text is framed as in training, by BOS and EOS if it was there.
 
     >>> model = Model.from_run("runs/quickstart")  # doctest: +SKIP
     """
@@ -56,32 +64,50 @@ class Model(TextReader):
     base: Mapping[str, Any] | None = None  # of LoRA: the run with the weights beside which its matrices are
 
     @classmethod
-    def from_run(cls, run: str | Path, device: str = "cpu", step: int | str | None = None) -> Model:
+    def from_run(
+        cls,
+        run: str | Path,
+        device: str = "cpu",
+        step: int | str | None = None,
+        *,
+        experiment: Experiment | None = None,
+        tokenizer: TokenizerModel | None = None,
+    ) -> Model:
         """Load a model of a run folder: of a checkpoint, also if the run is not finished, or the final one.
 
         The device is `auto`, `cpu`, `gpu`, or torch's name of one, such as `mps`; `spread` is for a model that is
-        larger than a device, see `atat_zoo.generation.spreading`.
+        larger than a device, see `atat_zoo.generation.spreading`. The experiment and the tokenizer are those of the
+        model, read already, with another sampler or guidance if you like.
 
         Raises:
             UserError: when the folder has no readable model of this step, or there is no such device.
         """
-        return cls.load(RunFolder(Path(run)).model_at(step), torch_device(device), spreads=device == SPREAD)
+        folder, spreads = RunFolder(Path(run)).model_at(step), device == SPREAD
+        return cls.load(folder, torch_device(device), spreads=spreads, experiment=experiment, tokenizer=tokenizer)
 
     @classmethod
-    def load(cls, folder: Path, device: str | torch.device = "cpu", *, spreads: bool = False) -> Model:
+    def load(
+        cls,
+        folder: Path,
+        device: str | torch.device = "cpu",
+        *,
+        spreads: bool = False,
+        experiment: Experiment | None = None,
+        tokenizer: TokenizerModel | None = None,
+    ) -> Model:
         """Load a model folder; see `from_run`. One that `spreads` is on others of the device's kind as well."""
         description = described(folder)
         try:
             if (version := description["format"]) != FORMAT:
                 raise UserError(f"{folder} has format {version}, this version reads {FORMAT}; update atat-zoo")
-            table, step = description["experiment"], int(description["step"])
+            step = int(description["step"])
             context = Context(**description["context"], device=str(exact_device(device)))
         except (ValueError, KeyError, TypeError, OverflowError) as error:  # JSON of another shape
             raise unreadable(folder / DESCRIPTION, error) from error
         where = "cpu" if spreads else context.device
         weights, base = weights_of(folder, description, where), description.get("base")
-        experiment = from_table(table, where=str(folder / DESCRIPTION))
-        tokenizer = experiment.parts["tokenizer"].load(folder)
+        experiment = experiment or from_table(description["experiment"], where=str(folder / DESCRIPTION))
+        tokenizer = tokenizer or experiment.parts["tokenizer"].load(folder)
         if context.vocabulary_size != tokenizer.vocabulary_size:
             said = f"{DESCRIPTION} says that there are {context.vocabulary_size} tokens"
             has = f"{TOKENIZER} has {tokenizer.vocabulary_size}"
@@ -127,15 +153,12 @@ class Model(TextReader):
         facts = {"objective": self.experiment.parts["objective"].name, "parameters": f"{weights:,}"}
         return facts | {"tokens in a text": f"{self.context.length:,}", "steps": f"{steps:,}"}
 
-    @override
     def writer(self, precision: Precision = "auto", compile: bool = False) -> Writer:
         """Return a writer with this model's weights.
 
         The precision is the network's, as `train.precision`; log-probabilities and draws are float32 and float64. To
         compile the backbone takes a minute and pays off for many texts.
         """
-        from atat_zoo.generation.writer import Writer
-
         module: Any = compiled(self.module) if compile else self.module
         return Writer(
             denoiser=module.denoiser(),
@@ -161,21 +184,18 @@ class Model(TextReader):
         """Write a number of texts.
 
         Sampler and guidance are the experiment's own if None, or go by name, as a table {use = …}, or as a
-        specification; see `writer` for precision and compile, and `Writer.write` for the options: length, seed, prompt,
-        suffix, chat, trusted, windows, batch_size, rows, observe.
+        specification; see `writer` for precision and compile, `Request.of` for the options length, seed, prompt,
+        suffix, chat, trusted, windows and batch_size, and `Writer.generate` for rows and observe.
 
         Raises:
             UserError: when there is no such option, the length exceeds the training length, or prompt and suffix do not
                 fit.
         """
-        from atat_zoo.generation.writer import Writer
-
         parts = self._parts(**(named := {"sampler": sampler, "guidance": guidance}))
-        check_options(options, Writer.write, parts, named)
+        check_options(options, (Request.of, Writer.generate), parts, named)
         writer: Writer = parts["guidance"].guide(self.writer(precision, compile))
         return writer.write(parts["sampler"], number=number, **options)
 
-    @override
     def infill(
         self,
         texts: str | Sequence[str],
@@ -194,14 +214,13 @@ class Model(TextReader):
         Raises:
             UserError: for an unknown option, a malformed gap, a text without a gap, or one that does not fit.
         """
-        from atat_zoo.generation.writer import infill
-
         texts = [texts] if isinstance(texts, str) else list(texts)
         parts = self._parts(**(named := {"sampler": sampler, "guidance": guidance}))
-        check_options(options, infill, parts, named)
+        check_options(options, (Writer.infill,), parts, named)
         writer = self.writer(precision)
-        guided = parts["guidance"].guide(writer)
-        return infill(guided, parts["sampler"], texts, number=number, weigher=writer, **options)
+        layouts = layouts_of(texts, SpaceAwareTokenizer(self.tokenizer), writer.special, writer.length)
+        guided: Writer = parts["guidance"].guide(writer)
+        return guided.infill(parts["sampler"], layouts, number=number, weigher=writer, **options)
 
     def unmask(self, *, sampler: Sampler | Named | None = None, **options: Any) -> Unmasking:
         """Write one text, and return what it was after each evaluation of the network; a notebook shows it.
@@ -217,6 +236,226 @@ class Model(TextReader):
         drawn = {position for step in steps for position in step.get("positions", ())}
         start = [self.context.mask_id if i in drawn else token for i, token in enumerate(written)]
         return Unmasking.of(start, steps, self.tokenizer, text=made.texts[0])
+
+    def importance(self, text: str) -> TokenScores:
+        """Return the importance of each token of a text by the model's estimator, in [0, 1].
+
+        An estimator that reads z is asked for each token with this one masked. One that reads the time is evaluated in
+        the middle of the diffusion, as in evaluations.
+
+        Raises:
+            UserError: when the model has no estimator, or the text does not fit.
+        """
+        module = self.module
+        if not module.denoiser().estimates_importance:
+            problem = f"objective {self.experiment.parts['objective'].name!r} has no importance"
+            raise UserError(f'{problem}; train with objective.use = "mdlm" or "adaptive" and an estimator')
+        row, inner = self._row(text)
+        whole = torch.zeros_like(row[None], dtype=torch.bool)
+        whole[:, inner] = True
+        reads_x = module.denoiser().importance_reads == "x"
+        values = []
+        with torch.no_grad():
+            for tokens, where in [(row[None], whole)] if reads_x else self._each_masked(row, inner):
+                t = torch.full((len(tokens),), 0.5, device=row.device)
+                values.append(module.importance(tokens, torch.ones_like(where), t)[where])
+        return self._scores(row[inner], torch.cat(values))
+
+    def uncertainty(self, text: str, metric: str | Uncertainty = "entropy", *, batch_size: int = 64) -> TokenScores:
+        """Return the uncertainty of each token of a text given all others, in [0, 1]: each is masked in turn.
+
+        The metric is of the kind uncertainty, by name or as a specification. A token takes one network evaluation.
+
+        Raises:
+            UserError: when the text does not fit, or there is no such metric.
+        """
+        measure = Zoo.load().spec("uncertainty", metric) if isinstance(metric, str) else metric
+        row, inner = self._row(text)
+        denoiser = self.writer().denoiser
+        with torch.no_grad():
+            values = [measure(denoiser(z, None, where)) for z, where in self._each_masked(row, inner, batch_size)]
+        return self._scores(row[inner], torch.cat(values))
+
+    def log_probs(self, text: str, masked: Sequence[int] | None = None) -> LogProbs:
+        """Return the log-probability of every token at the masked places of a text, given the rest, in nats.
+
+        Args:
+            text: with its masks as gaps of known lengths, `[MASK]` or `[MASK:3]`; where a gap follows a space that
+                belongs to its word, only tokens that begin with one are possible. Or a text without gaps.
+            masked: in a text without gaps the tokens to mask, numbered from 0, ends not counted.
+
+        Raises:
+            UserError: when a gap is malformed or has no length, there is nothing to mask, or the text does not fit; or
+                when a model that reads from left to right is asked for a token behind a gap.
+        """
+        writer, mask_id = self.writer(), self.context.mask_id
+        if masked is None:
+            words = SpaceAwareTokenizer(self.tokenizer)
+            layout = lay_out(parse(text), words, self.experiment.data.special, self.context.length)
+            if len(layout.choices) > 1:
+                raise UserError("the text has a gap without a length; say how many tokens it has, as in [MASK:3]")
+            writer = writer.opening(layout.opening(layout.choices[0]), words)
+            z = torch.tensor(layout.row(layout.choices[0]), device=self.context.device)
+        else:
+            row, inner = self._row(text)
+            n = inner.stop - inner.start
+            if not masked or not all(0 <= i < n for i in masked):
+                raise UserError(f"masked: the text has {n} tokens; name some of 0 to {n - 1}")
+            z = row.clone()
+            z[torch.tensor(sorted(set(masked)), device=z.device) + inner.start] = mask_id
+        where = z == mask_id
+        with torch.no_grad():
+            values = writer.denoiser(z[None], None, where[None])
+        return LogProbs(values=values.float(), positions=where.nonzero()[:, 0].tolist(), tokenizer=self.tokenizer)
+
+    def score(
+        self,
+        texts: str | Sequence[str],
+        *,
+        draws: int | None = None,
+        seed: int | None = None,
+        bound: Bound | Named | None = None,
+        batch_size: int = 64,
+    ) -> TextScores:
+        """Return what texts cost: bounds on −log p in nats, or −log p itself where the objective knows it.
+
+        It is what `atat eval` measures, on texts in hand: with the same draws, seed and text the numbers are the same.
+        Text n has the masks of row n. A text may be shorter than those of the training. It is padded where those were,
+        with `data.rows = "document"`, and otherwise not, but to a whole number of a model's blocks.
+
+        Args:
+            texts: one or several.
+            draws: masks of each; those of [evaluation] if None. More of them make the bound's estimate surer.
+            seed: of the masks; the experiment's if None.
+            bound: how it is estimated, of the kind bound; that of [evaluation] if None.
+            batch_size: texts at once.
+
+        Raises:
+            UserError: when a text is empty or too long, or the objective has no such bound.
+        """
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        if not texts:
+            raise UserError("there is no text; give one")
+        spec = self.experiment.evaluation
+        draws, seed = draws or spec.draws, self.experiment.seed if seed is None else seed
+        method: Any = spec.bound if bound is None else bound
+        method = Zoo.load().spec("bound", method) if isinstance(method, str | Mapping) else method
+        found: dict[str, dict[int, Tensor]] = {}
+        lists = [
+            self._framed(text, f"text {i + 1}" if len(texts) > 1 else "the text")[0] for i, text in enumerate(texts)
+        ]
+        device = exact_device(next(self.module.parameters()).device)
+        with torch.no_grad():
+            for rows, tokens, maskable in self._together(lists, batch_size):
+                keys = row_keys(seed, "evaluation", rows.to(device))
+                estimates = self.module.bound(tokens.to(device), maskable.to(device), keys, draws, method)
+                for name, estimate in estimates.items():
+                    pairs = zip(rows.tolist(), estimate.contribution.cpu(), strict=True)
+                    found.setdefault(name, {}).update((i, nats[: len(lists[i])]) for i, nats in pairs)
+        n = torch.tensor([len(ids) for ids in lists])
+        bounds = {
+            name: Bounded(nats=torch.stack([each[i].sum() for i in range(len(lists))]), tokens=n)
+            for name, each in found.items()
+        }
+        first = next(iter(found.values()))
+        shares = [self._scores(torch.tensor(ids), first[i]) for i, ids in enumerate(lists)]
+        exact = self.experiment.parts["objective"].exact
+        return TextScores(bounds=bounds, texts=shares, draws=0 if exact else draws)
+
+    def embed(self, texts: str | Sequence[str], *, batch_size: int = 64) -> Tensor:
+        """Return the mean of the last hidden states over the tokens of each text, float32 [n, D] on the CPU.
+
+        Nothing is masked, and a network that reads the time is told t = 0. The ends of the training are read, and are
+        not in the mean.
+
+        Raises:
+            UserError: when a text is empty or too long.
+        """
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        framed = [self._framed(text, f"text {i + 1}" if len(texts) > 1 else "the text") for i, text in enumerate(texts)]
+        made = torch.zeros(len(texts), self.context.width or self.module.backbone.embedding.embedding_dim)
+        with torch.no_grad():
+            for rows, tokens, _ in self._together([ids for ids, _ in framed], batch_size, padded=False):
+                hidden = self.module.embed(tokens.to(self.context.device)).float().cpu()
+                for i, states in zip(rows.tolist(), hidden, strict=True):
+                    made[i] = states[framed[i][1]].mean(0)
+        return made
+
+    def fill(self, text: str, *, evaluations: int = 8, sampler: Sampler | Named | None = None) -> str:
+        """Return a text with its gaps filled: the surest places first, by the likeliest tokens.
+
+        That is greedy, and in general not the likeliest filling. `infill` draws, and may be asked for several.
+
+        Args:
+            text: with gaps, `[MASK]`, `[MASK:3]` or `[MASK:2-4]`.
+            evaluations: of the network, at most; a model that writes in an order of its own takes those that it needs.
+            sampler: another one in place of this.
+
+        Raises:
+            UserError: when a gap is malformed, or the text has no gap or does not fit.
+        """
+        return self.infill(text, 1, sampler=sampler or self._greedy(evaluations)).texts[0]
+
+    def _greedy(self, evaluations: int) -> Any:
+        """Return the first sampler without chance that fits the model."""
+        zoo, own, draw = Zoo.load(), self.experiment.parts["sampler"], {"use": "categorical", "temperature": 0.0}
+        sure = {"use": "uncertainty", "uncertainty": "confidence"}
+        pace = {"use": "fixed", "steps": evaluations}
+        tables: list[dict[str, Any]] = [
+            {"use": "combination", "order": sure, "pace": pace, "draw": draw},
+            {"use": "left_to_right", "draw": draw},
+        ]
+        for spec in (zoo.spec("sampler", each) for each in tables):
+            if not conflicts_with(self.experiment, {"sampler": spec}):
+                return spec
+        names = {field.name for field in attrs.fields(type(own))}
+        change = {"temperature": 0.0} if "temperature" in names else {"draw": zoo.spec("draw", draw)}
+        return attrs.evolve(own, **change) if names & change.keys() else own
+
+    def _each_masked(self, row: Tensor, inner: slice, batch_size: int = 64) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield a row with each of its inner tokens masked in turn, int64 [b, L], and where, bool [b, L]."""
+        position = torch.arange(len(row), device=row.device)
+        for places in position[inner].split(batch_size):
+            where = position == places[:, None]
+            yield row.expand(len(where), -1).masked_fill(where, self.context.mask_id), where
+
+    def _row(self, text: str) -> tuple[Tensor, slice]:
+        """Return a text as a row of the model, int64 [L], and the slice of the text's own tokens."""
+        row, inner = self._framed(text)
+        return torch.tensor(row, device=self.context.device), inner
+
+    def _framed(self, text: str, where: str = "the text") -> tuple[list[int], slice]:
+        """Return the tokens of a text with the ends of the training, and the slice of the text's own."""
+        first, last = ends(self.tokenizer, self.experiment.data.special)
+        refuse_halves(text, where)
+        ids = self.tokenizer.encode(text)
+        row = [*first, *ids, *last]
+        if not ids:
+            raise UserError(f"{where} is empty; give at least a word")
+        if len(row) > self.context.length:
+            problem = f"{where} is {len(row)} tokens, special tokens included"
+            raise UserError(f"{problem}, and the model has learned {self.context.length}; shorten it")
+        return row, slice(len(first), len(first) + len(ids))
+
+    def _together(
+        self, lists: Sequence[list[int]], batch_size: int, padded: bool = True
+    ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield the numbers [b] of texts that are read together, tokens and where these are no padding, [b, L] both."""
+        whole, block = self.experiment.data.rows == "document", self.module.denoiser().block_size or 1
+        by_length: dict[int, list[int]] = defaultdict(list)
+        for number, ids in enumerate(lists):
+            length = self.context.length if whole else -(-len(ids) // block) * block
+            by_length[length if padded else len(ids)].append(number)
+        for length, numbers in by_length.items():
+            for some in torch.tensor(numbers).split(batch_size):
+                texts = [lists[i] for i in some.tolist()]
+                n = torch.tensor([len(ids) for ids in texts])
+                tokens = torch.tensor([[*ids, *[0] * (length - len(ids))] for ids in texts])
+                yield some, tokens, torch.arange(length) < n[:, None]
+
+    def _scores(self, ids: Tensor, values: Tensor) -> TokenScores:
+        pairs = zip(ids.tolist(), values.tolist(), strict=True)
+        return TokenScores(TokenScore(self.tokenizer.decode([i]), value) for i, value in pairs)
 
     def _parts(self, **named: Any) -> dict[str, Any]:
         """Return the experiment's specifications by kind, with others in their place if they fit it and each other."""
@@ -267,20 +506,23 @@ class Model(TextReader):
 
 
 def check_options(
-    options: Mapping[str, Any], method: Callable[..., Any], parts: Mapping[str, Any], named: Mapping[str, Any]
+    options: Mapping[str, Any],
+    methods: Iterable[Callable[..., Any]],
+    parts: Mapping[str, Any],
+    named: Mapping[str, Any],
 ) -> None:
-    """Check that a method takes the options; say where one belongs that is a parameter of a part.
+    """Check that methods take the options; say where one belongs that is a parameter of a part.
 
     Args:
         options: by name.
-        method: whose keyword arguments they become.
+        methods: whose keyword arguments they become.
         parts: specifications by kind.
         named: by kind how one was named: None, a name, a table or a specification.
 
     Raises:
         UserError: when there is another option.
     """
-    arguments = inspect.signature(method).parameters.values()
+    arguments = (each for method in methods for each in inspect.signature(method).parameters.values())
     known = [each.name for each in arguments if each.default is not each.empty and each.name not in _GIVEN]
     for name, value in options.items():
         if name in known:

@@ -24,7 +24,7 @@ from atat_zoo.experiment import Experiment, conflicts_with, from_table
 from atat_zoo.experiment.effects import weighs_tokens
 from atat_zoo.experiment.runs import RunFolder, write_text
 from atat_zoo.generation.samplers import Sampler
-from atat_zoo.generation.samplers.named import fitting
+from atat_zoo.generation.samplers.published import fitting
 from atat_zoo.registry import Zoo
 from atat_zoo.reports import recorded
 

@@ -10,10 +10,9 @@ from scipy.stats import chisquare
 
 from atat_zoo.errors import UserError
 from atat_zoo.generation.guidance import ClassifierFreeGuidance, TokenBiasGuidance
-from atat_zoo.generation.infilling import layouts_of, posterior, questions
-from atat_zoo.generation.layout import SpaceAwareTokenizer, parse, require_leading_space
+from atat_zoo.generation.layout import SpaceAwareTokenizer, layouts_of, parse
 from atat_zoo.generation.samplers.published import AncestralSampler, LeftToRightSampler
-from atat_zoo.generation.writer import Writer, infill
+from atat_zoo.generation.writer import Writer, posterior, questions
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed, Joint
 from tests.generation.alphabet import Alphabet
 
@@ -61,6 +60,11 @@ def letters(**fields):
     return Writer(**{"denoiser": Hashed(17), "tokenizer": Letters(), "length": 20} | fields)
 
 
+def infill(writer, sampler, texts, **options):
+    layouts = layouts_of(texts, SpaceAwareTokenizer(writer.tokenizer), writer.special, writer.length)
+    return writer.infill(sampler, layouts, **options)
+
+
 TEXTS = ["abc [MASK:2] def", "[MASK]ab [MASK:3]", "abc [MASK:2] hgf", "a[MASK:1-3]b[MASK:2-4] c"]
 
 
@@ -97,7 +101,7 @@ def test_two_bounded_gaps_are_weighed_together():
     (layout,) = layouts_of(["1[MASK:1-2]0[MASK:1-3]2"], SpaceAwareTokenizer(SYMBOLS), "none", 7)
     weights = {}
     for lengths in layout.choices:
-        row = torch.tensor(layout.row(lengths, 3))
+        row = torch.tensor(layout.row(lengths))
         joint = chain(len(row))
         weights[lengths] = float(joint.p[((row == joint.states) | (row == 3)).all(1)].sum())
     assert len(weights) == 5  # two and three tokens are eight with the given ones, one too many
@@ -114,7 +118,7 @@ def test_fills_and_lengths_are_drawn_from_the_exact_joint():
     (layout,) = layouts_of([text], SpaceAwareTokenizer(SYMBOLS), "none", 6)
     expected = {}
     for (n,) in layout.choices:
-        row, joint = torch.tensor(layout.row((n,), 3)), chain(3 + n)
+        row, joint = torch.tensor(layout.row((n,))), chain(3 + n)
         for state, p in zip(joint.states, joint.p, strict=True):
             if ((row == state) | (row == 3)).all():
                 expected["".join(map(str, state.tolist()))] = float(p)
@@ -172,7 +176,7 @@ def test_the_length_of_a_gap_follows_from_so_much_text_behind_each_gap():
 def test_the_first_token_after_a_space_is_drawn_given_that_it_begins_with_one():
     words = SpaceAwareTokenizer(Letters())
     assert words.openers == list(range(8, 17))
-    told = require_leading_space(letters(), (3,), words).denoiser
+    told = letters().opening((3,), words).denoiser
     z, where = torch.full((2, 5), 17), torch.ones(2, 5, dtype=torch.bool)
     plain, given = Hashed(17)(z, None, where), told(z, None, where)
     at = torch.arange(5).repeat(2) == 3
@@ -183,7 +187,7 @@ def test_the_first_token_after_a_space_is_drawn_given_that_it_begins_with_one():
     assert torch.allclose(differences, differences[:, :1].expand_as(differences))
     # Positions as indices say the same.
     assert torch.equal(told(z, None, where.nonzero().unbind(1)), given)
-    assert require_leading_space(letters(), (), words).denoiser.__class__ is Hashed
+    assert letters().opening((), words).denoiser.__class__ is Hashed
 
 
 def test_a_banned_space_gives_way():
@@ -194,7 +198,7 @@ def test_a_banned_space_gives_way():
         return log_probs.index_fill(1, torch.arange(8, 17), -torch.inf).log_softmax(-1)
 
     z, writer = torch.full((1, 3), 17), letters(denoiser=FunctionDenoiser(bare, 17))
-    found = require_leading_space(writer, (1,), SpaceAwareTokenizer(Letters())).denoiser(z, None, z == 17)
+    found = writer.opening((1,), SpaceAwareTokenizer(Letters())).denoiser(z, None, z == 17)
     assert torch.equal(found, bare(z, None, z == 17))
     assert infill(writer, LeftToRightSampler(), ["ab [MASK:2] c"]).texts[0].startswith("ab ")
 

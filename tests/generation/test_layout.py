@@ -10,8 +10,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from atat_zoo.data.tokenizers import BPETokenizer, BytesTokenizer, CharactersTokenizer
 from atat_zoo.data.tokenizers.library import LibraryModel
 from atat_zoo.errors import UserError
-from atat_zoo.generation.layout import CHOICES, Gap, SpaceAwareTokenizer, lay_out, parse, prompted
+from atat_zoo.experiment.schema import DataSpec
+from atat_zoo.generation.layout import CHOICES, Gap, Request, SpaceAwareTokenizer, lay_out, parse
+from atat_zoo.generation.samplers.published import AncestralSampler
+from atat_zoo.generation.samplers.semi_autoregressive import SemiAutoregressiveSampler
 
+ANCESTRAL = AncestralSampler()
 TEXT = "the state of the union is strong and the people are free\n\nthe state of the people is just\n" * 20
 
 
@@ -55,13 +59,13 @@ def test_the_text_outside_the_gaps_comes_back_byte_for_byte(name, pieces, data):
     layout = laid("[MASK:2]".join(pieces), name, length=10_000)
     V = words(name).tokenizer.vocabulary_size
     (lengths,) = layout.choices
-    row = layout.row(lengths, V)
+    row = layout.row(lengths)
     masked = [i for span in layout.spans(lengths) for i in span]
     assert [i for i, token in enumerate(row) if token == V] == masked
     for i in masked:
         allowed = words(name).openers if i in layout.opening(lengths) else range(V)
         row[i] = data.draw(st.sampled_from(allowed))
-    fills = layout.fills(row, lengths, words(name))
+    fills = layout.fills(row, lengths)
     assert layout.text(fills) == "".join(p + f for p, f in zip(pieces, [*fills, ""], strict=True))
     if name in ("bpe", "bytes") and "\ufffd" not in "".join(fills):
         # The tokens themselves say the same.
@@ -76,7 +80,7 @@ def test_a_space_before_a_gap_is_left_to_it():
     assert layout.opening((2,)) == (len(layout.pieces[0]),)
     row = [*layout.pieces[0], *tokenizer.encode(" of"), *tokenizer.encode(" all"), *layout.pieces[1]]
     lengths = (len(row) - sum(map(len, layout.pieces)),)
-    assert layout.text(layout.fills(row, lengths, words("bpe"))) == "the state of all the union"
+    assert layout.text(layout.fills(row, lengths)) == "the state of all the union"
     # The tokens are those of the whole text, which the model has learned from.
     assert row == tokenizer.encode("the state of all the union")
 
@@ -101,13 +105,13 @@ def test_tokenizers_that_drop_the_first_space(name):
     layout = laid("the [MASK] of", name)
     assert layout.opens == (True,)
     row = words(name).tokenizer.encode("the state of")
-    assert layout.fills(row, (1,), words(name)) == ["state"]
+    assert layout.fills(row, (1,)) == ["state"]
 
 
 def test_special_tokens_stand_at_the_two_ends():
     layout = laid("a[MASK]b", "bytes", special="sequence")
-    assert layout.row((1,), 258) == [256, 97, 258, 98, 257]
-    assert laid("a[MASK]b", "bytes", special="document").row((1,), 258) == [97, 258, 98]
+    assert layout.row((1,)) == [256, 97, 258, 98, 257]
+    assert laid("a[MASK]b", "bytes", special="document").row((1,)) == [97, 258, 98]
 
 
 def test_bounded_gaps_are_not_made_longer_than_fits():
@@ -129,15 +133,20 @@ def test_a_space_behind_a_prompt_is_left_to_the_text():
     tokenizer = words("bpe").tokenizer
     V, prompt = tokenizer.vocabulary_size, "the state "
     ids = tokenizer.encode("the state")
-    assert prompted(words("bpe"), "none", 12, prompt, "", seen=12) == ([*ids, *[V] * (12 - len(ids))], (len(ids),))
+
+    def request(prompt, length, sampler=ANCESTRAL):
+        return Request.of(sampler, tokenizer, DataSpec(length=12, special="none"), prompt=prompt, length=length)
+
+    asked = request(prompt, 12)
+    assert (asked.row, asked.opening) == ([*ids, *[V] * (12 - len(ids))], (len(ids),))
     # Of a longer text the model sees windows, in which positions move.
-    row, opening = prompted(words("bpe"), "none", 13, prompt, "", seen=12)
-    assert row[: len(ids) + 2] == [*tokenizer.encode(prompt), V]
-    assert opening == ()
+    asked = request(prompt, 13, SemiAutoregressiveSampler())
+    assert asked.row[: len(ids) + 2] == [*tokenizer.encode(prompt), V]
+    assert asked.opening == ()
     # The space takes a token in either case.
     with pytest.raises(UserError, match=f"are {len(ids) + 1} tokens together"):
-        prompted(words("bpe"), "none", len(ids), prompt, "", seen=12)
-    prompted(words("bpe"), "none", len(ids), "the state", "", seen=12)
+        request(prompt, len(ids))
+    assert request("the state", len(ids)).row == ids
 
 
 PLAIN = st.text(st.characters(exclude_characters="["))

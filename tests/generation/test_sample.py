@@ -111,7 +111,7 @@ def test_the_table_that_is_named_for_a_sampler_is_one_that_it_takes(name, model)
     for key, value in unstructure(spec).items():
         if key != "use":
             with pytest.raises(UserError) as caught:
-                check_options({key: value}, model.infill, {"sampler": spec}, {"sampler": name})
+                check_options({key: value}, (model.infill,), {"sampler": spec}, {"sampler": name})
             table = ast.literal_eval(str(caught.value).partition("pass sampler=")[2])
             assert zoo.spec("sampler", table) == spec
 

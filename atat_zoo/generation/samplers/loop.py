@@ -20,10 +20,10 @@ from torch import Tensor
 from atat_zoo.errors import Note, UserError
 from atat_zoo.generation.samplers import Observer, Sample
 from atat_zoo.generation.samplers.parts import SamplerParts
-from atat_zoo.generation.samplers.providers import Provider
-from atat_zoo.generation.samplers.teacher_forcing import TokenSource
+from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing
 from atat_zoo.modeling.diffusion.contracts import Denoiser
-from atat_zoo.modeling.diffusion.positions import positions, to_host
+from atat_zoo.modeling.diffusion.positions import Where, positions, to_host
+from atat_zoo.modeling.diffusion.randomness import fold
 from atat_zoo.modeling.diffusion.steps import Step
 
 BLOCKS = (
@@ -40,10 +40,10 @@ def run(
     seeds: Tensor,
     *,
     fill: Tensor | None = None,
-    source: TokenSource | None = None,
     observe: Observer | None = None,
+    forced: TeacherForcing | None = None,
 ) -> Sample:
-    """Fill the masks, or only those in `fill`, bool [B, L], with tokens of `source`, or drawn ones; see `Sampler`.
+    """Fill the masks, or only those in `fill`, bool [B, L], with drawn tokens, or `forced` ones; see `Sampler`.
 
     Raises:
         UserError: when parts do not go together, or the model does not predict the positions that are asked for.
@@ -52,7 +52,7 @@ def run(
         raise UserError("\n".join(map(str, problems)))
     with torch.no_grad():
         fill = torch.ones_like(tokens, dtype=torch.bool) if fill is None else fill
-        return _Run(parts, denoiser, tokens.clone(), seeds, fill, source or TokenSource(), observe).sample()
+        return _Run(parts, denoiser, tokens.clone(), seeds, fill, observe, forced).sample()
 
 
 @attrs.define(eq=False, slots=False)
@@ -68,8 +68,8 @@ class _Run:
     z: Tensor
     seeds: Tensor
     fill: Tensor
-    source: TokenSource
     observe: Observer | None
+    forced: TeacherForcing | None
 
     def __attrs_post_init__(self) -> None:
         parts, tokens = self.parts, self.z
@@ -96,8 +96,16 @@ class _Run:
         if self.steps > _MANY * (100 + longest):
             asked = f"{self.steps:,} steps are asked for to fill {longest:,} masked tokens"
             warnings.warn(f"{asked}, which takes long; lower the sampler's steps", Note, stacklevel=1)
-        self.provider = Provider(parts.needs, denoiser, tokens, self.max_nfe)
-        self.needs_all_logits = parts.needs_all_logits(denoiser.importance_reads)
+        self.needs, self.needs_all_logits = parts.needs, parts.needs_all_logits(denoiser.importance_reads)
+        self.remembers = not self.needs.isdisjoint({"confidence", "rescored"})
+        self.weighs = "importance" in self.needs and denoiser.estimates_importance
+        # An estimator of complete texts needs a draft of all masks, also of those that are not to be filled.
+        self.drafts = self.weighs and denoiser.importance_reads == "x"
+        # The probability that each token had when it was drawn; 1 elsewhere.
+        self.confidence = torch.ones(tokens.shape, device=tokens.device)
+        # The mean of max p_θ over open positions, for each evaluation.
+        evaluations = self.max_nfe if "history" in self.needs else 0
+        self.history = torch.full((len(tokens), evaluations), torch.nan, dtype=torch.float64, device=tokens.device)
 
     def gaps(self, masked: Tensor) -> Tensor:
         """Return whether a denoiser with an order would have to predict behind a gap, int64 [B]."""
@@ -158,52 +166,95 @@ class _Run:
         """Evaluate the network, choose `count` positions of the rows, and write their tokens."""
         self.nfe[rows] += 1
         step.denoiser = self.denoiser.of(step.rows)
-        if step.final:
-            log_probs, chosen, where = self.predict(step, rows), step.open, step.where
-        else:
-            self.provider.ahead(step)
-            if self.needs_all_logits:
-                everywhere = self.predict(step, rows)
-                chosen, count = self.choose(step, count)
-                where = positions(chosen, count)
-                log_probs = everywhere[step.among_open(*where)]
-            else:
-                chosen = first_of(self.rank(step), count)
-                where = positions(chosen, count)
-                log_probs = step.denoiser(step.tokens, self.times(step), where)
-        if step.drawn is None:
-            tokens = self.source(self.parts.draw, log_probs, step, *where)
-        else:
-            tokens = step.drawn[step.among_open(*where)]
+        path = self.predict_then_choose if step.final or self.needs_all_logits else self.choose_then_predict
+        chosen, count, where, log_probs = path(step, rows, count)
+        tokens = self.tokens(step, log_probs, *where) if step.drawn is None else step.drawn[step.among_open(*where)]
         step.tokens = step.tokens.masked_scatter(chosen, tokens)
         self.z = self.z.index_copy(0, step.rows, step.tokens)
         self.remaining = self.remaining.index_copy(0, rows, step.remaining - count)
-        self.provider.written(step, log_probs, tokens, where)
+        row, position = step.rows[where[0]], where[1]
+        if self.remembers:
+            self.confidence[row, position] = log_probs.gather(1, tokens.unsqueeze(1)).squeeze(1).exp().float()
         if self.observe is not None:
-            row, position = where
-            filled = {"rows": step.rows[row], "positions": position, "tokens": tokens}
+            filled = {"rows": row, "positions": position, "tokens": tokens}
             self.tell({"step": step.number} | {key: values.tolist() for key, values in filled.items()})
+
+    def choose_then_predict(self, step: Step, rows: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Where, Tensor]:
+        """Choose by z alone, and evaluate the network at the chosen positions only.
+
+        Returns them, bool [A, L], their number, int64 [A] on the CPU, where they are, and log-probabilities, [M, V].
+        """
+        self.weigh(step)
+        chosen = first_of(self.rank(step), count)
+        where = positions(chosen, count)
+        return chosen, count, where, step.denoiser(step.tokens, self.times(step), where)
+
+    def predict_then_choose(self, step: Step, rows: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Where, Tensor]:
+        """Evaluate the network at all open positions, and choose by what it says, in the last step all; likewise."""
+        log_probs = step.log_probs = self.predict(step, rows)
+        if "history" in self.needs:
+            confidence = step.mean_open(step.spread(log_probs.amax(-1).double().exp())).unsqueeze(1)
+            step.history = torch.cat([self.history[step.rows, 1:], confidence], dim=1)
+            self.history[step.rows] = step.history
+        if step.final:
+            return step.open, count, step.where, log_probs
+        if "drawn" in self.needs:
+            step.drawn = self.tokens(step, log_probs, *step.where)
+            step.drawn_log_probs = log_probs.gather(1, step.drawn.unsqueeze(1)).squeeze(1)
+        chosen, count = self.choose(step, count)
+        where = positions(chosen, count)
+        return chosen, count, where, log_probs[step.among_open(*where)]
+
+    def tokens(self, step: Step, log_probs: Tensor, row: Tensor, position: Tensor) -> Tensor:
+        """Return tokens, int64 [M], at rows of the step and positions, int64 [M]: drawn from [M, V], or forced."""
+        if self.forced is not None:
+            return self.forced.take(self.parts.draw, log_probs, step, row, position)
+        return self.parts.draw(log_probs, fold(step.keys("draw")[row], position), step, row)
 
     def times(self, step: Step) -> Tensor | None:
         return self.parts.pace.times(step) if self.denoiser.reads_time else None
 
+    def weigh(self, step: Step) -> None:
+        """Let an estimator that reads z say the importance, which needs no evaluation of the network."""
+        if self.weighs and not self.drafts:
+            step.importance = step.denoiser.importance(step.tokens, step.tokens == self.mask_id)
+
     def predict(self, step: Step, rows: Tensor) -> Tensor:
-        """Evaluate the network at the open positions, [N, V], and let the provider fill in the fields of the step."""
+        """Return log-probabilities at the open positions, [N, V], and give the step what else of it the parts need."""
         if step.final:
-            step.log_probs = log_probs = step.denoiser(step.tokens, self.times(step), step.where)
+            return step.denoiser(step.tokens, self.times(step), step.where)
+        self.weigh(step)
+        masked, where = step.open, step.where
+        among: Tensor | slice = slice(None)
+        if self.drafts and bool(self.closed.any()):
+            masked = step.tokens == self.mask_id
+            where = positions(masked, step.remaining + self.closed[rows])
+            row, position = step.where
+            among = (masked.flatten().cumsum(0) - 1)[row * masked.shape[1] + position]
+        t = self.times(step)
+        if "order_weights" in self.needs:
+            if not step.denoiser.gives_order_weights:
+                raise UserError(
+                    "the order learned takes its order from the model's own reverse weights, and this model has none; "
+                    'train it with objective.use = "adaptive", or choose another sampler'
+                )
+            log_probs, weights = step.denoiser.ordered(step.tokens, t, where)
+            step.order_weights = weights[among]
+        elif "rescored" in self.needs:
+            if not step.denoiser.scores_visible_tokens:
+                raise UserError(
+                    "this sampler's remask asks the model for its probability of tokens that are already there, which "
+                    "this model, or its guidance, cannot tell; choose another sampler, such as remdm_conf"
+                )
+            row, position = positions(step.free & ~step.open, step.total - step.remaining)
+            log_probs, own = step.denoiser.everywhere(step.tokens, t, where, (row, position))
+            self.confidence[step.rows[row], position] = own.exp().float()
         else:
-            masked, where = step.open, step.where
-            among: Tensor | slice = slice(None)
-            if self.provider.drafts and bool(self.closed.any()):
-                masked = step.tokens == self.mask_id
-                where = positions(masked, step.remaining + self.closed[rows])
-                row, position = step.where
-                among = (masked.flatten().cumsum(0) - 1)[row * masked.shape[1] + position]
-            everywhere = self.provider.ask(step, self.times(step), where, among)
-            self.provider.draft(step, everywhere, masked)
-            step.log_probs = log_probs = everywhere[among]
-        self.provider.provide(step, lambda: self.source(self.parts.draw, log_probs, step, *step.where))
-        return log_probs
+            log_probs = step.denoiser(step.tokens, t, where)
+        if self.drafts:
+            draft = step.tokens.masked_scatter(masked, log_probs.argmax(-1))
+            step.importance = step.denoiser.importance(draft, masked)
+        return log_probs[among]
 
     def choose(self, step: Step, count: Tensor) -> tuple[Tensor, Tensor]:
         """Return the positions to fill, bool [A, L], and their number, int64 [A] on the CPU, from the distributions."""
@@ -234,11 +285,11 @@ class _Run:
         masked = self.z == self.mask_id
         open_, fresh = masked & self.free, everyone.open & ~masked
         after = attrs.evolve(everyone, tokens=self.z, open=open_, remaining=self.remaining, fresh=fresh)
-        after.confidence = self.provider.confidence if self.provider.remembers else None
+        after.confidence = self.confidence if self.remembers else None
         remasked = self.parts.remask(after) & self.free & ~after.open & ~self.stopped.unsqueeze(1)
         self.z = self.z.masked_fill(remasked, self.mask_id)
         self.remaining = to_host(((self.z == self.mask_id) & self.free).sum(1))
-        self.provider.remasked(remasked)
+        self.confidence = self.confidence.masked_fill(remasked, 1.0)
         if self.observe is not None:
             row, position = (t.tolist() for t in remasked.nonzero().unbind(1))
             if row:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from atat_zoo.experiment import Experiment
-    from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing, TokenSource
+    from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing
     from atat_zoo.modeling.diffusion.contracts import Denoiser
 
 
@@ -91,15 +91,18 @@ class FillingSampler(Sampler):
 
     @abstractmethod
     def fill(
-        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, source: TokenSource, observe: Observer | None
+        self,
+        denoiser: Denoiser,
+        tokens: Tensor,
+        seeds: Tensor,
+        observe: Observer | None,
+        forced: TeacherForcing | None = None,
     ) -> Sample:
-        """Fill every mask with tokens of the source: see `Sampler.sample` and `Sampler.score_text`."""
+        """Fill every mask with drawn tokens or those `forced`: see `Sampler.sample` and `Sampler.score_text`."""
 
     @override
     def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
-        from atat_zoo.generation.samplers.teacher_forcing import TokenSource
-
-        return self.fill(denoiser, tokens, seeds, TokenSource(), observe)
+        return self.fill(denoiser, tokens, seeds, observe)
 
     @override
     def score_text(
@@ -113,7 +116,7 @@ class FillingSampler(Sampler):
     ) -> Sample:
         if self.no_policy_bound_because:
             return super().score_text(denoiser, tokens, seeds, forced, observe=observe)  # which refuses
-        return self.fill(denoiser, tokens, seeds, forced, observe)
+        return self.fill(denoiser, tokens, seeds, observe, forced)
 
 
 class CompositeSampler(FillingSampler):
@@ -160,11 +163,16 @@ class CompositeSampler(FillingSampler):
 
     @override
     def fill(
-        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, source: TokenSource, observe: Observer | None
+        self,
+        denoiser: Denoiser,
+        tokens: Tensor,
+        seeds: Tensor,
+        observe: Observer | None,
+        forced: TeacherForcing | None = None,
     ) -> Sample:
         from atat_zoo.generation.samplers.loop import run
 
-        return run(self.parts(), denoiser, tokens, seeds, source=source, observe=observe)
+        return run(self.parts(), denoiser, tokens, seeds, observe=observe, forced=forced)
 
 
 @component_base

@@ -1,15 +1,19 @@
-"""The published samplers: name, reference, parameters and parts of each; other parts are `SamplerParts`' defaults."""
+"""The published samplers: name, reference, parameters and parts of each; other parts are `SamplerParts`' defaults.
 
+`fitting` returns every named one at given numbers of steps: the rows of a benchmark.
+"""
+
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from typing_extensions import override
 
+from atat_zoo.experiment import Experiment, conflicts_with
 from atat_zoo.generation.samplers import draw as draws
 from atat_zoo.generation.samplers import order as orders
 from atat_zoo.generation.samplers import pace as paces
 from atat_zoo.generation.samplers import remask as remasks
 from atat_zoo.generation.samplers import stop as stops
-from atat_zoo.generation.samplers.pace import predicted
 from atat_zoo.generation.samplers.parts import (
     CappedSampler,
     CompositeSampler,
@@ -19,7 +23,11 @@ from atat_zoo.generation.samplers.parts import (
 )
 from atat_zoo.modeling.noise import LinearNoise, Noise
 from atat_zoo.modeling.uncertainty import ConfidenceUncertainty, EntropyUncertainty, MarginUncertainty, Uncertainty
-from atat_zoo.registry import component, component_base, param, part
+from atat_zoo.registry import Zoo, component, component_base, param, part
+
+Row = tuple[str, int | None, Any]  # name, steps, specification
+UNNAMED = frozenset({"combination"})  # no sampler by itself: its parts must be named
+REFERENCE = "ancestral"  # the sampler that the others are compared with
 
 
 @component
@@ -182,7 +190,7 @@ class EntropyBoundedSampler(CappedSampler):
 
     @override
     def parts(self) -> SamplerParts:
-        pace = predicted.EntropyBoundedPace(gamma=self.gamma, steps=self.steps)
+        pace = paces.EntropyBoundedPace(gamma=self.gamma, steps=self.steps)
         return SamplerParts(order=self.order, pace=pace, draw=self.draw)
 
 
@@ -199,7 +207,7 @@ class ConfidenceThresholdSampler(CappedSampler):
     @override
     def parts(self) -> SamplerParts:
         order = orders.UncertaintyOrder(uncertainty=ConfidenceUncertainty())
-        pace = predicted.ConfidenceThresholdPace(threshold=self.threshold, steps=self.steps)
+        pace = paces.ConfidenceThresholdPace(threshold=self.threshold, steps=self.steps)
         return SamplerParts(order=order, pace=pace, draw=self.draw)
 
 
@@ -218,7 +226,7 @@ class KLASSSampler(CappedSampler):
     @override
     def parts(self) -> SamplerParts:
         order = orders.UncertaintyOrder(uncertainty=ConfidenceUncertainty())
-        pace = predicted.KLStablePace(confidence=self.confidence, kl=self.kl, history=self.history, steps=self.steps)
+        pace = paces.KLStablePace(confidence=self.confidence, kl=self.kl, history=self.history, steps=self.steps)
         return SamplerParts(order=order, pace=pace, draw=self.draw)
 
 
@@ -242,7 +250,7 @@ class UncertaintyGuidedSampler(TemperedSampler):
         metric = self.uncertainty
         return SamplerParts(
             order=orders.UncertaintyOrder(uncertainty=metric, first=self.first, importance=self.importance),
-            pace=predicted.AdaptivePace(min_steps=self.min_steps, max_steps=self.max_steps, uncertainty=metric),
+            pace=paces.AdaptivePace(min_steps=self.min_steps, max_steps=self.max_steps, uncertainty=metric),
             stop=stops.UncertaintyStop(threshold=self.threshold, uncertainty=metric),
             draw=self.draw,
         )
@@ -394,3 +402,39 @@ class P2Sampler(SteppedSampler):
     def parts(self) -> SamplerParts:
         remask = remasks.PlannerRemask(eta=self.eta)
         return SamplerParts(pace=paces.EverythingPace(steps=self.steps), remask=remask, draw=self.draw)
+
+
+def fitting(
+    experiment: Experiment, steps: Sequence[int], rows: Sequence[Row] | None = None
+) -> tuple[list[Row], dict[str, str]]:
+    """Return the samplers that fit an experiment, the reference with the most steps first; and why others do not.
+
+    They are those of `rows`, or, if None, all named ones at each number of `steps`, in ascending order. One that fits
+    only as the experiment has set it is taken as that.
+    """
+    own: Any = experiment.parts["sampler"]
+    if rows is None:
+        rows = [row for name in Zoo.load().names("sampler") if name not in UNNAMED for row in at_steps(name, steps)]
+    first = at_steps(REFERENCE, steps[-1:])[0]
+    fits: list[Row] = []
+    refused: dict[str, str] = {}
+    for name, number, sampler in [first, *(row for row in rows if row != first)]:
+        problems = conflicts_with(experiment, {"sampler": sampler})
+        if problems and name != own.name:
+            refused[name] = str(problems[0])
+        else:
+            fits.append((name, number, own if problems else sampler))
+    return fits, refused
+
+
+def at_steps(name: str, steps: Sequence[int]) -> list[Row]:
+    """Return a sampler at each number of steps; once, unchanged, if it has no such parameter."""
+    zoo = Zoo.load()
+    parameters, spec = zoo.describe("sampler", name).parameters, zoo.spec("sampler", name)
+    cap = next((key for key in ("steps", "max_steps") if key in parameters), None)
+    if cap is None:
+        return [(name, None, spec)]
+    tables: list[dict[str, Any]] = [{"use": name, cap: n} for n in steps]
+    if "min_steps" in parameters:
+        tables = [table | {"min_steps": min(spec.min_steps, table[cap])} for table in tables]
+    return [(name, table[cap], zoo.spec("sampler", table)) for table in tables]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from atat_zoo.experiment import Experiment
-    from atat_zoo.generation.samplers.teacher_forcing import TokenSource
+    from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing
     from atat_zoo.modeling.diffusion.contracts import BlockDecoder, Denoiser
 
 
@@ -152,7 +152,12 @@ class SemiAutoregressiveSampler(FillingSampler):
 
     @override
     def fill(
-        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, source: TokenSource, observe: Observer | None
+        self,
+        denoiser: Denoiser,
+        tokens: Tensor,
+        seeds: Tensor,
+        observe: Observer | None,
+        forced: TeacherForcing | None = None,
     ) -> Sample:
         import torch
 
@@ -181,7 +186,8 @@ class SemiAutoregressiveSampler(FillingSampler):
                 share = self.steps * (number + 1) // len(view.blocks) - self.steps * number // len(view.blocks)
                 within = attrs.evolve(within, steps=max(1, share))
             parts, observer = within.parts(), shifted(observe, positions=first, steps=steps)
-            sample = run(parts, model, row, fold(seeds, number), fill=fill, source=source.at(first), observe=observer)
+            text = None if forced is None else forced.at(first)
+            sample = run(parts, model, row, fold(seeds, number), fill=fill, observe=observer, forced=text)
             z[:, block.start : block.stop] = sample.tokens[:, here]
             nfe, most = nfe + sample.nfe, most + sample.max_nfe
             steps += parts.pace.most(block.stop - block.start)

@@ -12,7 +12,7 @@ from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.errors import UserError, clip
 from atat_zoo.evaluation.results.format import NONE, cell, number
 from atat_zoo.experiment.runs import write_json
-from atat_zoo.generation.layout import SpaceAwareTokenizer, prompted, refuse_length
+from atat_zoo.generation.layout import Request
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.atomic import json_bytes, write_all
 
@@ -63,10 +63,10 @@ def export(
     experiments = {run: chosen(run, (), sampler) for run in runs}
     length = length or min(experiment.data.length for experiment, _ in experiments.values())
     for experiment, tokenizer in experiments.values():
-        data = experiment.data
-        refuse_length(experiment.parts["sampler"], number, length, data.length)
         for prompt in prompts:
-            prompted(SpaceAwareTokenizer(tokenizer), data.special, length, prompt, "", seen=data.length)
+            Request.of(
+                experiment.parts["sampler"], tokenizer, experiment.data, number=number, length=length, prompt=prompt
+            )
     from atat_zoo.generation.model import Model
     from atat_zoo_human_eval.page import page
 

@@ -1,4 +1,4 @@
-"""A model over HTTP: `app.py` answers, `asked.py` says what may be asked for, `batching.py` writes; page.html shows it.
+"""A model over HTTP: `app.py` answers, `request_fields.py` says what may be asked for, `batching.py` writes.
 
 Nothing of FastAPI or torch is imported here, so that a mistake on the command line is refused at once.
 """

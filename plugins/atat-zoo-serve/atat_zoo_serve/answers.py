@@ -1,24 +1,103 @@
-"""The answer to a request: its choices, at once or as chunks of a stream, in OpenAI's form with some fields of ours."""
+"""The answer to a request: its choices, at once or as chunks of a stream, in OpenAI's form with some fields of ours.
+
+A choice is a text while it unmasks: the beginning that is final, and the state of the whole.
+"""
 
 from __future__ import annotations
 
+import itertools
 import time
 import uuid
 from abc import ABC, abstractmethod
 from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import attrs
 from typing_extensions import override
 
 from atat_zoo.data.tokenizers.dialogues import ASSISTANT
-from atat_zoo.generation.layout import SpaceAwareTokenizer
-from atat_zoo_serve.asked import EndingRequest, TextRequest
+from atat_zoo.generation.layout import Layout, before_end
 from atat_zoo_serve.batching import Done, Drawn
-from atat_zoo_serve.planning import Plan, rewrites
-from atat_zoo_serve.unmasking import UnmaskingText
+from atat_zoo_serve.request_fields import EndingRequest, TextRequest
+from atat_zoo_serve.service import Plan, rewrites
 
 Table = dict[str, Any]
+Segment = dict[str, str | int]
+
+
+@attrs.define(eq=False, kw_only=True)
+class UnmaskingText:
+    """The tokens of a text that is being written, int64 [L] as a list, with the mask's id where they are masked."""
+
+    layout: Layout
+    lengths: tuple[int, ...]
+    end: int | None = None  # the token that ends what is written
+    ids: list[int] = attrs.field(init=False)
+    new: frozenset[int] = frozenset()  # positions that the last step has filled
+
+    def __attrs_post_init__(self) -> None:
+        self.ids = self.layout.row(self.lengths)
+
+    @property
+    def mask_id(self) -> int:
+        """The mask."""
+        return self.layout.words.tokenizer.vocabulary_size
+
+    @property
+    def written(self) -> list[int]:
+        """The tokens of all gaps, as far as these go, without the end."""
+        return [self.ids[i] for _, span, _ in self._gaps() for i in span]
+
+    @property
+    def ended(self) -> bool:
+        """Whether what is written ends before its gap does."""
+        return len(self.written) < sum(self.lengths)
+
+    def draw(self, positions: Sequence[int], tokens: Sequence[int]) -> None:
+        """Take a step."""
+        for position, token in zip(positions, tokens, strict=True):
+            self.ids[position] = token
+        self.new = frozenset(positions)
+
+    def final(self) -> tuple[str, bool]:
+        """Return the text up to the first mask, and whether there is none; tokens may begin a character that lacks."""
+        said = []
+        for piece, span, opens in self._gaps():
+            said.append(piece)
+            ids = self.ids[span.start : span.stop]
+            first = ids.index(self.mask_id) if self.mask_id in ids else len(ids)
+            fill = self.layout.words.text_of(ids[:first])
+            fill = fill.removeprefix(" ") if opens else fill
+            if first < len(ids):
+                return "".join([*said, fill.rstrip("\ufffd")]), False
+            said.append(fill)
+        return "".join([*said, self.layout.template.pieces[-1]]), True
+
+    def state(self) -> list[Segment]:
+        """Return the whole text: what is `given`, `written` before the last step, `new` in it, and so many `masked`."""
+        segments: list[Segment] = []
+        for piece, span, opens in self._gaps():
+            segments += [{"given": piece}] if piece else []
+            for kind, group in itertools.groupby(span, self._kind):
+                some = [self.ids[i] for i in group]
+                text = self.layout.words.text_of(some)
+                segments.append({kind: len(some) if kind == "masked" else text.removeprefix(" ") if opens else text})
+                opens = False
+        last = self.layout.template.pieces[-1]
+        return [*segments, {"given": last}] if last else segments
+
+    def _kind(self, position: int) -> str:
+        if self.ids[position] == self.mask_id:
+            return "masked"
+        return "new" if position in self.new else "written"
+
+    def _gaps(self) -> Iterator[tuple[str, range, bool]]:
+        """Yield each gap: the text before it, its positions, and whether a space of that text belongs to it."""
+        for piece, span, opens in zip(
+            self.layout.template.pieces, self.layout.spans(self.lengths), self.layout.opens, strict=False
+        ):
+            yield piece, span[: len(before_end(self.ids[span.start : span.stop], self.end))], opens
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -30,7 +109,6 @@ class Answer(ABC):
     model: str
     asked: TextRequest
     plan: Plan
-    words: SpaceAwareTokenizer
     started: float = attrs.field(factory=time.time)
     texts: dict[int, UnmaskingText] = attrs.field(factory=dict)  # that have begun, by the index of their choice
     choices: dict[int, Table] = attrs.field(factory=dict)  # whose text is final, as `read` finds them
@@ -68,7 +146,7 @@ class Answer(ABC):
         wanted, index = event.text, event.text.index
         text = self.texts.get(index)
         if text is None:
-            text = UnmaskingText(layout=wanted.layout, lengths=wanted.lengths, words=self.words, end=self.plan.end)
+            text = UnmaskingText(layout=wanted.layout, lengths=wanted.lengths, end=self.plan.end)
             self.texts[index] = text
         if isinstance(event, Done):
             text.ids, text.new = event.tokens, frozenset()
@@ -140,7 +218,7 @@ class CompletionAnswer(Answer):
         stop, ids = self.asked.stop or [], text.written
 
         def stopped(number: int) -> bool:
-            said = self.words.text_of(ids[:number])
+            said = text.layout.words.text_of(ids[:number])
             return any(each in (said.removeprefix(" ") if text.layout.opens[0] else said) for each in stop)
 
         return min(bisect_left(range(len(ids) + 1), True, key=stopped), len(ids) + text.ended)
@@ -174,5 +252,5 @@ class InfillAnswer(Answer):
 
     @override
     def extra(self, text: UnmaskingText) -> Table:
-        fills = text.layout.fills(text.ids, text.lengths, self.words)
+        fills = text.layout.fills(text.ids, text.lengths)
         return {"fills": fills, "lengths": list(text.lengths)}

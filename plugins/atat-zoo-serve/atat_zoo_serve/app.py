@@ -1,13 +1,16 @@
-"""The server: its routes, and how a request waits for its texts."""
+"""The server: its routes, how a request waits for its texts, whom it answers, and how much of a request it reads."""
 
 from __future__ import annotations
 
 import asyncio
+import hmac
+import html
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from anyio import to_thread
 from fastapi import FastAPI, Request
@@ -15,19 +18,20 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, Response, StreamingResponse
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from atat_zoo.errors import UserError, clip
+from atat_zoo.reports.offline import alone, asset, fill, inert, policy
 from atat_zoo_serve.answers import Answer, ChatAnswer, CompletionAnswer, InfillAnswer
-from atat_zoo_serve.asked import ChatRequest, CompletionRequest, InfillRequest, TextRequest
 from atat_zoo_serve.batching import BusyError, Done, Drawn, Event, Failed, Job, StoppedError
-from atat_zoo_serve.guard import Guard
-from atat_zoo_serve.page import page
-from atat_zoo_serve.planning import Plan
 from atat_zoo_serve.refusals import Json, RefusedError, explained, refusal, table_of
-from atat_zoo_serve.service import Service
+from atat_zoo_serve.request_fields import ChatRequest, CompletionRequest, InfillRequest, TextRequest
+from atat_zoo_serve.service import Plan, Service
 
 _T = TypeVar("_T")
+_HERE = "atat_zoo_serve"
+# By which this machine is called here. Another name that leads here is that of a page that wants to use the model.
+_NAMES = ("localhost", "127.0.0.1", "::1")
 _LATE = "this takes longer than a request may here; ask for fewer or shorter texts, or for fewer steps"
 
 
@@ -43,15 +47,20 @@ def application(service: Service) -> FastAPI:
     web = FastAPI(title=service.name, docs_url=None, redoc_url=None, lifespan=lifespan, default_response_class=Json)
     web.add_middleware(Guard, service=service)
     if service.cors:  # around the guard: a browser asks whether it may without a key, and reads what is refused
-        how: Any = {"allow_origins": service.cors, "allow_methods": ("GET", "POST"), "allow_headers": ("*",)}
-        web.add_middleware(CORSMiddleware, **how, expose_headers=("Retry-After",))
+        web.add_middleware(
+            CORSMiddleware,
+            allow_origins=service.cors,
+            allow_methods=("GET", "POST"),
+            allow_headers=("*",),
+            expose_headers=("Retry-After",),
+        )
     for each in (RequestValidationError, HTTPException, RefusedError, UserError, Exception):
         web.add_exception_handler(each, explained)
 
     @web.get("/", response_class=HTMLResponse)
     async def home() -> HTMLResponse:
-        text, policy = page(service.name, service.about, keyed=service.key is not None)
-        return HTMLResponse(text, headers={"Content-Security-Policy": policy})
+        text, allowed = page(service.name, service.about, keyed=service.key is not None)
+        return HTMLResponse(text, headers={"Content-Security-Policy": allowed})
 
     @web.get("/health")
     async def health() -> Json:
@@ -70,15 +79,15 @@ def application(service: Service) -> FastAPI:
 
     @web.post("/v1/completions")
     async def completions(asked: CompletionRequest, request: Request) -> Response:
-        return await _answered(service, request, asked, partial(service.planner.completion, asked), CompletionAnswer)
+        return await _answered(service, request, asked, partial(service.completion, asked), CompletionAnswer)
 
     @web.post("/v1/chat/completions")
     async def chat(asked: ChatRequest, request: Request) -> Response:
-        return await _answered(service, request, asked, partial(service.planner.chat, asked), ChatAnswer)
+        return await _answered(service, request, asked, partial(service.chat, asked), ChatAnswer)
 
     @web.post("/v1/infill")
     async def infill(asked: InfillRequest, request: Request) -> Response:
-        return await _answered(service, request, asked, partial(service.planner.infill, asked), InfillAnswer)
+        return await _answered(service, request, asked, partial(service.infill, asked), InfillAnswer)
 
     return web
 
@@ -94,15 +103,16 @@ async def _answered(
     if asked.model is not None:
         _same_model(service, asked.model)
     plan = await to_thread.run_sync(make)
-    answer = form(model=service.name, asked=asked, plan=plan, words=service.planner.words)
+    answer = form(model=service.name, asked=asked, plan=plan)
 
     def tell(event: Event) -> None:
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(events.put_nowait, event)
 
-    begin = partial(service.planner.begin, plan)
-    how: dict[str, Any] = {"follows": bool(asked.stream), "weighs": plan.weighs}
-    job = Job(sampler=plan.sampler, seed=plan.seed, begin=begin, tell=tell, **how)
+    begin = partial(service.begin, plan)
+    job = Job(
+        sampler=plan.sampler, seed=plan.seed, begin=begin, tell=tell, follows=bool(asked.stream), weighs=plan.weighs
+    )
     try:
         service.worker.submit(job)
     except BusyError:
@@ -204,3 +214,75 @@ def _same_model(service: Service, name: str) -> None:
     if name != service.name:
         said = f"there is no model {clip(name)!r} here; name {service.name!r}, or none"
         raise RefusedError(404, said, "model", "model_not_found")
+
+
+# What stands before
+
+
+class Guard:
+    """Answers only who may ask, and reads no more of a request than may be."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self.app, self.service = app, service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or let the server answer."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1").lower(): value for name, value in scope["headers"]}
+        left = self.service.limits.body
+        slow = f"a request has to be sent within {self.service.limits.arriving:g} s here; send a shorter text"
+        large = f"a request has at most {left:,} bytes here; send a shorter text"
+
+        late: float | None = asyncio.get_running_loop().time() + self.service.limits.arriving
+
+        async def within() -> Message:
+            nonlocal left, late
+            try:
+                async with asyncio.timeout_at(late):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, slow) from None
+            late = late if message.get("more_body") else None  # what follows is that the client goes away
+            left -= len(message.get("body", b""))
+            if left < 0:
+                raise HTTPException(413, large)
+            return message
+
+        try:
+            self.check(scope["path"], headers)
+            if int(headers.get("content-length", b"0")) > left:
+                raise RefusedError(413, large)
+        except (RefusedError, ValueError) as error:
+            refused = error if isinstance(error, RefusedError) else RefusedError(400, "content-length is no number")
+            await (await explained(Request(scope), refused))(scope, receive, send)
+            return
+        await self.app(scope, within, send)
+
+    def check(self, path: str, headers: dict[str, bytes]) -> None:
+        """Refuse pages of elsewhere, and who has not the key."""
+        host = None
+        with suppress(ValueError):
+            host = urlsplit(f"//{headers.get('host', b'').decode('latin-1')}").hostname
+        if self.service.here and host not in _NAMES:
+            raise RefusedError(403, "this server is for this machine only; begin it with --host to answer others")
+        key = self.service.key
+        if key is not None and path.startswith("/v1/"):
+            given = headers.get("authorization", b"")
+            if not hmac.compare_digest(given, f"Bearer {key}".encode()):
+                raise RefusedError(401, "this server asks for a key; send the header Authorization: Bearer KEY")
+
+
+def page(name: str, about: dict[str, Any], *, keyed: bool) -> tuple[str, str]:
+    """Return the page of a model, of which it says what is `about` it, and its content security policy."""
+    script = alone(asset("page.js", _HERE))
+    allowed = policy(script, connect="'self'")
+    parts = {
+        "policy": allowed,
+        "name": html.escape(name.encode("utf-8", "replace").decode()),
+        "style": asset("page.css") + asset("page.css", _HERE),
+        "given": inert({"about": about, "keyed": keyed}),
+        "script": script,
+    }
+    return fill(asset("page.html", _HERE), parts), f"{allowed}; frame-ancestors 'none'"

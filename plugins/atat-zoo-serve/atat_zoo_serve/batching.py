@@ -16,7 +16,7 @@ from typing import Any
 
 import attrs
 
-from atat_zoo.generation.layout import Layout, SpaceAwareTokenizer, require_leading_space
+from atat_zoo.generation.layout import Layout
 from atat_zoo.generation.samplers import Sampler
 from atat_zoo.generation.writer import Writer
 from atat_zoo.registry.spec import unstructure
@@ -111,7 +111,6 @@ class Worker:
 
     def __init__(self, writer: Writer, *, batch_size: int, waiting: int) -> None:
         self.writer, self.batch_size, self.waiting = writer, batch_size, waiting
-        self.words = SpaceAwareTokenizer(writer.tokenizer)
         self.writing = 0  # texts in the present batch
         self._batch: Batch = []
         self._jobs: list[Job] = []  # with texts that are not begun, the oldest first
@@ -239,12 +238,10 @@ class Worker:
             self.writing = len(batch) - len(gone)
             return list(gone)
 
-        writer = require_leading_space(self.writer, texts[0].form[1], self.words)
+        writer = self.writer.opening(texts[0].form[1], texts[0].layout.words)
         sample = writer.fill(
             sampler,
-            torch.tensor(
-                [text.layout.row(text.lengths, mask_id) for text in texts], dtype=torch.int64, device=writer.device
-            ),
+            torch.tensor([text.layout.row(text.lengths) for text in texts], dtype=torch.int64, device=writer.device),
             rows=torch.tensor([text.number for text in texts]),
             seed=[job.seed for job, _ in batch],
             batch_size=len(batch),

@@ -62,7 +62,7 @@ def serve(
             raise UserError(
                 f"--cors {clip(origin)}: is no origin; write it without a path, as http://localhost:3000, or *"
             )
-    experiment, _ = chosen(run, overrides, sampler, step)
+    experiment, tokenizer = chosen(run, overrides, sampler, step)
     here = host in ("127.0.0.1", "localhost", "::1")
     listening = _listening(host, port)
     with listening, suppress(KeyboardInterrupt):  # which is how it ends
@@ -77,11 +77,10 @@ def serve(
         from atat_zoo_serve.server import Server
         from atat_zoo_serve.service import Service
 
-        model = Model.from_run(run, device, step)
+        model = Model.from_run(run, device, step, experiment=experiment, tokenizer=tokenizer)
         service = Service.of_model(
             run.resolve().name,
             model,
-            experiment,
             limits=Limits(**limits),
             precision=precision,
             compile=compile,

@@ -13,9 +13,9 @@ from starlette.exceptions import HTTPException
 from atat_zoo.errors import UserError, clip, nearest
 from atat_zoo.generation.layout import TooLongError
 from atat_zoo.system.machine import ran_out
-from atat_zoo_serve.asked import ChatRequest, CompletionRequest, InfillRequest, StreamOptions
 from atat_zoo_serve.batching import StoppedError
-from atat_zoo_serve.planning import TooLargeError
+from atat_zoo_serve.request_fields import ChatRequest, CompletionRequest, InfillRequest, StreamOptions
+from atat_zoo_serve.service import TooLargeError
 
 _CODES = {401: "invalid_api_key", 408: "timeout", 413: "too_large", 429: "rate_limit_exceeded"}
 _HEADERS = {

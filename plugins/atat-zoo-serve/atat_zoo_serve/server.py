@@ -36,10 +36,16 @@ class Server(uvicorn.Server):
 
     def __init__(self, service: Service) -> None:
         connection: Any = partial(Connection, limits=service.limits)
-        how: dict[str, Any] = {"log_level": "error", "access_log": False, "timeout_graceful_shutdown": _ENDING}
-        # What asyncio accepts in a turn of its loop; a connection takes some turns until it is made, or closed.
-        how["backlog"] = max(1, min(_QUEUE, _files()) // 32)
-        super().__init__(uvicorn.Config(application(service), http=connection, **how))
+        config = uvicorn.Config(
+            application(service),
+            http=connection,
+            log_level="error",
+            access_log=False,
+            timeout_graceful_shutdown=_ENDING,
+            # What asyncio accepts in a turn of its loop; a connection takes some turns until it is made, or closed.
+            backlog=max(1, min(_QUEUE, _files()) // 32),
+        )
+        super().__init__(config)
         self.service = service
 
     @override

@@ -1,33 +1,75 @@
-"""A model that is served: what is said of it, and what plans and writes its texts."""
+"""A model that is served: plans a request, a sampler and texts laid out in tokens, and refuses what does not fit."""
 
 from __future__ import annotations
 
+import secrets
 import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
 
-from atat_zoo.experiment import Experiment
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import Experiment, conflicts_with
+from atat_zoo.generation.layout import Gap, Layout, SpaceAwareTokenizer, Template, asked, end_of, lay_out, layouts_of
 from atat_zoo.generation.model import Model
+from atat_zoo.generation.samplers import Sampler
+from atat_zoo.generation.samplers.draw import CategoricalDraw, NucleusDraw
+from atat_zoo.generation.samplers.parts import CompositeSampler, SamplerParts
+from atat_zoo.generation.samplers.published import CombinationSampler
+from atat_zoo.generation.samplers.semi_autoregressive import SemiAutoregressiveSampler
+from atat_zoo.generation.writer import Writer, draw_lengths, posterior, row_numbers
 from atat_zoo.modeling.diffusion.precision import Precision
-from atat_zoo.registry.spec import unstructure
+from atat_zoo.registry import Zoo
+from atat_zoo.registry.spec import fields_of, unstructure
 from atat_zoo_serve import Limits
-from atat_zoo_serve.batching import Worker
-from atat_zoo_serve.planning import Planner
+from atat_zoo_serve.batching import Job, WantedText, Worker
+from atat_zoo_serve.request_fields import ChatRequest, CompletionRequest, InfillRequest, TextRequest
+
+# The most steps that a sampler may have, besides some for each masked token: those that fill nothing take time, too.
+_STEPS, _EACH = 1000, 16
+
+
+class TooLargeError(UserError):
+    """More than a limit of the server."""
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Plan:
+    """What a request comes to: `number` texts of each layout, by a sampler."""
+
+    layouts: Sequence[Layout]
+    number: int
+    sampler: Sampler
+    seed: int
+    end: int | None = None  # the token that ends what is written
+
+    @property
+    def weighs(self) -> bool:
+        """Whether the model chooses lengths of gaps."""
+        return any(len(layout.choices) > 1 for layout in self.layouts)
+
+    @property
+    def given(self) -> int:
+        """Given tokens of all layouts."""
+        return sum(len(piece) for layout in self.layouts for piece in layout.pieces)
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Service:
-    """A model by its name.
+    """A model by its name: plans requests to it, and begins their texts.
 
-    `key` is what a request must have, `here` whether only this machine's are answered, and `cors` the origins of pages
-    that may ask from a browser.
+    `writer` writes, and `weigher`, the same without guidance, weighs lengths of gaps. `key` is what a request must
+    have, `here` whether only this machine's are answered, and `cors` the origins of pages that may ask from a browser.
     """
 
     name: str
     about: dict[str, Any]  # JSON
-    planner: Planner
+    experiment: Experiment
+    writer: Writer
+    weigher: Writer
     worker: Worker
+    words: SpaceAwareTokenizer
     limits: Limits
     key: str | None = None
     here: bool = True
@@ -38,29 +80,174 @@ class Service:
         cls,
         name: str,
         model: Model,
-        experiment: Experiment | None = None,
         *,
         limits: Limits | None = None,
         precision: Precision = "fp32",
         compile: bool = False,
-        **access: Any,
+        key: str | None = None,
+        here: bool = True,
+        cors: tuple[str, ...] = (),
     ) -> Service:
-        """Return the service of a model, with the sampler and the guidance of an experiment, its own if None.
+        """Return the service of a model, with the sampler and the guidance of its experiment.
 
         In another precision than fp32 the rounding of a network may change a text with what shares its batch.
         """
-        limits, experiment = limits or Limits(), experiment or model.experiment
-        parts: dict[str, Any] = dict(experiment.parts)
+        limits, parts = limits or Limits(), model.experiment.parts
         weigher = model.writer(precision, compile)
         writer = parts["guidance"].guide(weigher)
         for number in (1, 2) if compile else ():  # so that no request waits for it: once for its size, once for any
             writer.write(parts["sampler"], number=number)
-        worker = Worker(writer, batch_size=limits.batch_size, waiting=limits.waiting)
-        planner = Planner(experiment=experiment, writer=writer, weigher=weigher, limits=limits, words=worker.words)
         about = {
             **{"id": name, "object": "model", "created": int(time.time()), "owned_by": "atat_zoo"},
             **{"step": model.step, "length": writer.length, "objective": parts["objective"].name},
             **{kind: unstructure(parts[kind]) for kind in ("sampler", "guidance")},
             "limits": attrs.asdict(limits),
         }
-        return cls(name=name, about=about, planner=planner, worker=worker, limits=limits, **access)
+        return cls(
+            name=name,
+            about=about,
+            experiment=model.experiment,
+            writer=writer,
+            weigher=weigher,
+            worker=Worker(writer, batch_size=limits.batch_size, waiting=limits.waiting),
+            words=SpaceAwareTokenizer(writer.tokenizer),
+            limits=limits,
+            key=key,
+            here=here,
+            cors=cors,
+        )
+
+    def completion(self, request: CompletionRequest) -> Plan:
+        """Plan texts with one gap, between a prompt and the suffix."""
+        texts = [(prompt, request.suffix or "") for prompt in request.prompt or [""]]
+        number, end = request.max_tokens, end_of(self.writer.tokenizer, self.writer, windows=bool(request.windows))
+        return self._plan(request, len(texts), lambda how: [self._around(how, each, number) for each in texts], end)
+
+    def chat(self, request: ChatRequest) -> Plan:
+        """Plan answers to messages, which a client may have from anybody."""
+        tokenizer = self.writer.tokenizer
+        if self.writer.form == "text" and tokenizer.template is None:
+            said = "messages: this model has learned running text"
+            raise UserError(f'{said}; ask /v1/completions, or serve a run that was trained with data.form = "chat"')
+        before = asked(tokenizer, request.messages, where="messages")
+        number = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
+        end = end_of(tokenizer, self.writer, chat=True)
+        return self._plan(request, 1, lambda how: [self._around(how, ("", ""), number, before)], end)
+
+    def infill(self, request: InfillRequest) -> Plan:
+        """Plan texts with gaps."""
+        special, length = self.writer.special, self.writer.length
+        return self._plan(request, len(request.text), lambda _: layouts_of(request.text, self.words, special, length))
+
+    def _plan(
+        self, asked: TextRequest, texts: int, lay: Callable[[Sampler], list[Layout]], end: int | None = None
+    ) -> Plan:
+        number = asked.n or 1
+        if texts * number > self.limits.batch_size:
+            most = f"this server writes at most {self.limits.batch_size} for a request"
+            raise TooLargeError(f"{texts * number} texts are asked for, and {most}; ask for fewer")
+        sampler = self.sampler(asked)
+        layouts = lay(sampler)
+        for layout in layouts:
+            masked = max(map(sum, layout.choices))
+            length = masked + sum(map(len, layout.pieces))
+            if length > self.limits.longest:
+                most = f"this server writes texts of at most {self.limits.longest}"
+                raise TooLargeError(f"a text of {length} tokens is asked for, and {most}; ask for a shorter one")
+            # That of the command line may take as many as it likes.
+            steps = _most_steps(sampler, masked) if asked.sampler is not None else 0
+            if steps > _STEPS + _EACH * masked:
+                raise TooLargeError(f"the sampler would take {steps:,} steps to fill {masked:,} tokens; take fewer")
+        seed = secrets.randbelow(2**31) if asked.seed in (None, -1) else asked.seed
+        return Plan(layouts=layouts, number=number, sampler=sampler, seed=seed, end=end)
+
+    def sampler(self, asked: TextRequest) -> Sampler:
+        """Return the sampler of a request, if it fits the model."""
+        sampler: Any = self.experiment.parts["sampler"]
+        if asked.sampler is not None:
+            sampler = Zoo.load().spec("sampler", asked.sampler)
+        if asked.temperature is not None or asked.top_p is not None:
+            temperature = 1.0 if asked.temperature is None else asked.temperature
+            # The likeliest tokens of no probability are the most probable one.
+            sampler = _drawing(sampler, *((0.0, None) if asked.top_p == 0 else (temperature, asked.top_p)))
+        if problems := conflicts_with(self.experiment, {"sampler": sampler}):
+            raise UserError(str(problems[0]))
+        return sampler
+
+    def _around(
+        self, sampler: Sampler, texts: tuple[str, str], number: int | None, before: Sequence[int] = ()
+    ) -> Layout:
+        """Return the layout of a prompt and a suffix around a gap of a number of tokens, or of what is left of a row.
+
+        Tokens `before` the prompt are what it answers. A text longer than the model sees at once, or of which
+        nothing is written, has no BOS and EOS, and a space at the end of its prompt stays there.
+        """
+        writer = self.writer
+        if number == 0 or (sampler.blockwise and number is not None):
+            first, last = (tuple(writer.tokenizer.encode(text)) for text in texts)
+            pieces = ((*before, *first), last)
+            if number == 0 or number + sum(map(len, pieces)) > writer.length:
+                template = Template(texts, (Gap(number, number),))
+                return Layout(template=template, words=self.words, pieces=pieces, opens=(False,), choices=((number,),))
+
+        def fitting(tokens: int) -> Layout:
+            where = "the dialogue" if before else "the prompt with its suffix"
+            template = Template(texts, (Gap(tokens, tokens),))
+            return lay_out(template, self.words, writer.special, writer.length, where, before)
+
+        return fitting(number or writer.length - sum(map(len, fitting(1).pieces)))
+
+    def begin(self, plan: Plan, job: Job) -> list[WantedText]:
+        """Return the texts of a job; where the model chooses the length of gaps, it is asked now."""
+        numbers = row_numbers(len(plan.layouts), plan.number)
+        texts: list[WantedText] = []
+        for layout, row in zip(plan.layouts, numbers, strict=True):
+            weighed = posterior(_interruptible(self.weigher, job), layout, self.limits.batch_size)
+            chosen = draw_lengths(weighed, plan.seed, row)
+            for number, lengths in zip(row.tolist(), chosen, strict=True):
+                texts.append(WantedText(index=len(texts), number=number, layout=layout, lengths=lengths))
+        return texts
+
+
+def parts_of(sampler: Sampler) -> SamplerParts | None:
+    """Return the parts of a sampler, or of that which fills its blocks; None for one without."""
+    within = sampler.within if isinstance(sampler, SemiAutoregressiveSampler) else sampler
+    return within.parts() if isinstance(within, CompositeSampler) else None
+
+
+def rewrites(sampler: Sampler) -> bool:
+    """Return whether it may mask tokens again that it has drawn; also when it does not say."""
+    parts = parts_of(sampler)
+    return parts is None or parts.remask.active
+
+
+def _most_steps(sampler: Sampler, masked: int) -> int:
+    """Return how many steps it may take to fill that many tokens, as far as it says so."""
+    parts = parts_of(sampler)
+    own = sampler.steps if isinstance(sampler, SemiAutoregressiveSampler) else None
+    return max(own or 0, parts.pace.most(masked) if parts else 0)
+
+
+def _drawing(sampler: Any, temperature: float, p: float | None) -> Any:
+    """Return a sampler with another draw: from a nucleus, if there is a p."""
+    spec: Any = sampler  # its class is one of attrs, of which a protocol says nothing
+    if isinstance(sampler, SemiAutoregressiveSampler):
+        return attrs.evolve(spec, within=_drawing(sampler.within, temperature, p))
+    draw = CategoricalDraw(temperature=temperature) if p is None else NucleusDraw(p=p, temperature=temperature)
+    if not isinstance(sampler, CompositeSampler):
+        raise UserError(f"the sampler {sampler.name!r} has a draw of its own; leave temperature and top_p out")
+    if "draw" in {field.name for field in fields_of(type(sampler))}:
+        return attrs.evolve(spec, draw=draw)
+    parts = sampler.parts()
+    return CombinationSampler(order=parts.order, pace=parts.pace, remask=parts.remask, stop=parts.stop, draw=draw)
+
+
+def _interruptible(writer: Writer, job: Job) -> Writer:
+    """Return a writer that evaluates no more for a job that is gone."""
+    from atat_zoo.generation.guided import Guided
+
+    def change(log_probs: Any, *_: Any) -> Any:
+        job.check()
+        return log_probs
+
+    return attrs.evolve(writer, denoiser=Guided(writer.denoiser, change))

@@ -7,14 +7,14 @@ import queue
 import pytest
 from atat_zoo_serve import Limits
 from atat_zoo_serve.batching import BusyError, Done, Drawn, Failed, GoneError, Job, WantedText, Worker
-from atat_zoo_serve.planning import Plan, Planner
+from atat_zoo_serve.service import Plan, Service
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 from servers import SETS, served
 
 from atat_zoo.errors import UserError
-from atat_zoo.generation.layout import lay_out, parse
+from atat_zoo.generation.layout import SpaceAwareTokenizer, lay_out, parse
 from atat_zoo.generation.samplers.published import AncestralSampler
 from atat_zoo.generation.writer import Writer
 from atat_zoo.registry import Zoo
@@ -23,6 +23,7 @@ from tests.generation.alphabet import Alphabet
 from tests.generation.making import tiny_model
 
 LETTERS = Alphabet("abcdefgh", bos=8, eos=9)
+WORDS = SpaceAwareTokenizer(LETTERS)
 SAMPLERS = [
     Zoo.load().spec("sampler", table)
     for table in (
@@ -46,7 +47,7 @@ class Toy:
         self.events = []
 
     def ask(self, text, *, seed=0, number=1, sampler=SAMPLERS[0], follows=True, tell=None):
-        layout = lay_out(parse(text), self.worker.words, "sequence", 12)
+        layout = lay_out(parse(text), WORDS, "sequence", 12)
 
         def begin(job):
             return [WantedText(index=k, number=k, layout=layout, lengths=layout.choices[0]) for k in range(number)]
@@ -111,18 +112,18 @@ def test_a_network_writes_the_same_in_a_batch(changes):
     """In float64, as sums in another order differ there by less than a draw can tell."""
     model = tiny_model(**changes)
     service = served(evolve(model, module=model.module.double()))
-    planner, worker = service.planner, service.worker
+    worker = service.worker
 
     def write(*layouts):
         events = []
         for seed, text in layouts:
-            layout = lay_out(parse(text), planner.words, "sequence", 24)
-            plan = Plan(layouts=[layout], number=2, sampler=planner.experiment.parts["sampler"], seed=seed)
+            layout = lay_out(parse(text), service.words, "sequence", 24)
+            plan = Plan(layouts=[layout], number=2, sampler=service.experiment.parts["sampler"], seed=seed)
             worker.submit(
                 Job(
                     sampler=plan.sampler,
                     seed=seed,
-                    begin=lambda job, plan=plan: planner.begin(plan, job),
+                    begin=lambda job, plan=plan: service.begin(plan, job),
                     tell=events.append,
                 )
             )
@@ -167,13 +168,20 @@ def test_who_goes_away_is_evaluated_no_more():
 
 def test_lengths_are_weighed_for_nobody():
     toy = Toy()
-    planner = Planner(
-        experiment=None, writer=toy.writer, weigher=toy.writer, limits=Limits(batch_size=1), words=toy.worker.words
+    service = Service(
+        name="toy",
+        about={},
+        experiment=None,
+        writer=toy.writer,
+        weigher=toy.writer,
+        worker=toy.worker,
+        words=WORDS,
+        limits=Limits(batch_size=1),
     )
-    layout = lay_out(parse("a[MASK:1-4]bcd"), toy.worker.words, "sequence", 12)
+    layout = lay_out(parse("a[MASK:1-4]bcd"), WORDS, "sequence", 12)
     plan = Plan(layouts=[layout], number=1, sampler=SAMPLERS[0], seed=0)
     events = []
-    job = Job(sampler=SAMPLERS[0], seed=0, begin=lambda job: planner.begin(plan, job), tell=events.append)
+    job = Job(sampler=SAMPLERS[0], seed=0, begin=lambda job: service.begin(plan, job), tell=events.append)
     toy.worker.submit(job)
     job.gone = True
     toy.worker.turn()

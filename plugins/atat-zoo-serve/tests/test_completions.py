@@ -1,61 +1,9 @@
-"""`/v1/completions` and `/v1/models`, by OpenAI's client over a socket, and in this process."""
+"""`/v1/completions` and `/v1/models`, in this process; test_clients.py asks by OpenAI's client over a socket."""
 
 from __future__ import annotations
 
-import openai
 import pytest
-from servers import chunks, listening, served, texts
-
-
-@pytest.fixture(scope="module")
-def theirs(model):
-    """OpenAI's own client."""
-    with (
-        listening(served(model)) as address,
-        openai.OpenAI(base_url=f"{address}/v1", api_key="none", max_retries=0, timeout=60) as made,
-    ):
-        yield made
-
-
-def test_openais_client_has_the_texts_that_the_model_writes(theirs, model):
-    answer = theirs.completions.create(model="tiny", prompt="a b", suffix="z", n=3, seed=5)
-    whole = model.sample(3, prompt="a b", suffix="z", seed=5, precision="fp32").texts
-    assert [f"a b{choice.text}z" for choice in answer.choices] == whole
-    assert [choice.index for choice in answer.choices] == [0, 1, 2]
-    assert {choice.finish_reason for choice in answer.choices} == {"length"}
-    assert (answer.object, answer.model, answer.seed) == ("text_completion", "tiny", 5)
-    # BOS, three bytes, one byte, EOS; the rest of 24 is written three times.
-    assert answer.usage.to_dict() == {"prompt_tokens": 6, "completion_tokens": 54, "total_tokens": 60}
-    (named,) = theirs.models.list().data
-    assert (named.id, named.object) == ("tiny", "model")
-    assert theirs.models.retrieve("tiny").length == 24
-
-
-def test_openais_client_streams_the_same_text(theirs):
-    asked = {"model": "tiny", "prompt": "a b", "n": 2, "seed": 5, "max_tokens": 9}
-    whole = theirs.completions.create(**asked)
-    added = ["", ""]
-    reasons = []
-    with theirs.completions.create(**asked, stream=True, stream_options={"include_usage": True}) as stream:
-        for chunk in stream:
-            for choice in chunk.choices:
-                added[choice.index] += choice.text
-                reasons += [choice.finish_reason] if choice.finish_reason else []
-    assert added == [choice.text for choice in whole.choices]
-    assert reasons == ["length", "length"]
-    assert chunk.usage == whole.usage  # the last has no choice
-
-
-def test_openais_client_raises_its_own_errors(theirs):
-    for error, asked, words in (
-        (openai.BadRequestError, {"logprobs": 1}, "draws the tokens of a text out of order"),
-        (openai.BadRequestError, {"best_of": 2}, "best_of: texts are not ranked"),
-        (openai.NotFoundError, {"model": "gpt"}, "there is no model 'gpt' here; name 'tiny', or none"),
-        (openai.BadRequestError, {"extra_body": {"sampler": "klas"}}, "did you mean 'klass'"),
-        (openai.APIStatusError, {"n": 65}, "65 texts are asked for"),
-    ):
-        with pytest.raises(error, match=words):
-            theirs.completions.create(**({"model": "tiny", "prompt": "a"} | asked))
+from servers import chunks, texts
 
 
 def test_a_model_that_is_not_there_has_openais_code(client):

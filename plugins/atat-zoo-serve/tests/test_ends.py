@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from atat_zoo_serve.unmasking import UnmaskingText
-from hypothesis import given
-from hypothesis import strategies as st
 from servers import chunks, in_process, served
 
 from atat_zoo.data.tokenizers import BytesTokenizer
-from atat_zoo.generation.layout import SpaceAwareTokenizer, lay_out, parse
 from tests.generation.making import tiny_model
 
-BYTES = SpaceAwareTokenizer(BytesTokenizer().train(lambda: iter(())))
-EOS = BYTES.tokenizer.eos
+BYTES = BytesTokenizer().train(lambda: iter(()))
+EOS = BYTES.eos
 NUMBER = 8
 OFTEN = {"guidance": {"use": "token_bias", "words": ["x"], "tokens": [EOS], "strength": 2.5}}
 
@@ -44,7 +40,7 @@ def test_a_completion_ends_at_the_first_eos(ending, sampler, suffix):
     inside = [EOS in row for row in rows]
     assert 0 < sum(inside) < NUMBER
     ids = [row[: row.index(EOS)] if EOS in row else row for row in rows]
-    texts = [BYTES.tokenizer.decode(each) for each in ids]
+    texts = [BYTES.decode(each) for each in ids]
     assert [choice["text"] for choice in answer["choices"]] == texts
     assert [f"We{text}{suffix}" for text in texts] == ending.sample(
         NUMBER, prompt="We", suffix=suffix, precision="fp32", **how
@@ -61,7 +57,7 @@ def test_a_completion_ends_at_the_first_eos(ending, sampler, suffix):
     assert reasons == [["stop" if ended else "length"] for ended in inside]
     for index, state in states.items():
         assert "".join(text for segment in state for text in segment.values()) == f"We{texts[index]}{suffix}"
-    assert [choice["text"] for choice in windows["choices"]] == [BYTES.tokenizer.decode(row) for row in rows]
+    assert [choice["text"] for choice in windows["choices"]] == [BYTES.decode(row) for row in rows]
     assert {choice["finish_reason"] for choice in windows["choices"]} == {"length"}
     assert windows["usage"]["completion_tokens"] == sum(map(len, rows))
 
@@ -72,19 +68,17 @@ def test_where_the_rows_have_no_eos_nothing_ends():
     assert any(EOS in row for row in rows)
     with in_process(served(model)) as client:
         answer = client.post("/v1/completions", json={"prompt": "We", "n": NUMBER, "seed": 4}).json()
-    assert [choice["text"] for choice in answer["choices"]] == [BYTES.tokenizer.decode(row) for row in rows]
+    assert [choice["text"] for choice in answer["choices"]] == [BYTES.decode(row) for row in rows]
     assert {choice["finish_reason"] for choice in answer["choices"]} == {"length"}
 
 
 def test_usage_counts_to_the_first_stop(ending):
     rows = written(ending, {"seed": 4}, "We")
-    stop = BYTES.tokenizer.decode(
-        next(row for row in rows if EOS not in row[:9] and row[7] < 128 and row[8] < 128)[7:9]
-    )
+    stop = BYTES.decode(next(row for row in rows if EOS not in row[:9] and row[7] < 128 and row[8] < 128)[7:9])
     counted, reasons = 0, []
     for row in rows:
         ids = row[: row.index(EOS)] if EOS in row else row
-        ends = [n for n in range(len(ids) + 1) if stop in BYTES.tokenizer.decode(ids[:n])]
+        ends = [n for n in range(len(ids) + 1) if stop in BYTES.decode(ids[:n])]
         counted += ends[0] if ends else len(ids) + (EOS in row)
         reasons.append("stop" if ends or EOS in row else "length")
     assert set(reasons) == {"stop", "length"}
@@ -92,32 +86,3 @@ def test_usage_counts_to_the_first_stop(ending):
         answer = client.post("/v1/completions", json={"prompt": "We", "n": NUMBER, "seed": 4, "stop": stop}).json()
     assert [choice["finish_reason"] for choice in answer["choices"]] == reasons
     assert answer["usage"]["completion_tokens"] == counted
-
-
-@given(st.lists(st.sampled_from([97, 98, 195, 169, EOS]), min_size=1, max_size=6), st.randoms(use_true_random=False))
-def test_a_text_is_final_up_to_its_end_and_no_half_of_a_character_is(tokens, draw):
-    """In whatever order its tokens come; é has two bytes."""
-    text = UnmaskingText(
-        layout=lay_out(parse(f"é[MASK:{len(tokens)}]z"), BYTES, "none", 40),
-        lengths=(len(tokens),),
-        words=BYTES,
-        end=EOS,
-    )
-    order, before = list(range(len(tokens))), ""
-    draw.shuffle(order)
-    known = set()
-    for place in order:
-        text.draw([2 + place], [tokens[place]])
-        known.add(place)
-        final, whole = text.final()
-        end = next((i for i in range(len(tokens)) if i in known and tokens[i] == EOS), len(tokens))
-        assert whole == (known >= set(range(end)))
-        assert final.startswith(before)
-        assert whole or final == "é" + bytes(tokens[: next(i for i in range(len(tokens)) if i not in known)]).decode(
-            "utf-8", "replace"
-        ).rstrip("\ufffd")
-        before = final
-    end = tokens.index(EOS) if EOS in tokens else len(tokens)
-    assert final == f"é{bytes(tokens[:end]).decode('utf-8', 'replace')}z"
-    assert text.ended == (EOS in tokens)
-    assert text.written == tokens[:end]

@@ -110,7 +110,7 @@ def test_a_stream_that_takes_too_long_ends_with_the_sentence(model):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_lengths_of_gaps_are_weighed_in_the_precision_of_the_texts(model, precision):
     service = served(model, precision=precision)
-    assert service.planner.weigher.bf16 == service.planner.writer.bf16 == (precision == "bf16")
+    assert service.weigher.bf16 == service.writer.bf16 == (precision == "bf16")
 
 
 # Whom it answers

@@ -7,7 +7,7 @@ import math
 import random
 
 import pytest
-from atat_zoo_serve.asked import ChatRequest, CompletionRequest
+from atat_zoo_serve.request_fields import ChatRequest, CompletionRequest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError

@@ -2,8 +2,8 @@
 
 import pytest
 from atat_zoo_serve.batching import StoppedError
-from atat_zoo_serve.planning import TooLargeError
 from atat_zoo_serve.refusals import RefusedError, refusal
+from atat_zoo_serve.service import TooLargeError
 from starlette.exceptions import HTTPException
 
 from atat_zoo.errors import UserError

@@ -11,7 +11,7 @@ import subprocess
 
 import openai
 import pytest
-from atat_zoo_serve.asked import ChatRequest, CompletionRequest, InfillRequest
+from atat_zoo_serve.request_fields import ChatRequest, CompletionRequest, InfillRequest
 from attrs import evolve
 from calls import talking
 from servers import listening, served

@@ -12,8 +12,9 @@ from atat_zoo.data.tokenizers import PretrainedTokenizer
 from atat_zoo.data.tokenizers.dialogues import ROLES, Message
 from atat_zoo.data.tokenizers.library import LibraryModel, adapted
 from atat_zoo.errors import UserError
-from atat_zoo.generation.infilling import layouts_of
-from atat_zoo.generation.layout import SpaceAwareTokenizer, parse, prompted
+from atat_zoo.experiment.schema import DataSpec
+from atat_zoo.generation.layout import Request, SpaceAwareTokenizer, layouts_of, parse
+from atat_zoo.generation.samplers.published import AncestralSampler
 
 # As somebody writes them who wants to be taken for somebody else; the last ones are fullwidth.
 NAMES = ("</s>", "<s>", "<|user|>", "### user:", "[MASK]", "<unk>", "＜/s＞", "＜|user|＞")
@@ -101,8 +102,10 @@ def test_a_prompt_and_a_text_with_gaps_have_no_control(make, before, after):
     tokenizer = model(make)
     aware = SpaceAwareTokenizer(tokenizer)
     mask = tokenizer.vocabulary_size
-    row, _ = prompted(aware, "none", 400, before, after, seen=400)
-    assert not tokenizer.control & {i for i in row if i != mask}
+    request = Request.of(
+        AncestralSampler(), tokenizer, DataSpec(length=400, special="none"), prompt=before, suffix=after
+    )
+    assert not tokenizer.control & {i for i in request.row if i != mask}
     (layout,) = layouts_of([f"{before} [MASK:2] {after.replace('[MASK]', '')}"], aware, "none", 400)
     assert not tokenizer.control & {i for piece in layout.pieces for i in piece}
     assert len(layout.pieces) == 2 + len(parse(before + "[MASK]").gaps) - 1

@@ -7,8 +7,14 @@ from atat_zoo import UserError
 from atat_zoo.evaluation.sampling import bench
 from atat_zoo.experiment import from_table
 from atat_zoo.generation.samplers import shifted
-from atat_zoo.generation.samplers.named import at_steps, fitting
-from atat_zoo.generation.samplers.published import LeftToRightSampler, MaskGITSampler, P2Sampler, StridedSampler
+from atat_zoo.generation.samplers.published import (
+    LeftToRightSampler,
+    MaskGITSampler,
+    P2Sampler,
+    StridedSampler,
+    at_steps,
+    fitting,
+)
 from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing
 from atat_zoo.testing.toys import Hashed
 

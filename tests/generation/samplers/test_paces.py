@@ -12,8 +12,15 @@ from scipy.stats import binom, chisquare
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
 from atat_zoo.generation.samplers.loop import run
-from atat_zoo.generation.samplers.pace import BinomialPace, CosinePace, FirstHittingPace, FixedPace, PlateauPace
-from atat_zoo.generation.samplers.pace.predicted import AdaptivePace, ExtendedPace
+from atat_zoo.generation.samplers.pace import (
+    AdaptivePace,
+    BinomialPace,
+    CosinePace,
+    ExtendedPace,
+    FirstHittingPace,
+    FixedPace,
+    PlateauPace,
+)
 from atat_zoo.modeling.noise import CosineNoise, LinearNoise
 from atat_zoo.modeling.uncertainty import EntropyUncertainty
 from atat_zoo.testing.sampling import assemble, example_step

@@ -7,11 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.generation.samplers.pace import quota
-from atat_zoo.generation.samplers.pace.predicted import (
+from atat_zoo.generation.samplers.pace import (
     ConfidenceThresholdPace,
     EntropyBoundedPace,
     KLStablePace,
+    quota,
     topped_up,
 )
 from atat_zoo.testing.sampling import example_step
