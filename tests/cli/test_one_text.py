@@ -37,8 +37,6 @@ def atat(atat, monkeypatch, root):
     [
         (("eval", "masked", "--sequences", "1"), f"\n  {ONE}\n"),
         (("eval", "left", "--sequences", "1"), f"\n  {ONE}\n"),
-        (("compare", "masked", "left", "--sequences", "1"), f"final weights; {ONE}.\n"),
-        (("compare", "masked", "left", "--sequences", "1"), "perplexity: of 1 sequence of validation text, 16 tokens"),
         (("judge", "masked", "--by", "left", "--number", "1"), "\n1 text of 16 tokens by "),
     ],
 )
@@ -48,13 +46,6 @@ def test_a_sentence_on_one_text_says_so(atat, words, said):
     assert said in out
     assert "nan" not in out
     assert "±" not in out
-
-
-def test_several_texts_have_their_errors(atat):
-    for words in (("eval", "masked"), ("compare", "masked", "left")):
-        out = atat(*words)[1]
-        assert "±" in out
-        assert "no standard error" not in out
 
 
 def test_a_difference_of_one_text_is_not_significant(atat):

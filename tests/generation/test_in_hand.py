@@ -14,12 +14,16 @@ from atat_zoo.evaluation.likelihood import evaluate_run
 from atat_zoo.evaluation.text import text_of
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.registry import Zoo
+from atat_zoo.system.parsing import refuse_halves
 from tests.generation.forms import model_of, run_of
 from tests.generation.making import L
 
 TEXTS = ["We the people", "of the states", "a", "häß and all"]
 # One of each way of reading: at once, with the time, in turns, in their order, from left to right, block by block.
 FORM_NAMES = ["mdlm", "timed", "sets", "strided", "autoregressive"]
+WITHOUT = ("masking", "estimator")
+HALF = "a\ud83d b"  # as JSON whose escapes were cut has it
+SURROGATE = r"has half a surrogate pair, '\\ud83d', at character 1, which is no text; remove it, or replace it by U"
 
 
 @pytest.fixture(scope="module", params=[*FORM_NAMES, "block"])
@@ -183,12 +187,28 @@ def test_few_evaluations_fill_many_masks(mdlm):
         (lambda model: model.log_probs("a[MASK:1-2]"), "a gap without a length; say how many tokens it has"),
         (lambda model: model.fill("abc"), "the text has no gap"),
         (lambda model: model.score("abc", bound="exact"), "no bound named 'exact'"),
+        (lambda model: model.score(["b", HALF]), f"^text 2 {SURROGATE}"),
+        (lambda model: model.embed(HALF), f"^the text {SURROGATE}"),
+        (lambda model: model.importance(HALF), f"^the text {SURROGATE}"),
+        (lambda model: model.infill(["[MASK]", HALF + "[MASK]"]), f"^text 2 {SURROGATE}"),
+        (lambda model: model.sample(prompt=HALF), f"^the prompt {SURROGATE}"),
+        (lambda model: model.sample(suffix=HALF), f"^the suffix {SURROGATE}"),
+        (lambda model: model.tokenizer.encode(HALF), f"^the text {SURROGATE}"),
+        (lambda model: model.tokenizer.encode_batch(["b", HALF]), f"^the text {SURROGATE}"),
     ],
 )
 def test_what_cannot_be_read_is_a_sentence(ask, said, mdlm):
     with pytest.raises(UserError, match=said) as caught:
         ask(mdlm)
     assert "\n" not in str(caught.value)
+
+
+@given(st.text(), st.integers(0xD800, 0xDFFF), st.text())
+def test_half_a_surrogate_pair_is_found_where_it_is(before, half, after):
+    """Whole characters beyond U+FFFF are no halves."""
+    refuse_halves(before + after, "it")
+    with pytest.raises(UserError, match=f"at character {len(before)}, "):
+        refuse_halves(before + chr(half) + after, "it")
 
 
 def test_a_model_that_reads_from_left_to_right_says_what_it_cannot():

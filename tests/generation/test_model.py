@@ -1,9 +1,11 @@
 """A model folder: what is saved is what is loaded, and nothing is unpickled."""
 
+import copy
 import hashlib
 import json
 import os
 import pickle
+import shutil
 from contextlib import suppress
 from functools import partial
 
@@ -46,11 +48,17 @@ def small(**changes):
     return Model(experiment=experiment, context=context, tokenizer=tokenizer, module=module.eval(), step=3)
 
 
-@pytest.fixture
-def saved(tmp_path):
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
     model = small()
-    model.save(tmp_path / "model")
-    return model, tmp_path / "model"
+    model.save(folder := tmp_path_factory.mktemp("first") / "model")
+    return model, folder
+
+
+@pytest.fixture
+def saved(first, tmp_path):
+    """A model, and a folder with a copy of what was saved of it."""
+    return first[0], shutil.copytree(first[1], tmp_path / "model")
 
 
 def outputs(model):
@@ -101,12 +109,6 @@ def said_of(folder):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["model.json", "model.safetensors", "tokenizer.json"])
-def test_a_missing_file_is_said(saved, name):
-    (saved[1] / name).unlink()
-    assert name in said_of(saved[1])
-
-
 def describe(folder, **changes):
     """Change the description; return it as it was."""
     path = folder / "model.json"
@@ -121,12 +123,13 @@ def rehash(folder):
     return describe(folder, sha256=sums)["sha256"]
 
 
-HASHED = ("model.safetensors", "tokenizer.json")
+FILES = ("model.json", "model.safetensors", "tokenizer.json")
+HASHED = FILES[1:]
 
 
 def test_the_description_is_for_people_and_programs(saved):
     model, folder = saved
-    assert {path.name for path in folder.iterdir()} == {"model.json", *HASHED}
+    assert {path.name for path in folder.iterdir()} == {*FILES}
     said = describe(folder)
     assert said["format"] == 1
     assert said["parameters"] == sum(p.numel() for p in model.module.parameters())
@@ -135,12 +138,10 @@ def test_the_description_is_for_people_and_programs(saved):
     assert rehash(folder) == said["sha256"] == describe(folder)["sha256"]
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json"])
+@pytest.mark.parametrize("name", HASHED)
 @given(data=st.data())
-def test_a_flipped_bit_is_said(name, data, tmp_path_factory):
-    folder = tmp_path_factory.getbasetemp() / "flipped"
-    if not folder.exists():
-        small().save(folder)
+def test_a_flipped_bit_is_said(name, data, first):
+    folder = first[1]
     whole = (folder / name).read_bytes()
     bit = data.draw(st.integers(0, 8 * len(whole) - 1))
     flipped = bytearray(whole)
@@ -152,15 +153,42 @@ def test_a_flipped_bit_is_said(name, data, tmp_path_factory):
         (folder / name).write_bytes(whole)
 
 
-@pytest.mark.parametrize("hashes", [3, {"tokenizer.json": "0"}])
-def test_broken_hashes_are_said(saved, hashes):
-    describe(saved[1], sha256=hashes)
-    said_of(saved[1])
+def written(folder, text):
+    (folder / "model.json").write_text(text, encoding="latin-1")
+
+
+def truncated(folder, keep):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    rehash(folder)
+
+
+def of_sizes(folder):
+    """Of sizes that are refused before anything of that size is made."""
+    describe(folder, context=describe(folder)["context"] | {"vocabulary_size": 2**40})
+
+
+DAMAGED = [
+    *((lambda folder, name=name: (folder / name).unlink(), f"has no {name}; copy the run") for name in FILES),
+    (lambda folder: describe(folder, sha256=3), "cannot be read: TypeError"),
+    (lambda folder: describe(folder, sha256={FILES[2]: "0"}), "tokenizer.json is not the file that model.json"),
+    *((lambda folder, keep=keep: truncated(folder, keep), "cannot be read: ") for keep in (0, 100, -1)),
+    *((lambda folder, text=text: written(folder, text), "cannot be read: ") for text in ("", "[]", "ÿ")),
+    (lambda folder: describe(folder, experiment={}, context={"x": 1}), "cannot be read: TypeError"),
+    (lambda folder: describe(folder, format=2), "has format 2, this version reads 1; update atat-zoo"),
+    (of_sizes, "model.json says that there are 1099511627776 tokens, tokenizer.json has 258"),
+]
+
+
+@pytest.mark.parametrize(("damage", "said"), DAMAGED)
+def test_what_is_damaged_is_said(saved, damage, said):
+    damage(saved[1])
+    assert said in said_of(saved[1])
 
 
 @pytest.mark.parametrize("value", [float("nan"), -float("inf")])
 def test_weights_that_are_not_finite_are_refused_by_name(saved, value):
-    model, folder = saved
+    model, folder = copy.deepcopy(saved[0]), saved[1]
     path = folder / "model.safetensors"
     weights = load_file(path)
     weights["backbone.head.weight"][3, 2] = value
@@ -172,32 +200,6 @@ def test_weights_that_are_not_finite_are_refused_by_name(saved, value):
     with pytest.raises(UserError, match=r"never is not written: after step 3 the weights backbone\.head\.weight are"):
         model.save(folder.parent / "never")
     assert not (folder.parent / "never").exists()
-
-
-def test_a_description_of_other_sizes_than_the_tokenizer_is_said(saved):
-    """Before anything of that size is made."""
-    _, folder = saved
-    describe(folder, context=describe(folder)["context"] | {"vocabulary_size": 2**40})
-    assert "model.json says that there are 1099511627776 tokens, tokenizer.json has 258" in said_of(folder)
-
-
-@pytest.mark.parametrize("keep", [0, 100, -1])
-def test_truncated_weights_are_said(saved, keep):
-    path = saved[1] / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:keep])
-    rehash(saved[1])
-    assert said_of(saved[1]).endswith("train again")
-
-
-@pytest.mark.parametrize("text", ["", "[]", "ÿ", '{"format": 1, "experiment": {}, "step": 1, "context": {"x": 1}}'])
-def test_a_broken_description_is_said(saved, text):
-    (saved[1] / "model.json").write_text(text, encoding="latin-1")
-    assert said_of(saved[1]).endswith("train again")
-
-
-def test_another_format_is_said(saved):
-    describe(saved[1], format=2)
-    assert said_of(saved[1]) == f"{saved[1]} has format 2, this version reads 1; update atat-zoo"
 
 
 def test_weights_of_another_model_are_said(saved):

@@ -23,14 +23,21 @@ def model(request):
     return tiny_model(backbone=TABLE["backbone"] | timed, estimator=ESTIMATOR | timed)
 
 
-def test_the_experiment_says_how(model):
+def test_the_experiment_says_how_unless_another_part_is_named(model):
     made = model.sample(number=3, prompt="We", seed=1)
     assert (made.sample.tokens.shape, made.sample.max_nfe) == ((3, 24), 6)
     assert all(text.startswith("We") for text in made.texts)
     assert (made.sample.tokens[:, 0] == model.tokenizer.bos).all()
     assert (made.sample.tokens[:, -1] == model.tokenizer.eos).all()
-    assert model.sample(number=3, prompt="We", seed=1).texts == made.texts
     assert model.sample(number=3, prompt="We", seed=1, batch_size=2).texts == made.texts
+    table, spec = {"use": "ancestral", "steps": 3}, AncestralSampler(steps=3)
+    made = model.sample(2, sampler=table, seed=4, length=10)
+    assert (made.sample.tokens.shape, made.sample.max_nfe) == ((2, 10), 3)
+    assert made.texts == model.sample(2, sampler=spec, seed=4, length=10).texts
+    assert model.sample(1, sampler="klass", guidance="none").sample.max_nfe > 3
+    assert model.infill("a [MASK:2] c", sampler=table).texts
+    with pytest.raises(UserError, match="did you mean 'klass'"):
+        model.sample(sampler="klas")
 
 
 def test_what_is_written_ends_at_eos_unless_windows_are_asked_for():
@@ -48,12 +55,6 @@ def test_what_is_written_ends_at_eos_unless_windows_are_asked_for():
     assert ending.unmask(rows=torch.tensor([shorter]), **how).text == ended.texts[shorter]
 
 
-def test_another_sampler_and_length(model):
-    sampler = UncertaintyGuidedSampler(min_steps=2, max_steps=4, threshold=0.0)
-    made = model.sample(sampler=sampler, number=2, length=10)
-    assert (made.sample.tokens.shape, made.sample.max_nfe) == ((2, 10), 4)
-
-
 def test_the_importance_of_the_model_is_what_the_order_reads(model):
     """Most uncertain × important first, in two steps: not the same halves as without importance."""
     first = []
@@ -63,16 +64,6 @@ def test_the_importance_of_the_model_is_what_the_order_reads(model):
         first.append(trace[0]["positions"])
     assert len(first[0]) == len(first[1])
     assert first[0] != first[1]
-
-
-def test_parts_by_name_and_as_tables(model):
-    spec = AncestralSampler(steps=3)
-    table = {"use": "ancestral", "steps": 3}
-    assert model.sample(2, sampler=table, seed=4).texts == model.sample(2, sampler=spec, seed=4).texts
-    assert model.sample(1, sampler="klass", guidance="none").sample.max_nfe > 3
-    assert model.infill("a [MASK:2] c", sampler=table).texts
-    with pytest.raises(UserError, match="did you mean 'klass'"):
-        model.sample(sampler="klas")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import torch
 import atat_zoo
 from atat_zoo.errors import UserError
 from atat_zoo.generation.guidance import Guidance
-from atat_zoo.generation.samplers.published import AncestralSampler
 from atat_zoo.modeling.uncertainty import MarginUncertainty
 from tests.generation.making import ESTIMATOR, L, tiny_model
 
@@ -27,15 +26,6 @@ WITHOUT = {"without": ("estimator", "masking")}
 @pytest.fixture(scope="module")
 def autoregressive():
     return tiny_model(objective="autoregressive", sampler="left_to_right", **WITHOUT)
-
-
-def test_one_text_or_several(model):
-    one = model.infill("We [MASK:3] of", 2)
-    assert [(text[:3], text[-3:]) for text in one.texts] == [("We ", " of")] * 2
-    assert one.max_nfe == 3  # as many as there are masks, fewer than the sampler's steps
-    several = model.infill(["We [MASK:3] of", "a[MASK:1-2]b"], 2, sampler=AncestralSampler(steps=2), seed=3)
-    assert [len(each) for each in several.filled] == [2, 2]
-    assert several.max_nfe == 2
 
 
 def test_guidance_is_taken_and_counted(model):
@@ -100,14 +90,7 @@ def test_what_cannot_be_read(model, autoregressive):
         model.uncertainty("We", "entropi")
     with pytest.raises(UserError, match="objective 'autoregressive' has no importance"):
         autoregressive.importance("We")
-
-
-def test_an_autoregressive_model_fills_and_reads_what_it_can(autoregressive):
-    (text,) = autoregressive.infill("We [MASK:3] of").texts
-    assert (text[:3], text[-3:]) == ("We ", " of")
     assert len(autoregressive.uncertainty("We the")) == 6
-    with pytest.raises(UserError, match="predicts nothing behind a gap"):
-        autoregressive.infill("We [MASK:1-3] of")
 
 
 def test_a_model_that_writes_in_turns_sees_all_that_is_given():

@@ -1,4 +1,4 @@
-"""Named samplers are what was published: on a toy whose joint is known, by what they hide, fill and ask."""
+"""Named samplers are what was published, by what they draw, hide, fill and ask; and which fit a model."""
 
 import itertools
 
@@ -7,16 +7,29 @@ import pytest
 import torch
 from exactness import fit, masks
 
+from atat_zoo import UserError
+from atat_zoo.evaluation.sampling import bench
+from atat_zoo.experiment import from_table
+from atat_zoo.generation.samplers import Sample, shifted
 from atat_zoo.generation.samplers.draw import NucleusDraw
 from atat_zoo.generation.samplers.loop import run
 from atat_zoo.generation.samplers.order import UncertaintyOrder
 from atat_zoo.generation.samplers.pace import BinomialPace
-from atat_zoo.generation.samplers.published import AncestralSampler
+from atat_zoo.generation.samplers.published import (
+    AncestralSampler,
+    LeftToRightSampler,
+    MaskGITSampler,
+    P2Sampler,
+    StridedSampler,
+    at_steps,
+    fitting,
+)
 from atat_zoo.generation.samplers.remask import ReMDMCapRemask
+from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing
 from atat_zoo.modeling.uncertainty import ConfidenceUncertainty
 from atat_zoo.registry import Zoo
 from atat_zoo.testing.sampling import assemble, noisy, traced
-from atat_zoo.testing.toys import FunctionDenoiser, Hashed, toy
+from atat_zoo.testing.toys import FunctionDenoiser, Hashed, hashed_importance, toy
 
 ROWS = 20_000
 
@@ -138,3 +151,103 @@ def test_block_by_block_fills_only_the_block():
     assert not (made.tokens[:, :4] == 5).any()
     assert all((draft < 5).all() for draft, _ in drafts)
     assert any(masked[:, 4:].any() for _, masked in drafts)
+
+
+plain_loop = pytest.importorskip("benchmarks.plain_loop", reason="the benchmarks are not in a source distribution")
+ROWS = 20_000
+HARD = {"use": "uncertainty", "first": "most_uncertain", "importance": True}
+ONE_AT_A_TIME = [
+    {"use": "combination", "order": HARD, "pace": {"use": "fixed", "steps": 3}},
+    {"use": "margin"},
+    {"use": "first_hitting"},
+    {"use": "left_to_right"},
+    {"use": "entropy_bounded", "gamma": 0.0},
+]
+
+
+@pytest.mark.parametrize("table", ONE_AT_A_TIME, ids=lambda table: table["use"])
+def test_one_at_a_time_reproduces_the_joint(table):
+    joint = toy()
+    weighed = FunctionDenoiser(joint.denoiser, 2, importance=hashed_importance)
+    sample = Zoo.load().spec("sampler", table).sample(weighed, *masks(joint, ROWS))
+    assert fit(sample, joint) > 0.001
+    assert (sample.nfe == 3).all()
+    assert sample.max_nfe == 3
+
+
+def test_few_steps_have_the_distribution_of_ancestral_sampling_in_closed_form():
+    """T = 2 on the toy, by summing over which tokens are unmasked in the first step, each with ½."""
+    joint = toy()
+    first = joint.marginals(torch.full((1, 3), 2))[0]
+    expected = torch.zeros_like(joint.p)
+    for index, x in enumerate(joint.states):
+        for code in range(8):
+            early = torch.tensor([bool(code >> i & 1) for i in range(3)])
+            z = torch.where(early, x, 2)
+            late = joint.marginals(z[None])[0]
+            probability = torch.where(early, first[[0, 1, 2], x], late[[0, 1, 2], x]).prod()
+            expected[index] += probability / 8
+    joint.p = expected
+    z, seeds = masks(joint, ROWS)
+    assert fit(AncestralSampler(steps=2).sample(toy().denoiser, z, seeds), joint) > 0.001
+    # A visible position's logits are never drawn from; marginals are its one-hot, whose log is −∞ elsewhere.
+    plain = plain_loop.sample(
+        lambda z: toy().marginals(z).clamp(min=1e-300).log(), z, 2, 2, torch.Generator().manual_seed(1)
+    )
+    assert fit(Sample(tokens=plain, nfe=seeds, max_nfe=2), joint) > 0.001
+
+
+BACKBONE = {"use": "dit", "preset": "nano"}
+
+
+def test_a_sampler_with_steps_has_a_row_for_each_number():
+    rows = at_steps("ancestral", [4, 16])
+    assert [(name, number, spec.steps) for name, number, spec in rows] == [("ancestral", 4, 4), ("ancestral", 16, 16)]
+    assert at_steps("left_to_right", [4, 16]) == [("left_to_right", None, LeftToRightSampler())]
+    # The fewest steps are no more than the most.
+    rows = at_steps("uncertainty_guided", [2, 500])
+    usual = at_steps("uncertainty_guided", [500])[0][2].min_steps
+    assert [(spec.max_steps, spec.min_steps) for _, _, spec in rows] == [(2, 2), (500, usual)]
+    assert 2 < usual < 500
+
+
+def test_the_reference_is_first_and_what_does_not_fit_is_said_why():
+    of_masks = from_table({"name": "x", "backbone": BACKBONE})
+    fits, refused = fitting(of_masks, [4, 16])
+    assert fits[0][:2] == ("ancestral", 16)
+    assert sorted(row[1] for row in fits if row[0] == "ancestral") == [4, 16]
+    assert "combination" not in {name for name, *_ in fits}
+    assert "reverse weights" in refused["learned_order"]
+    assert not {name for name, *_ in fits} & refused.keys()
+    chosen, refused = fitting(of_masks, [4], at_steps("margin", [4]) + at_steps("learned_order", [4]))
+    assert [name for name, *_ in chosen] == ["ancestral", "margin"]
+    assert list(refused) == ["learned_order"]
+
+
+def test_a_model_of_one_order_is_written_as_its_experiment_says():
+    own = {"use": "strided", "stride": 4}
+    data = {"length": 32}
+    table = {"name": "x", "backbone": BACKBONE, "objective": own, "sampler": own, "data": data}
+    fits, refused = fitting(from_table(table), [4, 16])
+    assert fits == [("strided", None, StridedSampler(stride=4))]
+    assert {"ancestral", "left_to_right"} <= refused.keys()
+    with pytest.raises(UserError, match="runs/x: no sampler of those fits its model; name one that does"):
+        bench(None, "runs/x", None, [])
+
+
+@pytest.mark.parametrize("sampler", [MaskGITSampler(), P2Sampler()])
+def test_what_no_policy_bound_covers_scores_no_text(sampler):
+    z = torch.full((1, 3), 9)
+    with pytest.raises(UserError, match=r"the policy bound does not cover this sampler: .*; choose another"):
+        sampler.score_text(Hashed(9), z, torch.zeros(1, dtype=torch.int64), TeacherForcing(z))
+
+
+def test_an_observer_is_told_of_the_whole_text():
+    told = []
+    observe = shifted(told.append, rows=10, positions=3, steps=5)
+    observe({"step": 1, "rows": [0, 1], "positions": [0, 4], "tokens": [7, 8]})
+    observe({"step": 2, "hidden": {"rows": [0], "positions": [1]}})
+    assert told == [
+        {"step": 6, "rows": [10, 11], "positions": [3, 7], "tokens": [7, 8]},
+        {"step": 7, "hidden": {"rows": [10], "positions": [4]}},
+    ]
