@@ -12,11 +12,15 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from functools import partial
 
 import pytest
 
 from atat_zoo.cli.sample import picture, watching
+from atat_zoo.data.tokenizers import BytesTokenizer
+from atat_zoo.experiment import Experiment
+from atat_zoo.generation.layout import SpaceAwareTokenizer
 from atat_zoo.generation.model import Model
 from tests import forked
 from tests.cli.terminal import CALL, imported, on_terminal, printed, refused, spawned
@@ -127,6 +131,27 @@ def test_infill_many_lines(atat, root, monkeypatch):
     out = printed(atat, "infill", "run", "--file", "lines.txt", "--number", "2")
     assert out.startswith("[1.1] We ")
     assert "\n[2.2] the " in out
+
+
+@pytest.mark.parametrize("words", [("sample", "run", "--prompt", "We "), ("infill", "run", "We [MASK:2]")])
+def test_what_is_asked_for_is_resolved_once(atat, monkeypatch, words):
+    """One experiment is validated, one tokenizer is read, and one text is laid out."""
+    counts = Counter()
+
+    def counted(owner, name):
+        plain = getattr(owner, name)
+
+        def count(*args, **given):
+            counts[name] += 1
+            return plain(*args, **given)
+
+        monkeypatch.setattr(owner, name, count)
+
+    counted(Experiment, "__init__")
+    counted(BytesTokenizer, "load")
+    counted(SpaceAwareTokenizer, "before_gap")
+    printed(atat, *words)
+    assert counts == {"__init__": 1, "load": 1, "before_gap": 1}
 
 
 # Mistakes

@@ -18,7 +18,7 @@ from atat_zoo.generation.classifiers import BagOfTokens
 from atat_zoo.generation.guidance import ClassifierGuidance
 from atat_zoo.generation.writer import Writer
 from atat_zoo.system.devices import exact_device, moved
-from tests.generation.samplers.test_no_waiting import DECIDES
+from tests.generation.samplers.test_loop import DECIDES
 from tests.modeling.objectives.small_objectives import BASELINES, L, batch, build
 from tests.virtual_gpu.context import CONTEXT, TOKENIZER, V
 from tests.virtual_gpu.device import VirtualGPU, on_cpu, to_gpu

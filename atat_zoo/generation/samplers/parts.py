@@ -91,18 +91,13 @@ class FillingSampler(Sampler):
 
     @abstractmethod
     def fill(
-        self,
-        denoiser: Denoiser,
-        tokens: Tensor,
-        seeds: Tensor,
-        observe: Observer | None,
-        forced: TeacherForcing | None = None,
+        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, observe: Observer | None, forced: TeacherForcing | None
     ) -> Sample:
         """Fill every mask with drawn tokens or those `forced`: see `Sampler.sample` and `Sampler.score_text`."""
 
     @override
     def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
-        return self.fill(denoiser, tokens, seeds, observe)
+        return self.fill(denoiser, tokens, seeds, observe, None)
 
     @override
     def score_text(
@@ -163,12 +158,7 @@ class CompositeSampler(FillingSampler):
 
     @override
     def fill(
-        self,
-        denoiser: Denoiser,
-        tokens: Tensor,
-        seeds: Tensor,
-        observe: Observer | None,
-        forced: TeacherForcing | None = None,
+        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, observe: Observer | None, forced: TeacherForcing | None
     ) -> Sample:
         from atat_zoo.generation.samplers.loop import run
 

@@ -319,13 +319,9 @@ class _Reworked(SteppedSampler):
 
     p: float = param(0.9, help="total probability of the tokens to draw from; 1 excludes none", gt=0, le=1)
 
-    @property
-    def pace(self) -> paces.Pace:
-        return paces.BinomialPace(steps=self.steps, noise=LinearNoise())
-
-    @property
-    def draw(self) -> draws.Draw:
-        return draws.NucleusDraw(p=self.p, temperature=self.temperature)
+    def remasked(self, remask: remasks.Remask, pace: paces.Pace | None = None) -> SamplerParts:
+        pace = pace or paces.BinomialPace(steps=self.steps, noise=LinearNoise())
+        return SamplerParts(pace=pace, remask=remask, draw=draws.NucleusDraw(p=self.p, temperature=self.temperature))
 
 
 @component
@@ -339,7 +335,7 @@ class ReMDMCapSampler(_Reworked):
 
     @override
     def parts(self) -> SamplerParts:
-        return SamplerParts(pace=self.pace, remask=remasks.ReMDMCapRemask(eta=self.eta), draw=self.draw)
+        return self.remasked(remasks.ReMDMCapRemask(eta=self.eta))
 
 
 @component
@@ -353,7 +349,7 @@ class ReMDMRescaleSampler(_Reworked):
 
     @override
     def parts(self) -> SamplerParts:
-        return SamplerParts(pace=self.pace, remask=remasks.ReMDMRescaleRemask(eta=self.eta), draw=self.draw)
+        return self.remasked(remasks.ReMDMRescaleRemask(eta=self.eta))
 
 
 @component
@@ -367,7 +363,7 @@ class ReMDMConfSampler(_Reworked):
 
     @override
     def parts(self) -> SamplerParts:
-        return SamplerParts(pace=self.pace, remask=remasks.ReMDMConfRemask(eta=self.eta), draw=self.draw)
+        return self.remasked(remasks.ReMDMConfRemask(eta=self.eta))
 
 
 @component
@@ -385,7 +381,7 @@ class ReMDMLoopSampler(_Reworked):
     @override
     def parts(self) -> SamplerParts:
         pace = paces.PlateauPace(steps=self.steps, height=self.height, begin=self.begin, end=self.end)
-        return SamplerParts(pace=pace, remask=remasks.ReMDMLoopRemask(eta=self.eta), draw=self.draw)
+        return self.remasked(remasks.ReMDMLoopRemask(eta=self.eta), pace)
 
 
 @component

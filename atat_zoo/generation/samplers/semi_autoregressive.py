@@ -152,12 +152,7 @@ class SemiAutoregressiveSampler(FillingSampler):
 
     @override
     def fill(
-        self,
-        denoiser: Denoiser,
-        tokens: Tensor,
-        seeds: Tensor,
-        observe: Observer | None,
-        forced: TeacherForcing | None = None,
+        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, observe: Observer | None, forced: TeacherForcing | None
     ) -> Sample:
         import torch
 

@@ -1,9 +1,12 @@
-"""`/v1/completions` and `/v1/models`, in this process; test_clients.py asks by OpenAI's client over a socket."""
+"""`/v1/completions`, `/v1/infill` and `/v1/models`: what the model writes, where it ends, and what it costs."""
 
 from __future__ import annotations
 
 import pytest
-from servers import chunks, texts
+from servers import chunks, in_process, served, texts
+
+from atat_zoo.data.tokenizers import BytesTokenizer
+from tests.generation.making import tiny_model
 
 
 def test_a_model_that_is_not_there_has_openais_code(client):
@@ -123,3 +126,149 @@ def test_health_and_what_may_be_asked_for(client):
     schema = client.get("/openapi.json").json()
     assert schema["components"]["schemas"]["CompletionRequest"]["properties"].keys() >= {"prompt", "suffix", "sampler"}
     assert client.get("/health").json() == {"status": "ok", "waiting": 0, "writing": 0}
+
+
+BYTES = BytesTokenizer().train(lambda: iter(()))
+EOS = BYTES.eos
+NUMBER = 8
+OFTEN = {"guidance": {"use": "token_bias", "words": ["x"], "tokens": [EOS], "strength": 2.5}}
+
+
+@pytest.fixture(scope="module", params=["document", "both"])
+def ending(request):
+    return tiny_model(data={"special": request.param}, **OFTEN)
+
+
+def written(model, how, prompt, suffix=""):
+    """Return of each text the tokens between prompt and suffix."""
+    rows = model.sample(NUMBER, prompt=prompt, suffix=suffix, precision="fp32", **how).sample.tokens.tolist()
+    framed = model.experiment.data.special == "both"
+    return [row[len(prompt) + framed : len(row) - len(suffix) - framed] for row in rows]
+
+
+@pytest.mark.parametrize("sampler", [{"use": "ancestral"}, {"use": "left_to_right"}, {"use": "remdm_cap", "steps": 8}])
+@pytest.mark.parametrize("suffix", ["", "z"])
+def test_a_completion_ends_at_the_first_eos(ending, sampler, suffix):
+    """Trial 5: whole, streamed, with a suffix, and by a sampler that masks tokens again."""
+    how = {"sampler": sampler, "seed": 4}
+    rows = written(ending, how, "We", suffix)
+    asked = {"prompt": "We", "suffix": suffix, "n": NUMBER, **how}
+    with in_process(served(ending)) as client:
+        answer = client.post("/v1/completions", json=asked).json()
+        events, _ = chunks(client, "/v1/completions", unmasking=True, stream_options={"include_usage": True}, **asked)
+        windows = client.post("/v1/completions", json={"windows": True, **asked}).json()
+    inside = [EOS in row for row in rows]
+    assert 0 < sum(inside) < NUMBER
+    ids = [row[: row.index(EOS)] if EOS in row else row for row in rows]
+    texts = [BYTES.decode(each) for each in ids]
+    assert [choice["text"] for choice in answer["choices"]] == texts
+    assert [f"We{text}{suffix}" for text in texts] == ending.sample(
+        NUMBER, prompt="We", suffix=suffix, precision="fp32", **how
+    ).texts
+    assert [choice["finish_reason"] == "stop" for choice in answer["choices"]] == inside
+    assert answer["usage"]["completion_tokens"] == sum(map(len, ids)) + sum(inside)  # an EOS counts
+    assert events[-1]["usage"] == answer["usage"]
+    added, reasons, states = [""] * NUMBER, [[] for _ in rows], {}
+    for choice in (choice for event in events for choice in event["choices"]):
+        added[choice["index"]] += choice["text"]
+        reasons[choice["index"]] += [choice["finish_reason"]] if choice["finish_reason"] else []
+        states[choice["index"]] = choice["unmasking"]
+    assert added == texts
+    assert reasons == [["stop" if ended else "length"] for ended in inside]
+    for index, state in states.items():
+        assert "".join(text for segment in state for text in segment.values()) == f"We{texts[index]}{suffix}"
+    assert [choice["text"] for choice in windows["choices"]] == [BYTES.decode(row) for row in rows]
+    assert {choice["finish_reason"] for choice in windows["choices"]} == {"length"}
+    assert windows["usage"]["completion_tokens"] == sum(map(len, rows))
+
+
+def test_where_the_rows_have_no_eos_nothing_ends():
+    model = tiny_model(data={"special": "none"}, **OFTEN)
+    rows = written(model, {"seed": 4}, "We")
+    assert any(EOS in row for row in rows)
+    with in_process(served(model)) as client:
+        answer = client.post("/v1/completions", json={"prompt": "We", "n": NUMBER, "seed": 4}).json()
+    assert [choice["text"] for choice in answer["choices"]] == [BYTES.decode(row) for row in rows]
+    assert {choice["finish_reason"] for choice in answer["choices"]} == {"length"}
+
+
+def test_usage_counts_to_the_first_stop(ending):
+    rows = written(ending, {"seed": 4}, "We")
+    stop = BYTES.decode(next(row for row in rows if EOS not in row[:9] and row[7] < 128 and row[8] < 128)[7:9])
+    counted, reasons = 0, []
+    for row in rows:
+        ids = row[: row.index(EOS)] if EOS in row else row
+        ends = [n for n in range(len(ids) + 1) if stop in BYTES.decode(ids[:n])]
+        counted += ends[0] if ends else len(ids) + (EOS in row)
+        reasons.append("stop" if ends or EOS in row else "length")
+    assert set(reasons) == {"stop", "length"}
+    with in_process(served(ending)) as client:
+        answer = client.post("/v1/completions", json={"prompt": "We", "n": NUMBER, "seed": 4, "stop": stop}).json()
+    assert [choice["finish_reason"] for choice in answer["choices"]] == reasons
+    assert answer["usage"]["completion_tokens"] == counted
+
+
+GAPS = ["a [MASK:2-4] b [MASK] c", "[MASK:3]abc", "no[MASK:1-2]"]
+
+
+def test_gaps_are_filled_as_the_model_fills_them(client, model):
+    answer = client.post("/v1/infill", json={"text": GAPS, "n": 2, "seed": 7})
+    own = model.infill(GAPS, 2, seed=7, precision="fp32")
+    assert texts(answer) == own.texts
+    choices = answer.json()["choices"]
+    filled = [each for fills in own.filled for each in fills]
+    assert [(choice["fills"], tuple(choice["lengths"])) for choice in choices] == [(f.fills, f.lengths) for f in filled]
+    assert answer.json()["usage"]["completion_tokens"] == sum(sum(each.lengths) for each in filled)
+    assert answer.json()["evaluations"] == sum(each.nfe for each in filled)
+    assert {choice["finish_reason"] for choice in choices} == {"stop"}
+    assert answer.json()["object"] == "infill"
+
+
+def test_a_stream_appends_the_text_from_the_left(client):
+    asked = {"text": GAPS, "seed": 7}
+    whole = client.post("/v1/infill", json=asked).json()["choices"]
+    events, end = chunks(client, "/v1/infill", unmasking=True, **asked)
+    added, ends = ["", "", ""], {}
+    for event in events:
+        (choice,) = event["choices"]
+        added[choice["index"]] += choice["text"]
+        if choice["finish_reason"]:
+            ends[choice["index"]] = (choice["fills"], choice["lengths"])
+    assert added == [choice["text"] for choice in whole]
+    assert ends == {i: (choice["fills"], choice["lengths"]) for i, choice in enumerate(whole)}
+    assert end == "[DONE]"
+    first = next(event["choices"][0]["unmasking"] for event in events if event["choices"][0]["index"] == 1)
+    assert first[-1] == {"given": "abc"}
+    assert sum(segment.get("masked", 0) for segment in first) <= 3
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"text": "no gap"}, "the text has no gap: 'no gap'; write [MASK] for a token"),
+        ({"text": ["[MASK]", "[MASK:3"]}, "text 2: '[MASK:3' is no gap"),
+        ({"text": "[MASK:30]"}, "the model has learned 24; shorten the text or its gaps"),
+        ({}, "text: is missing"),
+        ({"text": "[MASK]", "stop": "a"}, "stop: is no field of this request"),
+        ({"text": "[MASK]", "sampler": {"use": "p3"}}, "there is no sampler named 'p3' (there are: "),
+        ({"text": "[MASK]", "sampler": {"use": "learned_order"}}, "adaptive"),
+    ],
+)
+def test_what_cannot_be_filled_is_a_sentence(client, asked, words):
+    answer = client.post("/v1/infill", json=asked)
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]["message"]
+    # A stream that does not begin has the same answer.
+    again = client.post("/v1/infill", json={"stream": True, **asked})
+    assert (again.status_code, again.json()) == (400, answer.json())
+
+
+def test_a_model_that_reads_from_left_to_right_says_what_it_cannot_do():
+    model = tiny_model(objective="autoregressive", sampler={"use": "left_to_right"}, without=("masking", "estimator"))
+    with in_process(served(model)) as client:
+        assert texts(client.post("/v1/completions", json={"prompt": "a", "seed": 1})) == [
+            text.removeprefix("a") for text in model.sample(1, prompt="a", seed=1, precision="fp32").texts
+        ]
+        answer = client.post("/v1/infill", json={"text": "a[MASK:2]b[MASK:2-3]c"})
+        assert answer.status_code == 400
+        assert "predicts nothing behind a gap; state the length, as in [MASK:3]" in answer.json()["error"]["message"]

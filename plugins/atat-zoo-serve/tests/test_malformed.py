@@ -1,4 +1,4 @@
-"""A thousand malformed requests: each is refused by a sentence in OpenAI's form, and none breaks anything."""
+"""Malformed requests: each is refused by a sentence in OpenAI's form with its status, and none breaks anything."""
 
 from __future__ import annotations
 
@@ -7,62 +7,28 @@ import math
 import random
 
 import pytest
+from atat_zoo_serve.batching import StoppedError
+from atat_zoo_serve.refusals import RefusedError, refusal
 from atat_zoo_serve.request_fields import ChatRequest, CompletionRequest
+from atat_zoo_serve.service import TooLargeError
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from servers import in_process, served, texts
+from starlette.exceptions import HTTPException
+
+from atat_zoo.errors import UserError
 
 NUMBER = 1000
-VALUES = [
-    None,
-    True,
-    False,
-    0,
-    -1,
-    1,
-    3,
-    65,
-    10**9,
-    2**63,
-    10**400,
-    0.5,
-    -0.5,
-    1e308,
-    1e-320,
-    float("nan"),
-    float("inf"),
-]
-VALUES += [
-    "",
-    "a",
-    "a" * 30,
-    "[MASK:2-",
-    "[MASK:0]",
-    "[MASK:9-1]",
-    "\ud800",
-    "\0",
-    "é" * 9,
-    "9" * 50,
-    "ancestral",
-    "policy",
-]
-VALUES += [
-    [],
-    [1, 2],
-    ["a"],
-    ["a", 1],
-    [[]],
-    {},
-    {"use": 1},
-    {"use": "ancestral", "steps": 10**9},
-    {"use": "p2", "eta": -1},
-]
-VALUES += [
-    {"use": "combination", "order": {"use": "blockwise", "size": 0}},
-    {"use": "semi_autoregressive", "within": {}},
-]
-VALUES += [{"include_usage": 1}, {"use": ["a"]}, {"\ud800": "\ud800"}, {"use": "uncertainty_guided", "window": 2**40}]
+NUMBERS = (0, -1, 1, 3, 65, 10**9, 2**63, 10**400, 0.5, -0.5, 1e308, 1e-320, float("nan"), float("inf"))
+STRINGS = ("", "a", "a" * 30, "[MASK:2-", "[MASK:0]", "[MASK:9-1]", "\ud800", "\0", "é" * 9, "9" * 50, "ancestral")
+LISTS = ([], [1, 2], ["a"], ["a", 1], [[]])
+TABLES = (
+    *({}, {"use": 1}, {"use": ["a"]}, {"include_usage": 1}, {"\ud800": "\ud800"}, {"use": "p2", "eta": -1}),
+    *({"use": "ancestral", "steps": 10**9}, {"use": "uncertainty_guided", "window": 2**40}),
+    *({"use": "combination", "order": {"use": "blockwise", "size": 0}}, {"use": "semi_autoregressive", "within": {}}),
+)
+VALUES = [None, True, False, *NUMBERS, *STRINGS, *LISTS, *TABLES]
 FIELDS = (
     "model prompt suffix max_tokens n seed stop stream stream_options echo temperature top_p user sampler unmasking "
 )
@@ -76,6 +42,8 @@ NEUTRAL = {
     **{field: [[], "none", "auto"] for field in ("tools", "tool_choice", "functions", "function_call")},
     **{field: [{"type": "text"}, ["text"]] for field in ("response_format", "modalities")},
 }
+
+SENT = [{}, {"5": 1}, [], [1], "none", "auto", "required", "a", {"type": "text"}, {"type": "x"}, ["text"]]
 
 
 def nested(draw):
@@ -105,13 +73,7 @@ def body(draw):
 
 @given(
     field=st.sampled_from(list(NEUTRAL)),
-    value=st.none()
-    | st.booleans()
-    | st.integers(-2, 2)
-    | st.floats(-1, 1)
-    | st.sampled_from(
-        [{}, {"5": 1}, [], [1], "none", "auto", "required", "a", {"type": "text"}, {"type": "x"}, ["text"]]
-    ),
+    value=st.none() | st.booleans() | st.integers(-2, 2) | st.floats(-1, 1) | st.sampled_from(SENT),
 )
 @example(field="best_of", value=True)
 @example(field="frequency_penalty", value=False)
@@ -146,11 +108,7 @@ def test_a_number_without_a_fraction_is_an_integer(field, value):
 @pytest.mark.slow
 def test_a_thousand_malformed_requests():
     draw = random.Random(17)
-    headers = [{"content-type": "application/json"}] * 20 + [
-        {},
-        {"content-type": "text/plain"},
-        {"content-type": "a/json"},
-    ]
+    headers = [{"content-type": kind} for kind in ("application/json",) * 20 + ("text/plain", "a/json")] + [{}]
     paths = ["/v1/completions", "/v1/infill"] * 20 + ["/v1/chat/completions", "/v1/models", "/v1/completions/x"]
     refused, good, statuses = 0, 0, set()
     with in_process(served(seconds=20.0)) as client:
@@ -225,3 +183,20 @@ def test_the_largest_number_in_a_sampler():
     assert CompletionRequest(sampler=table).sampler == table
     with pytest.raises(ValidationError, match="has a number beyond 2,147,483,647; take a smaller one"):
         CompletionRequest(sampler={"use": "ancestral", "order": {"size": -(2**31)}})
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (RefusedError(418, "tea"), 418, "tea"),
+        (HTTPException(404), 404, ""),
+        (UserError("a is no b; write c"), 400, "a is no b; write c"),
+        (TooLargeError("too much; ask for less"), 413, "too much; ask for less"),
+        (StoppedError(), 503, "the server has been stopped"),
+        (MemoryError(), 413, "this takes more memory than there is"),
+        (KeyError("a"), 500, "this is a mistake of the server"),
+    ],
+)
+def test_an_error_has_its_status_and_a_sentence(error, status, said):
+    found = refusal(error)
+    assert (found.status, found.sentence.startswith(said)) == (status, True)
