@@ -19,9 +19,9 @@ import pytest
 
 from atat_zoo.cli.sample import picture, watching
 from atat_zoo.data.tokenizers import BytesTokenizer
-from atat_zoo.experiment import Experiment
 from atat_zoo.generation.layout import SpaceAwareTokenizer
 from atat_zoo.generation.model import Model
+from atat_zoo.registry import Zoo
 from tests import forked
 from tests.cli.terminal import CALL, imported, on_terminal, printed, refused, spawned
 from tests.evaluation.making import make_run
@@ -147,11 +147,11 @@ def test_what_is_asked_for_is_resolved_once(atat, monkeypatch, words):
 
         monkeypatch.setattr(owner, name, count)
 
-    counted(Experiment, "__init__")
+    counted(Zoo, "origins")  # for each experiment that is validated
     counted(BytesTokenizer, "load")
     counted(SpaceAwareTokenizer, "before_gap")
     printed(atat, *words)
-    assert counts == {"__init__": 1, "load": 1, "before_gap": 1}
+    assert counts == {"origins": 1, "load": 1, "before_gap": 1}
 
 
 # Mistakes
