@@ -17,7 +17,7 @@ from atat_zoo.cli.console import on_terminal, print_json, printable
 from atat_zoo.data.tokenizers import TokenizerModel
 from atat_zoo.errors import UserError
 from atat_zoo.experiment.runs import RunFolder
-from atat_zoo.generation.layout import Request, SpaceAwareTokenizer, layouts_of, parse
+from atat_zoo.generation.layout import TextForm, parse
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.atomic import replacing
 
@@ -83,10 +83,8 @@ def sample(
             f'--chat: {run} has learned running text; ask a run that was trained with data.form = "chat", or begin a '
             "text with --prompt"
         )
-    request = Request.of(
+    request = TextForm.of(experiment, tokenizer).request(
         experiment.parts["sampler"],
-        tokenizer,
-        experiment.data,
         number=number,
         length=length,
         seed=seed,
@@ -222,8 +220,7 @@ def infill(
         raise UserError('there is no text; give one with gaps, as in "The [MASK:3] of the [MASK]", or --file')
     experiment, tokenizer = chosen(run, words if path is not None else words[1:], sampler, step)
     texts = lines_of(path) if path is not None else [check_text(words[0], "the text")]
-    data, parts = experiment.data, experiment.parts
-    layouts = layouts_of(texts, SpaceAwareTokenizer(tokenizer), data.special, data.length)
+    layouts, parts = TextForm.of(experiment, tokenizer).layouts(texts), experiment.parts
     from atat_zoo.generation.model import Model
 
     model = Model.from_run(run, device, step, experiment=experiment, tokenizer=tokenizer)

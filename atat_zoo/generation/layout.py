@@ -12,7 +12,7 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Literal
 
 import attrs
 
@@ -23,6 +23,9 @@ from atat_zoo.errors import UserError
 from atat_zoo.generation.samplers import Sampler
 from atat_zoo.system.machine import require
 from atat_zoo.system.parsing import refuse_halves
+
+if TYPE_CHECKING:
+    from atat_zoo.experiment import Experiment
 
 CHOICES = 256  # maximum of combinations of lengths for one text
 
@@ -127,17 +130,6 @@ class SpaceAwareTokenizer:
         return self.tokenizer.encode(piece), opens
 
 
-def framing(
-    tokenizer: TokenizerModel, special: str, length: int, *, seen: int, before: Sequence[int] = ()
-) -> tuple[list[int], list[int]]:
-    """Return the tokens that begin and end a row: those `before` a prompt, between BOS and EOS if the rows have these.
-
-    A row of more tokens than are `seen` at once has none, and one that begins with BOS by itself gets no second.
-    """
-    first, last = ends(tokenizer, special) if length <= seen else ([], [])
-    return [*(() if list(before[:1]) == first else first), *before], last
-
-
 def asked(
     tokenizer: TokenizerModel, chat: str | Sequence[Mapping[str, str]], *, trusted: bool = False, where: str = "chat"
 ) -> list[int]:
@@ -165,27 +157,6 @@ def answer_in(tokenizer: TokenizerModel, ids: Sequence[int]) -> str:
     return tokenizer.decode(before_end(ids, tokenizer.eos))
 
 
-def end_of(tokenizer: TokenizerModel, texts: TextForm, *, chat: bool = False, windows: bool = False) -> int | None:
-    """Return the token that ends what is written: EOS, or None where the training data has none, and for `windows`."""
-    return tokenizer.eos if not windows and (chat or has_eos(texts.special, texts.form)) else None
-
-
-class TextForm(Protocol):
-    """How a model's texts are: `[data]` of its experiment, or a `Writer`."""
-
-    @property
-    def special(self) -> str:
-        """Where BOS and EOS stand."""
-
-    @property
-    def form(self) -> str:
-        """`text` or `chat`."""
-
-    @property
-    def length(self) -> int:
-        """Tokens of a text of the training data, which the denoiser sees at once."""
-
-
 def refuse_length(sampler: Sampler, number: int, length: int, seen: int) -> None:
     """Refuse texts that memory does not hold, or of which the denoiser would see more at once than it has `seen`."""
     if length > seen and not sampler.blockwise:
@@ -194,92 +165,6 @@ def refuse_length(sampler: Sampler, number: int, length: int, seen: int) -> None
             'take the sampler "semi_autoregressive", which goes on from block to block'
         )
     require(32 * number * length, f"writing {number} texts of {length} tokens", "those tokens", "ask for less")
-
-
-@attrs.frozen(kw_only=True, eq=False)
-class Request:
-    """Texts to write, laid out and checked without torch: `Writer.generate` writes them."""
-
-    sampler: Sampler
-    number: int
-    seed: int
-    batch_size: int
-    words: SpaceAwareTokenizer
-    row: list[int]  # the tokens of a text, with a mask for each that is written
-    gap: slice  # the masks
-    begins: int  # where the text begins: behind the question that it answers
-    opening: tuple[int, ...]  # positions whose token must begin with a space
-    end: int | None  # the token that ends what is written
-
-    @classmethod
-    def of(
-        cls,
-        sampler: Sampler,
-        tokenizer: TokenizerModel,
-        texts: TextForm,
-        *,
-        number: int = 1,
-        length: int | None = None,
-        seed: int = 0,
-        prompt: str = "",
-        suffix: str = "",
-        chat: str | Sequence[Mapping[str, str]] = (),
-        trusted: bool = False,
-        windows: bool = False,
-        batch_size: int = 64,
-    ) -> Self:
-        """Ask for `number` texts that begin with a prompt and end with a suffix, `batch_size` at once.
-
-        What is written ends before its first EOS, where the training data has EOS; the suffix follows. With `windows`
-        the texts are windows of running text: all tokens but BOS and EOS, the beginnings of further documents included.
-
-        With a `chat`, a question or the messages so far, it writes an answer, which the prompt begins, and the texts
-        are answers. Unless the messages are `trusted`, a template by which the text of one can pass for a message of
-        somebody else is refused.
-
-        A row has `length` tokens, prompt, BOS and EOS included; the training length if None. One of more tokens than
-        the training length, whose positions shift, has no BOS and EOS, and a space at the end of its prompt stays
-        there. The same seed writes the same texts.
-
-        Raises:
-            UserError: when a number is too small, the length exceeds the training length and the sampler does not go
-                block by block, or prompt and suffix do not fit.
-        """
-        for name, value, least in (("number", number, 0), ("length", length, 1), ("batch_size", batch_size, 1)):
-            if value is not None and value < least:
-                raise UserError(f"{name} = {value}: at least {least} is needed; ask for more")
-        length = texts.length if length is None else length
-        refuse_length(sampler, number, length, texts.length)
-        before = asked(tokenizer, chat, trusted=trusted) if chat else []
-        refuse_halves(prompt, "the prompt")
-        refuse_halves(suffix, "the suffix")
-        words = SpaceAwareTokenizer(tokenizer)
-        first, last = framing(tokenizer, texts.special, length, seen=texts.length, before=before)
-        ids, opens = words.before_gap(prompt) if length <= texts.length else (tokenizer.encode(prompt), False)
-        left, right = [*first, *ids], [*tokenizer.encode(suffix), *last]
-        masks = length - len(left) - len(right)
-        if masks < opens:
-            raise UserError(
-                f"prompt and suffix are {length - masks + opens} tokens together, special tokens included, and the "
-                f"length is {length}; shorten them or ask for a greater length"
-            )
-        return cls(
-            sampler=sampler,
-            number=number,
-            seed=seed,
-            batch_size=batch_size,
-            words=words,
-            row=[*left, *[tokenizer.vocabulary_size] * masks, *right],
-            gap=slice(len(left), len(left) + masks),
-            begins=len(first) if chat else 0,
-            opening=(len(left),) if opens else (),
-            end=end_of(tokenizer, texts, chat=bool(chat), windows=windows),
-        )
-
-    def text(self, ids: Sequence[int]) -> str:
-        """Return the text of a row that is written."""
-        written = before_end(ids[self.gap], self.end)
-        return self.words.tokenizer.decode([*ids[self.begins : self.gap.start], *written, *ids[self.gap.stop :]])
 
 
 @attrs.frozen(kw_only=True)
@@ -322,51 +207,161 @@ class Layout:
         return "".join(piece + fill for piece, fill in zip(pieces, fills, strict=False)) + pieces[-1]
 
 
-def lay_out(
-    template: Template,
-    words: SpaceAwareTokenizer,
-    special: str,
-    length: int,
-    where: str = "the text",
-    before: Sequence[int] = (),
-) -> Layout:
-    """Tokenise a text with gaps, called `where`, between `special` tokens, and behind those `before` it.
+@attrs.frozen(kw_only=True, eq=False)
+class Request:
+    """Texts to write, laid out and checked without torch: `Writer.generate` writes them."""
 
-    If it does not fit the `length` in tokens, or its gaps leave too many lengths to choose from, it raises `UserError`.
-    """
-    tokenizer = words.tokenizer
-    first, last = framing(tokenizer, special, length, seen=length, before=before)
-    begun = [words.before_gap(piece) for piece in template.pieces[:-1]]
-    pieces = [ids for ids, _ in begun] + [tokenizer.encode(template.pieces[-1])]
-    pieces[0], pieces[-1] = [*first, *pieces[0]], [*pieces[-1], *last]
-    given, least = sum(map(len, pieces)), sum(gap.shortest for gap in template.gaps)
-    if given + least > length:
-        raise TooLongError(
-            f"{where} is {given} tokens and its gaps at least {least}, {given + least} together, and the model has "
-            f"learned {length}; shorten the text or its gaps"
+    sampler: Sampler
+    number: int
+    seed: int
+    batch_size: int
+    words: SpaceAwareTokenizer
+    row: list[int]  # the tokens of a text, with a mask for each that is written
+    gap: slice  # the masks
+    begins: int  # where the text begins: behind the question that it answers
+    opening: tuple[int, ...]  # positions whose token must begin with a space
+    end: int | None  # the token that ends what is written
+
+    def text(self, ids: Sequence[int]) -> str:
+        """Return the text of a row that is written."""
+        written = before_end(ids[self.gap], self.end)
+        return self.words.tokenizer.decode([*ids[self.begins : self.gap.start], *written, *ids[self.gap.stop :]])
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class TextForm:
+    """How a model's texts are, and requests for some in tokens; `special` and `form` as in `[data]`."""
+
+    tokenizer: TokenizerModel  # whose `vocabulary_size` is the mask
+    length: int  # tokens in a text of the training data, which the denoiser sees at once
+    special: Literal["none", "document", "sequence", "both"] = "none"
+    form: Literal["text", "chat"] = "text"  # dialogues have EOS by their template
+
+    @classmethod
+    def of(cls, experiment: Experiment, tokenizer: TokenizerModel) -> TextForm:
+        """Return how the texts of an experiment are."""
+        data = experiment.data
+        return cls(tokenizer=tokenizer, length=data.length, special=data.special, form=data.form)
+
+    @functools.cached_property
+    def words(self) -> SpaceAwareTokenizer:
+        """The tokenizer, which knows which of its tokens begin with a space."""
+        return SpaceAwareTokenizer(self.tokenizer)
+
+    def framing(self, length: int, before: Sequence[int] = ()) -> tuple[list[int], list[int]]:
+        """Return the tokens that begin and end a row: those `before` a prompt, between BOS and EOS if it has these.
+
+        A row of more than the training length has none, and one that begins with BOS by itself gets no second.
+        """
+        first, last = ends(self.tokenizer, self.special) if length <= self.length else ([], [])
+        return [*(() if list(before[:1]) == first else first), *before], last
+
+    def end(self, *, chat: bool = False, windows: bool = False) -> int | None:
+        """Return the token that ends what is written: EOS, or None for `windows`, and where the training has none."""
+        return self.tokenizer.eos if not windows and (chat or has_eos(self.special, self.form)) else None
+
+    def request(
+        self,
+        sampler: Sampler,
+        *,
+        number: int = 1,
+        length: int | None = None,
+        seed: int = 0,
+        prompt: str = "",
+        suffix: str = "",
+        chat: str | Sequence[Mapping[str, str]] = (),
+        trusted: bool = False,
+        windows: bool = False,
+        batch_size: int = 64,
+    ) -> Request:
+        """Ask for `number` texts that begin with a prompt and end with a suffix, `batch_size` at once.
+
+        What is written ends before its first EOS, where the training data has EOS; the suffix follows. With `windows`
+        the texts are windows of running text: all tokens but BOS and EOS, the beginnings of further documents included.
+
+        With a `chat`, a question or the messages so far, it writes an answer, which the prompt begins, and the texts
+        are answers. Unless the messages are `trusted`, a template by which the text of one can pass for a message of
+        somebody else is refused.
+
+        A row has `length` tokens, prompt, BOS and EOS included; the training length if None. One of more tokens than
+        the training length, whose positions shift, has no BOS and EOS, and a space at the end of its prompt stays
+        there. The same seed writes the same texts.
+
+        Raises:
+            UserError: when a number is too small, the length exceeds the training length and the sampler does not go
+                block by block, or prompt and suffix do not fit.
+        """
+        for name, value, least in (("number", number, 0), ("length", length, 1), ("batch_size", batch_size, 1)):
+            if value is not None and value < least:
+                raise UserError(f"{name} = {value}: at least {least} is needed; ask for more")
+        length = self.length if length is None else length
+        refuse_length(sampler, number, length, self.length)
+        before = asked(self.tokenizer, chat, trusted=trusted) if chat else []
+        refuse_halves(prompt, "the prompt")
+        refuse_halves(suffix, "the suffix")
+        first, last = self.framing(length, before)
+        encode = self.tokenizer.encode
+        ids, opens = self.words.before_gap(prompt) if length <= self.length else (encode(prompt), False)
+        left, right = [*first, *ids], [*encode(suffix), *last]
+        masks = length - len(left) - len(right)
+        if masks < opens:
+            raise UserError(
+                f"prompt and suffix are {length - masks + opens} tokens together, special tokens included, and the "
+                f"length is {length}; shorten them or ask for a greater length"
+            )
+        return Request(
+            sampler=sampler,
+            number=number,
+            seed=seed,
+            batch_size=batch_size,
+            words=self.words,
+            row=[*left, *[self.tokenizer.vocabulary_size] * masks, *right],
+            gap=slice(len(left), len(left) + masks),
+            begins=len(first) if chat else 0,
+            opening=(len(left),) if opens else (),
+            end=self.end(chat=bool(chat), windows=windows),
         )
-    room = length - given - least
-    lengths = [range(gap.shortest, min(gap.longest, gap.shortest + room) + 1) for gap in template.gaps]
-    if (number := math.prod(map(len, lengths))) > CHOICES:
-        raise UserError(
-            f"{where}: its gaps can have {number:,} combinations of lengths, and at most {CHOICES} are weighed; "
-            "narrow them, as in [MASK:2-5]"
+
+    def layouts(self, texts: Sequence[str]) -> list[Layout]:
+        """Return the texts with gaps in tokens, or raise `UserError` with a sentence for each text that is wrong."""
+        layouts, problems = [], []
+        for number, text in enumerate(texts):
+            where = "the text" if len(texts) == 1 else f"text {number + 1}"
+            try:
+                layouts.append(self.lay_out(parse(text, where), where))
+            except UserError as error:
+                problems.append(str(error))
+        if problems:
+            raise UserError("\n".join(problems))
+        return layouts
+
+    def lay_out(self, template: Template, where: str = "the text", before: Sequence[int] = ()) -> Layout:
+        """Tokenise a text with gaps, called `where`, with its special tokens, and behind those `before` it.
+
+        If it does not fit the length in tokens, or its gaps leave too many lengths to choose from, it raises
+        `UserError`.
+        """
+        first, last = self.framing(self.length, before)
+        begun = [self.words.before_gap(piece) for piece in template.pieces[:-1]]
+        pieces = [ids for ids, _ in begun] + [self.tokenizer.encode(template.pieces[-1])]
+        pieces[0], pieces[-1] = [*first, *pieces[0]], [*pieces[-1], *last]
+        given, least = sum(map(len, pieces)), sum(gap.shortest for gap in template.gaps)
+        if given + least > self.length:
+            raise TooLongError(
+                f"{where} is {given} tokens and its gaps at least {least}, {given + least} together, and the model has "
+                f"learned {self.length}; shorten the text or its gaps"
+            )
+        room = self.length - given - least
+        lengths = [range(gap.shortest, min(gap.longest, gap.shortest + room) + 1) for gap in template.gaps]
+        if (number := math.prod(map(len, lengths))) > CHOICES:
+            raise UserError(
+                f"{where}: its gaps can have {number:,} combinations of lengths, and at most {CHOICES} are weighed; "
+                "narrow them, as in [MASK:2-5]"
+            )
+        return Layout(
+            template=template,
+            words=self.words,
+            pieces=tuple(map(tuple, pieces)),
+            opens=tuple(opens for _, opens in begun),
+            choices=tuple(choice for choice in itertools.product(*lengths) if sum(choice) <= least + room),
         )
-    choices = tuple(choice for choice in itertools.product(*lengths) if sum(choice) <= least + room)
-    opens = tuple(opens for _, opens in begun)
-    given_ids = tuple(map(tuple, pieces))
-    return Layout(template=template, words=words, pieces=given_ids, opens=opens, choices=choices)
-
-
-def layouts_of(texts: Sequence[str], words: SpaceAwareTokenizer, special: str, length: int) -> list[Layout]:
-    """Return the texts in tokens, or raise `UserError` with a sentence for each text that is wrong."""
-    layouts, problems = [], []
-    for number, text in enumerate(texts):
-        where = "the text" if len(texts) == 1 else f"text {number + 1}"
-        try:
-            layouts.append(lay_out(parse(text, where), words, special, length, where))
-        except UserError as error:
-            problems.append(str(error))
-    if problems:
-        raise UserError("\n".join(problems))
-    return layouts

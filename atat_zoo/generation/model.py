@@ -24,7 +24,7 @@ from atat_zoo.errors import UserError, nearest
 from atat_zoo.experiment import Experiment, conflicts_with, from_table
 from atat_zoo.experiment.runs import RunFolder, sha256_of, write_json
 from atat_zoo.experiment.runs.model_files import DESCRIPTION, TOKENIZER, WEIGHTS, check, described, unreadable
-from atat_zoo.generation.layout import Request, SpaceAwareTokenizer, ends, lay_out, layouts_of, parse
+from atat_zoo.generation.layout import ends, parse
 from atat_zoo.generation.samplers import Sampler
 from atat_zoo.generation.shown import Bounded, LogProbs, TextScores, TokenScore, TokenScores, Unmasking, table
 from atat_zoo.generation.spreading import is_spread, spread, without_weights
@@ -184,7 +184,7 @@ class Model:
         """Write a number of texts.
 
         Sampler and guidance are the experiment's own if None, or go by name, as a table {use = …}, or as a
-        specification; see `writer` for precision and compile, `Request.of` for the options length, seed, prompt,
+        specification; see `writer` for precision and compile, `Writer.request` for the options length, seed, prompt,
         suffix, chat, trusted, windows and batch_size, and `Writer.generate` for rows and observe.
 
         Raises:
@@ -192,7 +192,7 @@ class Model:
                 fit.
         """
         parts = self._parts(**(named := {"sampler": sampler, "guidance": guidance}))
-        check_options(options, (Request.of, Writer.generate), parts, named)
+        check_options(options, (Writer.request, Writer.generate), parts, named)
         writer: Writer = parts["guidance"].guide(self.writer(precision, compile))
         return writer.write(parts["sampler"], number=number, **options)
 
@@ -218,7 +218,7 @@ class Model:
         parts = self._parts(**(named := {"sampler": sampler, "guidance": guidance}))
         check_options(options, (Writer.infill,), parts, named)
         writer = self.writer(precision)
-        layouts = layouts_of(texts, SpaceAwareTokenizer(self.tokenizer), writer.special, writer.length)
+        layouts = writer.layouts(texts)
         guided: Writer = parts["guidance"].guide(writer)
         return guided.infill(parts["sampler"], layouts, number=number, weigher=writer, **options)
 
@@ -290,11 +290,10 @@ class Model:
         """
         writer, mask_id = self.writer(), self.context.mask_id
         if masked is None:
-            words = SpaceAwareTokenizer(self.tokenizer)
-            layout = lay_out(parse(text), words, self.experiment.data.special, self.context.length)
+            layout = writer.lay_out(parse(text))
             if len(layout.choices) > 1:
                 raise UserError("the text has a gap without a length; say how many tokens it has, as in [MASK:3]")
-            writer = writer.opening(layout.opening(layout.choices[0]), words)
+            writer = writer.opening(layout.opening(layout.choices[0]), layout.words)
             z = torch.tensor(layout.row(layout.choices[0]), device=self.context.device)
         else:
             row, inner = self._row(text)

@@ -13,13 +13,12 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from atat_zoo.data.tokenizers import TokenizerModel
 from atat_zoo.errors import UserError, clip
-from atat_zoo.generation.layout import Layout, Request, SpaceAwareTokenizer, ends, refuse_length
+from atat_zoo.generation.layout import Layout, Request, SpaceAwareTokenizer, TextForm, ends, refuse_length
 from atat_zoo.generation.samplers import Observer, Sample, Sampler, shifted
 from atat_zoo.modeling.diffusion.contracts import Denoiser
 
@@ -75,18 +74,14 @@ class Infilling:
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Writer:
+class Writer(TextForm):
     """A denoiser that writes.
 
-    `special` is as in `[data]`: with "sequence" or "both", BOS and EOS are given at the ends of a text, or, if it is
-    longer than `length`, at those of the window that the denoiser sees of it, and then it contains neither.
+    With the `special` tokens "sequence" or "both", BOS and EOS are given at the ends of a text, or, if it is longer
+    than `length`, at those of the window that the denoiser sees of it, and then it contains neither.
     """
 
     denoiser: Denoiser
-    tokenizer: TokenizerModel  # whose `vocabulary_size` is the mask
-    length: int  # tokens in a text of the training data
-    special: Literal["none", "document", "sequence", "both"] = "none"
-    form: Literal["text", "chat"] = "text"  # as in `[data]`; dialogues have EOS by their template
     cost: int = 1  # passes through a network per evaluation
     device: str | torch.device = "cpu"  # of the texts
     network: str | torch.device | None = None  # of the network, if that is another
@@ -98,9 +93,8 @@ class Writer:
     def write(
         self, sampler: Sampler, *, rows: Tensor | None = None, observe: Observer | None = None, **options: Any
     ) -> Generation:
-        """Write texts with a sampler; the options are those of `Request.of`."""
-        request = Request.of(sampler, self.tokenizer, self, **options)
-        return self.generate(request, rows=rows, observe=observe)
+        """Write texts with a sampler; the options are those of `TextForm.request`."""
+        return self.generate(self.request(sampler, **options), rows=rows, observe=observe)
 
     def generate(self, request: Request, *, rows: Tensor | None = None, observe: Observer | None = None) -> Generation:
         """Write the texts of a request; the sample always has all tokens.
@@ -173,7 +167,7 @@ class Writer:
         batch_size: int = 64,
         weigher: Writer | None = None,
     ) -> Infilling:
-        """Fill the gaps of texts, as `layouts_of` returns them, `number` times each.
+        """Fill the gaps of texts, as `layouts` returns them, `number` times each.
 
         A fill is a function of (seed, number of the text, number of the fill) and the text itself. Up to `batch_size`
         rows of one length are filled together. The probabilities of lengths are those of `weigher`, a writer without

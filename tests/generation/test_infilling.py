@@ -10,7 +10,7 @@ from scipy.stats import chisquare
 
 from atat_zoo.errors import UserError
 from atat_zoo.generation.guidance import ClassifierFreeGuidance, TokenBiasGuidance
-from atat_zoo.generation.layout import SpaceAwareTokenizer, layouts_of, parse
+from atat_zoo.generation.layout import SpaceAwareTokenizer, parse
 from atat_zoo.generation.samplers.published import AncestralSampler, LeftToRightSampler
 from atat_zoo.generation.writer import Writer, posterior, questions
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed, Joint
@@ -61,8 +61,7 @@ def letters(**fields):
 
 
 def infill(writer, sampler, texts, **options):
-    layouts = layouts_of(texts, SpaceAwareTokenizer(writer.tokenizer), writer.special, writer.length)
-    return writer.infill(sampler, layouts, **options)
+    return writer.infill(sampler, writer.layouts(texts), **options)
 
 
 TEXTS = ["abc [MASK:2] def", "[MASK]ab [MASK:3]", "abc [MASK:2] hgf", "a[MASK:1-3]b[MASK:2-4] c"]
@@ -98,7 +97,7 @@ def test_a_fill_depends_on_its_seed_and_its_text_alone():
 
 
 def test_two_bounded_gaps_are_weighed_together():
-    (layout,) = layouts_of(["1[MASK:1-2]0[MASK:1-3]2"], SpaceAwareTokenizer(SYMBOLS), "none", 7)
+    (layout,) = chains(7).layouts(["1[MASK:1-2]0[MASK:1-3]2"])
     weights = {}
     for lengths in layout.choices:
         row = torch.tensor(layout.row(lengths))
@@ -115,7 +114,7 @@ def test_two_bounded_gaps_are_weighed_together():
 def test_fills_and_lengths_are_drawn_from_the_exact_joint():
     """One at a time the fills are exact as well: (n, fill) has the probability that Bayes' rule gives it."""
     text, number = "0[MASK:1-3]01", 6000
-    (layout,) = layouts_of([text], SpaceAwareTokenizer(SYMBOLS), "none", 6)
+    (layout,) = chains(6).layouts([text])
     expected = {}
     for (n,) in layout.choices:
         row, joint = torch.tensor(layout.row((n,))), chain(3 + n)
@@ -148,14 +147,14 @@ def test_lengths_may_be_weighed_without_the_guidance():
 
 
 def test_a_gap_at_the_end_has_any_of_its_lengths():
-    (layout,) = layouts_of(["01[MASK:1-4]"], SpaceAwareTokenizer(SYMBOLS), "none", 8)
+    (layout,) = chains(8).layouts(["01[MASK:1-4]"])
     assert posterior(chains(), layout) == pytest.approx({(n,): 0.25 for n in (1, 2, 3, 4)})
     assert questions(layout) == 0
 
 
 def test_the_length_of_a_gap_follows_from_so_much_text_behind_each_gap():
     behind = "01" * 20
-    (layout,) = layouts_of([f"0[MASK]1[MASK:1-2]{behind}[MASK]012"], SpaceAwareTokenizer(SYMBOLS), "none", 60)
+    (layout,) = chains(60).layouts([f"0[MASK]1[MASK:1-2]{behind}[MASK]012"])
     assert layout.choices == ((1, 1, 1), (1, 2, 1))
     # 32 of the 40 behind the gap of two lengths, and the three behind the next; none behind the first.
     assert questions(layout) == 2 * (32 + 3)

@@ -10,8 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from atat_zoo.data.tokenizers import BPETokenizer, BytesTokenizer, CharactersTokenizer
 from atat_zoo.data.tokenizers.library import LibraryModel
 from atat_zoo.errors import UserError
-from atat_zoo.experiment.schema import DataSpec
-from atat_zoo.generation.layout import CHOICES, Gap, Request, SpaceAwareTokenizer, lay_out, parse
+from atat_zoo.generation.layout import CHOICES, Gap, SpaceAwareTokenizer, TextForm, parse
 from atat_zoo.generation.samplers.published import AncestralSampler
 from atat_zoo.generation.samplers.semi_autoregressive import SemiAutoregressiveSampler
 
@@ -47,7 +46,7 @@ def word_pieces():
 
 
 def laid(text, name="bpe", *, special="none", length=1024):
-    return lay_out(parse(text), words(name), special, length)
+    return TextForm(tokenizer=words(name).tokenizer, special=special, length=length).lay_out(parse(text))
 
 
 PIECES = st.one_of(st.text(), st.sampled_from(["the state ", " of the", "\n\n", "  ", " ", "", "ŭ ", "union.\n"]))
@@ -135,7 +134,7 @@ def test_a_space_behind_a_prompt_is_left_to_the_text():
     ids = tokenizer.encode("the state")
 
     def request(prompt, length, sampler=ANCESTRAL):
-        return Request.of(sampler, tokenizer, DataSpec(length=12, special="none"), prompt=prompt, length=length)
+        return TextForm(tokenizer=tokenizer, length=12).request(sampler, prompt=prompt, length=length)
 
     asked = request(prompt, 12)
     assert (asked.row, asked.opening) == ([*ids, *[V] * (12 - len(ids))], (len(ids),))

@@ -12,7 +12,6 @@ from making import FORMS, network_of, wanted_of
 from safetensors.torch import load_file
 
 from atat_zoo import UserError
-from atat_zoo.generation.layout import end_of
 from atat_zoo.modeling.noise import CosineNoise, LinearNoise
 from tests.cli.terminal import refused
 from tests.generation.forms import V, model_of, run_of
@@ -54,7 +53,7 @@ def test_an_export_ends_what_it_writes_where_the_run_does(data, tmp_path):
     run = run_of(model := model_of("mdlm", data=data, corpus=corpus), tmp_path / "run")
     export_run(run.path, tmp_path / "out")
     says = json.loads((tmp_path / "out" / "config.json").read_text())["has_eos"]
-    assert says == (end_of(model.tokenizer, model.experiment.data) is not None) == (data.get("special") != "none")
+    assert says == (model.writer().end() is not None) == (data.get("special") != "none")
 
 
 def test_weights_are_in_the_type_that_is_asked_for_and_counts_stay_whole(run, tmp_path):

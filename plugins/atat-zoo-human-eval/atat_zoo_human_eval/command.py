@@ -12,7 +12,7 @@ from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.errors import UserError, clip
 from atat_zoo.evaluation.results.format import NONE, cell, number
 from atat_zoo.experiment.runs import write_json
-from atat_zoo.generation.layout import Request
+from atat_zoo.generation.layout import TextForm
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.atomic import json_bytes, write_all
 
@@ -64,9 +64,8 @@ def export(
     length = length or min(experiment.data.length for experiment, _ in experiments.values())
     for experiment, tokenizer in experiments.values():
         for prompt in prompts:
-            Request.of(
-                experiment.parts["sampler"], tokenizer, experiment.data, number=number, length=length, prompt=prompt
-            )
+            texts_of = TextForm.of(experiment, tokenizer)
+            texts_of.request(experiment.parts["sampler"], number=number, length=length, prompt=prompt)
     from atat_zoo.generation.model import Model
     from atat_zoo_human_eval.page import page
 

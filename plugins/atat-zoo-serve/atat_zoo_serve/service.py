@@ -11,7 +11,7 @@ import attrs
 
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import Experiment, conflicts_with
-from atat_zoo.generation.layout import Gap, Layout, SpaceAwareTokenizer, Template, asked, end_of, lay_out, layouts_of
+from atat_zoo.generation.layout import Gap, Layout, Template, asked
 from atat_zoo.generation.model import Model
 from atat_zoo.generation.samplers import Sampler
 from atat_zoo.generation.samplers.draw import CategoricalDraw, NucleusDraw
@@ -69,7 +69,6 @@ class Service:
     writer: Writer
     weigher: Writer
     worker: Worker
-    words: SpaceAwareTokenizer
     limits: Limits
     key: str | None = None
     here: bool = True
@@ -110,7 +109,6 @@ class Service:
             writer=writer,
             weigher=weigher,
             worker=Worker(writer, batch_size=limits.batch_size, waiting=limits.waiting),
-            words=SpaceAwareTokenizer(writer.tokenizer),
             limits=limits,
             key=key,
             here=here,
@@ -120,7 +118,7 @@ class Service:
     def completion(self, request: CompletionRequest) -> Plan:
         """Plan texts with one gap, between a prompt and the suffix."""
         texts = [(prompt, request.suffix or "") for prompt in request.prompt or [""]]
-        number, end = request.max_tokens, end_of(self.writer.tokenizer, self.writer, windows=bool(request.windows))
+        number, end = request.max_tokens, self.writer.end(windows=bool(request.windows))
         return self._plan(request, len(texts), lambda how: [self._around(how, each, number) for each in texts], end)
 
     def chat(self, request: ChatRequest) -> Plan:
@@ -131,13 +129,12 @@ class Service:
             raise UserError(f'{said}; ask /v1/completions, or serve a run that was trained with data.form = "chat"')
         before = asked(tokenizer, request.messages, where="messages")
         number = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
-        end = end_of(tokenizer, self.writer, chat=True)
+        end = self.writer.end(chat=True)
         return self._plan(request, 1, lambda how: [self._around(how, ("", ""), number, before)], end)
 
     def infill(self, request: InfillRequest) -> Plan:
         """Plan texts with gaps."""
-        special, length = self.writer.special, self.writer.length
-        return self._plan(request, len(request.text), lambda _: layouts_of(request.text, self.words, special, length))
+        return self._plan(request, len(request.text), lambda _: self.writer.layouts(request.text))
 
     def _plan(
         self, asked: TextRequest, texts: int, lay: Callable[[Sampler], list[Layout]], end: int | None = None
@@ -188,12 +185,14 @@ class Service:
             pieces = ((*before, *first), last)
             if number == 0 or number + sum(map(len, pieces)) > writer.length:
                 template = Template(texts, (Gap(number, number),))
-                return Layout(template=template, words=self.words, pieces=pieces, opens=(False,), choices=((number,),))
+                return Layout(
+                    template=template, words=self.writer.words, pieces=pieces, opens=(False,), choices=((number,),)
+                )
 
         def fitting(tokens: int) -> Layout:
             where = "the dialogue" if before else "the prompt with its suffix"
             template = Template(texts, (Gap(tokens, tokens),))
-            return lay_out(template, self.words, writer.special, writer.length, where, before)
+            return writer.lay_out(template, where, before)
 
         return fitting(number or writer.length - sum(map(len, fitting(1).pieces)))
 

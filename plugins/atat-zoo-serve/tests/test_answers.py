@@ -9,7 +9,7 @@ from atat_zoo_serve.answers import UnmaskingText
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.generation.layout import SpaceAwareTokenizer, lay_out, parse
+from atat_zoo.generation.layout import SpaceAwareTokenizer, TextForm, parse
 from atat_zoo.registry import Zoo
 
 TEXT = [
@@ -30,7 +30,8 @@ def words(request):
 
 @given(st.sampled_from(TEXTS), st.sampled_from(["none", "sequence"]), st.randoms(use_true_random=False), st.data())
 def test_the_beginning_grows_up_to_the_whole(words, text, special, draw, data):
-    layout = lay_out(parse(text), words, special, 40)
+    form = TextForm(tokenizer=words.tokenizer, special=special, length=40)
+    layout = form.lay_out(parse(text))
     end = data.draw(st.none() | st.integers(0, words.tokenizer.vocabulary_size - 1))
     unmasking = UnmaskingText(layout=layout, lengths=draw.choice(layout.choices), end=end)
     masked = [i for i, token in enumerate(unmasking.ids) if token == unmasking.mask_id]
@@ -61,8 +62,8 @@ def test_the_beginning_grows_up_to_the_whole(words, text, special, draw, data):
 
 
 def test_a_half_of_a_character_is_not_final_and_what_is_masked_again_is_masked():
-    words = SpaceAwareTokenizer(Zoo.load().spec("tokenizer", "bytes").train(lambda: iter(())))
-    unmasking = UnmaskingText(layout=lay_out(parse("é[MASK:3]"), words, "none", 9), lengths=(3,))
+    tokenizer = Zoo.load().spec("tokenizer", "bytes").train(lambda: iter(()))
+    unmasking = UnmaskingText(layout=TextForm(tokenizer=tokenizer, length=9).lay_out(parse("é[MASK:3]")), lengths=(3,))
     unmasking.draw([2], [195])
     assert unmasking.final() == ("é", False)
     unmasking.draw([3, 4], [169, 101])

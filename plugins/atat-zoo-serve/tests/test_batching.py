@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from servers import SETS, served
 
 from atat_zoo.errors import UserError
-from atat_zoo.generation.layout import SpaceAwareTokenizer, lay_out, parse
+from atat_zoo.generation.layout import parse
 from atat_zoo.generation.samplers.published import AncestralSampler
 from atat_zoo.generation.writer import Writer
 from atat_zoo.registry import Zoo
@@ -23,7 +23,6 @@ from tests.generation.alphabet import Alphabet
 from tests.generation.making import tiny_model
 
 LETTERS = Alphabet("abcdefgh", bos=8, eos=9)
-WORDS = SpaceAwareTokenizer(LETTERS)
 SAMPLERS = [
     Zoo.load().spec("sampler", table)
     for table in (
@@ -47,7 +46,7 @@ class Toy:
         self.events = []
 
     def ask(self, text, *, seed=0, number=1, sampler=SAMPLERS[0], follows=True, tell=None):
-        layout = lay_out(parse(text), WORDS, "sequence", 12)
+        layout = self.writer.lay_out(parse(text))
 
         def begin(job):
             return [WantedText(index=k, number=k, layout=layout, lengths=layout.choices[0]) for k in range(number)]
@@ -117,7 +116,7 @@ def test_a_network_writes_the_same_in_a_batch(changes):
     def write(*layouts):
         events = []
         for seed, text in layouts:
-            layout = lay_out(parse(text), service.words, "sequence", 24)
+            layout = service.writer.lay_out(parse(text))
             plan = Plan(layouts=[layout], number=2, sampler=service.experiment.parts["sampler"], seed=seed)
             worker.submit(
                 Job(
@@ -175,10 +174,9 @@ def test_lengths_are_weighed_for_nobody():
         writer=toy.writer,
         weigher=toy.writer,
         worker=toy.worker,
-        words=WORDS,
         limits=Limits(batch_size=1),
     )
-    layout = lay_out(parse("a[MASK:1-4]bcd"), WORDS, "sequence", 12)
+    layout = toy.writer.lay_out(parse("a[MASK:1-4]bcd"))
     plan = Plan(layouts=[layout], number=1, sampler=SAMPLERS[0], seed=0)
     events = []
     job = Job(sampler=SAMPLERS[0], seed=0, begin=lambda job: service.begin(plan, job), tell=events.append)

@@ -12,8 +12,7 @@ from atat_zoo.data.tokenizers import PretrainedTokenizer
 from atat_zoo.data.tokenizers.dialogues import ROLES, Message
 from atat_zoo.data.tokenizers.library import LibraryModel, adapted
 from atat_zoo.errors import UserError
-from atat_zoo.experiment.schema import DataSpec
-from atat_zoo.generation.layout import Request, SpaceAwareTokenizer, layouts_of, parse
+from atat_zoo.generation.layout import TextForm, parse
 from atat_zoo.generation.samplers.published import AncestralSampler
 
 # As somebody writes them who wants to be taken for somebody else; the last ones are fullwidth.
@@ -100,13 +99,10 @@ def test_no_message_ends_itself_or_begins_another(make, said):
 @given(before=texts, after=texts)
 def test_a_prompt_and_a_text_with_gaps_have_no_control(make, before, after):
     tokenizer = model(make)
-    aware = SpaceAwareTokenizer(tokenizer)
-    mask = tokenizer.vocabulary_size
-    request = Request.of(
-        AncestralSampler(), tokenizer, DataSpec(length=400, special="none"), prompt=before, suffix=after
-    )
+    form, mask = TextForm(tokenizer=tokenizer, length=400), tokenizer.vocabulary_size
+    request = form.request(AncestralSampler(), prompt=before, suffix=after)
     assert not tokenizer.control & {i for i in request.row if i != mask}
-    (layout,) = layouts_of([f"{before} [MASK:2] {after.replace('[MASK]', '')}"], aware, "none", 400)
+    (layout,) = form.layouts([f"{before} [MASK:2] {after.replace('[MASK]', '')}"])
     assert not tokenizer.control & {i for piece in layout.pieces for i in piece}
     assert len(layout.pieces) == 2 + len(parse(before + "[MASK]").gaps) - 1
 
