@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.arguments import count, named, options
+from atat_zoo.cli.arguments import chosen, count, named, options
 from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.cli.judge import judge_of
 from atat_zoo.errors import UserError
-from atat_zoo.evaluation.results.format import NONE, number, with_error
+from atat_zoo.evaluation.results.format import NONE, with_error
+from atat_zoo.evaluation.results.format import number as number_of
 from atat_zoo.evaluation.results.naming import GENERATIVE_PERPLEXITY, POLICY_BOUND, POLICY_LIKELIHOOD
-from atat_zoo.experiment import Experiment, from_table
-from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.experiment import Experiment
 from atat_zoo.generation.samplers.published import at_steps, fitting
 
 if TYPE_CHECKING:
@@ -47,11 +47,16 @@ def samplers(
     by: str | None,
     wanted: tuple[str, ...],
     steps: tuple[int, ...],
+    number: int,
+    length: int | None,
+    seed: int,
+    repeat: int,
+    sequences: int,
     orders: int | None,
+    batch_size: int,
     device: str,
     as_markdown: bool,
     as_json: bool,
-    **given: Any,
 ) -> None:
     """Generate texts with the final model of RUN and every named sampler, and score them with the judge --by.
 
@@ -62,15 +67,28 @@ def samplers(
     in RUN's evaluations/.
     """
     judge = judge_of(by, run) if by else None
-    experiment = from_table(RunFolder(run).table(), where=f"{run}/resolved.toml")
+    experiment, tokenizer = chosen(run, (), None, step)
     rows, refused = settings(experiment, wanted, sorted(set(steps) or STEPS))
     scorer = judge.build(device) if judge else None
     from atat_zoo.evaluation.sampling import bench as measure
     from atat_zoo.generation.model import Model
 
-    model = Model.from_run(run, device, step)
+    model = Model.from_run(run, device, step, experiment=experiment, tokenizer=tokenizer)
     with Bars(silent=as_json or as_markdown) as bars:
-        result = measure(model, run, scorer, rows, orders=orders or 1, progress=bars.working, **given)
+        result = measure(
+            model,
+            run,
+            scorer,
+            rows,
+            number=number,
+            length=length,
+            seed=seed,
+            repeat=repeat,
+            batch_size=batch_size,
+            sequences=sequences,
+            orders=orders or 1,
+            progress=bars.working,
+        )
     if as_json:
         print_json({"run": str(run), **result.to_table(), "refused": refused})
     else:
@@ -107,8 +125,8 @@ def _show_samplers(result: Bench, refused: dict[str, str], as_markdown: bool) ->
         rows.append(row)
     judge = f"judge: {result.judge}" if judged else "no judge: name one with --by to have the texts scored"
     click.echo(
-        f"{number(result.number, 'text')} of {result.length} tokens each, seed {result.seed}, step {result.step}, "
-        f"on {result.device} with {number(result.threads, 'thread')}; {judge}" + ("\n" if as_markdown else "")
+        f"{number_of(result.number, 'text')} of {result.length} tokens each, seed {result.seed}, step {result.step}, "
+        f"on {result.device} with {number_of(result.threads, 'thread')}; {judge}" + ("\n" if as_markdown else "")
     )
     table(columns, rows, as_markdown)
     click.echo("\nEvaluations are a text's, on average; time is over that of the first row.")

@@ -18,6 +18,7 @@ from atat_zoo.data.tokenizers import TokenizerModel
 from atat_zoo.errors import UserError
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.generation.layout import TextForm, parse
+from atat_zoo.generation.samplers import changes
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.atomic import replacing
 
@@ -159,12 +160,8 @@ def watching(rows: list[list[int]], tokenizer: TokenizerModel, console: Console)
 
     def observer(record: dict[str, Any]) -> None:
         nonlocal shown
-        hidden = record.get("hidden") or {"rows": (), "positions": ()}
-        for row, position in zip(hidden["rows"], hidden["positions"], strict=True):
-            rows[row][position] = tokenizer.vocabulary_size
-        if "tokens" in record:
-            for row, position, token in zip(record["rows"], record["positions"], record["tokens"], strict=True):
-                rows[row][position] = token
+        for row, position, token in changes(record, tokenizer.vocabulary_size):
+            rows[row][position] = token
         time.sleep(max(0.0, shown + STEP - time.monotonic()))
         shown = time.monotonic()
         live.refresh()

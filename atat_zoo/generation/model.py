@@ -191,7 +191,7 @@ class Model:
             UserError: when there is no such option, the length exceeds the training length, or prompt and suffix do not
                 fit.
         """
-        parts = self._parts(**(named := {"sampler": sampler, "guidance": guidance}))
+        parts = self._parts(named := {"sampler": sampler, "guidance": guidance})
         check_options(options, (Writer.request, Writer.generate), parts, named)
         writer: Writer = parts["guidance"].guide(self.writer(precision, compile))
         return writer.write(parts["sampler"], number=number, **options)
@@ -215,7 +215,7 @@ class Model:
             UserError: for an unknown option, a malformed gap, a text without a gap, or one that does not fit.
         """
         texts = [texts] if isinstance(texts, str) else list(texts)
-        parts = self._parts(**(named := {"sampler": sampler, "guidance": guidance}))
+        parts = self._parts(named := {"sampler": sampler, "guidance": guidance})
         check_options(options, (Writer.infill,), parts, named)
         writer = self.writer(precision)
         layouts = writer.layouts(texts)
@@ -456,7 +456,7 @@ class Model:
         pairs = zip(ids.tolist(), values.tolist(), strict=True)
         return TokenScores(TokenScore(self.tokenizer.decode([i]), value) for i, value in pairs)
 
-    def _parts(self, **named: Any) -> dict[str, Any]:
+    def _parts(self, named: Mapping[str, Any]) -> dict[str, Any]:
         """Return the experiment's specifications by kind, with others in their place if they fit it and each other."""
         zoo = Zoo.load()
         given = {}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 
+from atat_zoo.generation.samplers import changes
 from atat_zoo.modeling.diffusion.statistics import ratio
 
 if TYPE_CHECKING:
@@ -148,9 +149,7 @@ class Unmasking:
         row = list(start)
         frames = [shown(row)]
         for step in steps:
-            for position in step.get("hidden", {"positions": ()})["positions"]:
-                row[position] = tokenizer.vocabulary_size
-            for position, token in zip(step.get("positions", ()), step.get("tokens", ()), strict=True):
+            for _, position, token in changes(step, tokenizer.vocabulary_size):
                 row[position] = token
             frames.append(shown(row))
         return cls(frames=frames, text=text)

@@ -40,21 +40,6 @@ def test_the_experiment_says_how_unless_another_part_is_named(model):
         model.sample(sampler="klas")
 
 
-def test_what_is_written_ends_at_eos_unless_windows_are_asked_for():
-    ending = tiny_model(data={"length": 24, "special": "both"})
-    how = {"prompt": "We", "seed": 4, "precision": "fp32"}
-    whole, ended = (ending.sample(200, windows=windows, **how) for windows in (True, False))
-    assert whole.sample.tokens.equal(ended.sample.tokens)
-    inside, eos = 0, ending.tokenizer.eos
-    for text, window, ids in zip(ended.texts, whole.texts, whole.sample.tokens.tolist(), strict=True):
-        assert window == ending.tokenizer.decode(ids)
-        assert text == ending.tokenizer.decode(ids[: ids.index(eos)])  # the last is one
-        inside += eos in ids[:-1]
-    assert inside > 3
-    shorter = next(i for i, text in enumerate(ended.texts) if len(text) < 9)
-    assert ending.unmask(rows=torch.tensor([shorter]), **how).text == ended.texts[shorter]
-
-
 def test_the_importance_of_the_model_is_what_the_order_reads(model):
     """Most uncertain × important first, in two steps: not the same halves as without importance."""
     first = []

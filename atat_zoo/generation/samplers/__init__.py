@@ -6,7 +6,8 @@ masked again), a stop (when to fill the rest) and a draw, each a kind of its own
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
@@ -138,6 +139,12 @@ class SamplerPart(Protocol):
     def check(self, experiment: Experiment) -> Iterable[Problem | str]:
         """Yield what does not fit an experiment with it, which is then refused; nothing by default."""
         return ()
+
+
+def changes(record: Mapping[str, Any], mask_id: int) -> Iterator[tuple[int, int, int]]:
+    """Yield row, position and new token of each position that a step changes; the mask where it is masked again."""
+    found = record.get("hidden", record)
+    yield from zip(found["rows"], found["positions"], found.get("tokens", itertools.repeat(mask_id)), strict=False)
 
 
 def shifted(observe: Observer | None, *, rows: int = 0, positions: int = 0, steps: int = 0) -> Observer | None:

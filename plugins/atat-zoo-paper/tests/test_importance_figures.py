@@ -110,7 +110,7 @@ def test_a_single_run_says_what_it_has_no_figure_of(run):
 
 
 def test_a_sampler_that_does_not_adapt_is_said(run):
-    fixed = Model.from_run(run)._parts(sampler={"use": "strided", "stride": 4})["sampler"]
+    fixed = Model.from_run(run)._parts({"sampler": {"use": "strided", "stride": 4}})["sampler"]
     _, _, tables, said = analysed(run, sampler=fixed)
     assert [(row["evaluations"], row["texts"]) for row in tables["evaluations"]] == [(4, 64)]
     assert "every text takes 4 evaluations with the sampler strided; --sampler names another one" in said

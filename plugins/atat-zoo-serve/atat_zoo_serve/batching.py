@@ -7,7 +7,6 @@ network that computes several texts at once.
 
 from __future__ import annotations
 
-import itertools
 import json
 import threading
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 import attrs
 
 from atat_zoo.generation.layout import Layout
-from atat_zoo.generation.samplers import Sampler
+from atat_zoo.generation.samplers import Sampler, changes
 from atat_zoo.generation.writer import Writer
 from atat_zoo.registry.spec import unstructure
 
@@ -221,11 +220,8 @@ class Worker:
         gone: set[int] = set()  # rows that nobody waits for
 
         def observe(record: dict[str, Any]) -> list[int]:
-            hidden = record.get("hidden")
-            found = record if hidden is None else hidden
-            tokens = record["tokens"] if hidden is None else itertools.repeat(mask_id)
             changed: dict[int, Drawn] = {}
-            for row, position, token in zip(found["rows"], found["positions"], tokens, strict=False):
+            for row, position, token in changes(record, mask_id):
                 if batch[row][0].follows:
                     drawn = changed.setdefault(row, Drawn(texts[row], [], []))
                     drawn.positions.append(position)

@@ -153,8 +153,6 @@ def test_block_by_block_fills_only_the_block():
     assert any(masked[:, 4:].any() for _, masked in drafts)
 
 
-plain_loop = pytest.importorskip("benchmarks.plain_loop", reason="the benchmarks are not in a source distribution")
-ROWS = 20_000
 HARD = {"use": "uncertainty", "first": "most_uncertain", "importance": True}
 ONE_AT_A_TIME = [
     {"use": "combination", "order": HARD, "pace": {"use": "fixed", "steps": 3}},
@@ -177,6 +175,7 @@ def test_one_at_a_time_reproduces_the_joint(table):
 
 def test_few_steps_have_the_distribution_of_ancestral_sampling_in_closed_form():
     """T = 2 on the toy, by summing over which tokens are unmasked in the first step, each with ½."""
+    plain_loop = pytest.importorskip("benchmarks.plain_loop", reason="not in a source distribution")
     joint = toy()
     first = joint.marginals(torch.full((1, 3), 2))[0]
     expected = torch.zeros_like(joint.p)
