@@ -3,10 +3,8 @@
 import json
 import re
 
-import attrs
 import pytest
 
-from atat_zoo.evaluation.sampling import Bench, SamplerResult
 from tests.cli.terminal import printed, refused
 from tests.evaluation.making import make_run
 
@@ -105,25 +103,9 @@ def test_settings_of_ones_own_as_markdown(bench):
     [
         (("--by", "judge", "--sampler", "learned_order"), "--sampler learned_order: .*reverse weights"),
         (("--by", "judge", "--sampler", "ancestrall"), "did you mean 'ancestral'"),
-        (("--by", "writer"), "a run does not judge its own text"),
-        (("--by", "nowhere"), "there is no folder nowhere"),
     ],
 )
 def test_what_is_refused(bench, words, message):
     assert re.search(message, refused(bench, *words))
 
 
-def test_as_good_is_within_two_percent_and_better_is_as_good():
-    costs = {"nfe": 50.0, "max_nfe": 64, "seconds": 2.0, "tokens_per_second": 1.0}
-    scores = {"unigram_entropy": 4.0, "distinct_2": 0.9, "nats_per_token": 6.0, "nats_per_token_stderr": 0.1}
-    first = SamplerResult(name="ancestral", steps=128, sampler={}, **costs, **scores)
-
-    def as_good(**changes):
-        other = attrs.evolve(first, **changes)
-        bench = Bench(judge="j", step=1, number=2, length=8, seed=0, threads=1, device="cpu", measured=(first, other))
-        assert bench.share(other) == other.seconds / 2
-        return bench.as_good(other)
-
-    assert as_good(seconds=1.0)
-    assert [as_good(nats_per_token=nats) for nats in (5.0, 6.019, 6.021)] == [True, True, False]
-    assert [as_good(unigram_entropy=nats) for nats in (3.919, 3.921, 4.081)] == [False, True, False]
