@@ -27,6 +27,7 @@ METRICS = '["brier_score", "calibration_error", "coherence", "distinct"]'
 
 def evaluated(rank: int, ranks: int, port: int, sequences: int, times: Any) -> None:
     """Evaluate an untrained model of the quickstart's size with one thread, after a first time that is not counted."""
+    from atat_zoo.training.checkpoints import CurrentModel
     from atat_zoo.training.evaluator import Evaluator
 
     torch.set_num_threads(1)
@@ -39,9 +40,8 @@ def evaluated(rank: int, ranks: int, port: int, sequences: int, times: Any) -> N
     context = Context(vocabulary_size=len(counts), length=length, counts=counts, tokenizer=tokenizer)
     torch.manual_seed(0)
     with tempfile.TemporaryDirectory() as folder:
-        evaluate = Evaluator(
-            experiment, data, context, RunFolder(Path(folder)), assemble(experiment, context), None, "cpu"
-        )
+        current = CurrentModel(experiment, context, assemble(experiment, context), None)
+        evaluate = Evaluator(current, data, RunFolder(Path(folder)), "cpu")
         evaluate(0, final=False)
         evaluate.table(torch.arange(len(evaluate.tokens)))  # of the counts, which a training measures once
         distributed.barrier()

@@ -33,7 +33,7 @@ from atat_zoo.experiment import load
 from atat_zoo.modeling.diffusion.dropout import Dropout
 from atat_zoo.modeling.objectives import Batch, assemble, chunks
 from atat_zoo.registry import Context
-from atat_zoo.training.utilisation import PEAKS
+from atat_zoo.training.cost import PEAKS
 from benchmarks.cuda_autocast import cuda_autocast
 from benchmarks.kernels import Work, flops_of, handed, kernels, moves_nothing, size
 

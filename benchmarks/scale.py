@@ -11,8 +11,7 @@ import attrs
 
 from atat_zoo.experiment import load
 from atat_zoo.modeling.backbones.dit import DiTBackbone
-from atat_zoo.training.cost import cost, memory
-from atat_zoo.training.utilisation import PEAKS
+from atat_zoo.training.cost import PEAKS, cost, memory
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The assembled model, wrapped for Composer, and the figures of each step."""
+"""A training step: the assembled model, wrapped for Composer, its figures, and the state of its parts."""
 
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -9,8 +9,9 @@ from composer import Callback, Logger, State
 from composer.models import ComposerModel
 from composer.utils import dist
 from torch import Tensor, nn
-from torchmetrics import Metric
+from torchmetrics.aggregation import CatMetric
 
+from atat_zoo.errors import UserError
 from atat_zoo.modeling.backbones.ngram import counts_of
 from atat_zoo.modeling.diffusion.statistics import spearman
 from atat_zoo.modeling.objectives import Batch
@@ -28,71 +29,33 @@ MEANS = {
 RATE_BINS = 20
 
 
-class WeightedMean(Metric):
-    """A mean of a step: torchmetrics' own looks for NaN in each value, and for that the host waits for the device."""
-
-    total: Tensor
-    weight: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        for name in ("total", "weight"):
-            self.add_state(name, default=torch.zeros(()), dist_reduce_fx="sum")
-
-    def update(self, value: Tensor, weight: Tensor | int) -> None:
-        """Add the mean of a micro-batch, and of how many items it is."""
-        self.total += value.float() * weight
-        self.weight += weight
-
-    def compute(self) -> Tensor:
-        """Return the mean over micro-batches and ranks."""
-        return self.total / self.weight
-
-
-class Values(Metric):
-    """All values of a step."""
-
-    values: list[Tensor]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_state("values", default=[], dist_reduce_fx="cat")
-
-    def update(self, values: Tensor) -> None:
-        """Add the values of a micro-batch, [N] or [B, L]."""
-        self.values.append(values)
-
-    def compute(self) -> Tensor:
-        """Return the values of every rank."""
-        return torch.cat(self.values) if isinstance(self.values, list) else self.values
-
-
 class StepMeters:
     """Means and a rank correlation, reset at every step; `compute` joins the ranks, so all must call it."""
 
     def __init__(self, detailed: bool = False) -> None:
         """Begin without a device: the first micro-batch sets it. `details` and `histograms` need `detailed`."""
-        self.means: dict[str, WeightedMean] = {}
+        # By name a sum and of how many items it is, float32 [2]. torchmetrics' mean looks for NaN in each value, and
+        # the host waits for that; told not to look, it forgets the weights.
+        self.means: dict[str, Tensor] = {}
         self.detailed = detailed
         # By token are importance and loss, and which tokens are masked and maskable: to count these, the host waits.
         names = ("importance", "token_loss", "masked", "maskable", "mask_rates")
-        self.values = {name: Values() for name in names}
+        self.values = {name: CatMetric(nan_strategy="disable") for name in names}
 
     def reset(self) -> None:
         """Clear the values of the previous step."""
-        for meter in (*self.means.values(), *self.values.values()):
+        self.means = {}
+        for meter in self.values.values():
             meter.reset()
 
     def update(self, figures: dict[str, Tensor]) -> None:
         """Add the figures that an objective returns for a micro-batch."""
         masked = figures["masked"]
         for name, over in MEANS.items():
-            if name not in figures:
-                continue
-            if name not in self.means:
-                self.means[name] = WeightedMean().to(masked.device)
-            weight = len(masked) if over == "rows" else figures[over].sum()
-            self.means[name].update(figures[name].detach(), weight)
+            if name in figures:
+                weight = masked.new_full((), len(masked), dtype=torch.int64) if over == "rows" else figures[over].sum()
+                total = torch.stack([figures[name].detach().float() * weight, weight])
+                self.means[name] = self.means[name] + total if name in self.means else total
         added = {"mask_rates": figures["rates"].float().flatten()} if "rates" in figures else {}
         if self.detailed or "importance" in figures:
             added |= {name: figures[name].float() for name in ("importance", "token_loss") if name in figures}
@@ -102,20 +65,20 @@ class StepMeters:
 
     def among(self, which: str, *names: str) -> list[Tensor]:
         """Return values of the masked or maskable tokens of all ranks, float32 [N] each; all ranks must call it."""
-        where = self.values[which].compute()
+        where = self.values[which].compute().bool()
         return [self.values[name].compute()[where] for name in names]
 
     def details(self) -> dict[str, float]:
         """Return mean and standard deviation of the importance over all maskable tokens; all ranks must call it."""
-        if not self.values["importance"].values:
+        if not self.values["importance"].value:
             return {}
         importance = self.among("maskable", "importance")[0].double()
         return {"importance_mean": float(importance.mean()), "importance_spread": float(importance.std(correction=0))}
 
     def histograms(self) -> dict[str, Tensor]:
         """Return this rank's importance and loss of masked tokens, and the rates drawn, float32 [N] on the CPU."""
-        mine = {name: torch.cat(meter.values).cpu() for name, meter in self.values.items() if meter.values}
-        where = mine.pop("masked", None)
+        mine = {name: torch.cat([*meter.value]).cpu() for name, meter in self.values.items() if meter.value}
+        where = mine.pop("masked", torch.zeros(())).bool()
         mine.pop("maskable", None)
         return {name: values if name == "mask_rates" else values[where] for name, values in mine.items()}
 
@@ -124,12 +87,15 @@ class StepMeters:
 
         `mask_rates` says how many of the rates drawn for the step are in each of 20 equal bins of [0, 1].
         """
-        means = [meter.compute() for meter in self.means.values()]
-        figures: dict[str, Any] = dict(zip(self.means, torch.stack(means).tolist() if means else [], strict=True))
-        if self.values["mask_rates"].values:
+        figures: dict[str, Any] = {}
+        if self.means:
+            sums = torch.stack([*self.means.values()])
+            sum_over_ranks(sums)
+            figures = dict(zip(self.means, (sums[:, 0] / sums[:, 1]).tolist(), strict=True))
+        if self.values["mask_rates"].value:
             drawn = self.values["mask_rates"].compute().cpu()
             figures["mask_rates"] = torch.histc(drawn, RATE_BINS, 0, 1).long().tolist()
-        if self.values["importance"].values:
+        if self.values["importance"].value:
             rho = spearman(*self.among("masked", "importance", "token_loss"))
             figures["importance_spearman"] = None if rho != rho else rho
         return figures
@@ -175,6 +141,32 @@ class ZooModel(ComposerModel):
         raise RuntimeError("evaluate with atat_zoo.evaluation, which computes the bound")
 
 
+class Progress(Callback):
+    """Sets the progress of the model, and updates the state of its parts at each step."""
+
+    def __init__(self, model: ZooModel) -> None:
+        self.model, self.updating = model, -1
+
+    def before_train_batch(self, state: State, logger: Logger) -> None:
+        """Begin the step, if need be again with smaller micro-batches; not within the update of the weights."""
+        self.model.step = int(state.timestamp.batch)
+        if self.updating == self.model.step:
+            raise UserError(
+                f"the GPU's memory does not suffice for the optimizer's update at step {self.updating + 1}, which "
+                "needs as much with smaller micro-batches; take a smaller backbone, or an optimizer that keeps less"
+            )
+        self.model.meters.reset()
+        self.model.objective.begin_step()
+
+    def after_train_batch(self, state: State, logger: Logger) -> None:
+        """The gradients are complete: what follows is the update."""
+        self.updating = self.model.step
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Give the step's statistics, summed over ranks, to the parts that have a state."""
+        self.model.objective.end_step(sum_over_ranks, int(state.timestamp.batch) / self.model.steps)
+
+
 class SkippedRows(Callback):
     """Counts the rows that the stream leaves out of damaged shards, since the training began, as `skipped`."""
 
@@ -218,3 +210,18 @@ def sum_over_ranks(value: Tensor) -> None:
     """Sum a tensor over the ranks, in place."""
     if dist.get_world_size() > 1:
         dist.all_reduce(value, reduce_operation="SUM")
+
+
+def largest_over_ranks(number: int, device: torch.device) -> int:
+    """Return the largest number of any rank; all ranks must call it."""
+    if dist.get_world_size() == 1:
+        return number
+    largest = torch.tensor([number], device=device)
+    dist.all_reduce(largest, reduce_operation="MAX")
+    return int(largest.item())
+
+
+def device_of_state(state: State) -> torch.device:
+    """Return the device of the weights."""
+    parameter: Tensor = next(state.model.parameters())
+    return parameter.device

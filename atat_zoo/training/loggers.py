@@ -62,7 +62,7 @@ class TensorBoardLogger(Logger):
 
     @override
     def build(self, folder: Path) -> LoggerDestination:
-        from atat_zoo.training.lifecycle import TensorBoardDestination
+        from atat_zoo.training.metrics_writer import TensorBoardDestination
 
         return TensorBoardDestination(str(folder), flush_interval=self.flush_every)
 
@@ -81,7 +81,7 @@ class WandbLogger(Logger):
 
     @override
     def build(self, folder: Path) -> LoggerDestination:
-        from atat_zoo.training.lifecycle import WandbDestination
+        from atat_zoo.training.metrics_writer import WandbDestination
 
         options = values_of(self) | {"tags": list(self.tags)}
         return WandbDestination(**options, init_kwargs={"dir": str(folder)})

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from composer import Callback, Logger, State
 from torch._C._autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile
+from torch.profiler import ProfilerAction, ProfilerActivity, profile, schedule
 
 from atat_zoo.experiment.runs import write_json
 from atat_zoo.system.devices import synchronize
@@ -42,35 +42,44 @@ class Profile(Callback):
         self.folder, self.steps, self.done = folder, steps, 0
         self.rows: list[dict[str, float]] = []
         self.operations: list[tuple[str, float, int]] = []  # name, its own seconds, calls
-        self._profiler: Any = None
         self._since = 0.0
         self._gpu, self._device = False, torch.device("cpu")
 
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Begin to warm up."""
+        self._gpu, self._device = state.device.name == "gpu", next(state.model.parameters()).device
+        when = schedule(wait=0, warmup=WARM, active=self.steps, repeat=1)
+        self._profiler = profile(activities=activities(self._gpu), schedule=when, on_trace_ready=self._write)
+        self._profiler.start()
+
     def before_dataloader(self, state: State, logger: Logger) -> None:
         """Begin a step."""
-        if self.done == WARM:
-            self._gpu, self._device = state.device.name == "gpu", next(state.model.parameters()).device
-            self._profiler = profile(activities=activities(self._gpu))
-            self._profiler.__enter__()
-        if self._profiler is not None:
+        if self._measures:
             self.rows.append(dict.fromkeys(PHASES.values(), 0.0))
             self._since = self._now()
 
     def run_event(self, event: Any, state: State, logger: Logger) -> None:
         """Add the time since the last event to the phase that this one ends."""
         super().run_event(event, state, logger)
-        if self._profiler is not None and (phase := PHASES.get(event.value)) is not None:
+        if self.rows and self._measures and (phase := PHASES.get(event.value)) is not None:
             now = self._now()
             self.rows[-1][phase] += now - self._since
             self._since = now
         if event.value == "batch_end":
             self.done += 1
-            if len(self.rows) == self.steps and self._profiler is not None:
-                self._write()
+            self._profiler.step()
 
-    def _write(self) -> None:
-        profiler, self._profiler = self._profiler, None
-        profiler.__exit__(None, None, None)
+    def fit_end(self, state: State, logger: Logger) -> None:
+        """End what the training was too short for."""
+        if self.done < WARM + self.steps:
+            self._profiler.on_trace_ready = None
+            self._profiler.stop()
+
+    @property
+    def _measures(self) -> bool:
+        return self._profiler.current_action in (ProfilerAction.RECORD, ProfilerAction.RECORD_AND_SAVE)
+
+    def _write(self, profiler: Any) -> None:
         self.folder.mkdir(exist_ok=True)
         profiler.export_chrome_trace(str(self.folder / "trace.json"))
         self.operations = operations(profiler, self._gpu)

@@ -24,7 +24,7 @@ class Schedule(Protocol):
     def build(self, optimizer: Optimizer, steps: int) -> LRScheduler:
         """Return torch's scheduler, stepped after each of `steps`; the optimizer's groups have the peak rates."""
 
-    # A run goes on with another number of steps only if its schedule has `extends`; see `extended` in continuing.py.
+    # A run goes on with another number of steps only if its schedule has `extends`; see `continued` in resumption.py.
 
 
 def _half_cosine(done: float) -> float:

@@ -37,9 +37,10 @@ from atat_zoo.system.atomic import check_name
 from atat_zoo.system.devices import device_name, exact_device
 from atat_zoo.system.environment import describe
 from atat_zoo.system.interruption import Interruption
-from atat_zoo.training import lifecycle
-from atat_zoo.training.composer_model import SkippedRows, ZooModel, prepare
-from atat_zoo.training.continuing import Loading, continued, cut_back, inert, record
+from atat_zoo.training.checkpoints import Checkpoints, CurrentModel, Loading, asked_to_stop, inert
+from atat_zoo.training.composer_model import Progress, SkippedRows, ZooModel, prepare
+from atat_zoo.training.cost import peak_flops, utilisation
+from atat_zoo.training.ema import MovingAverage
 from atat_zoo.training.evaluator import Evaluations, Evaluator, log_evaluation
 from atat_zoo.training.finetuning import InitialWeights
 from atat_zoo.training.memory import (
@@ -52,8 +53,9 @@ from atat_zoo.training.memory import (
     keep_freed_memory,
     let_go,
 )
+from atat_zoo.training.metrics_writer import CallbackValues, MetricsWriter, without_composers_loss
+from atat_zoo.training.resumption import continued, cut_back, record
 from atat_zoo.training.sharding import WholeWeights, shard
-from atat_zoo.training.utilisation import Utilisation, peak_flops
 
 
 class Reporter(Protocol):
@@ -228,23 +230,16 @@ def _run(
         model = ZooModel(objective, spec.steps, bf16=bf16, detailed=bool(spec.loggers))
         if whole:
             shard(model, device)
-        average = lifecycle.MovingAverage(model, spec.ema, device) if spec.ema else None
-        evaluator = Evaluator(
-            experiment,
-            data,
-            context,
-            folder,
-            objective,
-            average,
-            device,
-            whole,
-            base=initial.base() if initial and base else None,
+        average = MovingAverage(model, spec.ema, device) if spec.ema else None
+        current = CurrentModel(
+            experiment, context, objective, average, whole, base=initial.base() if initial and base else None
         )
-        interruption = Interruption(partial(lifecycle.asked_to_stop, reporter.message))
-        checkpoints = lifecycle.Checkpoints(folder, spec, interruption, evaluator.write, base)
-        ours, loggers = _callbacks(model, evaluator, reporter)
+        evaluator = Evaluator(current, data, folder, device)
+        interruption = Interruption(partial(asked_to_stop, reporter.message))
+        checkpoints = Checkpoints(folder, spec, interruption, current.write, base)
+        ours, loggers = _callbacks(model, evaluator, device, reporter)
         ours = [*ours, *callbacks, checkpoints]
-        trainer = _trainer(evaluator, device, model, loader, ours, loggers, Loading(checkpoint), base)
+        trainer = _trainer(experiment, device, model, loader, ours, loggers, Loading(checkpoint), base)
         if checkpoint:
             done = trainer.state.timestamp.batch.value
             if rank == 0:
@@ -258,12 +253,12 @@ def _run(
         if evaluation:
             log_evaluation(trainer.logger, evaluation)
             if spec.keep_best and evaluator.sequences == len(evaluator.tokens):  # else the last one was on the way
-                evaluator.keep_best(evaluation)
+                current.keep_best(evaluation, folder)
         trainer.close()
         let_go(trainer)
         if evaluation is None:
             return Result(folder=folder, finished=False, step=step, signal=interruption.signal)
-        saved = evaluator.save(step)
+        saved = current.save(step, folder.model, device)
         tasks: Sequence[TaskResult] = ()
         if saved:
             seed, of = experiment.seed, experiment.evaluation.tasks
@@ -291,40 +286,60 @@ def _begin(experiment: Experiment, folder: RunFolder, facts: dict[str, Any], ini
         write_text(new.resolved, experiment.to_toml())
 
 
-def _callbacks(model: ZooModel, evaluator: Evaluator, reporter: Reporter) -> tuple[list[Any], list[Any]]:
-    """Return the callbacks in the order that `lifecycle` explains, and the loggers."""
-    spec, folder, average = evaluator.experiment.train, evaluator.folder, evaluator.average
+def _callbacks(model: ZooModel, evaluator: Evaluator, device: str, reporter: Reporter) -> tuple[list[Any], list[Any]]:
+    """Return the callbacks and the loggers.
+
+    Composer runs the callbacks of one event in the order of their list, then the loggers. At the end of a step:
+
+    1. `Progress`: the parts update their state, so that later callbacks see and save the new one;
+    2. `MovingAverage` adds the new weights;
+    3. the experiment's callbacks measure, so that
+    4. `MetricsWriter` has their values for its line, and stops a training that has diverged before it is evaluated;
+    5. `Evaluations` use the moving average, and may tell a callback to stop the training (before the first step, too,
+       where they only measure);
+    6. the callbacks passed to `train`.
+
+    After all of them, at the event `batch_checkpoint`, `MetricsWriter` writes its line, with the metrics of an
+    evaluation of this step; `Checkpoints` saves the state, then stops if interrupted.
+    """
+    current, folder = evaluator.current, evaluator.folder
+    experiment, spec = current.experiment, current.experiment.train
 
     def evaluate(step: int) -> Evaluation:
         evaluation = evaluator(step, final=False)
-        at = f"step {step}" if step else f"step 0, {_before(evaluator.experiment)}"
+        at = f"step {step}" if step else f"step 0, {_before(experiment)}"
         reporter.message(f"{at}: {evaluation.sentence()}")
         if spec.keep_best:
-            evaluator.keep_best(evaluation)
+            current.keep_best(evaluation, folder)
         writer.metrics = finite({f"{evaluation.split}/{name}": one.value for name, one in evaluation.metrics.items()})
         return evaluation
 
     # The trainer evaluates the final model; of fewer sequences the curve has its own end.
     last = spec.steps - (evaluator.sequences == len(evaluator.tokens))
-    context = evaluator.context
-    peak = peak_flops(evaluator.experiment, evaluator.device, model.bf16)
-    utilisation = Utilisation(evaluator.experiment, context.vocabulary_size, peak)
-    skipped = [SkippedRows(reporter.message)] if evaluator.experiment.data.damaged == "skip" else []
-    values = [lifecycle.CallbackValues()] if spec.callbacks or spec.algorithms or skipped else []
-    every = spec.evaluate_every if evaluator.experiment.evaluation.metrics else 0
-    more: dict[str, Any] = {"utilisation": utilisation, "every": every}
-    writer = lifecycle.MetricsWriter(model, folder, spec, reporter.training, *values, **more)
+    peak = peak_flops(experiment, device, model.bf16)
+    every_peak = None if peak is None else peak * dist.get_world_size()
+    skipped = [SkippedRows(reporter.message)] if experiment.data.damaged == "skip" else []
+    values = [CallbackValues()] if spec.callbacks or spec.algorithms or skipped else []
+    writer = MetricsWriter(
+        model,
+        folder,
+        spec,
+        reporter.training,
+        *values,
+        utilisation=partial(utilisation, experiment, current.context.vocabulary_size, every_peak),
+        every=spec.evaluate_every if experiment.evaluation.metrics else 0,
+    )
     callbacks = [
-        lifecycle.Progress(model),
+        Progress(model),
         *skipped,
-        *([average] if average else []),
+        *([current.average] if current.average else []),
         *(callback.build() for callback in spec.callbacks),
         writer,
         *([Evaluations(spec.evaluate_every, last, evaluate)] if spec.evaluate_every else []),
     ]
     if spec.loggers:
         folder.logs.mkdir(exist_ok=True)
-    loggers = [lifecycle.without_composers_loss(logger.build(folder.logs)) for logger in spec.loggers]
+    loggers = [without_composers_loss(logger.build(folder.logs)) for logger in spec.loggers]
     return callbacks, [*loggers, *values]
 
 
@@ -336,7 +351,7 @@ def _before(experiment: Experiment) -> str:
 
 
 def _trainer(
-    evaluator: Evaluator,
+    experiment: Experiment,
     device: str,
     model: ZooModel,
     loader: Any,
@@ -345,8 +360,7 @@ def _trainer(
     loading: Loading,
     base: dict[str, Tensor],
 ) -> Trainer:
-    experiment, kind = evaluator.experiment, torch.device(device).type
-    spec = experiment.train
+    spec, kind = experiment.train, torch.device(device).type
     optimizer = experiment.parts["optimizer"].build(model)
     clip = [GradientClipping(clipping_type="norm", clipping_threshold=spec.clip)] if spec.clip else []
     with loading.guarded():

@@ -27,10 +27,10 @@ VARIABLE = "ATTACK"
 
 STAGES = {
     "build": ("atat_zoo.training.trainer", "build"),
-    "step": ("atat_zoo.training.lifecycle", "MetricsWriter.batch_end"),
-    "checkpoint": ("atat_zoo.training.lifecycle", "Checkpoints.save"),
+    "step": ("atat_zoo.training.metrics_writer", "MetricsWriter.batch_end"),
+    "checkpoint": ("atat_zoo.training.checkpoints", "Checkpoints.save"),
     "evaluation": ("atat_zoo.training.evaluator", "Evaluator.__call__"),
-    "save": ("atat_zoo.training.evaluator", "Evaluator.save"),
+    "save": ("atat_zoo.training.checkpoints", "CurrentModel.save"),
 }
 DURABLE = ("fsync", "mkdir", "rename", "replace", "rmdir", "unlink")
 

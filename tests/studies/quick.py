@@ -63,7 +63,7 @@ def train(words, log, env):
 
 
 def slow_down(seconds):
-    from atat_zoo.training.lifecycle import Progress
+    from atat_zoo.training.composer_model import Progress
 
     before = Progress.batch_start
 

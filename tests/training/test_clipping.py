@@ -14,7 +14,7 @@ from atat_zoo.testing import check_algorithm
 from atat_zoo.training import train
 from atat_zoo.training.algorithms import GradientClippingAlgorithm
 from atat_zoo.training.callbacks import GradientNormsCallback, OptimizerMonitorCallback
-from atat_zoo.training.lifecycle import without_composers_loss
+from atat_zoo.training.metrics_writer import without_composers_loss
 from atat_zoo.training.optimizers import AdamWOptimizer
 
 

@@ -10,7 +10,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.training import resume, train
-from atat_zoo.training.continuing import continued, record
+from atat_zoo.training.resumption import continued, record
 
 
 def trained(tiny, out, *words):
@@ -45,7 +45,7 @@ def test_a_run_that_goes_on_is_not_finished(tiny, tmp_path):
     """Until it has made its steps; stopped before, it goes on to them."""
     run = trained(tiny, tmp_path / "run", "train.steps=6")
     code = (
-        "import os, signal\nfrom atat_zoo.training.lifecycle import Progress\nbefore = Progress.batch_start\n"
+        "import os, signal\nfrom atat_zoo.training.composer_model import Progress\nbefore = Progress.batch_start\n"
         "def batch_start(self, state, logger):\n"
         "    if int(state.timestamp.batch) == 7: os.kill(os.getpid(), signal.SIGTERM)\n"
         "    before(self, state, logger)\n"

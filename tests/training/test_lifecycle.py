@@ -13,17 +13,18 @@ from torch import nn
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.experiment.runs import RunFolder
-from atat_zoo.training import lifecycle, train
-from atat_zoo.training.composer_model import ZooModel, sum_over_ranks
-from atat_zoo.training.lifecycle import MetricsWriter, MovingAverage, Progress
+from atat_zoo.training import metrics_writer, train
+from atat_zoo.training.composer_model import Progress, ZooModel, sum_over_ranks
+from atat_zoo.training.ema import MovingAverage
 from atat_zoo.training.memory import peak_memory
+from atat_zoo.training.metrics_writer import MetricsWriter
 
 
 @pytest.mark.parametrize("before", [0, 50])
 def test_the_speed_is_that_of_the_steps_since_the_last_line(tmp_path, monkeypatch, before):
     """100 tokens a step, half a second each: also in the first line after a resume, and beside other work."""
     clock = count(step=0.5)
-    monkeypatch.setattr(lifecycle.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(metrics_writer.time, "perf_counter", lambda: next(clock))
     objective = SimpleNamespace(curriculum_strength=lambda progress: None, stage=lambda progress: "train")
     model = SimpleNamespace(objective=objective, meters=SimpleNamespace(compute=dict), steps=60)
     spec = SimpleNamespace(log_every=2, steps=60, loggers=())

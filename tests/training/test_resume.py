@@ -43,13 +43,13 @@ main()
 # Kills its own process when so many steps have been made.
 DIE = """
 import os, signal
-from atat_zoo.training import lifecycle
-before = lifecycle.Progress.before_train_batch
+from atat_zoo.training import composer_model
+before = composer_model.Progress.before_train_batch
 def die(self, state, logger):
     if state.timestamp.batch == {step}:
         os.kill(os.getpid(), signal.SIGKILL)
     before(self, state, logger)
-lifecycle.Progress.before_train_batch = die
+composer_model.Progress.before_train_batch = die
 from atat_zoo.cli import main
 main()
 """

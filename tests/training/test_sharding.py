@@ -181,14 +181,14 @@ def test_killed_it_goes_on_bit_for_bit_and_with_other_parts_to_rounding(tiny, sh
 def test_weights_that_are_not_finite_stop_all_ranks(tiny):
     """Also where they are in the part of another rank than the one that writes."""
     code = """
-from atat_zoo.training import lifecycle
+from atat_zoo.training import checkpoints
 from atat_zoo.training.sharding import local
-save = lifecycle.Checkpoints.save
+save = checkpoints.Checkpoints.save
 def spoilt(self, state, step):
-    if lifecycle.dist.get_global_rank() == 1:
+    if checkpoints.dist.get_global_rank() == 1:
         local(next(state.model.parameters()).detach()).fill_(float("nan"))
     save(self, state, step)
-lifecycle.Checkpoints.save = spoilt
+checkpoints.Checkpoints.save = spoilt
 from atat_zoo.cli import main
 main()
 """

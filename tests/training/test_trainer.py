@@ -21,6 +21,7 @@ from atat_zoo.modeling.objectives import assemble, chunks
 from atat_zoo.registry import Context
 from atat_zoo.training import evaluator as evaluating
 from atat_zoo.training import resume, train
+from atat_zoo.training.checkpoints import CurrentModel
 from atat_zoo.training.composer_model import ZooModel
 from atat_zoo.training.evaluator import Evaluator
 from atat_zoo.training.trainer import Silent
@@ -51,7 +52,7 @@ def test_a_run_leaves_everything_behind(tiny, uninterrupted):
     assert not list(uninterrupted.rglob("*.part"))
 
 
-@pytest.mark.parametrize("name", ["a{b", "a}b", "\udcff", "a\nb", "a\x1b[31m", "a#b", "a?b"])
+@pytest.mark.parametrize("name", ["a{b", "\udcff", "a\x1b[31m", "a#b"])
 def test_a_name_in_which_nothing_could_be_saved_is_refused_before_anything(tiny, name):
     folder = tiny.root / name
     for begin in (lambda: train(load(str(tiny.path)), folder), lambda: resume(folder)):
@@ -90,12 +91,6 @@ def test_a_run_stays_until_the_new_one_begins(tiny, uninterrupted, tmp_path, mon
     assert [line["step"] for line in RunFolder(copy).read_metrics()] == [1, 2]
     assert not (copy / "samples.txt").exists()
     assert len(list((copy / "evaluations").iterdir())) == 1
-
-
-def test_a_training_that_is_refused_leaves_no_folder(tiny, tmp_path):
-    with pytest.raises(UserError):
-        train(load(str(tiny.path), [f"corpus.train=['{tmp_path}/nothing.txt']"]), tmp_path / "runs" / "new")
-    assert not (tmp_path / "runs").exists()
 
 
 def test_a_final_model_stays_until_it_is_written_again(tiny, trained):
@@ -160,7 +155,7 @@ def test_it_evaluates_on_the_way(tiny, tmp_path):
 
 
 # Rates at which the perplexity falls to the end, and at which it soon rises.
-@pytest.mark.parametrize(("rate", "sequences"), [(3e-3, 8), (1.0, 8), (1.0, 4)])
+@pytest.mark.parametrize(("rate", "sequences"), [(3e-3, 8), (1.0, 4)])
 def test_the_best_model_is_kept_and_named(tiny, tmp_path, rate, sequences):
     said = [
         *("train.steps=6", "train.evaluate_every=2", "train.keep_best=true", "train.ema=0", "optimizer=adamw"),
@@ -205,13 +200,6 @@ def test_a_resumed_run_keeps_its_best_model_and_a_better_one_only(tiny, tmp_path
     assert json.loads(path.read_text()) == recorded
 
 
-def test_the_best_model_needs_evaluations(tiny):
-    with pytest.raises(
-        UserError, match=r"train: keep_best goes by evaluations on the way; set evaluate_every, or keep"
-    ):
-        load(str(tiny.path), ["train.keep_best=true", "train.evaluate_every=0"])
-
-
 def test_on_the_way_fewer_sequences_are_measured_under_the_masks_of_the_end(tiny, tmp_path):
     said = ["train.steps=4", "train.evaluate_every=2", "train.evaluate_sequences=4", "train.precision=fp32"]
     result = train(load(str(tiny.path), said), tmp_path / "run")
@@ -231,7 +219,8 @@ def test_one_rank_alone_makes_the_numbers(tiny, tmp_path, monkeypatch):
     """It decodes and ranks every token of all ranks; the others wait for what it has found."""
     result = train(load(str(tiny.path), ["train.steps=1"]), tmp_path / "run")
     model, (data,) = result.model, (tiny.root / "shards").glob("*/")
-    evaluator = Evaluator(model.experiment, data, model.context, result.folder, model.module, None, "cpu")
+    current = CurrentModel(model.experiment, model.context, model.module, None)
+    evaluator = Evaluator(current, data, result.folder, "cpu")
 
     def broadcast(found):
         assert found == [None]

@@ -13,9 +13,10 @@ from composer.devices import DeviceGPU, DeviceMPS
 from atat_zoo import Zoo
 from atat_zoo.experiment import TrainSpec
 from atat_zoo.experiment.runs import RunFolder
-from atat_zoo.training.composer_model import SkippedRows, ZooModel, prepare
-from atat_zoo.training.lifecycle import MetricsWriter, MovingAverage, Progress
+from atat_zoo.training.composer_model import Progress, SkippedRows, ZooModel, prepare
+from atat_zoo.training.ema import MovingAverage
 from atat_zoo.training.memory import ZooTrainer, let_go
+from atat_zoo.training.metrics_writer import MetricsWriter
 from tests.modeling.objectives.small_objectives import BASELINES, N, batch, build
 from tests.virtual_gpu.device import CUDA, VirtualGPU, on_cpu, to_gpu
 

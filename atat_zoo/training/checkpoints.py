@@ -1,0 +1,283 @@
+"""What a training saves and reads again: its state; the model beside each checkpoint, the best and the final one.
+
+A checkpoint is a pickle, and a pickle may name any function to be called. Here it may only build tensors, numbers,
+texts and containers of them, which is all that Composer's state and ours need: nothing that it holds runs. Composer's
+`CheckpointSaver` writes in place, without a hash and without a model.
+"""
+
+import math
+import os
+import re
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from composer import Callback, Logger, State
+from composer.utils import dist
+from composer.utils.checkpoint import save_checkpoint
+from torch import Tensor, nn
+from torch.torch_version import TorchVersion
+
+from atat_zoo.errors import UserError
+from atat_zoo.evaluation.results.evaluation import Evaluation
+from atat_zoo.experiment import Experiment, TrainSpec
+from atat_zoo.experiment.runs import RunFolder, write_json
+from atat_zoo.generation.model import Model
+from atat_zoo.registry import Context
+from atat_zoo.system import parsing
+from atat_zoo.system.atomic import making_folder
+from atat_zoo.system.interruption import Interruption
+from atat_zoo.training.composer_model import device_of_state, largest_over_ranks
+from atat_zoo.training.ema import MovingAverage
+from atat_zoo.training.sharding import WholeWeights, local
+
+EVALUATION = "evaluation.json"  # beside the best model: by which it is that
+
+
+class CurrentModel:
+    """The model as it is now: with the moving average of its weights, if there is one, whole, and not compiled."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        context: Context,
+        objective: nn.Module,
+        average: MovingAverage | None,
+        whole: WholeWeights | None = None,
+        base: dict[str, Any] | None = None,
+    ) -> None:
+        self.experiment, self.context, self.average, self.whole = experiment, context, average, whole
+        self.module = whole.module if whole else objective
+        self.base = base  # see `Model`
+
+    @contextmanager
+    def at(self, step: int) -> Iterator[Model]:
+        """Yield it in a `with` block, after which the training has its own weights again; all ranks must enter it."""
+        # What is compiled has the shapes of a training step alone.
+        eager: Any = torch.compiler.set_stance("force_eager") if self.experiment.train.compile else nullcontext()
+        averaged = self.average.swapped() if self.average else nullcontext()
+        with eager, averaged, self.whole.gathered() if self.whole else nullcontext():
+            yield Model(
+                experiment=self.experiment,
+                context=self.context,
+                tokenizer=self.context.tokenizer,
+                module=self.module,
+                step=step,
+                base=self.base,
+            )
+
+    def write(self, step: int, folder: Path | None) -> None:
+        """Write it; ranks without a folder take part in collecting the weights."""
+        if folder is None and self.whole is None:
+            return
+        with self.at(step) as model:
+            if folder is not None:
+                model.save(folder)
+
+    def save(self, step: int, folder: Path, device: str) -> Model | None:
+        """Write the final model and return it, on rank 0; all ranks must call it."""
+        if dist.get_global_rank() != 0:
+            self.write(step, None)
+            return None
+        with making_folder(folder, replace=True) as beside:
+            self.write(step, beside)
+        # With a moving average the module has its training weights again, so load the saved ones.
+        return Model.load(folder, device)
+
+    def keep_best(self, evaluation: Evaluation, folder: RunFolder) -> None:
+        """Write it as the best model, unless another one had a lower bound; all ranks must call it."""
+        first = dist.get_global_rank() == 0
+        found = [first and is_better(evaluation, folder)]
+        if dist.get_world_size() > 1:
+            dist.broadcast_object_list(found)
+        if not found[0]:
+            return
+        with making_folder(folder.best, replace=True) if first else nullcontext() as beside:
+            self.write(evaluation.step, beside)
+            if beside is not None:
+                write_json(beside / EVALUATION, evaluation.to_table())
+
+
+def is_better(evaluation: Evaluation, folder: RunFolder) -> bool:
+    """Return whether an evaluation has a lower bound than that of the run's best model.
+
+    What was measured otherwise, as before `evaluation.sequences` was changed, counts as none.
+    """
+    now, before = evaluation.to_table(), dict[str, Any]()
+    with suppress(OSError, ValueError, TypeError):
+        before = dict(parsing.from_json(parsing.read(folder.best / EVALUATION)))
+    name = next(iter(evaluation.bounds))
+    value, best = evaluation.bounds[name].nats_per_token, math.inf
+    with suppress(KeyError, TypeError):
+        if all(before[key] == now[key] for key in ("corpus", "split", "form", "method", "sequences", "draws", "seed")):
+            best = float(before["bounds"][name]["nats_per_token"])
+    return value < best
+
+
+def stop(folder: RunFolder, reason: str) -> None:
+    """Stop a training that has diverged, with advice."""
+    last = folder.last_checkpoint()
+    saved = f"the last good checkpoint is step {last.step} in {last.path}" if last else "there is no checkpoint yet"
+    raise UserError(
+        f"{reason}; {saved}. "
+        "Begin a new run with a smaller optimizer.learning_rate, more schedule.warmup_steps, or train.precision=fp32"
+    )
+
+
+def asked_to_stop(message: Callable[[str], object], number: int, again: bool) -> None:
+    """Say that the training stops; a second Ctrl-C stops it at once."""
+    if again and number == signal.SIGINT:
+        raise KeyboardInterrupt
+    message("stopping after this step, and saving it")
+
+
+class Checkpoints(Callback):
+    """Saves every `save_every` steps, at the end, and before an interruption."""
+
+    def __init__(
+        self,
+        folder: RunFolder,
+        spec: TrainSpec,
+        interruption: Interruption,
+        write_model: Callable[[int, Path | None], None],
+        base: Iterable[str] = (),
+    ) -> None:
+        self.folder, self.spec, self.interruption, self.write_model = folder, spec, interruption, write_model
+        self.saved, self.interrupted, self.base = -1, False, base
+
+    def batch_checkpoint(self, state: State, logger: Logger) -> None:
+        """Save if it is time; then stop if the training was interrupted."""
+        step = int(state.timestamp.batch)
+        stopping = bool(largest_over_ranks(int(self.interruption.signal is not None), device_of_state(state)))
+        assert state.max_duration is not None  # the step at which a callback has stopped the training, or `steps`
+        if stopping or step % self.spec.save_every == 0 or step >= state.max_duration.value:
+            self.save(state, step)
+        if stopping and step < self.spec.steps:
+            self.interrupted = True
+            state.stop_training()
+
+    def save(self, state: State, step: int) -> None:
+        """Write a checkpoint and its model beside the old ones; an incomplete one is ignored."""
+        if step == self.saved:
+            return
+        first, self.saved = self.saved < 0, step
+        weights = torch.stack([local(p.detach()).sum() for p in state.model.parameters()])
+        if largest_over_ranks(int(not weights.isfinite().all()), device_of_state(state)):
+            # The loss of this step was computed before its gradient spoilt the weights.
+            stop(self.folder, f"the weights are not finite after step {step}")
+        # Only rank 0 writes; the others take part in collecting the state.
+        if dist.get_global_rank() != 0:
+            self.write_model(step, None)
+            save_checkpoint(state, str(self.folder.checkpoints / "unused"))
+            return
+        with making_folder(self.folder.checkpoint_model(step), replace=True) as beside:
+            self.write_model(step, beside)
+        try:
+            with self.folder.writing_checkpoint(step, self.spec.checkpoints_kept) as path:
+                save_checkpoint(state, str(path), ignore_keys=partial(without_generators, base=self.base))
+                if first:
+                    check_saved(path)
+        except RuntimeError as error:
+            # torch's error for a full disk names only a wrong position in the file.
+            if "inline_container" not in str(error) and "PytorchStreamWriter" not in str(error):
+                raise
+            raise UserError(
+                f"the checkpoint of step {step} cannot be written completely to {self.folder.checkpoints}: is the "
+                f"disk full? Free some space and continue with --resume {self.folder.path}: earlier checkpoints are "
+                "untouched"
+            ) from error
+
+
+def without_generators(checkpoint: dict[str, Any], base: Iterable[str] = ()) -> None:
+    """Remove the states of the generators before a checkpoint is written: they are not restored, and not all data.
+
+    So are the weights that another run has, which `base` names.
+    """
+    del checkpoint["rng"]
+    for name in base:
+        del checkpoint["state"]["model"][name]
+
+
+def check_saved(path: Path) -> None:
+    """Refuse a checkpoint that could not be loaded again, when it is written and not when it is needed."""
+    with only_data():
+        foreign = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    if foreign:
+        raise UserError(
+            f"a run with a checkpoint that holds {', '.join(sorted(foreign))} could not be resumed; a callback, "
+            "algorithm, optimizer or schedule of a plugin has such a state: let its `state_dict` return tensors, "
+            "numbers and texts"
+        )
+
+
+# Besides what torch itself allows. `TorchVersion` is a text.
+ALLOWED: list[Any] = [timedelta, TorchVersion]
+_ONLY_DATA, _ANYTHING = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+
+
+@contextmanager
+def only_data() -> Iterator[None]:
+    """Let `torch.load` build nothing but data, also where its caller, as Composer does, asks for more."""
+    before = {name: os.environ.pop(name, None) for name in (_ONLY_DATA, _ANYTHING)}
+    os.environ[_ONLY_DATA] = "1"
+    try:
+        with torch.serialization.safe_globals(ALLOWED):
+            yield
+    finally:
+        del os.environ[_ONLY_DATA]
+        os.environ.update({name: value for name, value in before.items() if value is not None})
+
+
+def inert(checkpoint: dict[str, Any], base: Mapping[str, Tensor] | None = None) -> None:
+    """Remove from a loaded checkpoint what Composer would evaluate as Python; its `load_ignore_keys`.
+
+    `base` has the weights that it lacks, as those of the run with which a training by LoRA began.
+    """
+    state = checkpoint["state"]
+    state["model"] = {**(base or {}), **state["model"]}
+    # Of algorithms in a list, Composer evaluates the texts that describe them; of a table it loads the states alone.
+    if "algorithms" in state:
+        state["algorithms"] = dict(state["algorithms"])
+
+
+class Loading(Callback):
+    """Makes one sentence of whatever goes wrong while Composer loads a checkpoint."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path  # None: a training from its beginning
+        self.busy = False
+
+    def before_load(self, state: State, logger: Logger) -> None:
+        """The loading begins."""
+        self.busy = True
+
+    def after_load(self, state: State, logger: Logger) -> None:
+        """The loading has succeeded."""
+        self.busy = False
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Load only data, or say what else the checkpoint holds, or lacks for this training."""
+        try:
+            with only_data():
+                yield
+        except Exception as error:
+            if self.path is None or not self.busy or isinstance(error, UserError):
+                raise
+            if isinstance(error, UnpicklingError):
+                foreign = re.search(r"GLOBAL (\S+)", str(error))
+                what = f" ({foreign[1]})" if foreign else ""
+                why = f"it holds more than tensors, numbers and texts{what}, and nothing else is read, so that "
+                why += "nothing of it runs"
+            else:
+                why = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            raise UserError(
+                f"the checkpoint {self.path} cannot be continued from: {why}; delete it to continue from an earlier "
+                "one, or train again with --overwrite"
+            ) from error

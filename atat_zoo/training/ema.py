@@ -1,0 +1,59 @@
+"""The exponential moving average of the weights, with which a model is evaluated and saved.
+
+torch's `AveragedModel` copies the module with its buffers, and Composer's `EMA` has a half-life in place of this decay.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from composer import Callback, Logger, State
+from torch import nn
+
+from atat_zoo.training.sharding import sharded_like, whole
+
+
+class MovingAverage(Callback):
+    """An exponential moving average of the weights; `swapped` exchanges the two.
+
+    The decay is min(d, (1 + k)/(10 + k)) at step k, so that a short training is not an average of its first weights.
+    """
+
+    def __init__(self, module: nn.Module, decay: float, device: str = "cpu") -> None:
+        self.decay, self.steps = decay, 0
+        self.live = [p for p in module.parameters() if p.requires_grad]
+        self.average = [p.detach().clone().to(device) for p in self.live]
+
+    @torch.no_grad()
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Move the average towards the weights."""
+        decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
+        self.steps += 1
+        torch._foreach_lerp_(self.average, [p.detach() for p in self.live], 1 - decay)
+
+    @contextmanager
+    def swapped(self) -> Iterator[None]:
+        """Use the average in a `with` block, to evaluate and save; afterwards restore the weights."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for live, average in zip(self.live, self.average, strict=True):
+            weights = live.detach().clone()
+            live.copy_(average)
+            average.copy_(weights)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the average for the checkpoint."""
+        return {"steps": self.steps, "average": [whole(a).cpu() for a in self.average]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint's average."""
+        self.steps = state["steps"]
+        for mine, theirs in zip(self.average, state["average"], strict=True):
+            mine.copy_(sharded_like(theirs, mine))

@@ -1,0 +1,163 @@
+"""The line of a step in metrics.jsonl, and the curves that loggers get."""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+from composer import Callback, Logger, State
+from composer.loggers import LoggerDestination, TensorboardLogger, WandBLogger
+from composer.utils import dist
+from torch import Tensor
+
+from atat_zoo.experiment import TrainSpec
+from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.system.devices import reset_peak_memory
+from atat_zoo.training.checkpoints import stop
+from atat_zoo.training.composer_model import ZooModel, device_of_state, largest_over_ranks
+from atat_zoo.training.memory import peak_memory
+
+# Prefixes of the metrics that Composer and the zoo log, as opposed to callbacks.
+_CLOCKS = tuple(f"time/{unit}" for unit in ("iteration", "epoch", "batch", "sample", "token"))
+_OWN = ("train/", "validation/", "test/", "trainer/", "loss/", *_CLOCKS)
+
+
+class CallbackValues(LoggerDestination):
+    """The numbers that callbacks and algorithms log, collected for the next line of metrics.jsonl."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, float | None] = {}
+
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
+        """Add numbers; a non-finite one becomes None, for JSON."""
+        numbers = {name: float(value) for name, value in metrics.items() if not name.startswith(_OWN)}
+        self.values |= {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+
+    def take(self) -> dict[str, float | None]:
+        """Return the numbers logged since the last call."""
+        values, self.values = self.values, {}
+        return values
+
+
+def without_composers_loss(destination: LoggerDestination) -> LoggerDestination:
+    """Return a logger's destination that does not get the loss from Composer: `train/loss` is the same number."""
+    log = destination.log_metrics
+
+    def log_metrics(metrics: dict[str, Any], step: int | None = None) -> None:
+        if kept := {name: value for name, value in metrics.items() if not name.startswith("loss/")}:
+            log(kept, step)
+
+    destination.log_metrics = log_metrics  # type: ignore[method-assign]
+    return destination
+
+
+class TensorBoardDestination(TensorboardLogger):
+    """TensorBoard with histograms."""
+
+    def log_histogram(self, name: str, values: Tensor, step: int) -> None:
+        """Log `values`, float32 [N] on the CPU, of this rank after optimizer step `step`."""
+        if self.writer is not None and dist.get_global_rank() == 0:
+            self.writer.add_histogram(name, values, global_step=step)
+
+
+class WandbDestination(WandBLogger):
+    """Weights & Biases with histograms."""
+
+    def log_histogram(self, name: str, values: Tensor, step: int) -> None:
+        """Log `values` as `TensorBoardDestination` does."""
+        if dist.get_global_rank() == 0:
+            import wandb
+
+            self.log_metrics({name: wandb.Histogram(values.tolist())}, step)
+
+
+class MetricsWriter(Callback):
+    """Writes to metrics.jsonl and to the loggers, and stops at a non-finite loss."""
+
+    def __init__(
+        self,
+        model: ZooModel,
+        folder: RunFolder,
+        spec: TrainSpec,
+        report: Callable[[int, int, dict[str, Any]], None],
+        values: CallbackValues | None = None,
+        *,
+        utilisation: Callable[[dict[str, Any]], dict[str, float]] = lambda line: {},
+        every: int = 0,
+    ) -> None:
+        self.model, self.folder, self.spec, self.report, self.values = model, folder, spec, report, values
+        self.utilisation = utilisation
+        self.began, self.busy, self.tokens, self.peak = 0.0, 0.0, 0, 0
+        self.every = every  # steps from an evaluation with metrics to the next one; 0 without
+        self.line: dict[str, Any] | None = None  # of the step that has just ended
+        self.metrics: dict[str, float | None] = {}  # of an evaluation after it
+
+    def fit_start(self, state: State, logger: Logger) -> None:
+        """Start the counts where the training continues."""
+        self.tokens = int(state.timestamp.token)
+        # The peak of a run includes the time before it was continued.
+        lines = self.folder.read_metrics(damaged=True)  # another rank may read before they are cut
+        self.peak = max((int(line.get("peak_memory", 0)) for line in lines), default=0)
+        reset_peak_memory(device_of_state(state))  # of another training in this process
+
+    def batch_start(self, state: State, logger: Logger) -> None:
+        """Start the clock; an evaluation between two steps does not count."""
+        self.began = time.perf_counter()
+        self.line, self.metrics = None, {}
+
+    def batch_end(self, state: State, logger: Logger) -> None:
+        """Check the loss; every `log_every` steps there is a line, and at every evaluation that has metrics for it."""
+        step = int(state.timestamp.batch)
+        self.busy += time.perf_counter() - self.began
+        loss = float(state.total_loss_dict["loss/train/total"])
+        if not math.isfinite(loss):
+            stop(self.folder, f"the loss is {loss} at step {step}")
+        if step % self.spec.log_every and step != self.spec.steps and not (self.every and step % self.every == 0):
+            return
+        tokens, progress = int(state.timestamp.token), step / self.model.steps
+        strength = self.model.objective.curriculum_strength(progress)
+        line = {
+            "step": step,
+            "loss": loss,
+            **self.model.meters.compute(),
+            "learning_rate": state.schedulers[0].get_last_lr()[0],
+            "stage": self.model.objective.stage(progress),
+            **({} if strength is None else {"curriculum_strength": strength}),
+            "tokens": tokens,
+            "tokens_per_second": round((tokens - self.tokens) / max(1e-9, self.busy), 1),
+            "seconds": round(float(state.timestamp.total_wct.total_seconds()), 3),
+            "peak_memory": self._peak(state),
+        }
+        self.busy, self.tokens = 0.0, tokens
+        line |= self.utilisation(line)
+        if self.spec.loggers:  # which have had the values of callbacks from these
+            self._log(logger, line, step)
+        if self.values:
+            line |= self.values.take()
+        self.line = line
+
+    def batch_checkpoint(self, state: State, logger: Logger) -> None:
+        """Write the line."""
+        if self.line is None:
+            return
+        line = self.line | self.metrics
+        if dist.get_global_rank() == 0:
+            self.folder.append_metrics(line)
+        self.report(line["step"], self.spec.steps, line)
+
+    def _log(self, logger: Logger, line: dict[str, Any], step: int) -> None:
+        curves = line | self.model.meters.details()
+        curves[f"stage/{curves.pop('stage')}"] = 1
+        for name in ("step", "mask_rates"):  # the rates drawn are a histogram, as below
+            curves.pop(name, None)
+        logger.log_metrics({f"train/{name}": value for name, value in curves.items() if value is not None}, step)
+        for destination in logger.destinations:
+            if (draw := getattr(destination, "log_histogram", None)) is not None:
+                for name, values in self.model.meters.histograms().items():
+                    draw(f"train/{name}", values, step)
+
+    def _peak(self, state: State) -> int:
+        """Return the peak memory of any rank so far, in bytes; all ranks must call it."""
+        device = device_of_state(state)
+        self.peak = largest_over_ranks(max(self.peak, peak_memory(device)), device)
+        return self.peak
