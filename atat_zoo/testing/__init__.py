@@ -25,51 +25,38 @@ attribute); and `positional = True` if equal importance at two positions may giv
 Needs hypothesis (`pip install atat-zoo[test]`); pytest is not imported.
 """
 
-from atat_zoo.testing.conformance import CHECKS, Case, cases, check_description, check_imports
-from atat_zoo.testing.examples import EXAMPLES
-from atat_zoo.testing.guidance import check_classifier, check_guidance
-from atat_zoo.testing.masking import check_masking, check_visible_text_masking
-from atat_zoo.testing.metrics import check_metric
-from atat_zoo.testing.networks import check_backbone
-from atat_zoo.testing.objectives import check_bound, check_objective
-from atat_zoo.testing.sampling import (
-    check_draw,
-    check_order,
-    check_pace,
-    check_policy,
-    check_remask,
-    check_sampler,
-    check_stop,
-)
-from atat_zoo.testing.stages import check_stage
-from atat_zoo.testing.steps import (
-    check_adaptive,
-    check_curriculum,
-    check_estimator,
-    check_mask_drawing,
-    check_noise,
-    check_position_bias,
-    check_rates,
-    check_target,
-    check_uncertainty,
-)
-from atat_zoo.testing.tasks import check_task
-from atat_zoo.testing.text import check_boundary, check_corpus, check_detokenizer, check_judge, check_tokenizer
-from atat_zoo.testing.training import check_algorithm, check_callback, check_logger, check_optimizer, check_schedule
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from atat_zoo.testing.conformance import CHECKS, Case, cases, check_description, check_imports
+    from atat_zoo.testing.examples import EXAMPLES
 
 __all__ = ["CHECKS", "EXAMPLES", "Case", "cases", "check_description", "check_imports"]
-__all__ += ["check_classifier", "check_draw", "check_guidance", "check_order", "check_pace", "check_policy"]
-__all__ += ["check_remask", "check_sampler", "check_stop"]
-__all__ += [
-    "check_backbone",
-    "check_bound",
-    "check_masking",
-    "check_metric",
-    "check_objective",
-    "check_visible_text_masking",
-]
-__all__ += ["check_adaptive", "check_curriculum", "check_estimator", "check_mask_drawing", "check_noise"]
-__all__ += ["check_position_bias", "check_rates", "check_target", "check_uncertainty"]
-__all__ += ["check_stage", "check_task"]
-__all__ += ["check_boundary", "check_corpus", "check_detokenizer", "check_judge", "check_tokenizer"]
-__all__ += ["check_algorithm", "check_callback", "check_logger", "check_optimizer", "check_schedule"]
+# What each module checks, nearly all of it a kind: `check_KIND`.
+CHECKED = {
+    "guidance": "classifier guidance",
+    "masking": "masking visible_text_masking",
+    "metrics": "metric",
+    "networks": "backbone",
+    "objectives": "bound objective",
+    "sampling": "draw order pace policy remask sampler stop",
+    "steps": "adaptive curriculum estimator mask_drawing noise position_bias position_sets rates target uncertainty",
+    "tasks": "task",
+    "text": "boundary corpus detokenizer judge stage tokenizer",
+    "training": "algorithm callback logger optimizer schedule",
+}
+_MODULES = {f"check_{what}": module for module, checked in CHECKED.items() for what in checked.split()}
+__all__ += sorted(_MODULES)
+
+
+# Imported on first use: some of them import what takes seconds.
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = _MODULES.get(name, "examples" if name == "EXAMPLES" else "conformance")
+    return getattr(import_module(f"{__name__}.{module}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
