@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from atat_zoo.experiment import load
-from atat_zoo.testing import check_algorithm
 from atat_zoo.training import train
 from atat_zoo.training.algorithms import GradientClippingAlgorithm
 from atat_zoo.training.callbacks import GradientNormsCallback, OptimizerMonitorCallback
-from atat_zoo.training.metrics_writer import without_composers_loss
 from atat_zoo.training.optimizers import AdamWOptimizer
 
 
@@ -69,47 +67,29 @@ class Log(dict):
     log_metrics = dict.update
 
 
-def test_the_norms_of_both_are_logged():
-    whole, backbone, _ = model((7.0, 3.0))
-    backbone[0].bias.grad = None  # a parameter that is not trained
-    state, log = SimpleNamespace(model=whole), Log()
+def logged(made, whole):
+    """Return what a callback logs in the last of four steps, and in no other."""
+    state, log = SimpleNamespace(model=whole, optimizers=[None], fsdp_enabled=False), Log()
     for step in range(1, 5):
         state.timestamp = SimpleNamespace(batch=SimpleNamespace(value=step))
-        GradientNormsCallback(every=4).build().batch_end(state, log)
+        made.batch_end(state, log)
         assert bool(log) == (step == 4)
+    return log
+
+
+def test_the_norms_of_both_and_of_all_are_logged():
+    whole, backbone, _ = model((7.0, 3.0))
+    total = pytest.approx(norm(whole).item())
+    assert logged(OptimizerMonitorCallback(every=4).build(), whole) == {"l2_norm/grad/global": total}
+    of_tensors = logged(OptimizerMonitorCallback(every=4, tensors=True).build(), whole)
+    assert of_tensors.pop("l2_norm/grad/global") == total
+    assert set(of_tensors) == {f"l2_norm/grad/{name}" for name, _ in whole.named_parameters()}
+    backbone[0].bias.grad = None  # a parameter that is not trained
     of_denoiser = norm(nn.ParameterList([p for p in backbone.parameters() if p.grad is not None]))
-    assert log == {
+    assert logged(GradientNormsCallback(every=4).build(), whole) == {
         "gradient_norm/denoiser": pytest.approx(of_denoiser.item()),
         "gradient_norm/estimator": pytest.approx(3, rel=1e-4),
     }
-
-
-@pytest.mark.parametrize("tensors", [False, True])
-def test_the_norm_of_all_gradients_has_one_name_and_those_of_tensors_are_asked_for(tensors):
-    whole, *_ = model((7.0, 3.0))
-    state, log = SimpleNamespace(model=whole, optimizers=[None], fsdp_enabled=False), Log()
-    monitor = OptimizerMonitorCallback(every=4, tensors=tensors).build()
-    for step in range(1, 5):
-        state.timestamp = SimpleNamespace(batch=SimpleNamespace(value=step))
-        monitor.batch_end(state, log)
-        assert bool(log) == (step == 4)
-    trained = [name for name, p in whole.named_parameters() if p.grad is not None]
-    assert log.pop("l2_norm/grad/global") == pytest.approx(norm(whole).item())
-    assert set(log) == ({f"l2_norm/grad/{name}" for name in trained} if tensors else set())
-
-
-def test_the_loss_goes_to_a_logger_under_one_name():
-    told = []
-    destination = SimpleNamespace(log_metrics=lambda metrics, step: told.append((metrics, step)))
-    without = without_composers_loss(destination)
-    without.log_metrics({"loss/train/total": 1.0}, 3)
-    without.log_metrics({"train/loss": 1.0, "loss/train/total": 1.0}, step=3)
-    assert told == [({"train/loss": 1.0}, 3)]
-
-
-def test_conformance():
-    """Without an estimator, too: the suite trains none."""
-    check_algorithm(GradientClippingAlgorithm(by="part", threshold=0.1))
 
 
 class OneStep(Callback):
@@ -127,7 +107,7 @@ class OneStep(Callback):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("clip", [0.0, 0.01, 1e6])
+@pytest.mark.parametrize("clip", [0.0, 0.01])
 def test_a_training_clips_the_norm_of_all_gradients(tiny, tmp_path, monkeypatch, clip):
     """One step of plain descent: w − 0.5 · g · min(1, clip / |g|)."""
     monkeypatch.setattr(AdamWOptimizer, "build", lambda self, model: torch.optim.SGD(model.parameters(), lr=0.5))

@@ -11,7 +11,6 @@ from atat_zoo.experiment import load
 from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
 from atat_zoo.training import train
-from atat_zoo.training.composer_model import StepMeters
 
 
 class Scarce(Callback):
@@ -102,40 +101,6 @@ def test_a_batch_is_not_repeated_after_its_step_where_memory_is_scarce(tiny, tmp
     train(wanted, tmp_path / "run", callbacks=[memory])
     assert memory.stepped == [0, 1, 2, 3, 4]
     assert memory.sizes == [8, 4, 4, 4, 4]
-
-
-class FullInTheStep(Scarce):
-    """Says in place of a GPU that memory does not suffice for the optimizer's update."""
-
-    def fit_start(self, state, logger):
-        super().fit_start(state, logger)
-
-        def full(*_):
-            raise RuntimeError("CUDA out of memory")
-
-        for optimizer in state.optimizers:
-            optimizer.register_step_post_hook(full)
-
-
-@pytest.mark.slow
-def test_a_step_without_memory_is_not_begun_again(tiny, tmp_path):
-    wanted = load(str(tiny.path), ["train.steps=4", "train.microbatch_size=8"])
-    with pytest.raises(UserError, match=r"memory does not suffice for the optimizer's update at step 1, .* take a"):
-        train(wanted, tmp_path / "run", callbacks=[FullInTheStep()])
-
-
-def test_the_rates_of_all_rows_are_counted_whatever_the_micro_batches():
-    rates, rows = torch.tensor([0.02, 0.04, 0.31, 0.5, 0.99, 1.0]), torch.ones(1, 3, dtype=torch.bool)
-    counted = []
-    for size in (1, 2, 6):
-        meters = StepMeters()
-        meters.update({"masked": rows, "rates": torch.tensor([0.5])})
-        meters.reset()  # that was the step before
-        for some in rates.split(size):
-            meters.update({"masked": rows, "rates": some})
-        counted.append(meters.compute()["mask_rates"])
-    assert counted == [[2, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2]] * 3
-    assert "mask_rates" not in StepMeters().compute()
 
 
 def test_without_a_gpu_there_is_no_size_to_find(tiny, tmp_path):

@@ -1,6 +1,5 @@
 """The optimizer takes each parameter once, and Muon steps near-orthogonally."""
 
-import platform
 from types import SimpleNamespace
 
 import pytest
@@ -66,7 +65,7 @@ def test_orthogonalised_steps_have_singular_values_near_one(shape):
     assert torch.allclose(made, orthogonalise(matrix * 1000), atol=0.15)
 
 
-def trained(name, steps, *, by_closure=False, fused=True, **parameters):
+def trained(name, steps, *, fused=True, by_closure=False, **parameters):
     """Return the weights after some steps."""
     torch.manual_seed(0)
     net = Net()
@@ -90,15 +89,10 @@ def trained(name, steps, *, by_closure=False, fused=True, **parameters):
     return [p.detach() for p in net.parameters()]
 
 
-def test_a_closure_that_clears_the_gradients_clears_all_of_them():
-    """As Composer would step: the closure begins with zero_grad, so gradients must not add up from step to step."""
-    one, other = trained("muon", 4, by_closure=True), trained("muon", 4)
-    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-
-
 @pytest.mark.parametrize("name", ["adamw", "muon"])
 def test_the_fused_step_is_the_plain_one(name):
-    """To rounding, with decay, over many steps, whatever the optimizer calls its groups."""
+    """To rounding, with decay, over many steps; and a closure that clears the gradients clears those of all groups."""
+    assert all(map(torch.equal, trained(name, 4, by_closure=True), trained(name, 4)))
     both = (trained(name, 20, fused=fused, weight_decay=0.1, learning_rate=1e-2) for fused in (True, False))
     for fused, plain in zip(*both, strict=True):
         torch.testing.assert_close(fused, plain, rtol=1e-5, atol=1e-6)
@@ -124,16 +118,8 @@ def test_glibc_gets_numbers_that_are_an_int_of_c_and_says_whether_it_takes_them(
 
 
 @pytest.mark.slow
-def test_freed_memory_is_kept_where_the_allocator_is_known(tmp_path):
-    # Asked in a process of its own: the allocator of this one stays as it is.
-    code = "from atat_zoo.training.memory import keep_freed_memory; print(keep_freed_memory())"
-    assert forked.run([], tmp_path, code=code).stdout.strip() == str(platform.libc_ver()[0] == "glibc")
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(not torch._C._has_mkldnn, reason="torch was built without oneDNN")
-@pytest.mark.parametrize(("said", "made"), [({}, 2), ({"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "1024"}, 1)])
-def test_kernels_of_old_shapes_are_forgotten(said, made, tmp_path):
+def test_kernels_of_old_shapes_are_forgotten(tmp_path):
     code = """
 import torch
 from atat_zoo.training.memory import forget_old_shapes
@@ -142,7 +128,7 @@ weight = torch.ones(64, 64, 3, 3)
 for width in [*range(32, 132)] * 2:
     torch.nn.functional.conv2d(torch.ones(4, 64, 8, width), weight)
 """
-    done = forked.run([], tmp_path, code=code, env=said | {"ONEDNN_VERBOSE": "2"})
+    done = forked.run([], tmp_path, code=code, env={"ONEDNN_VERBOSE": "2"})
     lines = [line for line in done.stdout.splitlines() if ",convolution," in line]
     assert sum(",exec," in line for line in lines) == 200
-    assert sum("cache_miss" in line for line in lines) == 100 * made
+    assert sum("cache_miss" in line for line in lines) == 200

@@ -1,18 +1,14 @@
 """An interrupted run continues bit for bit: killed, asked to stop, or in the middle of a checkpoint."""
 
 import json
+import math
 import os
 import random
 import shutil
 import signal
-import subprocess
-import sys
 import time
-import tomllib
-from pathlib import Path
 
 import pytest
-import tomli_w
 
 from tests import forked
 
@@ -20,8 +16,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),  # of workers
 ]
-
-COMPOSER = str(Path(sys.executable).with_name("composer"))
 
 # Kills its own process with a checkpoint half written: after `good` checkpoints, in the middle of the next.
 KILL_IN_CHECKPOINT = """
@@ -72,9 +66,12 @@ def start(tiny, run, *words):
     return forked.Atat(["train", str(tiny.path), "--out", run, *words], tiny.root, merged=True)
 
 
-def two_ranks(tiny, *words):
-    """Begin `atat train …` on two ranks."""
-    return forked.ranks(2, ["train", *words], tiny.root)
+def two_ranks(tiny, *words, code=None):
+    """Run `atat train …` on two ranks to its end; returns what each has printed."""
+    ranks = forked.ranks(2, ["train", *words], tiny.root, code=code)
+    said = [rank.communicate()[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], said
+    return said
 
 
 def killed(ranks):
@@ -113,8 +110,41 @@ def killed_and_resumed(tiny, run, reference, *words):
     same(tiny, run, reference)
 
 
-def test_sigkill_while_a_checkpoint_is_written(tiny, uninterrupted):
-    killed_and_resumed(tiny, "half", uninterrupted, str(tiny.path))
+# The objective that learns an order; without the parts that it has no use for.
+ADAPTIVE = """
+[objective]
+use = "adaptive"
+form = "timed"
+bias = "running"
+temperature = 0.5
+learn_importance = true
+learn_position = true
+[estimator]
+use = "transformer"
+layers = 1
+width = 16
+heads = 2
+[sampler]
+use = "learned_order"
+"""
+UNUSED = ("rates", "masking", "curriculum", "estimator", "target", "sampler")
+
+
+def test_a_learned_order_has_both_bounds_and_goes_on(tiny):
+    kept = [table for table in tiny.path.read_text().split("\n[") if table.partition("]")[0] not in UNUSED]
+    path, run = tiny.root / "adaptive.toml", tiny.root / "adaptive"
+    path.write_text("\n[".join(kept) + ADAPTIVE)
+    assert "adaptive bound" in tiny.atat("train", str(path), "--out", run.name).stdout
+    (file,) = (run / "evaluations").iterdir()
+    bounds = json.loads(file.read_text())["bounds"]
+    assert bounds.keys() == {"nelbo", "adaptive"}
+    assert all(0 < bound["nats_per_token"] < math.log(300) for bound in bounds.values())
+    lines = tiny.losses(run)
+    assert lines[24]["loss"] < lines[1]["loss"]
+    assert all(math.isfinite(line["reverse_loss"]) for line in lines.values())
+    assert lines[24]["reverse_loss"] != 0
+    assert (run / "samples.txt").read_text().strip()
+    killed_and_resumed(tiny, "adaptive-half", run, str(path))
 
 
 # Masks, weights and scores that follow what is shown, which the estimator reads, too; and stages. The first two epochs
@@ -161,10 +191,10 @@ def test_damage_that_prevents_no_resume(tiny, uninterrupted):
     same(tiny, folder.name, uninterrupted)
 
 
-# Kills its own process when it would give a file its name, after so many that have theirs.
+# Kills its own process when it would give a file its name, after one that has its own.
 BEGIN_AND_DIE = """
 import os, pathlib, signal
-left = [{after}]
+left = [1]
 def dying(self, target):
     if left[0] == 0:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -176,11 +206,9 @@ main()
 """
 
 
-@pytest.mark.parametrize("after", [0, 1])
-def test_a_run_that_was_killed_when_it_began_has_not_begun(tiny, after):
-    run, words = f"stillborn-{after}", ("train.steps=2", "evaluation.samples=0")
-    code = BEGIN_AND_DIE.format(after=after)
-    killed = tiny.atat("train", str(tiny.path), "--out", run, *words, check=False, code=code)
+def test_a_run_that_was_killed_when_it_began_has_not_begun(tiny):
+    run, words = "stillborn", ("train.steps=2", "evaluation.samples=0")
+    killed = tiny.atat("train", str(tiny.path), "--out", run, *words, check=False, code=BEGIN_AND_DIE)
     assert killed.returncode == -signal.SIGKILL
     assert list(tiny.losses(tiny.train(run, *words))) == [1, 2]
     assert not list((tiny.root / run).rglob("*.part"))
@@ -204,13 +232,9 @@ def test_asked_to_stop(tiny, uninterrupted, number):
 def test_two_ranks_killed(tiny, uninterrupted):
     """Bit-identical to two ranks that were not killed, and close to one rank."""
     words = [str(tiny.path), "train.steps=9", "train.save_every=4"]
-    for rank in two_ranks(tiny, *words, "--out", "two"):
-        said, _ = rank.communicate()
-        assert rank.returncode == 0, said
+    two_ranks(tiny, *words, "--out", "two")
     killed(forked.ranks(2, ["train", *words, "--out", "two-killed"], tiny.root, code=DIE.format(step=6)))
-    for rank in two_ranks(tiny, "--resume", "two-killed"):
-        said, _ = rank.communicate()
-        assert rank.returncode == 0, said
+    two_ranks(tiny, "--resume", "two-killed")
     same(tiny, "two-killed", tiny.root / "two")
     # The order of summation differs, and with it a mask now and then, where u is within rounding of p.
     one, two = tiny.losses(uninterrupted), tiny.losses("two")
@@ -221,15 +245,13 @@ def test_two_ranks_killed(tiny, uninterrupted):
 def test_two_ranks_go_on_as_one_and_as_two_again(tiny):
     """With the same samples and masks, and the same curve but for rounding; the message says so."""
     words = ("train.steps=9", "train.save_every=3", "train.checkpoints_kept=3")
-    for rank in two_ranks(tiny, str(tiny.path), "--out", "two-always", *words):
-        rank.communicate()
+    two_ranks(tiny, str(tiny.path), "--out", "two-always", *words)
     as_one = unfinished(tiny, tiny.root / "two-always", "as-one", step=3)
     said = tiny.atat("train", "--resume", as_one.name).stdout
     assert "not bit for bit what it would have been: ranks 2 is now 1" in said
     assert "continuing as-one after step 3" in said
     as_two = unfinished(tiny, as_one, "as-two", step=6)
-    said = [rank.communicate()[0] for rank in two_ranks(tiny, "--resume", as_two.name)]
-    assert "continuing as-two after step 6" in said[0]
+    assert "continuing as-two after step 6" in two_ranks(tiny, "--resume", as_two.name)[0]
     always, changing = tiny.losses("two-always"), tiny.losses(as_two)
     assert always.keys() == changing.keys()
     for step, line in always.items():
@@ -278,7 +300,7 @@ def test_two_ranks_form_the_gradients_of_chunks_as_of_all_logits(tiny):
 
 def test_two_ranks_asked_to_stop(tiny):
     """Both stop after the same step, which is saved, though only the one that writes nothing is asked."""
-    ranks = two_ranks(tiny, str(tiny.path), "--out", "two-stopped", "train.steps=400")
+    ranks = forked.ranks(2, ["train", str(tiny.path), "--out", "two-stopped", "train.steps=400"], tiny.root)
     wait_for_step(tiny.root / "two-stopped" / "metrics.jsonl", 7, ranks[0])
     ranks[1].send_signal(signal.SIGTERM)
     said = [rank.communicate()[0] for rank in ranks]
@@ -286,85 +308,3 @@ def test_two_ranks_asked_to_stop(tiny):
     steps = tiny.losses("two-stopped")
     newest = sorted((tiny.root / "two-stopped" / "checkpoints").glob("*.json"))[-1]
     assert json.loads(newest.read_text())["step"] == max(steps) < 400
-
-
-def test_the_launcher_runs_the_command_on_each_rank(tiny):
-    words = [COMPOSER, "-n", "2", "-m", "atat_zoo.train", "no-such-experiment"]
-    done = subprocess.run(words, cwd=tiny.root, capture_output=True, text=True, check=False)
-    assert done.returncode
-    assert "there is no experiment 'no-such-experiment'" in done.stdout + done.stderr
-
-
-@pytest.mark.parametrize("finished", [False, True])
-def test_an_experiment_that_was_edited_is_refused(tiny, uninterrupted, finished):
-    folder = tiny.root / f"edited-{finished}"
-    shutil.copytree(uninterrupted, folder) if finished else unfinished(tiny, uninterrupted, folder.name)
-    before = tiny.weights(folder.name) if finished else None
-    resolved = folder / "resolved.toml"
-    edited = tomllib.loads(resolved.read_text())
-    edited["noise"]["use"] = "cosine"
-    edited["data"]["lanes"] = 8
-    edited["data"]["stages"] = [{"use": "random_length", "share": 0.5}]
-    resolved.write_text(tomli_w.dumps(edited))
-    said = tiny.atat("train", "--resume", folder.name, check=False)
-    assert said.returncode == 2
-    assert said.stderr == (
-        f"error: {folder.name}/resolved.toml is not what the checkpoint of step {24 if finished else 20} was trained "
-        "with (noise.use 'linear' is now 'cosine', data.lanes 4 is now 8, data.stages [] is now "
-        "[{'use': 'random_length', 'share': 0.5, 'least': 1}]); put that back, or train it from the "
-        "beginning in another folder\n"
-    )
-    assert (tiny.weights(folder.name) if finished else None) == before
-    assert list(tiny.losses(folder)) == list(tiny.losses(uninterrupted))  # nothing is cut
-
-
-def test_what_changes_no_weight_may_be_edited(tiny, uninterrupted):
-    folder = unfinished(tiny, uninterrupted, "edited-freely")
-    shutil.copytree(tiny.root / "shards", tiny.root / "moved")
-    edited = tomllib.loads((folder / "resolved.toml").read_text())
-    edited["data"] |= {"root": str(tiny.root / "moved"), "workers": 2}
-    edited["train"] |= {"save_every": 3, "evaluate_every": 2, "loggers": [{"use": "file"}]}
-    edited["sampler"]["steps"] = 2
-    (folder / "resolved.toml").write_text(tomli_w.dumps(edited))
-    said = tiny.atat("train", "--resume", folder.name).stdout
-    assert "changed since step 20: sampler.steps 4 is now 2, data.root " in said
-    assert tiny.weights(folder.name) == tiny.weights(uninterrupted)
-
-
-def test_resume_of_a_finished_run_changes_nothing(tiny, uninterrupted):
-    before = tiny.weights(uninterrupted)
-    tiny.atat("train", "--resume", str(uninterrupted))
-    assert tiny.weights(uninterrupted) == before
-
-
-def test_a_chosen_checkpoint_is_continued_from_and_those_after_it_are_deleted(tiny, uninterrupted):
-    """Of a finished run, whose final model stays until the end."""
-    folder = tiny.root / "chosen"
-    shutil.copytree(uninterrupted, folder)
-    for words, message in (
-        (
-            ["--resume", "chosen", "--step", "7"],
-            "--step 7: chosen has no complete checkpoint of this step; choose one of",
-        ),
-        (["tiny.toml", "--step", "20"], "--step only works with --resume; add the run to continue"),
-    ):
-        refused = tiny.atat("train", *words, check=False)
-        assert refused.returncode == 2
-        assert message in refused.stderr
-    assert list(tiny.losses(folder)) == list(range(1, 25))
-    said = tiny.atat("train", "--resume", "chosen", "--step", "20").stdout
-    assert "deleted the checkpoints after step 20: 24" in said
-    assert "continuing chosen after step 20 of 24" in said
-    same(tiny, "chosen", uninterrupted)
-    assert sorted(path.name for path in (folder / "checkpoints").glob("*.pt")) == [
-        f"step-{step:08d}.pt" for step in (20, 24)
-    ]
-
-
-def test_a_chosen_checkpoint_is_that_of_an_interrupted_training_afterwards(tiny, uninterrupted):
-    folder = tiny.root / "chosen-killed"
-    shutil.copytree(uninterrupted, folder)
-    killed = tiny.atat("train", "--resume", folder.name, "--step", "20", check=False, code=DIE.format(step=20))
-    assert killed.returncode == -signal.SIGKILL
-    assert "continuing chosen-killed after step 20" in tiny.atat("train", "--resume", folder.name).stdout
-    same(tiny, folder.name, uninterrupted)

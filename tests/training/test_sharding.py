@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from atat_zoo.training import sharding
 from atat_zoo.training.sharding import WholeWeights, shard
 from tests import forked
-from tests.training.test_resume import DIE, killed, same, unfinished
+from tests.training.test_resume import DIE, killed, same, two_ranks, unfinished
 
 # What of the weights, and of the optimizer's state, a rank has when its training ends.
 HOLDS = """
@@ -59,11 +59,7 @@ WAYS = {
 
 
 def two(tiny, run, *words, code=None):
-    """Train on two ranks to the end; returns what each printed."""
-    ranks = forked.ranks(2, ["train", str(tiny.path), "--out", run, *words], tiny.root, code=code)
-    said = [rank.communicate()[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], said
-    return said
+    return two_ranks(tiny, str(tiny.path), "--out", run, *words, code=code)
 
 
 @pytest.fixture(scope="module")
@@ -157,9 +153,7 @@ def test_killed_it_goes_on_bit_for_bit_and_with_other_parts_to_rounding(tiny, sh
     """A checkpoint has whole tensors: it goes on on two ranks with parts of them, on one, and on two with all."""
     words = ["train", str(tiny.path), "--out", "sharded-killed", *SHORT, *WAYS["muon"], "train.sharding=full"]
     killed(forked.ranks(2, words, tiny.root, code=DIE.format(step=3)))
-    for rank in forked.ranks(2, ["train", "--resume", "sharded-killed"], tiny.root):
-        said, _ = rank.communicate()
-        assert rank.returncode == 0, said
+    two_ranks(tiny, "--resume", "sharded-killed")
     same(tiny, "sharded-killed", "sharded-muon")
 
     alone = unfinished(tiny, tiny.root / "sharded-muon", "sharded-alone", step=2)
@@ -167,8 +161,7 @@ def test_killed_it_goes_on_bit_for_bit_and_with_other_parts_to_rounding(tiny, sh
     whole = unfinished(tiny, alone, "sharded-whole", step=2)
     resolved = whole / "resolved.toml"
     resolved.write_text(resolved.read_text().replace('sharding = "full"', 'sharding = "none"'))
-    said = [rank.communicate()[0] for rank in forked.ranks(2, ["train", "--resume", whole.name], tiny.root)]
-    assert "changed since step 2: train.sharding 'full' is now 'none'" in said[0]
+    assert "changed since step 2: train.sharding 'full' is now 'none'" in two_ranks(tiny, "--resume", whole.name)[0]
     reference = tiny.losses("sharded-muon")
     for run in (alone.name, whole.name):
         losses = tiny.losses(run)

@@ -1,4 +1,4 @@
-"""The line of a step, its speed and its memory; and the moving average of the weights."""
+"""The line of a step, its speed and its memory; the moving average of the weights; what a step and its end update."""
 
 import gc
 from itertools import count
@@ -14,7 +14,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.training import metrics_writer, train
-from atat_zoo.training.composer_model import Progress, ZooModel, sum_over_ranks
+from atat_zoo.training.composer_model import Progress, StepMeters, ZooModel, sum_over_ranks
 from atat_zoo.training.ema import MovingAverage
 from atat_zoo.training.memory import peak_memory
 from atat_zoo.training.metrics_writer import MetricsWriter
@@ -29,8 +29,7 @@ def test_the_speed_is_that_of_the_steps_since_the_last_line(tmp_path, monkeypatc
     model = SimpleNamespace(objective=objective, meters=SimpleNamespace(compute=dict), steps=60)
     spec = SimpleNamespace(log_every=2, steps=60, loggers=())
     lines = []
-    folder = RunFolder(tmp_path)
-    writer = MetricsWriter(model, folder, spec, lambda step, steps, line: lines.append(line))
+    writer = MetricsWriter(model, RunFolder(tmp_path), spec, lambda step, steps, line: lines.append(line))
     for step in range(before, before + 5):
         state = SimpleNamespace(
             timestamp=SimpleNamespace(batch=step, token=100 * step, total_wct=SimpleNamespace(total_seconds=float)),
@@ -59,6 +58,22 @@ def test_a_continued_run_keeps_what_it_took_before(tmp_path, recorded):
     assert records._peak(state) == (recorded or peak_memory(torch.device("cpu"))) > 0
 
 
+def test_the_rates_of_all_rows_are_counted_whatever_the_micro_batches():
+    rates, rows = torch.tensor([0.02, 0.04, 0.31, 0.5, 0.99, 1.0]), torch.ones(1, 3, dtype=torch.bool)
+    counted = []
+    for size in (1, 2, 6):
+        meters = StepMeters()
+        meters.update({"masked": rows, "rates": torch.tensor([0.5]), "mask_rate": torch.tensor(0.1), "maskable": rows})
+        meters.reset()  # that was the step before
+        for some in rates.split(size):
+            masked = rows.expand(len(some), 3)
+            meters.update({"masked": masked, "rates": some, "mask_rate": some.mean(), "maskable": masked})
+        counted.append(meters.compute())
+    assert [found["mask_rates"] for found in counted] == [[2, *[0] * 5, 1, 0, 0, 0, 1, *[0] * 8, 2]] * 3
+    assert [found["mask_rate"] for found in counted] == pytest.approx([float(rates.mean())] * 3)
+    assert StepMeters().compute() == {}
+
+
 @pytest.mark.slow
 def test_a_training_lets_go_of_its_model(tiny, tmp_path):
     def alive():
@@ -70,8 +85,8 @@ def test_a_training_lets_go_of_its_model(tiny, tmp_path):
     assert alive() == before
 
 
-@given(decay=st.floats(0, 0.999), steps=st.integers(1, 30))
-def test_it_is_the_formula_and_stays_where_it_is(decay, steps):
+@given(decay=st.floats(0, 0.999), steps=st.integers(1, 30), saved=st.integers(0, 30))
+def test_the_average_is_the_formula_stays_where_it_is_and_goes_on_from_a_checkpoint(decay, steps, saved):
     """a ← d a + (1 − d) w with d = min(decay, (1 + k)/(10 + k)), in the memory in which it began."""
     net = nn.Linear(3, 2)
     average, places = MovingAverage(net, decay), []
@@ -80,6 +95,10 @@ def test_it_is_the_formula_and_stays_where_it_is(decay, steps):
         with torch.no_grad():
             for p in net.parameters():
                 p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(k)))
+        if k == saved:
+            resumed = MovingAverage(net, decay)
+            resumed.load_state_dict(average.state_dict())
+            average, places = resumed, []
         places.append([a.data_ptr() for a in average.average])
         average.batch_end(None, None)
         d = min(decay, (1 + k) / (10 + k))
@@ -89,29 +108,11 @@ def test_it_is_the_formula_and_stays_where_it_is(decay, steps):
         torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-5)
 
 
-def test_it_is_on_the_device_that_is_asked_for():
+def test_the_average_is_on_the_device_that_is_asked_for():
     """Where the weights are: no step copies them to another one."""
     average = MovingAverage(nn.Linear(3, 2).to("meta"), 0.9, "meta")
     average.batch_end(None, None)
     assert {a.device.type for a in average.average} == {"meta"}
-
-
-def test_an_average_goes_on_from_its_checkpoint():
-    """Its next step has the decay, and the average, that it would have had."""
-    net = nn.Linear(3, 2)
-    one, other = MovingAverage(net, 0.5), MovingAverage(nn.Linear(3, 2), 0.5)
-    other.live = one.live
-    for _ in range(3):
-        with torch.no_grad():
-            net.weight.add_(1.0)
-        one.batch_end(None, None)
-    other.load_state_dict(one.state_dict())
-    with torch.no_grad():
-        net.weight.add_(1.0)
-    for each in (one, other):
-        each.batch_end(None, None)
-    assert one.steps == other.steps == 4
-    assert all(torch.equal(a, b) for a, b in zip(one.average, other.average, strict=True))
 
 
 def test_the_parts_get_the_progress_of_each_step_and_no_step_is_updated_twice():

@@ -1,0 +1,163 @@
+"""What a run goes on from: a chosen checkpoint, more steps, an edited experiment, or nothing at all."""
+
+import json
+import shutil
+import signal
+import tomllib
+from datetime import UTC, datetime
+
+import pytest
+import tomli_w
+
+from atat_zoo.errors import UserError
+from atat_zoo.experiment import load
+from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.training import resume, train
+from atat_zoo.training.resumption import continued, record
+from tests.training.test_resume import DIE, same, unfinished
+
+pytestmark = pytest.mark.slow
+
+
+def trained(tiny, out, *words):
+    return train(load(str(tiny.path), words), out).folder
+
+
+def test_a_finished_run_goes_on_as_if_it_had_been_begun_with_more_steps(tiny, tmp_path):
+    """Every part with a state is switched on; and the longer run is interrupted once."""
+    straight = trained(tiny, tmp_path / "straight", "train.steps=13")
+    run = trained(tiny, tmp_path / "run", "train.steps=8")
+    began, environment = datetime.now(UTC), json.loads(run.environment.read_text())
+    said = tiny.atat("train", "--resume", str(run.path), "train.steps=13").stdout
+    assert f"continuing {run.path} after step 8 of 13" in said
+    same(tiny, run.path, straight.path)
+    assert run.resolved.read_bytes() == straight.resolved.read_bytes()
+    found = json.loads(run.environment.read_text())
+    (change,) = found.pop("changed")
+    assert (change["train.steps"], change["after_step"]) == ([8, 13], 8)
+    assert began.replace(microsecond=0) <= datetime.fromisoformat(change["when"]) <= datetime.now(UTC)
+    assert found == environment
+    # A second time; and what goes on with the steps that it has is not recorded.
+    for _ in range(2):
+        assert resume(run.path, overrides=["train.steps=14"]).step == 14
+    changes = json.loads(run.environment.read_text())["changed"]
+    assert [each["train.steps"] for each in changes] == [[8, 13], [13, 14]]
+
+
+def test_a_run_that_goes_on_is_not_finished_until_it_has_made_its_steps(tiny, tmp_path):
+    run = trained(tiny, tmp_path / "run", "train.steps=3")
+    # Killed before its next checkpoint, its last one is still that of a training of fewer steps.
+    record(run, continued(run, ["train.steps=6"], print)[0], 3)
+    code = (
+        "import os, signal\nfrom atat_zoo.training.composer_model import Progress\nbefore = Progress.batch_start\n"
+        "def batch_start(self, state, logger):\n"
+        "    if int(state.timestamp.batch) == 4: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    before(self, state, logger)\n"
+        "Progress.batch_start = batch_start\nfrom atat_zoo.cli import main\nmain()"
+    )
+    tiny.atat("train", "--resume", str(run.path), check=False, code=code)
+    assert not run.model.exists()
+    assert (run.newest(), run.table()["train"]["steps"]) == (5, 6)
+    assert resume(run.path).step == 6
+    assert tiny.weights(run.path) == tiny.weights(trained(tiny, tmp_path / "straight", "train.steps=6").path)
+
+
+def finished(tiny, uninterrupted, folder, *words):
+    """Return a copy of a finished run as if it had had other settings."""
+    shutil.copytree(uninterrupted, folder)
+    experiment = load(str(tiny.path), words)
+    (folder / "resolved.toml").write_text(experiment.to_toml())
+    for note in (folder / "checkpoints").glob("*.json"):
+        note.write_text(json.dumps(json.loads(note.read_text()) | {"experiment": experiment.to_table()}))
+    return RunFolder(folder)
+
+
+FALLING = "schedule={{use='{}', warmup_steps=4}}"
+BELL = ("rates.use=bell", "rates.uniform_share=0.5", "curriculum.use=none")
+
+
+@pytest.mark.parametrize(
+    ("words", "override", "said"),
+    [
+        ((), "train={steps=30, clip=2}", "begun, but for train.steps; leave it out, or begin another run with init_f"),
+        ((), "train.steps=24", ""),
+        ((), "train.steps=30", ""),
+        ((), "train.steps=20", "train.steps = 20: .*has made 24 steps already; choose more"),
+        ((FALLING.format("cosine"),), "train.steps=30", "after 24 of 24 steps, .* is not what a training of 30 would"),
+        (("curriculum.use=three_stage",), "train.steps=30", "been: curriculum 'three_stage' follows the number"),
+        ((*BELL, "rates.uniform_until=0.2"), "train.steps=30", "been: rates 'bell' follows the number of steps"),
+        (BELL, "train.steps=30", ""),
+    ],
+)
+def test_what_may_change_on_the_command_line(tiny, uninterrupted, tmp_path, words, override, said):
+    folder = finished(tiny, uninterrupted, tmp_path / "run", *words)
+    before = folder.resolved.read_bytes()
+    if said:
+        with pytest.raises(UserError, match=said.replace("'", ".")):
+            continued(folder, [override], print)
+    else:
+        assert str(continued(folder, [override], print)[0].train.steps) in override
+    assert folder.resolved.read_bytes() == before
+    shutil.rmtree(folder.checkpoints)
+    if override == "train.steps=30":
+        with pytest.raises(UserError, match=r"train.steps: .* has no checkpoint to go on from; .* --overwrite"):
+            continued(folder, [override], print)
+    assert (folder.model / "model.json").exists()
+
+
+@pytest.mark.parametrize("complete", [False, True])
+def test_an_experiment_that_was_edited_is_refused(tiny, uninterrupted, complete):
+    folder = tiny.root / f"edited-{complete}"
+    shutil.copytree(uninterrupted, folder) if complete else unfinished(tiny, uninterrupted, folder.name)
+    before = tiny.weights(folder.name) if complete else None
+    edited = tomllib.loads((folder / "resolved.toml").read_text())
+    edited["noise"]["use"] = "cosine"
+    edited["data"]["stages"] = [{"use": "random_length", "share": 0.5}]
+    (folder / "resolved.toml").write_text(tomli_w.dumps(edited))
+    said = tiny.atat("train", "--resume", folder.name, check=False)
+    assert said.returncode == 2
+    assert said.stderr == (
+        f"error: {folder.name}/resolved.toml is not what the checkpoint of step {24 if complete else 20} was trained "
+        "with (noise.use 'linear' is now 'cosine', data.stages [] is now "
+        "[{'use': 'random_length', 'share': 0.5, 'least': 1}]); put that back, or train it from the "
+        "beginning in another folder\n"
+    )
+    assert (tiny.weights(folder.name) if complete else None) == before
+    assert list(tiny.losses(folder)) == list(tiny.losses(uninterrupted))  # nothing is cut
+
+
+def test_what_changes_no_weight_may_be_edited(tiny, uninterrupted):
+    folder = unfinished(tiny, uninterrupted, "edited-freely")
+    shutil.copytree(tiny.root / "shards", tiny.root / "moved")
+    edited = tomllib.loads((folder / "resolved.toml").read_text())
+    edited["data"] |= {"root": str(tiny.root / "moved"), "workers": 2}
+    edited["train"] |= {"save_every": 3, "evaluate_every": 2, "loggers": [{"use": "file"}]}
+    edited["sampler"]["steps"] = 2
+    (folder / "resolved.toml").write_text(tomli_w.dumps(edited))
+    said = tiny.atat("train", "--resume", folder.name).stdout
+    assert "changed since step 20: sampler.steps 4 is now 2, data.root " in said
+    assert tiny.weights(folder.name) == tiny.weights(uninterrupted)
+    # Then it is finished, and goes on to nothing.
+    tiny.atat("train", "--resume", folder.name)
+    assert tiny.weights(folder.name) == tiny.weights(uninterrupted)
+
+
+def test_a_chosen_checkpoint_is_continued_from_and_those_after_it_are_deleted(tiny, uninterrupted):
+    """Of a finished run; when it is killed, that checkpoint is its newest."""
+    folder = tiny.root / "chosen"
+    shutil.copytree(uninterrupted, folder)
+    for words, message in (
+        (["--resume", "chosen", "--step", "7"], "--step 7: chosen has no complete checkpoint of this step; choose one"),
+        (["tiny.toml", "--step", "20"], "--step only works with --resume; add the run to continue"),
+    ):
+        refused = tiny.atat("train", *words, check=False)
+        assert refused.returncode == 2
+        assert message in refused.stderr
+    assert list(tiny.losses(folder)) == list(range(1, 25))
+    killed = tiny.atat("train", "--resume", "chosen", "--step", "20", check=False, code=DIE.format(step=20))
+    assert killed.returncode == -signal.SIGKILL
+    assert "deleted the checkpoints after step 20: 24" in killed.stdout
+    assert "continuing chosen after step 20 of 24" in tiny.atat("train", "--resume", "chosen").stdout
+    same(tiny, "chosen", uninterrupted)
+    kept = sorted(path.name for path in (folder / "checkpoints").glob("*.pt"))
+    assert kept == [f"step-{step:08d}.pt" for step in (20, 24)]
