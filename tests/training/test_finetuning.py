@@ -25,26 +25,12 @@ pytestmark = pytest.mark.slow
 
 # Of both trainings.
 SHARED = """
-[corpus]
-use = "files"
-document = "line"
-[data]
-root = "{root}/shards"
-sequences_per_member = 8
-sequences_per_shard = 32
-lanes = 4
-[train]
-batch_size = 8
-log_every = 1
-precision = "fp32"
-[optimizer]
-learning_rate = 3e-3
-[schedule]
-warmup_steps = 1
-[evaluation]
-sequences = 8
-draws = 2
-samples = 0
+corpus = {{ use = "files", document = "line" }}
+data = {{ root = "{root}/shards", sequences_per_member = 8, sequences_per_shard = 32, lanes = 4 }}
+train = {{ batch_size = 8, log_every = 1, precision = "fp32" }}
+optimizer.learning_rate = 3e-3
+schedule.warmup_steps = 1
+evaluation = {{ sequences = 8, draws = 2, samples = 0 }}
 """
 # Plain masked diffusion on the tiny corpus, and the same parts as in `tests.tiny` where nothing is said.
 PLAIN = """
@@ -107,16 +93,13 @@ def begun(experiment):
     return objective, initial.load_into(objective)
 
 
-def test_the_weights_are_the_source_s_final_ones(root, source):
-    objective, said = begun(tuning(root, source))
+def test_a_training_begins_with_the_source_s_final_weights_and_its_tokenizer(root, source, tmp_path):
+    experiment = tuning(root, source)
+    objective, said = begun(experiment)
     theirs = load_file(source / "model" / "model.safetensors")
     assert set(objective.state_dict()) == set(theirs)
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in objective.state_dict().items())
     assert said == f"beginning with {source} (objective mdlm, step 6): backbone from there"
-
-
-def test_a_training_begins_there_and_keeps_the_tokenizer(root, source, tmp_path):
-    experiment = tuning(root, source)
     result = train(experiment, tmp_path / "run")
     # The shards are of the other text by the source's tokenizer, which would itself have learned another one.
     data = folder_of(experiment)
@@ -128,11 +111,9 @@ def test_a_training_begins_there_and_keeps_the_tokenizer(root, source, tmp_path)
     assert (tmp_path / "tokenizer.json").read_bytes() != ours
     # What is recorded.
     environment = json.loads(result.folder.environment.read_text())
-    weights = (source / "model" / "model.safetensors").read_bytes()
-    digest = hashlib.sha256(weights).hexdigest()
+    digest = hashlib.sha256((source / "model" / "model.safetensors").read_bytes()).hexdigest()
     assert environment["init_from"] == {"run": str(source), "step": 6, "sha256": digest}
-    assert from_table(result.folder.table()) == experiment
-    assert Model.from_run(tmp_path / "run").experiment == experiment
+    assert from_table(result.folder.table()) == Model.from_run(tmp_path / "run").experiment == experiment
     # It was not begun anew: a fresh network knows its V tokens alike.
     assert abs(result.folder.read_metrics()[0]["cross_entropy"] - math.log(300)) > 1e-3
 
@@ -189,12 +170,10 @@ def test_an_estimator_that_both_have_is_taken_without_its_memory(root, source, t
         ["objective={use='block', size=4}", "sampler=left_to_right"],
         ["objective={use='strided', stride=4}", "sampler={use='strided', stride=4}"],
         ["objective=sedd"],
-        ["objective=d3pm"],
-        ["objective=mlm"],
         ["objective={use='adaptive', bias='left_to_right'}", "sampler=learned_order"],
         ["objective=adaptive", "sampler=learned_order", ATAT[0]],
     ],
-    ids=["autoregressive", "block", "strided", "sedd", "d3pm", "mlm", "adaptive position", "adaptive importance"],
+    ids=["autoregressive", "block", "strided", "sedd", "adaptive position", "adaptive importance"],
 )
 def test_every_objective_can_begin_with_mdlm_and_with_itself(root, source, tmp_path, overrides):
     said = Listener()
@@ -278,42 +257,35 @@ def put(run, name, data):
     description.write_text(json.dumps(said))
 
 
-def test_a_source_that_changed_since_it_was_read(root, copy, tmp_path):
+def test_a_source_that_is_not_what_it_says_is_refused(root, source, copy, tmp_path):
+    def refuses(said, experiment=None):
+        with pytest.raises(UserError, match=said):
+            train(experiment or tuning(root, copy), tmp_path / "run")
+        assert not (tmp_path / "run" / "resolved.toml").exists()
+
     experiment = tuning(root, copy)
+    tokenizer = (copy / "model" / "tokenizer.json").read_bytes()
     (copy / "model" / "tokenizer.json").write_text("{}")
-    with pytest.raises(UserError, match=r"init_from: .*tokenizer\.json is not the file that model\.json describes"):
-        train(experiment, tmp_path / "run")
+    refuses(r"init_from: .*tokenizer\.json is not the file that model\.json describes", experiment)
     put(copy, "tokenizer.json", b"{}")
-    with pytest.raises(UserError, match=r"tokenizer\.sha256: "):
-        train(experiment, tmp_path / "run")
-    shutil.rmtree(copy)
-    with pytest.raises(UserError, match=r"init_from: .* is no run folder"):
-        train(experiment, tmp_path / "run")
-    assert not (tmp_path / "run" / "resolved.toml").exists()
-
-
-def test_weights_that_are_none(root, source, copy, tmp_path):
-    (copy / "model" / "model.safetensors").write_bytes(b"no weights")
-    with pytest.raises(UserError, match=r"init_from: .*model\.safetensors is not the file that model\.json describes"):
-        train(tuning(root, copy), tmp_path / "run")
+    refuses(r"tokenizer\.sha256: ", experiment)
+    put(copy, "tokenizer.json", tokenizer)
     put(copy, "model.safetensors", b"no weights")
-    with pytest.raises(UserError, match=r"init_from: .*model\.safetensors cannot be read: .*; copy the run again"):
-        train(tuning(root, copy), tmp_path / "run")
+    refuses(r"init_from: .*model\.safetensors cannot be read: .*; copy the run again")
     weights = load_file(source / "model" / "model.safetensors")
     weights["backbone.embedding.weight"][0, 0] = float("nan")
     put(copy, "model.safetensors", save(weights))
-    with pytest.raises(UserError, match=r"init_from: .*: the weights backbone\.embedding\.weight are not finite"):
-        train(tuning(root, copy), tmp_path / "run")
-
-
-def test_weights_of_another_backbone_than_is_said(root, copy, tmp_path):
+    refuses(r"init_from: .*: the weights backbone\.embedding\.weight are not finite")
+    # Weights of another backbone than is said.
+    put(copy, "model.safetensors", (source / "model" / "model.safetensors").read_bytes())
     said = json.loads((copy / "model" / "model.json").read_text())
     said["experiment"]["backbone"]["width"] = 16
     (copy / "model" / "model.json").write_text(json.dumps(said))
     resolved = copy / "resolved.toml"
     resolved.write_text(resolved.read_text().replace("width = 32", "width = 16"))
-    with pytest.raises(UserError, match=r"does not fit \[backbone\]: backbone\.\S+ is \[.*\] there and \[.*\] here"):
-        train(tuning(root, copy), tmp_path / "run")
+    refuses(r"does not fit \[backbone\]: backbone\.\S+ is \[.*\] there and \[.*\] here")
+    shutil.rmtree(copy)
+    refuses(r"init_from: .* is no run folder", experiment)
 
 
 def test_shards_that_are_built_already_must_be_by_the_same_tokenizer(root, source, tmp_path):
