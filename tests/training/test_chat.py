@@ -29,52 +29,26 @@ pytestmark = pytest.mark.slow
 
 SHARED = """
 seed = 3
-[backbone]
-layers = 2
-width = 48
-heads = 2
-[tokenizer]
-use = "bpe"
-vocabulary_size = 320
-[objective]
-weight = "simple"
-[data]
-root = "{root}/shards"
-lanes = 2
-length = 64
-[train]
-batch_size = 16
-precision = "fp32"
-log_every = 5
-save_every = 1000
-[optimizer]
-learning_rate = 3e-3
-[evaluation]
-sequences = 0
-draws = 8
-samples = 2
-[sampler]
-use = "entropy_bounded"
+backbone = {{ layers = 2, width = 48, heads = 2 }}
+tokenizer = {{ use = "bpe", vocabulary_size = 320 }}
+objective.weight = "simple"
+data = {{ root = "{root}/shards", lanes = 2, length = 64 }}
+train = {{ batch_size = 16, precision = "fp32", log_every = 5, save_every = 1000 }}
+optimizer.learning_rate = 3e-3
+evaluation = {{ sequences = 0, draws = 8, samples = 2 }}
+sampler.use = "entropy_bounded"
 """
 SOURCE = """
 extends = "shared.toml"
 train.steps = 10
-[corpus]
-use = "files"
-train = ["{root}/text.txt"]
-document = "line"
+corpus = {{ use = "files", train = ["{root}/text.txt"], document = "line" }}
 """
 TUNED = """
 extends = "shared.toml"
 init_from = "{root}/source"
 train.steps = 100
-[corpus]
-use = "files"
-train = ["{root}/talk.jsonl"]
-validation_share = 0.1
-test_share = 0.0
-[data]
-form = "chat"
+corpus = {{ use = "files", train = ["{root}/talk.jsonl"], validation_share = 0.1, test_share = 0.0 }}
+data.form = "chat"
 """
 
 
@@ -137,22 +111,18 @@ def test_the_evaluation_is_of_answers_and_is_called_so(tuned):
 
 def test_a_run_answers(tuned):
     model = Model.from_run(tuned)
-    recorded = samples_of(model, tuned, 2)
-    assert [each.count("assistant\n") for each in recorded] == [1, 1]
+    assert [each.count("assistant\n") for each in samples_of(model, tuned, 2)] == [1, 1]
     asked = "What colour is the red ship?"
-    ran = CliRunner().invoke(
-        atat, ["sample", str(tuned), "--chat", asked, "--length", "40", "--seed", "1", "--json"], catch_exceptions=False
-    )
-    (text,) = json.loads(ran.output)["texts"]
-    assert "user" not in text
-    assert asked not in text
     same = model.sample(chat=[{"role": "user", "content": asked}], length=40, seed=1)
-    assert same.texts == [text]
+    words = ["sample", str(tuned), "--chat", asked, "--length", "40", "--seed", "1", "--json"]
+    said = CliRunner().invoke(atat, words, catch_exceptions=False)
+    assert json.loads(said.output)["texts"] == same.texts
+    assert "user" not in same.texts[0]
+    assert asked not in same.texts[0]
     row = same.sample.tokens[0].tolist()
     head = [model.tokenizer.bos, *model.tokenizer.encode("user\n"), *model.tokenizer.encode(asked), model.tokenizer.eos]
     assert row[: len(head)] == head
-    begun = model.sample(chat=asked, prompt="The ship", length=40, seed=1)
-    assert begun.texts[0].startswith("The ship")
+    assert model.sample(chat=asked, prompt="The ship", length=40, seed=1).texts[0].startswith("The ship")
     with pytest.raises(UserError, match=r"chat: message 1 has the role 'usr'; did you mean 'user'\?"):
         model.sample(chat=[{"role": "usr", "content": "x"}])
 
@@ -201,23 +171,23 @@ def test_a_training_continues_bit_for_bit(root, tmp_path, rows):
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
-@pytest.mark.parametrize("objective", ["sets", "strided", "block", "adaptive", "autoregressive", "sedd"])
+SAMPLERS = {
+    "sets": '{use="strided"}',
+    "strided": '{use="strided", stride=16}',
+    "block": '{use="semi_autoregressive"}',
+    "adaptive": '{use="ancestral"}',
+    "autoregressive": '{use="left_to_right"}',
+}
+
+
+@pytest.mark.parametrize("objective", SAMPLERS)
 def test_other_objectives_learn_answers(root, tmp_path, objective):
-    sampler = {"sets": "strided", "strided": {"use": "strided", "stride": 16}}.get(objective, "ancestral")
-    sampler = {"block": "semi_autoregressive", "autoregressive": "left_to_right"}.get(objective, sampler)
-    (tmp_path / "other.toml").write_text(
-        f'extends = "{root}/tuned.toml"\ndata.rows = "document"\n[objective]\nuse = "{objective}"\n'
-        + f"[sampler]\n{_toml(sampler)}[train]\nsteps = 12\nevaluate_every = 12\n"
-    )
-    result = train(load(str(tmp_path / "other.toml"), ["evaluation.draws=2", "evaluation.samples=1"]), tmp_path / "run")
+    words = [f"objective={{use='{objective}'}}", f"sampler={SAMPLERS[objective]}", "data.rows=document"]
+    words += ["train.steps=12", "train.evaluate_every=12", "evaluation.draws=2", "evaluation.samples=1"]
+    result = train(load(str(root / "tuned.toml"), words), tmp_path / "run")
     lines = result.folder.read_metrics()
     assert lines[-1]["loss"] < lines[0]["loss"]
     assert "answers" in result.evaluation.bounds
-
-
-def _toml(sampler):
-    table = {"use": sampler} if isinstance(sampler, str) else sampler
-    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
 
 
 def test_shared_words():

@@ -18,10 +18,6 @@ from tests.faulty_server import serving
 TWO = ["train.steps=2", "train.save_every=2", "train.log_every=2", "evaluation.sequences=2", "evaluation.samples=0"]
 
 
-def state_of(maskable):
-    return SimpleNamespace(batch={"maskable": maskable})
-
-
 def test_skipped_rows_are_counted_and_told_once():
     told = []
     logged = []
@@ -32,12 +28,12 @@ def test_skipped_rows_are_counted_and_told_once():
         batch = maskable.clone()
         batch[:rows] = False
         batch[3, 1] = False  # padding in a row is none
-        callback.batch_start(state_of(batch), logger)
+        callback.batch_start(SimpleNamespace(batch={"maskable": batch}), logger)
     assert logged == [{"skipped": 0}, {"skipped": 1}, {"skipped": 4}]
     assert len(told) == 1
     again = SkippedRows(told.append)
     again.load_state_dict(callback.state_dict())
-    again.batch_start(state_of(~maskable), logger)
+    again.batch_start(SimpleNamespace(batch={"maskable": ~maskable}), logger)
     assert logged[-1] == {"skipped": 8}
     assert len(told) == 1
 
