@@ -13,7 +13,6 @@ from torch.optim.lr_scheduler import LambdaLR
 from atat_zoo import testing
 from atat_zoo.data.stages import RandomLengthStage
 from atat_zoo.modeling.curricula import NoCurriculum, ThreeStageCurriculum
-from atat_zoo.modeling.diffusion.bounds import uniform_order
 from atat_zoo.modeling.diffusion.calibration import count_masked, water_fill
 from atat_zoo.modeling.diffusion.randomness import to_unit
 from atat_zoo.modeling.masking import UniformMasking
@@ -24,7 +23,6 @@ from atat_zoo.modeling.rates import AdaptiveRates, UniformRates
 from atat_zoo.modeling.targets import WasMaskedTarget
 from atat_zoo.registry import component, param
 from atat_zoo.testing.masking import PROMISES, PROMISES_OF_VISIBLE_TEXT
-from atat_zoo.training.optimizers import AdamWOptimizer
 
 
 def broken_by(promises, strategy, *examples):
@@ -64,7 +62,6 @@ def by(scores):
 
 the_wrong_way = by(lambda importance, rate, temperature: -importance / temperature)
 others_at_high_rates = by(lambda importance, rate, temperature: importance * (1 - 2 * rate)[:, None] / temperature)
-at_any_temperature = by(lambda importance, rate, temperature: importance)
 first_first = by(
     lambda importance, rate, temperature: importance / temperature - torch.arange(importance.shape[-1]) / 1e3
 )
@@ -77,15 +74,12 @@ by_the_batch = by(lambda importance, rate, temperature: importance / temperature
         (Textbook, {"rate", "limits"}),
         (the_wrong_way, {"importance", "limits"}),
         pytest.param(others_at_high_rates, {"importance", "nesting", "limits"}, marks=pytest.mark.slow),
-        pytest.param(at_any_temperature, {"limits"}, marks=pytest.mark.slow),
         (first_first, {"symmetry", "limits"}),
         pytest.param(by_the_batch, {"symmetry"}, marks=pytest.mark.slow),
     ],
 )
 def test_a_broken_strategy_breaks_its_promises_and_no_others(strategy, promises):
     assert broken_by(PROMISES, strategy()) == promises
-    with pytest.raises(AssertionError):
-        testing.check_masking(strategy())
 
 
 UNIFORM = UniformMasking().probabilities
@@ -110,12 +104,6 @@ def of_highest(scores, count, maskable):
     return (rank < count[:, None]) & maskable
 
 
-def of_what_was_visible(scores, count, maskable, keys):
-    """Score under one mask, then mask others."""
-    hidden = of_highest(-uniform_order(maskable, keys).double(), count, maskable)
-    return of_highest(torch.where(hidden, 0.0, scores(hidden)), count, maskable)
-
-
 def too_few(scores, count, maskable, keys):
     return of_highest(to_unit(keys)[:, None].expand(maskable.shape), (count - 1).clamp(min=0), maskable)
 
@@ -132,7 +120,6 @@ def leftmost(scores, count, maskable, keys):
     ("mask", "promises"),
     [
         (of_the_clean_text, {"visible", "symmetry"}),
-        (of_what_was_visible, {"visible", "symmetry"}),
         (too_few, {"rate", "symmetry"}),
         (leftmost, {"symmetry"}),
     ],
@@ -143,8 +130,6 @@ def test_a_strategy_that_draws_masks_wrongly_breaks_its_promises_and_no_others(m
 
     strategy = SimpleNamespace(draw_mask=draw_mask)
     assert broken_by(PROMISES_OF_VISIBLE_TEXT, strategy, 10) == promises
-    with pytest.raises(AssertionError):
-        testing.check_visible_text_masking(strategy, 10)
 
 
 def weighing(weights):
@@ -300,7 +285,3 @@ class Noisy(Algorithm):
 def test_a_broken_part_of_a_training_is_named(check, build, said):
     with pytest.raises(AssertionError, match=said):
         check(SimpleNamespace(build=build))
-
-
-def test_ours_pass():
-    testing.check_optimizer(AdamWOptimizer(weight_decay=0.1))

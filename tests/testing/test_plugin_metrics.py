@@ -52,15 +52,9 @@ folder = "study"
 baseline = "one"
 seeds = [1]
 overrides = ["train.steps=1", "evaluation.sequences=4"]
-[arms.one]
-experiment = "tiny.toml"
-[arms.two]
-experiment = "tiny.toml"
-overrides = ["optimizer.learning_rate=1e-4"]
-[evaluation]
-sequences = 4
-metrics = ["vowels"]
-tasks = ["written"]
+arms.one.experiment = "tiny.toml"
+arms.two = { experiment = "tiny.toml", overrides = ["optimizer.learning_rate=1e-4"] }
+evaluation = { sequences = 4, metrics = ["vowels"], tasks = ["written"] }
 """
 # They learn so fast that two steps make them write different texts.
 WORDS = ["train.steps=2", "train.log_every=2", "train.evaluate_every=1", "evaluation.samples=0"]
@@ -81,9 +75,7 @@ def test_a_metric_and_a_task_of_a_plugin_are_everywhere(tmp_path, install, monke
         return out
 
     tiny = Tiny(tmp_path)
-    listed = command("zoo", "list")
-    assert "share of the characters that are vowels" in listed
-    assert "share of the written characters that are vowels" in listed
+    assert "share of the written characters that are vowels" in command("zoo", "list")
     assert "breaks" not in command("zoo", "check", "atat-zoo-vowels")
     for seed, run in enumerate(("one", "two"), 3):
         said = command("train", str(tiny.path), *WORDS, f"seed={seed}", "--out", run)

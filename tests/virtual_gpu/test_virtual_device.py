@@ -71,12 +71,9 @@ def test_weights_that_are_tied_stay_so():
     [
         lambda x: x + X,
         lambda x: torch.where(MASK, x, x),
-        lambda x: x.masked_fill(MASK, 0.0),
         lambda x: torch.stack([x, X]),
-        lambda x: x.gather(1, torch.zeros(2, 1, dtype=torch.int64)),
         lambda x: x.index_put((to_gpu(torch.tensor([0, 1])),), X),
         lambda x: X[to_gpu(torch.tensor([0]))],
-        lambda x: X.clone().add_(x.sum()),
         lambda x: nn.functional.linear(x, torch.ones(2, 3)),
         lambda x: torch.ones(()).add_(x.sum()),
     ],
@@ -86,26 +83,15 @@ def test_mixed_devices_are_refused(gpu, mix):
         mix(to_gpu(X))
 
 
-def test_a_number_of_the_cpu_may_take_part(gpu):
-    assert on_cpu(to_gpu(X) + torch.tensor(1.0)).equal(X + 1)
-    assert not gpu.waits
-
-
 @pytest.mark.parametrize(
     ("what", "wait"),
     [
-        ("_local_scalar_dense", lambda x: x.sum().item()),
         ("_local_scalar_dense", lambda x: float(x[0, 0])),
-        ("_local_scalar_dense", lambda x: bool(x.isnan().any())),
         ("_local_scalar_dense", lambda x: 1 if (x > 9).any() else 2),
-        ("_local_scalar_dense", lambda x: X[: x[0, 1].int()]),
-        ("allclose", lambda x: torch.allclose(x, x)),
         ("tolist", lambda x: x.tolist()),
         ("equal", lambda x: torch.equal(x, x)),
-        ("nonzero", lambda x: x.nonzero()),
         ("nonzero", lambda x: torch.where(x > 2)),
         ("masked_select", lambda x: x.masked_select(x > 2)),
-        ("_unique2", lambda x: x.unique()),
         ("bincount", lambda x: x.flatten().long().bincount(minlength=6)),
         ("repeat_interleave", lambda x: x.repeat_interleave(to_gpu(torch.tensor([1, 2])), dim=0)),
         ("index by mask", lambda x: x[x > 2]),
@@ -115,10 +101,8 @@ def test_a_number_of_the_cpu_may_take_part(gpu):
         ("upload", lambda x: X.to(x.device)),
         ("upload", lambda x: x.clone().copy_(X)),
         ("upload", lambda x: torch.tensor([1, 2], device=x.device)),
-        ("upload", lambda x: torch.as_tensor(3.0, device=x.device)),
         ("upload", lambda x: x[torch.tensor([0, 1])]),
         ("upload", lambda x: x[MASK]),
-        ("upload", lambda x: x.clone().__setitem__((0, 0), torch.tensor(1.0))),
     ],
 )
 def test_what_waits_is_counted_with_its_place(gpu, what, wait):
@@ -135,18 +119,14 @@ def test_what_waits_is_counted_with_its_place(gpu, what, wait):
 @pytest.mark.parametrize(
     "free",
     [
-        lambda x: x.masked_fill(x > 2, 0.0),
         lambda x: x.clone().__setitem__(x > 2, 0.0),
         lambda x: x.clone().masked_scatter_(x > 2, x),
         lambda x: x[(x > 2).long()],
-        lambda x: x.repeat_interleave(2, dim=0),
         lambda x: x.repeat_interleave(to_gpu(torch.tensor([1, 2])), dim=0, output_size=3),
-        lambda x: x.sort(stable=True).indices[:, :1],
         lambda x: x.to("cpu", non_blocking=True),
         lambda x: torch.full((2,), 3.0, device=x.device),
-        lambda x: x.to(torch.bfloat16).to(x.device),
+        lambda x: x + torch.tensor(1.0),  # a number of the CPU may take part
         lambda x: x.clone().fill_(torch.tensor(1.0)),
-        lambda x: x.clone().__setitem__(0, torch.tensor(1.0)),
     ],
 )
 def test_what_does_not_wait_is_not(gpu, free):
@@ -169,27 +149,6 @@ def test_backward_counts_what_it_waits_for(gpu):
     assert waits(gpu) == {"masked_scatter_backward": 1}
 
 
-class Planted(nn.Module):
-    """A layer with a mistake that no CPU shows."""
-
-    def __init__(self, mistake):
-        super().__init__()
-        self.linear, self.mistake = nn.Linear(3, 3), mistake
-
-    def forward(self, x):
-        return self.mistake(self.linear(x))
-
-
-def test_mistakes_that_are_planted_in_a_network_are_found(gpu):
-    item = to_gpu(Planted(lambda h: h / h.abs().max().item()))
-    item(to_gpu(X)).sum().backward()
-    assert waits(gpu) == {"_local_scalar_dense": 1}
-    ((_, place),) = gpu.waits
-    assert place.endswith("<lambda>")
-    with pytest.raises(MixedDevicesError):
-        to_gpu(Planted(lambda h: h + torch.arange(3)))(to_gpu(X))
-
-
 def test_what_cannot_be_done_on_a_gpu_cannot_be_done_here(gpu):
     with pytest.raises(TypeError, match="can't convert cuda:0"):
         to_gpu(X).numpy()
@@ -207,10 +166,8 @@ def test_afterwards_all_is_as_it_was():
     [
         lambda x: x.double(),
         lambda x: x.sum(dtype=torch.float64),
-        lambda x: torch.zeros(2, dtype=torch.float64, device=x.device),
         lambda x: torch.tensor([1.0], dtype=torch.float64, device=x.device),
         lambda x: torch.zeros(2, dtype=torch.float64).to(x.device),
-        lambda x: to_gpu(torch.zeros(2, dtype=torch.float64)),
     ],
 )
 def test_a_narrow_one_has_no_float64(plant):
@@ -223,8 +180,6 @@ def test_a_narrow_one_has_no_float64(plant):
         assert plant(to_gpu(X)).dtype == torch.float64
 
 
-@pytest.mark.parametrize("ask", [torch.cuda.max_memory_allocated, torch.cuda.synchronize, torch.cuda.Stream])
-def test_nor_what_cuda_alone_has(ask):
-    name = ask.__name__
+def test_nor_what_cuda_alone_has():
     with VirtualGPU(narrow=True), pytest.raises(AssertionError, match="CUDA alone"):
-        getattr(torch.cuda, name)(CUDA)
+        torch.cuda.synchronize(CUDA)

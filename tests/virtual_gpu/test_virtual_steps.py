@@ -3,14 +3,13 @@
 What cannot be otherwise is in `WAITING`.
 """
 
-import attrs
 import pytest
 import torch
 
 from atat_zoo import Zoo
-from atat_zoo.modeling.objectives import chunks, denoising, placement
+from atat_zoo.modeling.objectives import chunks, placement
 from atat_zoo.testing import EXAMPLES
-from tests.modeling.objectives.small_objectives import BACKBONE, BASELINES, PARTS, N, batch, build
+from tests.modeling.objectives.small_objectives import BACKBONE, BASELINES, PARTS, batch, build
 from tests.virtual_gpu.context import CONTEXT, V
 from tests.virtual_gpu.device import CUDA, NoFloat64Error, VirtualGPU, on_cpu, to_gpu
 
@@ -139,20 +138,8 @@ def check_without_float64(name, expected):
             torch.testing.assert_close(on_cpu(other[key]), value, rtol=1e-5, atol=1e-7, msg=key)
 
 
-@pytest.mark.parametrize(
-    ("module", "name", "planted"),
-    [
-        (placement, "has_float64", lambda device: True),  # the parts with a state go along
-        (
-            denoising,
-            "cross_entropy",
-            lambda logits, x, _: dict.fromkeys(("loss", "cross_entropy"), logits.double().sum(1)),
-        ),
-        (placement, "exact_device", lambda device: device),  # times, masks and weights are drawn there
-    ],
-)
-def test_a_planted_float64_is_caught(module, name, planted, monkeypatch):
-    monkeypatch.setattr(module, name, planted)
+def test_a_planted_float64_is_caught(monkeypatch):
+    monkeypatch.setattr(placement, "exact_device", lambda device: device)  # times, masks and weights are drawn there
     with_state = next(name for name, (_, parts) in CASES.items() if "adaptive" in str(parts.get("rates")))
     with pytest.raises(NoFloat64Error, match="no float64, at "):
         check_without_float64(with_state, None)
@@ -191,15 +178,3 @@ def test_every_part_of_a_step_has_its_case():
     }
     taken = {kind for name in tried for kind in zoo.spec("objective", OBJECTIVES[name][0]).uses}
     assert taken - {*KINDS} == {"backbone", "position_sets"}
-
-
-def test_a_micro_batch_waits_once_for_its_masks():
-    objective, parts = CASES["mdlm"]
-    with VirtualGPU() as gpu:
-        module, whole = to_gpu(build(objective, context=CONTEXT, **parts)), to_gpu(batch(1, context=CONTEXT))
-        gpu.forget()
-        for rows in (slice(0, N // 2), slice(N // 2, N)):
-            some = {name: getattr(whole, name)[rows] for name in ("tokens", "maskable", "index")}
-            module.loss(attrs.evolve(whole, **some))["loss"].backward()
-        assert sum(gpu.waits.values()) == 2
-        assert not gpu.uploads
