@@ -23,6 +23,7 @@ from atat_zoo.generation.model import Model
 from atat_zoo.training.checkpoints import Loading, check_saved, inert, only_data
 from tests import forked
 from tests.tiny import folder_of
+from tests.training import KILL, with_changed
 
 FORCE, FORCE_NOT = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 
@@ -120,18 +121,7 @@ def test_what_goes_wrong_while_it_loads_is_the_checkpoint_s_fault_and_nothing_el
 # Runs
 
 # A training that is killed after the checkpoint of a step.
-KILLED = """
-import os, signal
-from atat_zoo.training import checkpoints
-save = checkpoints.Checkpoints.save
-def kill(self, state, step):
-    save(self, state, step)
-    if step == 10:
-        os.kill(os.getpid(), signal.SIGKILL)
-checkpoints.Checkpoints.save = kill
-from atat_zoo.cli import main
-main()
-"""
+KILLED = with_changed("atat_zoo.training.checkpoints:Checkpoints.save", f"original(*words)\nif words[2] == 10: {KILL}")
 
 
 def ended(tiny, *commands):
@@ -307,16 +297,8 @@ def test_a_comparison_at_a_step_tells_the_training_until_then(tiny, trained):
 @pytest.mark.slow
 def test_a_diverged_average_is_refused_by_name(tiny):
     """The weights and the loss are finite, and what would be saved is not."""
-    spoilt = """
-from atat_zoo.training import ema
-update = ema.MovingAverage.batch_end
-def spoil(self, state, logger):
-    update(self, state, logger)
-    self.average[0][0] = float("nan")
-ema.MovingAverage.batch_end = spoil
-from atat_zoo.cli import main
-main()
-"""
+    spoil = "original(*words)\nwords[0].average[0][0] = float('nan')"
+    spoilt = with_changed("atat_zoo.training.ema:MovingAverage.batch_end", spoil)
     done = tiny.atat("train", str(tiny.path), "--out", "spoilt", check=False, code=spoilt)
     assert done.returncode == 2
     assert "step-00000005 is not written: after step 5 the weights backbone.embedding.weight are not" in done.stderr

@@ -11,42 +11,23 @@ import time
 import pytest
 
 from tests import forked
+from tests.training import KILL, die_at, with_changed
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),  # of workers
 ]
 
-# Kills its own process with a checkpoint half written: after `good` checkpoints, in the middle of the next.
-KILL_IN_CHECKPOINT = """
-import os, signal, sys
-import composer.utils.checkpoint as checkpoint
-whole, good = checkpoint._write_checkpoint_file, [0]
-def half(state, filename):
-    whole(state, filename)
-    good[0] += 1
-    if good[0] > 2:
-        os.truncate(filename, os.path.getsize(filename) // 2)
-        os.kill(os.getpid(), signal.SIGKILL)
-checkpoint._write_checkpoint_file = half
-from atat_zoo.cli import main
-main()
-"""
-
-
-# Kills its own process when so many steps have been made.
-DIE = """
-import os, signal
-from atat_zoo.training import composer_model
-before = composer_model.Progress.before_train_batch
-def die(self, state, logger):
-    if state.timestamp.batch == {step}:
-        os.kill(os.getpid(), signal.SIGKILL)
-    before(self, state, logger)
-composer_model.Progress.before_train_batch = die
-from atat_zoo.cli import main
-main()
-"""
+# Kills its own process with a checkpoint half written: after two good ones, in the middle of the next.
+KILL_IN_CHECKPOINT = with_changed(
+    "composer.utils.checkpoint:_write_checkpoint_file",
+    f"""
+    original(*words)
+    if len(calls) > 2:
+        os.truncate(words[1], os.path.getsize(words[1]) // 2)
+        {KILL}
+    """,
+)
 
 
 def wait_for_step(path, step, process):
@@ -192,18 +173,7 @@ def test_damage_that_prevents_no_resume(tiny, uninterrupted):
 
 
 # Kills its own process when it would give a file its name, after one that has its own.
-BEGIN_AND_DIE = """
-import os, pathlib, signal
-left = [1]
-def dying(self, target):
-    if left[0] == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    left[0] -= 1
-    os.replace(self, target)
-pathlib.Path.replace = dying
-from atat_zoo.cli import main
-main()
-"""
+BEGIN_AND_DIE = with_changed("pathlib:Path.replace", f"if len(calls) > 1: {KILL}\nreturn original(*words)")
 
 
 def test_a_run_that_was_killed_when_it_began_has_not_begun(tiny):
@@ -233,7 +203,7 @@ def test_two_ranks_killed(tiny, uninterrupted):
     """Bit-identical to two ranks that were not killed, and close to one rank."""
     words = [str(tiny.path), "train.steps=9", "train.save_every=4"]
     two_ranks(tiny, *words, "--out", "two")
-    killed(forked.ranks(2, ["train", *words, "--out", "two-killed"], tiny.root, code=DIE.format(step=6)))
+    killed(forked.ranks(2, ["train", *words, "--out", "two-killed"], tiny.root, code=die_at(6)))
     two_ranks(tiny, "--resume", "two-killed")
     same(tiny, "two-killed", tiny.root / "two")
     # The order of summation differs, and with it a mask now and then, where u is within rounding of p.

@@ -14,7 +14,8 @@ from atat_zoo.experiment import load
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.training import resume, train
 from atat_zoo.training.resumption import continued, record
-from tests.training.test_resume import DIE, same, unfinished
+from tests.training import die_at, with_changed
+from tests.training.test_resume import same, unfinished
 
 pytestmark = pytest.mark.slow
 
@@ -48,13 +49,8 @@ def test_a_run_that_goes_on_is_not_finished_until_it_has_made_its_steps(tiny, tm
     run = trained(tiny, tmp_path / "run", "train.steps=3")
     # Killed before its next checkpoint, its last one is still that of a training of fewer steps.
     record(run, continued(run, ["train.steps=6"], print)[0], 3)
-    code = (
-        "import os, signal\nfrom atat_zoo.training.composer_model import Progress\nbefore = Progress.batch_start\n"
-        "def batch_start(self, state, logger):\n"
-        "    if int(state.timestamp.batch) == 4: os.kill(os.getpid(), signal.SIGTERM)\n"
-        "    before(self, state, logger)\n"
-        "Progress.batch_start = batch_start\nfrom atat_zoo.cli import main\nmain()"
-    )
+    stop = "if words[1].timestamp.batch == 4: os.kill(os.getpid(), signal.SIGTERM)\noriginal(*words)"
+    code = with_changed("atat_zoo.training.composer_model:Progress.batch_start", stop)
     tiny.atat("train", "--resume", str(run.path), check=False, code=code)
     assert not run.model.exists()
     assert (run.newest(), run.table()["train"]["steps"]) == (5, 6)
@@ -154,7 +150,7 @@ def test_a_chosen_checkpoint_is_continued_from_and_those_after_it_are_deleted(ti
         assert refused.returncode == 2
         assert message in refused.stderr
     assert list(tiny.losses(folder)) == list(range(1, 25))
-    killed = tiny.atat("train", "--resume", "chosen", "--step", "20", check=False, code=DIE.format(step=20))
+    killed = tiny.atat("train", "--resume", "chosen", "--step", "20", check=False, code=die_at(20))
     assert killed.returncode == -signal.SIGKILL
     assert "deleted the checkpoints after step 20: 24" in killed.stdout
     assert "continuing chosen after step 20 of 24" in tiny.atat("train", "--resume", "chosen").stdout

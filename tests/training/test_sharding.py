@@ -12,22 +12,20 @@ from torch.distributed.tensor import DTensor
 from atat_zoo.training import sharding
 from atat_zoo.training.sharding import WholeWeights, shard
 from tests import forked
-from tests.training.test_resume import DIE, killed, same, two_ranks, unfinished
+from tests.training import die_at, with_changed
+from tests.training.test_resume import killed, same, two_ranks, unfinished
 
 # What of the weights, and of the optimizer's state, a rank has when its training ends.
-HOLDS = """
-from composer import Trainer
-fit = Trainer.fit
-def fitted(self):
-    fit(self)
+HOLDS = with_changed(
+    "composer:Trainer.fit",
+    """
+    original(*words)
     from atat_zoo.training.sharding import local
-    state = [value for each in self.state.optimizers[0].state.values() for value in each.values() if value.ndim]
-    for name, tensors in (("weights", list(self.state.model.parameters())), ("state", state)):
+    state = [value for each in words[0].state.optimizers[0].state.values() for value in each.values() if value.ndim]
+    for name, tensors in (("weights", list(words[0].state.model.parameters())), ("state", state)):
         print(name, sum(local(one).numel() for one in tensors), sum(one.numel() for one in tensors))
-Trainer.fit = fitted
-from atat_zoo.cli import main
-main()
-"""
+    """,
+)
 NORMS = 'train.callbacks=[{use="gradient_norms", every=1}]'
 SHORT = ("train.steps=4", "train.save_every=2", "train.evaluate_every=4", "train.precision=fp32", NORMS)
 ADAMW = 'optimizer={use="adamw", learning_rate=3e-3}'
@@ -152,7 +150,7 @@ def test_it_trains_as_with_whole_weights(tiny, way, sharded):
 def test_killed_it_goes_on_bit_for_bit_and_with_other_parts_to_rounding(tiny, sharded):
     """A checkpoint has whole tensors: it goes on on two ranks with parts of them, on one, and on two with all."""
     words = ["train", str(tiny.path), "--out", "sharded-killed", *SHORT, *WAYS["muon"], "train.sharding=full"]
-    killed(forked.ranks(2, words, tiny.root, code=DIE.format(step=3)))
+    killed(forked.ranks(2, words, tiny.root, code=die_at(3)))
     two_ranks(tiny, "--resume", "sharded-killed")
     same(tiny, "sharded-killed", "sharded-muon")
 
@@ -173,18 +171,15 @@ def test_killed_it_goes_on_bit_for_bit_and_with_other_parts_to_rounding(tiny, sh
 @pytest.mark.slow
 def test_weights_that_are_not_finite_stop_all_ranks(tiny):
     """Also where they are in the part of another rank than the one that writes."""
-    code = """
-from atat_zoo.training import checkpoints
-from atat_zoo.training.sharding import local
-save = checkpoints.Checkpoints.save
-def spoilt(self, state, step):
-    if checkpoints.dist.get_global_rank() == 1:
-        local(next(state.model.parameters()).detach()).fill_(float("nan"))
-    save(self, state, step)
-checkpoints.Checkpoints.save = spoilt
-from atat_zoo.cli import main
-main()
-"""
+    code = with_changed(
+        "atat_zoo.training.checkpoints:Checkpoints.save",
+        """
+        from atat_zoo.training.sharding import dist, local
+        if dist.get_global_rank() == 1:
+            local(next(words[1].model.parameters()).detach()).fill_(float("nan"))
+        original(*words)
+        """,
+    )
     words = ["train", str(tiny.path), "--out", "spoilt-shards", "train.sharding=full", "train.steps=2"]
     for rank in forked.ranks(2, words, tiny.root, code=code):
         said, _ = rank.communicate()
