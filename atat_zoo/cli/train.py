@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 import click
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
     from atat_zoo.generation.model import Model
     from atat_zoo.training import Result
+    from atat_zoo.training.cost import Cost
 
 
 @click.command()
@@ -72,14 +73,17 @@ def train(
         raise UserError("--step only works with --resume; add the run to continue")
     # Every mistake is reported before torch is imported.
     loaded = load(experiment, overrides) if experiment else None
-    on = {"gpus": gpus, "gpu": gpu, "price": price, "vocabulary": vocabulary}
-    on = {name: value for name, value in on.items() if value is not None}
     if dry_run:
         if loaded is None:
             raise UserError("--dry-run is of an experiment: name one in place of --resume")
-        return estimate(loaded, as_json, on)
-    if on:
-        raise UserError(f"{', '.join(f'--{name}' for name in on)}: said of a --dry-run alone; add it, or leave it out")
+        from atat_zoo.training.cost import cost
+
+        price = 3.0 if price is None else price
+        found = cost(loaded, gpus=gpus or 1, gpu=gpu or "H100 80GB HBM3", price=price, vocabulary=vocabulary)
+        return show_cost(loaded, found, as_json)
+    options_of_cost = (("--gpus", gpus), ("--gpu", gpu), ("--price", price), ("--vocabulary", vocabulary))
+    if said := [option for option, value in options_of_cost if value is not None]:
+        raise UserError(f"{', '.join(said)}: said of a --dry-run alone; add it, or leave it out")
     wait_passively()
     from atat_zoo import training
 
@@ -100,11 +104,9 @@ def train(
     return finish(result, as_json) if first_rank else 0
 
 
-def estimate(experiment: Experiment, as_json: bool, on: dict[str, Any]) -> int:
+def show_cost(experiment: Experiment, of: Cost, as_json: bool) -> int:
     """Print what a training would take, and return the exit code."""
-    from atat_zoo.training.cost import cost
-
-    of, train = cost(experiment, **on), experiment.train
+    train = experiment.train
     if as_json:
         print_json({"experiment": experiment.name, **attrs.asdict(of)})
         return 0

@@ -7,13 +7,13 @@ docs/composer.md says why others are absent.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from typing_extensions import override
 
 from atat_zoo.errors import Problem
 from atat_zoo.experiment import Experiment
-from atat_zoo.registry import component, component_base, param
+from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
     from composer import Callback as ComposerCallback
@@ -31,48 +31,47 @@ class Callback(Protocol):
         """
 
 
-@component_base
-class ComposerMonitor(Callback):
-    """A callback of Composer's own."""
-
-    composer = ""  # its name there
-    arguments: ClassVar[dict[str, str]] = {}  # our parameter for each of its arguments, by name
-
-    @override
-    def build(self) -> ComposerCallback:
-        from composer import callbacks
-
-        arguments = {argument: getattr(self, parameter) for argument, parameter in self.arguments.items()}
-        callback: ComposerCallback = getattr(callbacks, self.composer)(**arguments)
-        return callback
-
-
 @component
-class SpeedMonitorCallback(ComposerMonitor):
+class SpeedMonitorCallback(Callback):
     """Composer's SpeedMonitor: batches, samples and tokens per second over a window of steps, as `throughput/…`."""
 
     name = "speed_monitor"
     summary = "throughput over a window of steps"
     window: int = param(10, help="steps in the window", ge=1)
-    composer, arguments = "SpeedMonitor", {"window_size": "window"}
+
+    @override
+    def build(self) -> ComposerCallback:
+        from composer.callbacks import SpeedMonitor
+
+        return SpeedMonitor(window_size=self.window)
 
 
 @component
-class MemoryMonitorCallback(ComposerMonitor):
+class MemoryMonitorCallback(Callback):
     """Composer's MemoryMonitor: memory of torch's allocator on a GPU, as `memory/…`; nothing on a CPU."""
 
     name = "memory_monitor"
     summary = "memory on a GPU"
-    composer = "MemoryMonitor"
+
+    @override
+    def build(self) -> ComposerCallback:
+        from composer.callbacks import MemoryMonitor
+
+        return MemoryMonitor()
 
 
 @component
-class LRMonitorCallback(ComposerMonitor):
+class LRMonitorCallback(Callback):
     """Composer's LRMonitor: the learning rate of each group of parameters, as `lr-OPTIMIZER/group0` and so on."""
 
     name = "lr_monitor"
     summary = "learning rate of each group of parameters"
-    composer = "LRMonitor"
+
+    @override
+    def build(self) -> ComposerCallback:
+        from composer.callbacks import LRMonitor
+
+        return LRMonitor()
 
 
 @component
@@ -113,13 +112,18 @@ class GradientNormsCallback(Callback):
 
 
 @component
-class RuntimeEstimatorCallback(ComposerMonitor):
+class RuntimeEstimatorCallback(Callback):
     """Composer's RuntimeEstimator: the remaining hours, as `time/remaining_estimate`."""
 
     name = "runtime_estimator"
     summary = "remaining training time"
     skip: int = param(1, help="steps at the beginning that the estimate ignores", ge=1)
-    composer, arguments = "RuntimeEstimator", {"skip_batches": "skip"}
+
+    @override
+    def build(self) -> ComposerCallback:
+        from composer.callbacks import RuntimeEstimator
+
+        return RuntimeEstimator(skip_batches=self.skip)
 
 
 @component

@@ -67,11 +67,11 @@ def peak_flops(experiment: Experiment, device: str, bf16: bool) -> float | None:
 
 
 def utilisation(
-    experiment: Experiment, vocabulary_size: int, peak: float | None, line: dict[str, Any]
+    experiment: Experiment, vocabulary_size: int, peak: float | None, devices: int, line: dict[str, Any]
 ) -> dict[str, float]:
     """Return `flops_per_second`, and `utilisation` in [0, 1], of a line of metrics; nothing where unknown.
 
-    `peak` is the FLOP/s of all devices together, or None.
+    `peak` is the FLOP/s of one of the devices, or None.
     """
     rate, train = line.get("mask_rate"), experiment.train
     flops = None if rate is None else step_flops(experiment, vocabulary_size, rate)
@@ -80,7 +80,7 @@ def utilisation(
     steps = line["tokens_per_second"] / (train.batch_size * experiment.data.length)
     figures = {"flops_per_second": round(flops * steps, 1)}
     if peak is not None:
-        figures["utilisation"] = round(flops * steps / peak, 4)
+        figures["utilisation"] = round(flops * steps / (peak * devices), 4)
     return figures
 
 
@@ -166,31 +166,19 @@ def head(backbone: DiTBackbone, vocabulary_size: int, positions: int, *, compile
 
 @attrs.frozen(kw_only=True)
 class Cost:
-    """What a training takes, by formula.
-
-    Attributes:
-        gpus, gpu, utilisation: on how many of which kind, and the share of their peak that is used.
-        weights: parameters of the backbone; those of an importance estimator are not counted, here or below.
-        tokens: of text that it reads, of all steps.
-        flops: of the model (docs/scale.md), of all steps.
-        rows: sequences at once on each GPU.
-        memory_compiled: bytes of each GPU, with `train.compile`, and AdamW.
-        memory_eager: the same without.
-        seconds: of the training.
-        dollars: of all GPUs for so long.
-    """
+    """What a training takes, by formula."""
 
     gpus: int
-    gpu: str
-    utilisation: float
-    weights: int
-    tokens: int
-    flops: float
-    rows: int
-    memory_compiled: int
-    memory_eager: int
-    seconds: float
-    dollars: float
+    gpu: str  # of which kind
+    utilisation: float  # the share of their peak that is used
+    weights: int  # of the backbone; those of an importance estimator are not counted, here or below
+    tokens: int  # of text that it reads, of all steps
+    flops: float  # of the model (docs/scale.md), of all steps
+    rows: int  # sequences at once on each GPU
+    memory_compiled: int  # bytes of each GPU, with `train.compile`, and AdamW
+    memory_eager: int  # the same without
+    seconds: float  # of the training
+    dollars: float  # of all GPUs for so long
 
 
 def cost(

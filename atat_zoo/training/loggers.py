@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from typing_extensions import override
 
-from atat_zoo.registry import component, param, values_of
+from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
     from composer.loggers import LoggerDestination
@@ -83,8 +83,13 @@ class WandbLogger(Logger):
     def build(self, folder: Path) -> LoggerDestination:
         from atat_zoo.training.metrics_writer import WandbDestination
 
-        options = values_of(self) | {"tags": list(self.tags)}
-        return WandbDestination(**options, init_kwargs={"dir": str(folder)})
+        return WandbDestination(
+            project=self.project,
+            entity=self.entity,
+            group=self.group,
+            tags=list(self.tags),
+            init_kwargs={"dir": str(folder)},
+        )
 
 
 @component

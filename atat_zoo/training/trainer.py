@@ -317,7 +317,6 @@ def _callbacks(model: ZooModel, evaluator: Evaluator, device: str, reporter: Rep
     # The trainer evaluates the final model; of fewer sequences the curve has its own end.
     last = spec.steps - (evaluator.sequences == len(evaluator.tokens))
     peak = peak_flops(experiment, device, model.bf16)
-    every_peak = None if peak is None else peak * dist.get_world_size()
     skipped = [SkippedRows(reporter.message)] if experiment.data.damaged == "skip" else []
     values = [CallbackValues()] if spec.callbacks or spec.algorithms or skipped else []
     writer = MetricsWriter(
@@ -326,7 +325,7 @@ def _callbacks(model: ZooModel, evaluator: Evaluator, device: str, reporter: Rep
         spec,
         reporter.training,
         *values,
-        utilisation=partial(utilisation, experiment, current.context.vocabulary_size, every_peak),
+        utilisation=partial(utilisation, experiment, current.context.vocabulary_size, peak, dist.get_world_size()),
         every=spec.evaluate_every if experiment.evaluation.metrics else 0,
     )
     callbacks = [

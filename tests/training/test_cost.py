@@ -73,13 +73,14 @@ def test_a_line_has_the_share_of_the_peak_where_both_are_known():
     experiment = experiment_of(train={"batch_size": ROWS, "peak_flops": 0.25})
     assert peak_flops(experiment, "cpu", bf16=False) == 0.25e12
     expected = step_flops(experiment, V, 0.5) / (ROWS * LENGTH) * 1000
-    found = utilisation(experiment, V, 1e10, line)
+    found = utilisation(experiment, V, 5e9, 2, line)
     assert found["flops_per_second"] == pytest.approx(expected)
     assert found["utilisation"] == pytest.approx(expected / 1e10, abs=1e-4)
-    assert utilisation(experiment, V, None, line).keys() == {"flops_per_second"}
-    assert utilisation(experiment, V, 1e12, {"tokens_per_second": 1.0}) == {}
+    assert utilisation(experiment, V, None, 1, line).keys() == {"flops_per_second"}
+    assert utilisation(experiment, V, 1e12, 1, {"tokens_per_second": 1.0}) == {}
     plain = type("Plain", (), {"name": "plain"})()
-    assert utilisation(attrs.evolve(experiment, parts={**experiment.parts, "backbone": plain}), V, 1e12, line) == {}
+    without = attrs.evolve(experiment, parts={**experiment.parts, "backbone": plain})
+    assert utilisation(without, V, 1e12, 1, line) == {}
 
 
 @pytest.mark.parametrize(

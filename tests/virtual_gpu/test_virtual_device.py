@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from atat_zoo.system import devices
-from tests.virtual_gpu.device import CUDA, MixedDevicesError, NoFloat64Error, VirtualGPU, VirtualTensor, on_cpu, to_gpu
+from tests.virtual_gpu.device import CUDA, MixedDevicesError, NoFloat64Error, VirtualGPU, on_cpu, to_gpu
 
 X = torch.arange(6.0).view(2, 3)
 MASK = X > 2
@@ -21,41 +21,6 @@ def gpu():
 
 def waits(gpu):
     return {what: count for (what, _), count in gpu.waits.items()}
-
-
-def test_a_tensor_is_there_and_its_values_are_those_of_the_cpu(gpu):
-    x = to_gpu(X)
-    made = torch.cat([x * 2 + 1, torch.ones(2, 3, device=x.device), torch.zeros_like(x)]).softmax(-1)
-    assert isinstance(made, VirtualTensor)
-    assert (made.device, made.is_cuda, made.shape, made.dtype) == (CUDA, True, (6, 3), torch.float32)
-    expected = torch.cat([X * 2 + 1, torch.ones(2, 3), torch.zeros(2, 3)]).softmax(-1)
-    assert torch.equal(on_cpu(made), expected)
-    assert not gpu.waits
-    assert not gpu.uploads
-
-
-def test_in_place_and_through_a_view_it_is_the_same_tensor(gpu):
-    x = to_gpu(X.clone())
-    assert x.add_(1) is x
-    x[0].mul_(0)
-    x[:, 1] = 7.0
-    torch._foreach_mul_([x], 2.0)
-    assert on_cpu(x).tolist() == [[0, 14, 0], [8, 14, 12]]
-
-
-def test_gradients_are_those_of_the_cpu(gpu):
-    of = []
-    for move in (lambda value: value, to_gpu):
-        torch.manual_seed(1)
-        module = move(nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.LayerNorm(4), nn.Linear(4, 2)))
-        optimizer = torch.optim.AdamW(module.parameters(), lr=0.1, fused=True)
-        for _ in range(3):
-            optimizer.zero_grad()
-            module(move(X)).square().mean().backward()
-            optimizer.step()
-        of.append([on_cpu(p.detach()) for p in module.parameters()])
-    assert all(torch.equal(one, other) for one, other in zip(*of, strict=True))
-    assert not gpu.waits
 
 
 def test_weights_that_are_tied_stay_so():
