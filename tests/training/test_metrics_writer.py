@@ -13,6 +13,7 @@ from torch import nn
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.modeling.diffusion.statistics import spearman
 from atat_zoo.training import metrics_writer, train
 from atat_zoo.training.composer_model import Progress, StepMeters, ZooModel, sum_over_ranks
 from atat_zoo.training.ema import MovingAverage
@@ -58,20 +59,39 @@ def test_a_continued_run_keeps_what_it_took_before(tmp_path, recorded):
     assert records._peak(state) == (recorded or peak_memory(torch.device("cpu"))) > 0
 
 
-def test_the_rates_of_all_rows_are_counted_whatever_the_micro_batches():
-    rates, rows = torch.tensor([0.02, 0.04, 0.31, 0.5, 0.99, 1.0]), torch.ones(1, 3, dtype=torch.bool)
-    counted = []
-    for size in (1, 2, 6):
-        meters = StepMeters()
-        meters.update({"masked": rows, "rates": torch.tensor([0.5]), "mask_rate": torch.tensor(0.1), "maskable": rows})
-        meters.reset()  # that was the step before
-        for some in rates.split(size):
-            masked = rows.expand(len(some), 3)
-            meters.update({"masked": masked, "rates": some, "mask_rate": some.mean(), "maskable": masked})
-        counted.append(meters.compute())
-    assert [found["mask_rates"] for found in counted] == [[2, *[0] * 5, 1, 0, 0, 0, 1, *[0] * 8, 2]] * 3
-    assert [found["mask_rate"] for found in counted] == pytest.approx([float(rates.mean())] * 3)
-    assert StepMeters().compute() == {}
+@pytest.mark.parametrize("sizes", [(6,), (1, 2, 3), (4, 2)])
+def test_the_figures_of_a_step_are_those_of_all_its_rows_and_tokens_whatever_the_micro_batches(sizes):
+    draw = torch.Generator().manual_seed(0)
+    importance, loss, uniform = torch.rand(3, 6, 5, generator=draw)
+    masked, maskable = uniform < 0.4, uniform < 0.8
+    rates, rows = torch.tensor([0.02, 0.04, 0.31, 0.5, 0.99, 1.0]), torch.arange(6)
+    meters = StepMeters(detailed=True)
+    meters.update({"masked": masked, "maskable": maskable, "rates": rates, "mask_rate": torch.tensor(0.1)})
+    meters.reset()  # that was the step before
+    assert meters.compute() == {}
+    for some in rows.split(sizes):
+        tensors = {"importance": importance, "token_loss": loss, "masked": masked, "maskable": maskable, "rates": rates}
+        figures = {name: tensor[some] for name, tensor in tensors.items()}
+        figures["cross_entropy"] = figures["token_loss"][figures["masked"]].mean()
+        figures["diffusion_loss"] = rates[some].mean()
+        figures["mask_rate"] = figures["masked"].sum() / figures["maskable"].sum()
+        meters.update(figures)
+    found = meters.compute()
+    assert found.pop("mask_rates") == [2, *[0] * 5, 1, 0, 0, 0, 1, *[0] * 8, 2]
+    assert found == {
+        "diffusion_loss": pytest.approx(float(rates.mean())),
+        "cross_entropy": pytest.approx(float(loss[masked].mean())),
+        "mask_rate": pytest.approx(float(masked.sum() / maskable.sum())),
+        "importance_spearman": pytest.approx(float(spearman(importance[masked], loss[masked]))),
+    }
+    mean, spread = importance[maskable].mean(), importance[maskable].std(correction=0)
+    assert meters.details() == pytest.approx({"importance_mean": float(mean), "importance_spread": float(spread)})
+    drawn = meters.histograms()
+    assert torch.equal(drawn.pop("mask_rates"), rates)
+    assert {name: values.tolist() for name, values in drawn.items()} == {
+        "importance": importance[masked].tolist(),
+        "token_loss": loss[masked].tolist(),
+    }
 
 
 @pytest.mark.slow

@@ -9,7 +9,9 @@ import torch
 from safetensors.torch import load_file
 
 from atat_zoo.experiment import load
+from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.training import resume, train
+from atat_zoo.training.checkpoints import is_better
 from tests.tiny import lines, tiny_toml
 
 STEPS = ["train.steps=4", "train.save_every=2", "train.evaluate_every=2", "train.evaluate_sequences=4"]
@@ -102,3 +104,20 @@ def test_a_finished_run_that_is_resumed_is_evaluated_as_it_was(small):
     assert again.evaluation.nelbo.value == result.evaluation.nelbo.value
     assert told.lines == []
     assert told.messages == [f"continuing {result.folder.path} after step 4 of 4"]
+
+
+def test_another_model_is_the_best_if_its_bound_of_the_same_text_is_lower(small, tmp_path):
+    result, _ = small
+    folder, now = RunFolder(tmp_path), result.evaluation.to_table()
+    folder.best.mkdir(parents=True)
+    nats = now["bounds"]["nelbo"]["nats_per_token"]
+
+    def better(recorded, **changed):
+        table = {**now, "bounds": {"nelbo": {"nats_per_token": recorded}}, **changed}
+        (folder.best / "evaluation.json").write_text(json.dumps(table))
+        return is_better(result.evaluation, folder)
+
+    assert is_better(result.evaluation, folder)
+    assert (better(nats), better(nats - 0.1), better(nats + 0.1)) == (False, False, True)
+    for key in ("corpus", "split", "form", "method", "sequences", "draws", "seed", "bounds"):
+        assert better(0.1, **{key: None}), key
