@@ -8,7 +8,7 @@ from importlib import import_module
 
 from atat_zoo.registry import manifest
 
-for module in ("cli", "training.trainer", "generation.model", "evaluation.likelihood", "evaluation.judging"):
+for module in ("cli", "training.trainer", "generation.model", "evaluation.likelihood", "evaluation.sample_quality"):
     import_module(f"atat_zoo.{module}")
 for entry in manifest.read(manifest.shipped()).entries:
     entry.load()

@@ -114,8 +114,8 @@ def test_a_trainer_does_not_import_what_writes_texts():
     assert "atat_zoo.modeling.objectives" in there
     assert not there & {
         "atat_zoo.generation.guided",
-        "atat_zoo.evaluation.infilling",
-        "atat_zoo.evaluation.sampling",
+        "atat_zoo.evaluation.tasks.infilling",
+        "atat_zoo.evaluation.sample_quality",
     }
 
 

@@ -13,10 +13,9 @@ from atat_zoo.cli.judge import judge_of
 from atat_zoo.cli.tasks import show_side_by_side
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.tasks.protocol import PROTOCOLS
-from atat_zoo.evaluation.tasks.written import judge_problems
 from atat_zoo.experiment import from_table
 from atat_zoo.experiment.runs import RunFolder
-from atat_zoo.registry import Zoo
+from atat_zoo.registry import Zoo, problems_of
 
 if TYPE_CHECKING:
     from atat_zoo.evaluation.tasks import Task
@@ -58,11 +57,11 @@ def audit(
     judge = judge_of(by, runs[0]) if by else None
     tasks = list(_tasks(other_text(text).get("corpus"), split, judge, **given))
     experiments = {run: from_table(RunFolder(run).table(), where=str(RunFolder(run).resolved)) for run in runs}
-    for problem in judge_problems(judge, experiments[runs[0]]):
+    for problem in problems_of(judge, experiments[runs[0]]) if judge else ():
         raise UserError(str(problem))
     if missing := next((why for task in tasks for why in task.absent()), None):
         raise UserError(missing)
-    from atat_zoo.evaluation.tasks.running import measure_tasks
+    from atat_zoo.evaluation.tasks import measure_tasks
     from atat_zoo.generation.model import Model
 
     seed, results = experiments[runs[0]].seed if seed is None else seed, {}

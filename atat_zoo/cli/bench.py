@@ -19,7 +19,7 @@ from atat_zoo.experiment import Experiment
 from atat_zoo.generation.samplers.published import at_steps, fitting
 
 if TYPE_CHECKING:
-    from atat_zoo.evaluation.sampling import Bench, SamplerResult
+    from atat_zoo.evaluation.sample_quality import Bench, SamplerResult
 
 STEPS = (16, 32, 64, 128)
 _WANTED = "A sampler, or a table {use = …} with its settings; every named sampler when absent. Repeatable."
@@ -70,7 +70,7 @@ def samplers(
     experiment, tokenizer = chosen(run, (), None, step)
     rows, refused = settings(experiment, wanted, sorted(set(steps) or STEPS))
     scorer = judge.build(device) if judge else None
-    from atat_zoo.evaluation.sampling import bench as measure
+    from atat_zoo.evaluation.sample_quality import bench as measure
     from atat_zoo.generation.model import Model
 
     model = Model.from_run(run, device, step, experiment=experiment, tokenizer=tokenizer)
@@ -111,7 +111,7 @@ def settings(
 
 
 def _show_samplers(result: Bench, refused: dict[str, str], as_markdown: bool) -> None:
-    from atat_zoo.evaluation.sampling import CLOSE
+    from atat_zoo.evaluation.sample_quality import CLOSE
 
     judged, priced = result.judge is not None, result.prices
     columns = ["sampler", "steps", "evaluations", "tokens/s", "time", *(POLICY_COLUMNS if priced else [])]

@@ -11,6 +11,7 @@ from atat_zoo.cli.arguments import count, named, options, with_options, with_sam
 from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.judges import judges_itself
+from atat_zoo.evaluation.metrics import RELIABLE_OF_MAUVE, check_mauve
 from atat_zoo.evaluation.results.format import NONE, cell, with_error
 from atat_zoo.evaluation.results.format import number as counted
 from atat_zoo.evaluation.results.naming import GENERATIVE_PERPLEXITY, words
@@ -19,7 +20,7 @@ from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.registry import Zoo
 
 if TYPE_CHECKING:
-    from atat_zoo.evaluation.judging import JudgedRun, Scores
+    from atat_zoo.evaluation.sample_quality import JudgedRun, Scores
 
 HUB = "hf:"
 _BY = "A run with an exact likelihood, hf:NAME for a model of the Hugging Face hub, or a table {use = …}."
@@ -60,11 +61,9 @@ def judge(
     if wrong := [metric.name for metric in further if metric.reads != "texts"]:
         raise UserError(f"--metric {wrong[0]}: reads no texts; name it with `atat eval`")
     if mauve:
-        from atat_zoo.evaluation.mauve import check_mauve
-
         check_mauve(number)
     scorer = chosen.build(device)
-    from atat_zoo.evaluation.judging import SIZES, judge_run
+    from atat_zoo.evaluation.sample_quality import SIZES, judge_run
     from atat_zoo.generation.model import Model
 
     model = Model.from_run(run, device, step)
@@ -98,8 +97,6 @@ def judge_of(text: str, run: Path) -> Any:
 
 
 def _show(judged: JudgedRun) -> None:
-    from atat_zoo.evaluation.mauve import RELIABLE
-
     texts = f"{counted(judged.number, 'text')} of {judged.length} tokens by {judged.sampler['use']}"
     click.echo(f"{texts}, seed {judged.seed}, step {judged.step}\njudge: {judged.judge}")
     pairs = zip(_numbers(judged.model), _numbers(judged.data), strict=True)
@@ -107,8 +104,8 @@ def _show(judged: JudgedRun) -> None:
     table(["", "written", f"{judged.split} text"], rows)
     if judged.data.texts != judged.number:
         click.echo(f"There are only {judged.data.texts} held-out texts.")
-    if judged.model.mauve is not None and judged.number < RELIABLE:
-        click.echo(f"MAUVE of fewer than {RELIABLE:,} texts hardly tells models apart.")
+    if judged.model.mauve is not None and judged.number < RELIABLE_OF_MAUVE:
+        click.echo(f"MAUVE of fewer than {RELIABLE_OF_MAUVE:,} texts hardly tells models apart.")
     if judged.model.longest_copy_tokens:
         click.echo(f"longest copy: {judged.model.longest_copy!r}")
 

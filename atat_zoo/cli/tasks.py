@@ -99,7 +99,7 @@ def _measured(
     experiments = [from_table(folder.table(), where=str(folder.resolved)) for folder in folders]
     for experiment in experiments:
         require(tasks, experiment)
-    from atat_zoo.evaluation.tasks.running import measure_tasks
+    from atat_zoo.evaluation.tasks import measure_tasks
     from atat_zoo.generation.model import Model
 
     seed = experiments[base].seed if seed is None else seed

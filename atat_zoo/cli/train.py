@@ -158,7 +158,7 @@ def samples_of(model: Model, run: Path, number: int) -> list[str]:
     experiment = model.experiment
     if experiment.data.form == "text":
         return model.sample(number, seed=experiment.seed).texts
-    from atat_zoo.evaluation.answering import answers_to, questions_of
+    from atat_zoo.evaluation.tasks.answers import answers_to, questions_of
     from atat_zoo.evaluation.text import held_out_text
 
     text = held_out_text(model, run, experiment.evaluation.split, number, packed=True)

@@ -3,8 +3,35 @@
 Imports no torch: the specifications of judges are in this package too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from typing import TypeVar
+
+T = TypeVar("T")
 
 # Gets what is done and what there is to do: sequences, texts or tokens; of a measurement in stages their name first.
 Progress = Callable[[int, int], None] | None
 StageProgress = Callable[[str, int, int], None] | None
+
+
+def batches(total: int, size: int, progress: Progress = None) -> Iterator[slice]:
+    """Yield the rows of each batch, and report them when they are done."""
+    for first in range(0, total, size):
+        last = min(first + size, total)
+        yield slice(first, last)
+        if progress:
+            progress(last, total)
+
+
+def following(items: Collection[T], progress: Progress, size: int = 1) -> Iterator[T]:
+    """Yield items of the same size, and report what is done before each, and in the end."""
+    for number, item in enumerate(items):
+        if progress:
+            progress(number * size, len(items) * size)
+        yield item
+    if progress:
+        progress(len(items) * size, len(items) * size)
+
+
+def within(progress: Progress, before: int, total: int) -> Progress:
+    """Return the progress of a part of `total`, when `before` is done."""
+    return progress and (lambda done, _: progress(before + done, total))

@@ -22,7 +22,7 @@ from atat_zoo.evaluation.results.intervals import LEVEL, RESAMPLES, Interval, pa
 from atat_zoo.evaluation.results.naming import PERPLEXITY, title
 from atat_zoo.evaluation.results.store import finite
 from atat_zoo.evaluation.text import byte_counts, check_evaluation, counted_of, text_of
-from atat_zoo.evaluation.written import measure_texts
+from atat_zoo.evaluation.text_scores import measure_texts
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.experiment.runs.model_files import TOKENIZER

@@ -102,10 +102,10 @@ def quality(measured: Measurement, counts: Tensor, bands: int = 5) -> Importance
     tokens = measured.tokens[seen]
     surprisal = -((counts.double() + 1) / (counts.double() + 1).sum()).log()[tokens]
     band_of = frequency_bands(counts, bands)
-    of_bands = []
-    for number in sorted(set(band_of[tokens].tolist())):
+
+    def band(number: int) -> Band:
         inside, members = band_of[tokens] == number, counts[band_of == number]
-        band = Band(
+        return Band(
             tokens=int(inside.sum()),
             types=len(members),
             least=int(members.min()),
@@ -114,7 +114,7 @@ def quality(measured: Measurement, counts: Tensor, bands: int = 5) -> Importance
             importance_spearman=spearman(importance[inside], loss[inside]),
             frequency_spearman=spearman(surprisal[inside], loss[inside]),
         )
-        of_bands.append(band)
+
     of_bins = calibration(importance, ranks, loss)
     return ImportanceQuality(
         tokens=len(loss),
@@ -122,7 +122,7 @@ def quality(measured: Measurement, counts: Tensor, bands: int = 5) -> Importance
         deviation=float(importance.std(correction=0)),
         importance_spearman=spearman(importance, loss),
         frequency_spearman=spearman(surprisal, loss),
-        bands=tuple(of_bands),
+        bands=tuple(map(band, band_of[tokens].unique().tolist())),
         bins=tuple(of_bins),
         calibration_error=sum(b.tokens * abs(b.importance - b.rank) for b in of_bins) / max(1, len(loss)),
     )
@@ -145,13 +145,20 @@ def frequency_bands(counts: Tensor, bands: int) -> Tensor:
 
 def calibration(importance: Tensor, ranks: Tensor, loss: Tensor) -> list[Bin]:
     """Return importance, rank of the loss and loss, all [N], by bins of importance of the same width; no empty ones."""
-    bin_of, of_bins = (importance * BINS).long().clamp(0, BINS - 1), []
-    for number in sorted(set(bin_of.tolist())):
+    bin_of = (importance * BINS).long().clamp(0, BINS - 1)
+
+    def within(number: int) -> Bin:
         inside = bin_of == number
-        of_tokens = {"importance": importance, "rank": ranks, "loss": loss}
-        means = {name: float(values[inside].mean()) for name, values in of_tokens.items()}
-        of_bins.append(Bin(low=number / BINS, high=(number + 1) / BINS, tokens=int(inside.sum()), **means))
-    return of_bins
+        return Bin(
+            low=number / BINS,
+            high=(number + 1) / BINS,
+            tokens=int(inside.sum()),
+            importance=float(importance[inside].mean()),
+            rank=float(ranks[inside].mean()),
+            loss=float(loss[inside].mean()),
+        )
+
+    return list(map(within, bin_of.unique().tolist()))
 
 
 def weigh(
@@ -160,8 +167,9 @@ def weigh(
     """Return a run's own held-out text, and its measurement, which has an importance."""
     require_estimator(model.experiment, run, constant=True)
     text = held_out_text(model, run, spec.split, spec.sequences)
-    x, counted = (text.tokens, text.maskable), text.counted
-    return text, measure(model.module, *x, spec, seed=seed, counted=counted, progress=progress)
+    return text, measure(
+        model.module, text.tokens, text.maskable, spec, seed=seed, counted=text.counted, progress=progress
+    )
 
 
 def importance_of_run(

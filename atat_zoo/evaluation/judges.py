@@ -104,7 +104,7 @@ class RunJudge:
         """Return the judge; see `Judge`."""
         for problem in self.check():  # before torch is imported
             raise UserError(str(problem))
-        from atat_zoo.evaluation.scorers import RunScorer
+        from atat_zoo.evaluation.judge_models import RunScorer
         from atat_zoo.generation.model import Model
 
         return RunScorer(Model.from_run(self.path, device), Path(self.path).name)
@@ -140,6 +140,6 @@ class HuggingFaceJudge:
 
     def build(self, device: str) -> JudgeModel:
         """Return the judge; see `Judge`."""
-        from atat_zoo.evaluation.scorers import HuggingFaceScorer
+        from atat_zoo.evaluation.judge_models import HuggingFaceScorer
 
         return HuggingFaceScorer(self, device)

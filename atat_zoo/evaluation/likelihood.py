@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -21,14 +20,14 @@ from torch import Tensor
 from atat_zoo.data.manifest import load_counts
 from atat_zoo.data.tokenizers import TokenizerModel
 from atat_zoo.errors import UserError
-from atat_zoo.evaluation import Progress
+from atat_zoo.evaluation import Progress, batches
 from atat_zoo.evaluation.metrics import reading
 from atat_zoo.evaluation.ngram import NGramNats, figure, measure_ngram
 from atat_zoo.evaluation.results.evaluation import LIKELIHOOD, BoundValue, Evaluation, MetricValue, method_of
 from atat_zoo.evaluation.results.naming import ANSWERS, NELBO, exponential
 from atat_zoo.evaluation.results.store import finite
 from atat_zoo.evaluation.text import Text, byte_counts, special_ids, text_of
-from atat_zoo.evaluation.written import measure_texts
+from atat_zoo.evaluation.text_scores import measure_texts
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.bounds import Bound
@@ -104,10 +103,9 @@ def measure(
     """
     rows = torch.arange(len(tokens)) if rows is None else rows
     counted = maskable if counted is None else counted
-    draws, batch_size, bound = spec.draws, spec.batch_size, spec.bound
+    draws, bound = spec.draws, spec.bound
     training, device = module.training, exact_device(next(module.parameters()).device)
     denoiser = module.denoiser()
-    estimates_importance = denoiser.estimates_importance
     module.eval()
     metrics = None
     if of_predictions := reading(spec.metrics, "predictions"):
@@ -118,31 +116,27 @@ def measure(
     contribution: dict[str, list[Tensor]] = {}
     losses, importance = [], []
     try:
-        for first in range(0, len(tokens), batch_size):
-            x, of_text = (a[first : first + batch_size].to(device) for a in (tokens, maskable))
-            keys = row_keys(seed, "evaluation", rows[first : first + batch_size].to(device))
-            more: dict[str, Any] = {}
+        for some in batches(len(tokens), spec.batch_size, progress):
+            x, of_text = tokens[some].to(device), maskable[some].to(device)
+            keys = row_keys(seed, "evaluation", rows[some].to(device))
+            optional: dict[str, Any] = {}  # an objective may take neither
             if metrics is not None:
-                more["observe"] = metrics.observer(
-                    rows[first : first + batch_size], counted[first : first + batch_size]
-                )
+                optional["observe"] = metrics.observer(rows[some], counted[some])
             if documents is not None:
-                more["documents"] = documents[first : first + batch_size].to(device)
-            estimates = module.bound(x, of_text, keys, draws, bound, **more)
+                optional["documents"] = documents[some].to(device)
+            estimates = module.bound(x, of_text, keys, draws, bound, **optional)
             for name, estimate in estimates.items():
                 named = ANSWERS if (form, name) == ("chat", NELBO) else name
                 contribution.setdefault(named, []).append(estimate.contribution.cpu())
             # The losses of the first bound: the one under uniform masking, if that was estimated.
             estimate = next(iter(estimates.values()))
             losses.append((estimate.loss_sum / estimate.loss_count).cpu())
-            if estimates_importance and denoiser.importance_reads == "z":
+            if denoiser.estimates_importance and denoiser.importance_reads == "z":
                 importance.append(_importance_when_hidden(module, x, of_text, keys, draws, bound).cpu())
-            elif estimates_importance:
+            elif denoiser.estimates_importance:
                 # A time-conditioned estimator is evaluated at the middle of the diffusion.
                 t = torch.full((len(x),), 0.5, device=device)
                 importance.append(module.importance(x, of_text, t).float().cpu())
-            if progress:
-                progress(first + len(x), len(tokens))
     finally:
         module.train(training)
     # A process has no rows if there are more processes than sequences.
@@ -156,7 +150,7 @@ def measure(
         counted=counted,
         contribution={name: torch.cat(values) for name, values in contribution.items()},
         token_loss=torch.cat([empty, *losses]),
-        importance=torch.cat([empty.float(), *importance]) if estimates_importance else None,
+        importance=torch.cat([empty.float(), *importance]) if denoiser.estimates_importance else None,
         metrics={} if metrics is None else metrics.values(),
     )
 
@@ -175,9 +169,10 @@ def _importance_when_hidden(module: Any, x: Tensor, maskable: Tensor, keys: Tens
 def bound_value(nats: Tensor, n: Tensor, sizes: Tensor) -> BoundValue:
     """Return a bound over sequences, from nats [n], maskable tokens [n] and bytes [n] of each."""
     per_token, error = ratio(nats, n)
-    value, bits = exponential(per_token), ratio(nats / math.log(2), sizes)
-    of_bits = {"bits_per_byte": bits[0], "bits_per_byte_stderr": bits[1]}
-    return BoundValue(nats_per_token=per_token, value=value, stderr=value * error, **of_bits)
+    value, (bits, of_bits) = exponential(per_token), ratio(nats / math.log(2), sizes)
+    return BoundValue(
+        nats_per_token=per_token, value=value, stderr=value * error, bits_per_byte=bits, bits_per_byte_stderr=of_bits
+    )
 
 
 def summarise(
@@ -185,19 +180,21 @@ def summarise(
     *,
     tokenizer: TokenizerModel,
     counts: NDArray[np.int64] | None,
-    ngram: NGramNats | None = None,
+    split: str,
+    step: int,
+    ema: bool,
+    seed: int,
     draws: int,
+    ngram: NGramNats | None = None,
     method: str = "exact_k",
     form: str = "text",
     corpus: str = "",
-    of_texts: Mapping[str, MetricValue] = MappingProxyType({}),
-    **settings: Any,
+    of_texts: Mapping[str, MetricValue] | None = None,
 ) -> Evaluation:
     """Turn a measurement into the reported numbers.
 
     `counts` are training tokens by id, int64 [V]; `ngram` is measured on the same sequences and masks; `of_texts` are
-    the metrics of what the model writes. The other names, and the settings split, step, ema and seed, are those of
-    `Evaluation`.
+    the metrics of what the model writes. The other names are those of `Evaluation`.
     """
     x, maskable, per = measured.tokens, measured.maskable, measured.counted
     n = per.sum(1)
@@ -225,7 +222,10 @@ def summarise(
     if measured.importance is not None:
         importance_rho = finite(spearman(measured.importance[seen], loss[seen]))
     return Evaluation(
-        **settings,
+        split=split,
+        step=step,
+        ema=ema,
+        seed=seed,
         corpus=corpus,
         form=form,
         method=method,
@@ -243,7 +243,7 @@ def summarise(
         perplexity_per_word=per_word,
         unigram_perplexity=unigram,
         count_table=None if ngram is None else figure(ngram, first.sum(1), n),
-        metrics={**measured.metrics, **of_texts},
+        metrics={**measured.metrics, **(of_texts or {})},
         importance_spearman=importance_rho,
         frequency_spearman=frequency_rho,
     )
@@ -269,10 +269,14 @@ def evaluate_run(
     if text.data is not None:
         counts = load_counts(text.data)
         ngram = measure_ngram(model.module, text.data, *x, spec, exact=method == LIKELIHOOD, seed=seed)
-    of_rows: Any = {"form": form, "counted": text.counted, "documents": text.documents}
-    measured = measure(model.module, *x, spec, seed=seed, progress=progress, **of_rows)
-    measured.refuse_nan(str(run))
-    of_texts = measure_texts(model, *x, spec, seed=seed)
+    measured = measure(
+        *(model.module, *x, spec),
+        seed=seed,
+        form=form,
+        counted=text.counted,
+        documents=text.documents,
+        progress=progress,
+    ).refuse_nan(str(run))
     evaluation = summarise(
         measured,
         tokenizer=model.tokenizer,
@@ -286,7 +290,7 @@ def evaluate_run(
         method=method,
         form=form,
         corpus=text.corpus,
-        of_texts=of_texts,
+        of_texts=measure_texts(model, *x, spec, seed=seed),
     )
     evaluation.record(run)
     return evaluation

@@ -1,22 +1,42 @@
-"""What metrics are while they are measured: `torchmetrics.Metric`s with sums of each sequence, for errors over these.
+"""What metrics are while they are measured: `torchmetrics.Metric`s with sums of each sequence or text, for the errors.
 
-N predictions, V predictable tokens, B rows of a batch, n sequences, b bins.
+N predictions, V predictable tokens, B rows of a batch, n sequences or texts, b bins.
 """
 
-from collections.abc import Callable, Iterable
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
+from math import nan, sqrt
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, tensor
 from torchmetrics import Metric as TorchMetric
 from torchmetrics import MetricCollection
+from torchmetrics.functional.text import bleu_score
 from torchmetrics.utilities import dim_zero_cat
 from typing_extensions import override
 
-from atat_zoo.evaluation.metrics import Metric
+from atat_zoo.errors import UserError
+from atat_zoo.evaluation.judges import JudgeModel
+from atat_zoo.evaluation.metrics import Metric, check_mauve
+from atat_zoo.evaluation.overlap import Overlap, Tokens
 from atat_zoo.evaluation.results.evaluation import MetricValue
+from atat_zoo.evaluation.results.naming import exponential
 from atat_zoo.modeling.diffusion.statistics import ratio
 from atat_zoo.modeling.objectives import Observer
+
+JudgeOf = Callable[[Any], JudgeModel]
+
+MAUVE_SEED = 25  # of the clustering: the package's default, so that its users get the same result
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
+_WORD = re.compile(r"\w+")
 
 
 def brier(log_probs: Tensor, x: Tensor) -> Tensor:
@@ -65,19 +85,16 @@ class Metrics:
 
     def values(self) -> dict[str, MetricValue]:
         """Return what they have found, in a process group together with those of the other processes."""
-        found = {title: metric.compute() for title, metric in self.built.items()}
-        return {
-            title: value if isinstance(value, MetricValue) else MetricValue(value=float(value))
-            for title, value in found.items()
-        }
+        found = ((title, metric.compute()) for title, metric in self.built.items())
+        return {title: v if isinstance(v, MetricValue) else MetricValue(value=float(v)) for title, v in found}
 
 
 class SequenceSums(TorchMetric):
     """Sums over each sequence, or each text, float64 [n, C]."""
 
     full_state_update = False
-    sequence: Any
-    sums: Any
+    sequence: list[Tensor]
+    sums: list[Tensor]
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,16 +103,16 @@ class SequenceSums(TorchMetric):
 
     def add(self, sequence: Tensor, values: Tensor, row: Tensor | None = None) -> None:
         """Add values [N, C] in these rows of a batch, int64 [N], of these sequences, int64 [B]; of one each if None."""
-        if row is not None:
-            # The pieces of a batch are of the same sequences: they are added up where they are, without waiting for a
-            # GPU to say which ones.
-            if not (self.sequence and self.sequence[-1] is sequence):
-                self.sequence.append(sequence)
-                self.sums.append(values.new_zeros(len(sequence), values.shape[1]))
-            self.sums[-1].index_add_(0, row, values)
-        else:
+        if row is None:
             self.sequence.append(sequence.to(self.device))
             self.sums.append(values.to(self.device))
+            return
+        # The pieces of a batch are of the same sequences: they are added up where they are, without waiting for a GPU
+        # to say which ones.
+        if not (self.sequence and self.sequence[-1] is sequence):
+            self.sequence.append(sequence)
+            self.sums.append(values.new_zeros(len(sequence), values.shape[1]))
+        self.sums[-1].index_add_(0, row, values)
 
     def by_sequence(self) -> Tensor:
         """Return the sums of each sequence, float64 [n, C], in their order."""
@@ -103,23 +120,24 @@ class SequenceSums(TorchMetric):
         each, inverse = sequence.unique(return_inverse=True)
         return sums.new_zeros(len(each), sums.shape[1]).index_add_(0, inverse, sums)
 
+    @override
+    def compute(self) -> MetricValue:
+        """Return Σ a / Σ b of two columns, with its standard error over sequences."""
+        value, error = ratio(*self.by_sequence().unbind(1))
+        return MetricValue(value=value, stderr=error)
+
 
 class SequenceMean(SequenceSums):
-    """The weighted mean of a score of each prediction, (log-probabilities [N, V], tokens [N]) → [N]."""
+    """The weighted mean of a score of each prediction: (log-probabilities [N, V], tokens [N], parameters) → [N]."""
 
-    def __init__(self, score: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def __init__(self, score: Callable[..., Tensor], **parameters: Any) -> None:
         super().__init__()
-        self.score = score
+        self.score = partial(score, **parameters)
 
     @override
     def update(self, log_probs: Tensor, tokens: Tensor, weight: Tensor, row: Tensor, sequence: Tensor) -> None:
         score = self.score(log_probs, tokens).double()
         self.add(sequence, torch.stack([weight * score, weight], 1), row)
-
-    @override
-    def compute(self) -> MetricValue:
-        value, error = ratio(*self.by_sequence().unbind(1))
-        return MetricValue(value=value, stderr=error)
 
 
 class Calibration(SequenceSums):
@@ -147,11 +165,221 @@ class Calibration(SequenceSums):
         # Where the confidence of a bin is above its accuracy it counts so in every sequence.
         gaps = ((confidence - hits).sign() * (each[..., 1] - each[..., 2])).sum(1)
         value, error = ratio(gaps, each[..., 0].sum(1))
-        there = weight > 0
-        share = weight / weight.sum()
-        table = {
-            "confidence": (confidence / weight)[there].tolist(),
-            "accuracy": (hits / weight)[there].tolist(),
-            "share": share[there].tolist(),
-        }
+        columns = {"confidence": confidence / weight, "accuracy": hits / weight, "share": weight / weight.sum()}
+        table = {name: column[weight > 0].tolist() for name, column in columns.items()}
         return MetricValue(value=value, stderr=error, table=table)
+
+
+def entropy(text: str, pieces: Sequence[Tokens]) -> tuple[float, float]:
+    """Return the entropy of the token frequencies of a text, in nats, and 1, to be averaged over texts."""
+    ids = np.concatenate([np.zeros(0, np.int64), *pieces])
+    share = np.unique(ids, return_counts=True)[1] / max(1, len(ids))
+    return float(-(share * np.log(share)).sum()), 1.0
+
+
+def adjacent(text: str, pieces: Sequence[Tokens]) -> tuple[float, float]:
+    """Return the sum of the cosines of the word counts of adjacent sentences, and the number of these pairs.
+
+    A sentence ends at ., ! or ? before white space, or at the end of a line; one without a word is none.
+    """
+    counts = [Counter(_WORD.findall(sentence.casefold())) for sentence in _SENTENCE.split(text)]
+    pairs = list(pairwise(filter(None, counts)))
+    return sum(_cosine(one, other) for one, other in pairs), len(pairs)
+
+
+def _cosine(one: Counter[str], other: Counter[str]) -> float:
+    product = sum(times * other[word] for word, times in one.items())
+    return product / sqrt(sum(n * n for n in one.values()) * sum(n * n for n in other.values()))
+
+
+def windows(pieces: Sequence[Tokens], n: int) -> Tokens:
+    """Return every n-gram of tokens of a text in pieces, [m, n]; none spans two pieces."""
+    cut = (np.lib.stride_tricks.sliding_window_view(piece, n) for piece in pieces if len(piece) >= n)
+    return np.concatenate([np.zeros((0, n), np.int64), *cut])
+
+
+def distinct(pieces: Sequence[Tokens], n: int) -> tuple[int, int]:
+    """Return the number of distinct n-grams of a text, and that of all of them."""
+    grams = windows(pieces, n)
+    return len(np.unique(grams, axis=0)), len(grams)
+
+
+class TextMean(SequenceSums):
+    """Σ a / Σ b over texts, of what a score returns of each: (text, its tokens in pieces) → (a, b)."""
+
+    def __init__(self, score: Callable[[str, Sequence[Tokens]], tuple[float, float]]) -> None:
+        super().__init__()
+        self.score = score
+
+    @override
+    def update(self, texts: Sequence[str], pieces: Sequence[Sequence[Tokens]], sequence: Tensor) -> None:
+        found = [self.score(text, cut) for text, cut in zip(texts, pieces, strict=True)]
+        self.add(sequence, tensor(found, dtype=torch.float64).view(-1, 2))
+
+
+class JudgedNats(SequenceSums):
+    """The exponential of a judge's nats per token of its own."""
+
+    def __init__(self, judge: Any) -> None:
+        super().__init__()
+        self.judge = judge
+
+    @override
+    def update(self, texts: Sequence[str], sequence: Tensor, judge_of: JudgeOf) -> None:
+        found = judge_of(self.judge).nats(texts) if texts else (torch.zeros(0), torch.zeros(0))
+        self.add(sequence, torch.stack([each.double() for each in found], 1))
+
+    @override
+    def compute(self) -> MetricValue:
+        nats, counted = self.by_sequence().unbind(1)
+        per_token, error = ratio(nats, counted)
+        value = exponential(per_token)
+        table = {"nats_per_token": [per_token], "nats_per_token_stderr": [error], "tokens": [float(counted.sum())]}
+        return MetricValue(value=value, stderr=value * error, table=table)
+
+
+class Copied(SequenceSums):
+    """The share of n-grams that occur in the training text."""
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.n = n
+
+    @override
+    def update(self, overlap: Overlap, sequence: Tensor) -> None:
+        counts = torch.from_numpy(np.stack([overlap.copied[self.n], overlap.windows[self.n]], 1))
+        self.add(sequence, counts.double())
+
+
+class LongestCopy(TorchMetric):
+    """The number of tokens of the longest copied span."""
+
+    full_state_update = False
+    longest: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("longest", default=tensor(0), dist_reduce_fx="max")
+
+    @override
+    def update(self, overlap: Overlap) -> None:
+        self.longest = self.longest.clamp(min=overlap.longest)
+
+    @override
+    def compute(self) -> Tensor:
+        return self.longest
+
+
+class Distinct(TorchMetric):
+    """The distinct n-grams over all of them; NaN where no text has one."""
+
+    full_state_update = False
+    grams: list[Tensor]
+
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.n = n
+        self.add_state("grams", default=[], dist_reduce_fx="cat")
+
+    @override
+    def update(self, pieces: Sequence[Sequence[Tokens]]) -> None:
+        grams = np.concatenate([np.zeros((0, self.n), np.int64), *(windows(text, self.n) for text in pieces)])
+        self.grams.append(torch.from_numpy(grams).to(self.device))
+
+    @override
+    def compute(self) -> MetricValue:
+        grams = dim_zero_cat(self.grams)
+        return MetricValue(value=len(grams.unique(dim=0)) / len(grams) if len(grams) else nan)
+
+
+class SelfBleu(TorchMetric):
+    """BLEU of each of the first texts with the others of these as references, averaged. Keeps them as UTF-8."""
+
+    full_state_update = False
+    sequence: list[Tensor]
+    size: list[Tensor]
+    bytes: list[Tensor]
+
+    def __init__(self, n: int, most: int) -> None:
+        super().__init__()
+        self.n, self.most = n, most
+        for name in ("sequence", "size", "bytes"):
+            self.add_state(name, default=[], dist_reduce_fx="cat")
+
+    @override
+    def update(self, texts: Sequence[str], sequence: Tensor) -> None:
+        encoded = [text.encode() for text in texts]
+        self.sequence.append(sequence.to(self.device))
+        self.size.append(tensor([len(each) for each in encoded], dtype=torch.int64, device=self.device))
+        self.bytes.append(tensor(list(b"".join(encoded)), dtype=torch.uint8, device=self.device))
+
+    def texts(self) -> list[str]:
+        """Return the first texts by their numbers."""
+        sequence, size, whole = (dim_zero_cat(state).cpu() for state in (self.sequence, self.size, self.bytes))
+        texts = [part.numpy().tobytes().decode() for part in whole.split(size.tolist())]
+        return [texts[i] for i in sequence.argsort().tolist()][: self.most]
+
+    @override
+    def compute(self) -> MetricValue:
+        texts = self.texts()
+        others = ((text, texts[:i] + texts[i + 1 :]) for i, text in enumerate(texts))
+        found = [float(bleu_score([text], [rest], self.n)) if rest else nan for text, rest in others]
+        value, error = ratio(tensor(found, dtype=torch.float64), torch.ones(len(found)))
+        return MetricValue(value=value, stderr=error)
+
+
+class Mauve(TorchMetric):
+    """MAUVE of the judge's features of the texts against those of the references."""
+
+    full_state_update = False
+    sequence: list[Tensor]
+    features: list[Tensor]
+    references: list[Tensor]
+
+    def __init__(self, judge: Any) -> None:
+        super().__init__()
+        self.judge = judge
+        for name in ("sequence", "features", "references"):
+            self.add_state(name, default=[], dist_reduce_fx="cat")
+
+    @override
+    def update(self, texts: Sequence[str], references: Sequence[str], sequence: Tensor, judge_of: JudgeOf) -> None:
+        judge = judge_of(self.judge)
+        # Flat, so that a process without texts, which does not know their width, has a state alike.
+        features = [judge.features(each).flatten() if texts else torch.zeros(0) for each in (texts, references)]
+        for state, values in zip((self.features, self.references, self.sequence), (*features, sequence), strict=True):
+            state.append(values.to(self.device))
+
+    @override
+    def compute(self) -> MetricValue:
+        order = dim_zero_cat(self.sequence).argsort()
+        flat = (dim_zero_cat(state) for state in (self.features, self.references))
+        texts, references = (values.view(len(order), -1)[order].cpu() for values in flat)
+        return MetricValue(value=mauve_of(texts, references))
+
+
+def mauve_of(texts: Tensor, reference: Tensor) -> float:
+    """Return MAUVE, by its authors' package, of features float32 [n, D], in (0, 1]: 1 if both sets are alike."""
+    check_mauve(min(len(texts), len(reference)))
+    if not bool(texts.isfinite().all() and reference.isfinite().all()):
+        raise UserError("the judge's features are not finite, as of a model that has diverged; name another judge")
+    from mauve import compute_mauve
+
+    with _quiet():
+        result = compute_mauve(p_features=reference.numpy(), q_features=texts.numpy(), verbose=False, seed=MAUVE_SEED)
+    return float(result.mauve)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence the warnings of the clustering: native code that writes to the terminal directly."""
+    sys.stderr.flush()
+    stderr = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(nowhere)
+        os.close(stderr)

@@ -10,17 +10,25 @@ A metric of texts is updated with n texts that a run's own sampler has written, 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import attrs
 from typing_extensions import override
 
+from atat_zoo.errors import UserError
 from atat_zoo.evaluation.results.naming import GENERATIVE_PERPLEXITY
 from atat_zoo.registry import component, param, part
+from atat_zoo.registry.spec import values_of
 from atat_zoo.system.machine import lacking
 
 if TYPE_CHECKING:
     from torchmetrics import Metric as TorchMetric
+
+# The package makes one cluster per ten texts, and at least two clusters.
+FEWEST_OF_MAUVE = 20
+# Below this number, MAUVE depends more on the clustering than on the texts.
+RELIABLE_OF_MAUVE = 1000
 
 
 class Metric(Protocol):
@@ -62,6 +70,27 @@ class Metric(Protocol):
         ...
 
 
+def of_states(name: str, score: str | None = None) -> Any:
+    """Return the method `build` of a metric: a class of `metric_states`, of a function there, takes its parameters."""
+
+    def build(self: Metric) -> TorchMetric:
+        from atat_zoo.evaluation import metric_states  # torchmetrics takes seconds to import
+
+        of = () if score is None else (getattr(metric_states, score),)
+        return getattr(metric_states, name)(*of, **values_of(self))
+
+    return build
+
+
+def check_mauve(number: int) -> None:
+    """Raise `UserError` unless there are enough texts on each side, and the package is installed."""
+    if number < FEWEST_OF_MAUVE:
+        enough = f"{FEWEST_OF_MAUVE} texts at least, and better {RELIABLE_OF_MAUVE}"
+        raise UserError(f"MAUVE needs {enough}, not {number}; ask for more")
+    if find_spec("mauve") is None:
+        raise UserError("MAUVE needs the package mauve-text; install it with `pip install 'atat-zoo[mauve]'`")
+
+
 def reading(metrics: Iterable[Metric], what: Literal["predictions", "texts"]) -> tuple[Metric, ...]:
     """Return those of some metrics that read predictions, or texts."""
     return tuple(metric for metric in metrics if metric.reads == what)
@@ -74,12 +103,7 @@ class BrierMetric(Metric):
     name = "brier_score"
     summary = "squared distance of the predicted distribution to the true token, from 0 to 2; less is better"
     refs = ("https://doi.org/10.1175/1520-0493(1950)078<0001:VOFEIT>2.0.CO;2",)
-
-    @override
-    def build(self) -> TorchMetric:
-        from atat_zoo.evaluation.metric_states import SequenceMean, brier
-
-        return SequenceMean(brier)
+    build = of_states("SequenceMean", score="brier")
 
 
 @component
@@ -97,13 +121,7 @@ class TopAccuracyMetric(Metric):
     def title(self) -> str:
         return f"top_{self.k}_accuracy"
 
-    @override
-    def build(self) -> TorchMetric:
-        from functools import partial
-
-        from atat_zoo.evaluation.metric_states import SequenceMean, among_top
-
-        return SequenceMean(partial(among_top, k=self.k))
+    build = of_states("SequenceMean", score="among_top")
 
 
 @component
@@ -118,12 +136,7 @@ class CalibrationErrorMetric(Metric):
     refs = ("arXiv:1706.04599",)
 
     bins: int = param(15, help="bins of equal width", ge=1)
-
-    @override
-    def build(self) -> TorchMetric:
-        from atat_zoo.evaluation.metric_states import Calibration
-
-        return Calibration(self.bins)
+    build = of_states("Calibration")
 
 
 @component
@@ -139,12 +152,7 @@ class GenerativeMetric(Metric):
     reads = "texts"
 
     judge: Any = part("judge", attrs.NOTHING, help="the model that scores the texts")
-
-    @override
-    def build(self) -> TorchMetric:
-        from atat_zoo.evaluation.text_states import JudgedNats
-
-        return JudgedNats(self.judge)
+    build = of_states("JudgedNats")
 
 
 @component
@@ -159,12 +167,7 @@ class UnigramEntropyMetric(Metric):
     summary = "entropy of the tokens within a text, in nats: low for text that repeats itself"
     refs = ("arXiv:2506.10892",)
     reads = "texts"
-
-    @override
-    def build(self) -> TorchMetric:
-        from atat_zoo.evaluation.text_states import TextMean, entropy
-
-        return TextMean(entropy)
+    build = of_states("TextMean", score="entropy")
 
 
 @component
@@ -183,11 +186,7 @@ class DistinctMetric(Metric):
     def title(self) -> str:
         return f"distinct_{self.n}"
 
-    @override
-    def build(self) -> TorchMetric:
-        from atat_zoo.evaluation.text_states import Distinct
-
-        return Distinct(self.n)
+    build = of_states("Distinct")
 
 
 @component
@@ -205,12 +204,7 @@ class SelfBleuMetric(Metric):
 
     n: int = param(4, help="words in the longest n-gram", ge=1)
     most: int = param(100, help="texts that are compared, the first ones; the time grows with its square", ge=2)
-
-    @override
-    def build(self) -> TorchMetric:
-        from atat_zoo.evaluation.text_states import SelfBleu
-
-        return SelfBleu(self.n, self.most)
+    build = of_states("SelfBleu")
 
 
 @component
@@ -225,12 +219,7 @@ class CoherenceMetric(Metric):
     summary = "cosine of the word counts of adjacent sentences"
     refs = ("https://doi.org/10.1080/01638539809545029",)
     reads = "texts"
-
-    @override
-    def build(self) -> TorchMetric:
-        from atat_zoo.evaluation.text_states import TextMean, adjacent
-
-        return TextMean(adjacent)
+    build = of_states("TextMean", score="adjacent")
 
 
 @component
@@ -251,22 +240,16 @@ class MauveMetric(Metric):
 
     def check(self, experiment: Any) -> Iterable[str]:
         """Yield what keeps it from being computed."""
-        from atat_zoo.evaluation.mauve import FEWEST, RELIABLE
-
         yield from lacking([self])
         spec, train = experiment.evaluation, experiment.train
         asked = {"evaluation.texts": spec.texts, "evaluation.sequences": spec.sequences}
         if train.evaluate_every:
             asked["train.evaluate_sequences"] = train.evaluate_sequences
         key = min(filter(asked.get, asked), key=lambda key: asked[key])  # 0 is all there are
-        if (number := asked[key]) < FEWEST:
-            yield f"{key} = {number}: mauve needs {FEWEST} at least, and better {RELIABLE}; raise it"
+        if (number := asked[key]) < FEWEST_OF_MAUVE:
+            yield f"{key} = {number}: mauve needs {FEWEST_OF_MAUVE} at least, and better {RELIABLE_OF_MAUVE}; raise it"
 
-    @override
-    def build(self) -> TorchMetric:
-        from atat_zoo.evaluation.text_states import Mauve
-
-        return Mauve(self.judge)
+    build = of_states("Mauve")
 
 
 @component
@@ -290,11 +273,7 @@ class CopiedMetric(Metric):
     def ngrams(self) -> tuple[int, ...]:
         return (self.n,)
 
-    @override
-    def build(self) -> TorchMetric:
-        from atat_zoo.evaluation.text_states import Copied
-
-        return Copied(self.n)
+    build = of_states("Copied")
 
 
 @component
@@ -305,14 +284,5 @@ class LongestCopyMetric(Metric):
     summary = "tokens of the longest span that occurs in the training text"
     refs = ("arXiv:2111.09509",)
     reads = "texts"
-
-    @property
-    @override
-    def ngrams(self) -> tuple[int, ...]:
-        return ()
-
-    @override
-    def build(self) -> TorchMetric:
-        from atat_zoo.evaluation.text_states import LongestCopy
-
-        return LongestCopy()
+    ngrams = ()
+    build = of_states("LongestCopy")

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from atat_zoo.errors import LeftOut, UserError
+from atat_zoo.evaluation import batches
 from atat_zoo.evaluation.results.evaluation import NGramFigure
 from atat_zoo.evaluation.results.naming import exponential
 from atat_zoo.experiment import EvaluationSpec
@@ -61,16 +62,15 @@ def measure_ngram(
     # What is not maskable is not text: it is hidden from the table.
     x = torch.where(maskable, tokens, mask_id)
     nats, numbers = [], torch.arange(len(x)) if rows is None else rows
-    for batch in torch.split(torch.arange(len(x)), spec.batch_size):
-        masks = module.masks(maskable[batch], row_keys(seed, "evaluation", numbers[batch]), spec.draws, spec.bound)
-        nats.append(average(scores, x[batch], masks, mask_id)["nats"].nelbo)
+    for some in batches(len(x), spec.batch_size):
+        masks = module.masks(maskable[some], row_keys(seed, "evaluation", numbers[some]), spec.draws, spec.bound)
+        nats.append(average(scores, x[some], masks, mask_id)["nats"].nelbo)
     return NGramNats(reads=AFTER if causal else BETWEEN, counted=table.sequences, nats=torch.cat(nats))
 
 
 def figure(ngram: NGramNats, model: Tensor, count: Tensor) -> NGramFigure:
     """Return the n-gram model beside another: its nats, the other's [n] and the tokens [n] of each sequence."""
-    per_token, error = ratio(ngram.nats, count)
-    difference, difference_error = ratio(model - ngram.nats, count)
+    (per_token, error), (gap, gap_error) = ratio(ngram.nats, count), ratio(model - ngram.nats, count)
     value = exponential(per_token)
     return NGramFigure(
         reads=ngram.reads,
@@ -78,8 +78,8 @@ def figure(ngram: NGramNats, model: Tensor, count: Tensor) -> NGramFigure:
         nats_per_token=per_token,
         value=value,
         stderr=value * error,
-        difference=difference,
-        difference_stderr=difference_error,
+        difference=gap,
+        difference_stderr=gap_error,
     )
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from atat_zoo.evaluation import Progress
+from atat_zoo.evaluation import Progress, batches
 from atat_zoo.evaluation.likelihood import bound_value
 from atat_zoo.evaluation.results.naming import POLICY, POLICY_BOUND, POLICY_LIKELIHOOD, exponential
 from atat_zoo.evaluation.results.store import RunResult
@@ -30,8 +30,6 @@ from atat_zoo.modeling.diffusion.contracts import Denoiser
 from atat_zoo.modeling.diffusion.randomness import fold, row_keys
 from atat_zoo.modeling.diffusion.statistics import ratio
 from atat_zoo.registry.spec import unstructure
-
-KEPT = ("nats", "lower", "effective", "contribution", "nfe")
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -95,14 +93,17 @@ def measure_policy(
     seeds = row_keys(seed, "policy", torch.arange(len(tokens)))
     parts = []
     with writer.autocast():
-        for first in range(0, len(tokens), batch_size):
-            batch = (a[first : first + batch_size].to(writer.device) for a in (tokens, maskable, seeds))
+        for some in batches(len(tokens), batch_size, progress):
+            batch = (each[some].to(writer.device) for each in (tokens, maskable, seeds))
             parts.append(policy_nats(writer.denoiser, sampler, *batch, orders=orders))
-            if progress:
-                progress(min(first + batch_size, len(tokens)), len(tokens))
-    joined = {key: torch.cat([getattr(p, key) for p in parts]).cpu() for key in KEPT}
-    joined["nfe"] *= writer.cost
-    return PolicyNats(**joined, max_nfe=max(part.max_nfe for part in parts) * writer.cost)
+    return PolicyNats(
+        nats=torch.cat([part.nats for part in parts]).cpu(),
+        lower=torch.cat([part.lower for part in parts]).cpu(),
+        effective=torch.cat([part.effective for part in parts]).cpu(),
+        contribution=torch.cat([part.contribution for part in parts]).cpu(),
+        nfe=torch.cat([part.nfe for part in parts]).cpu() * writer.cost,
+        max_nfe=max(part.max_nfe for part in parts) * writer.cost,
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -190,14 +191,13 @@ def bracket_value(measured: Bracket, n: Tensor) -> BracketValue | None:
     (lower, error), (width, width_error) = ratio(measured.lower, n), ratio(measured.upper - measured.lower, n)
     if not (lower >= 0 and width_error <= width < math.inf):  # NaN where there is no bracket, or one text only
         return None
-    effective = float(measured.effective.mean())
     return BracketValue(
         nats_per_token=lower,
         stderr=error,
         value=exponential(lower),
         width=width,
         width_stderr=width_error,
-        effective_orders=effective,
+        effective_orders=float(measured.effective.mean()),
     )
 
 
@@ -210,14 +210,15 @@ def policy_of_run(
     *,
     seed: int,
     orders: int = 1,
-    **options: Any,
+    batch_size: int = 64,
+    progress: Progress = None,
 ) -> PolicyValue:
     """Return the policy bound of a sampler on a text, in float32 as every bound, and save it in the run folder.
 
-    `model` is of `Model.from_run(run)`, `text` of `text_of`; the options are those of `measure_policy`.
+    `model` is of `Model.from_run(run)`, `text` of `text_of`.
     """
-    writer, options = guidance.guide(model.writer("fp32")), {"seed": seed, "orders": orders, **options}
-    measured = measure_policy(writer, sampler, text.tokens, text.maskable, **options)
+    writer, x = guidance.guide(model.writer("fp32")), (text.tokens, text.maskable)
+    measured = measure_policy(writer, sampler, *x, seed=seed, orders=orders, batch_size=batch_size, progress=progress)
     value = policy_value(model, measured, text, sampler, guidance, seed=seed, orders=orders)
     value.record(run)
     return value

@@ -166,7 +166,7 @@ def _record_importance(model: Model, run: str | Path, progress: Progress | None)
 
 
 def _record_frontier(model: Model, run: str | Path, progress: Progress | None) -> None:
-    from atat_zoo.evaluation.sampling import bench
+    from atat_zoo.evaluation.sample_quality import bench
 
     rows, _ = fitting(model.experiment, FRONTIER_STEPS)
     bench(model, run, None, rows, number=FRONTIER_TEXTS, sequences=FRONTIER_SEQUENCES, progress=progress)

@@ -10,8 +10,7 @@ import torch
 from atat_zoo.evaluation.results.intervals import Interval, of_seeds_and_sequences
 from atat_zoo.evaluation.results.store import finite
 from atat_zoo.evaluation.results.tasks import Score, TaskResult, notes_of
-from atat_zoo.evaluation.tasks import title
-from atat_zoo.evaluation.tasks.running import measure_tasks
+from atat_zoo.evaluation.tasks import measure_tasks, title
 from atat_zoo.generation.model import Model
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.studies.processes import claimed

@@ -15,7 +15,7 @@ from atat_zoo.evaluation.likelihood import Measurement, measure, summarise
 from atat_zoo.evaluation.ngram import NGramNats, measure_ngram
 from atat_zoo.evaluation.results.evaluation import BoundValue, Evaluation, MetricValue, method_of
 from atat_zoo.evaluation.text import counted_of
-from atat_zoo.evaluation.written import Judges, measure_texts
+from atat_zoo.evaluation.text_scores import Judges, measure_texts
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.training.checkpoints import CurrentModel
 

@@ -24,7 +24,7 @@ from atat_zoo.errors import UserError, clip
 from atat_zoo.evaluation.results.evaluation import Evaluation
 from atat_zoo.evaluation.results.store import finite
 from atat_zoo.evaluation.results.tasks import TaskResult
-from atat_zoo.evaluation.tasks.running import measure_tasks
+from atat_zoo.evaluation.tasks import measure_tasks
 from atat_zoo.experiment import Experiment
 from atat_zoo.experiment.runs import RunFolder, write_json, write_text
 from atat_zoo.experiment.runs.folder import Checkpoint

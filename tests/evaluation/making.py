@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from atat_zoo.data.build import build
@@ -10,6 +11,7 @@ from atat_zoo.experiment.runs import RunFolder, write_text
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
+from tests import talk
 
 WORDS = ["the", "old", "man", "saw", "a", "sea", "of", "green", "and", "gold", "under", "no", "sky", "at", "night"]
 
@@ -59,6 +61,29 @@ def make_run(root, name, objective="autoregressive", *, blank=False, length=16, 
     write_text(folder.resolved, experiment.to_toml())
     Model(experiment=experiment, context=context, tokenizer=tokenizer, module=module.eval(), step=3).save(folder.model)
     return folder.path
+
+
+def make_chat(root):
+    """Write a run of dialogues in rows of their own."""
+    talk.write(root / "talk.jsonl", number=60)
+    corpus = {"train": [str(root / "talk.jsonl")], "validation": [], "test": [], "document": "file"}
+    corpus |= {"validation_share": 0.2, "test_share": 0.0}
+    parts = {"backbone": {"max_length": 128}, "sampler": {"use": "ancestral", "steps": 2}}
+    data = {"form": "chat", "rows": "document"}
+    return make_run(root, "chat", "mdlm", length=120, corpus=corpus, data=data, **parts)
+
+
+def runs(**made):
+    """Return a fixture: a folder with runs of these names, each by what `make_run` takes."""
+
+    @pytest.fixture(scope="module")
+    def root(tmp_path_factory):
+        folder = tmp_path_factory.mktemp("runs")
+        for name, options in made.items():
+            make_run(folder, name, **options)
+        return folder
+
+    return root
 
 
 def make_gpt2(folder, *, length=24, bos=True, unknown=False):

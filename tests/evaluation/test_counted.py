@@ -14,11 +14,10 @@ from torch import nn
 from atat_zoo.data.tokenizers.tables import BytesModel
 from atat_zoo.evaluation.compare import numbers_of
 from atat_zoo.evaluation.importance import quality
-from atat_zoo.evaluation.infilling import place_gaps
 from atat_zoo.evaluation.likelihood import measure, summarise
 from atat_zoo.evaluation.policy import PolicyNats, policy_value
 from atat_zoo.evaluation.tasks.held_out import BracketTask, HeldOutTask, PricesTask
-from atat_zoo.evaluation.tasks.infilling import InfillingTask
+from atat_zoo.evaluation.tasks.infilling import InfillingTask, place_gaps
 from atat_zoo.evaluation.text import Text, counted_of
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.model import Model

@@ -12,11 +12,11 @@ from atat_zoo import UserError, Zoo
 from atat_zoo.data.build import build
 from atat_zoo.data.sequences import held_out
 from atat_zoo.data.tokenizers.tables import BytesModel
-from atat_zoo.evaluation import judging, mauve, written
+from atat_zoo.evaluation import metric_states, metrics, sample_quality, text_scores
 from atat_zoo.evaluation.judges import RunJudge
-from atat_zoo.evaluation.judging import judge_run, score, scored_by
 from atat_zoo.evaluation.overlap import Overlap
-from atat_zoo.evaluation.written import Judges, ScoredTexts
+from atat_zoo.evaluation.sample_quality import judge_run, score, scored_by
+from atat_zoo.evaluation.text_scores import Judges, ScoredTexts
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.model import Model
 from atat_zoo.generation.samplers import Sample
@@ -85,22 +85,22 @@ def clouds(shift, number=60):
 def test_mauve_of_the_same_texts_is_1_and_falls_as_they_part(capfd):
     pytest.importorskip("mauve", reason="the extra atat-zoo[mauve] is not installed")
     a, _ = clouds(0)
-    assert mauve.mauve_of(a, a) == pytest.approx(1.0, abs=1e-6)
-    values = [mauve.mauve_of(*clouds(shift)) for shift in (0, 1, 5)]
+    assert metric_states.mauve_of(a, a) == pytest.approx(1.0, abs=1e-6)
+    values = [metric_states.mauve_of(*clouds(shift)) for shift in (0, 1, 5)]
     assert values[0] > values[1] > values[2]
     assert values[2] < 0.05
-    assert mauve.mauve_of(*clouds(1)) == values[1]
+    assert metric_states.mauve_of(*clouds(1)) == values[1]
     assert capfd.readouterr() == ("", "")
 
 
 def test_what_mauve_needs_is_said_in_a_sentence(monkeypatch):
     a, b = clouds(0, 19)
     with pytest.raises(UserError, match="MAUVE needs 20 texts at least, and better 1000, not 19; ask for more"):
-        mauve.mauve_of(a, b)
-    monkeypatch.setattr(mauve, "find_spec", lambda name: True)
+        metric_states.mauve_of(a, b)
+    monkeypatch.setattr(metrics, "find_spec", lambda name: True)
     a, b = clouds(0, 20)
     with pytest.raises(UserError, match="not finite"):
-        mauve.mauve_of(a * math.nan, b)
+        metric_states.mauve_of(a * math.nan, b)
 
 
 @pytest.fixture(scope="module")
@@ -138,11 +138,11 @@ def writer(root):
 def test_each_rank_writes_the_texts_of_its_own_numbers(writer, monkeypatch):
     """Together they write what one process writes, beside the held-out texts of the same numbers."""
     model, shown = Model.from_run(writer), []
-    monkeypatch.setattr(written, "values_of", lambda metrics, texts, *_: shown.append(texts) or {})
+    monkeypatch.setattr(text_scores, "values_of", lambda metrics, texts, *_: shown.append(texts) or {})
     tokens = torch.randint(97, 123, (5, 16), generator=torch.Generator().manual_seed(0))
     spec = EvaluationSpec(metrics=("unigram_entropy",), texts=9)
     for rank, ranks in ((0, 1), (0, 2), (1, 2)):
-        written.measure_texts(model, tokens, tokens > 0, spec, seed=3, rank=rank, ranks=ranks)
+        text_scores.measure_texts(model, tokens, tokens > 0, spec, seed=3, rank=rank, ranks=ranks)
     whole, *shares = shown
     assert whole.sequence.tolist() == [0, 1, 2, 3, 4]
     assert [each.sequence.tolist() for each in shares] == [[0, 2, 4], [1, 3]]
@@ -159,7 +159,7 @@ def test_each_rank_writes_the_texts_of_its_own_numbers(writer, monkeypatch):
 def test_the_references_of_mauve_are_other_sequences(writer):
     model = Model.from_run(writer)
     every, _ = held_out(build(model.experiment), "validation", 8)
-    data, reference = judging._held_out(model, writer, model.experiment.evaluation, 4, 16)
+    data, reference = sample_quality._held_out(model, writer, model.experiment.evaluation, 4, 16)
     assert torch.equal(torch.stack(data), every[0::2])
     assert torch.equal(torch.stack(reference), every[1::2])
 
@@ -229,8 +229,8 @@ def test_mauve_is_of_model_and_data_unless_the_data_would_be_compared_with_itsel
 ):
     """Of 72 held-out sequences there are two sets of 30, and one of 50."""
     shown = []
-    monkeypatch.setattr(judging, "check_mauve", lambda number: shown.append(number))
-    monkeypatch.setattr("atat_zoo.evaluation.text_states.mauve_of", lambda one, other: shown.append(len(one)) or 0.5)
+    monkeypatch.setattr(sample_quality, "check_mauve", lambda number: shown.append(number))
+    monkeypatch.setattr("atat_zoo.evaluation.metric_states.mauve_of", lambda one, other: shown.append(len(one)) or 0.5)
     found = judged(writer, judge, number=number, mauve=True)
     assert (found.model.mauve, found.data.mauve) == (0.5, 0.5 if apart else None)
     assert shown == [number] * (3 if apart else 2)

@@ -8,7 +8,7 @@ import torch
 
 from atat_zoo import Zoo
 from atat_zoo.evaluation.policy import measure_policy
-from atat_zoo.evaluation.sampling import Bench, SamplerResult, bench
+from atat_zoo.evaluation.sample_quality import Bench, SamplerResult, bench
 from atat_zoo.evaluation.text import text_of
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.model import Model

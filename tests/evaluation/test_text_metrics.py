@@ -11,11 +11,10 @@ from hypothesis import strategies as st
 from torchmetrics.text import BLEUScore
 
 from atat_zoo import Zoo
-from atat_zoo.evaluation import text_states
-from atat_zoo.evaluation.metric_states import Metrics
+from atat_zoo.evaluation import metric_states
+from atat_zoo.evaluation.metric_states import Metrics, adjacent, distinct, entropy
 from atat_zoo.evaluation.metrics import GenerativeMetric, MauveMetric
-from atat_zoo.evaluation.text_states import adjacent, distinct, entropy
-from atat_zoo.evaluation.written import ScoredTexts, values_of
+from atat_zoo.evaluation.text_scores import ScoredTexts, values_of
 
 
 def ids(text):
@@ -63,7 +62,7 @@ def test_generative_perplexity_by_hand():
 
 def test_mauve_is_of_the_texts_against_the_references_in_the_order_of_their_numbers(monkeypatch):
     seen = []
-    monkeypatch.setattr(text_states, "mauve_of", lambda *features: seen.extend(features) or 0.5)
+    monkeypatch.setattr(metric_states, "mauve_of", lambda *features: seen.extend(features) or 0.5)
     texts = ScoredTexts(texts=["a", "b"], pieces=[[], []], references=["c", "d"], sequence=torch.tensor([5, 2]))
     judge = SimpleNamespace(features=lambda texts: torch.tensor([[ord(text), 0] for text in texts]).float())
     (value,) = values_of([MauveMetric(judge=judge)], texts, lambda spec: spec).values()

@@ -26,7 +26,7 @@ class Vowels(Metric):
     of: str = param("aeiou", help="the vowels")
 
     def build(self):
-        from atat_zoo.evaluation.text_states import TextMean
+        from atat_zoo.evaluation.metric_states import TextMean
         return TextMean(lambda text, pieces: (sum(map(text.count, self.of)), len(text)))
 
 @component

@@ -10,12 +10,11 @@ from safetensors.torch import load_file
 from atat_zoo.cli import atat
 from atat_zoo.cli.train import samples_of
 from atat_zoo.errors import UserError
-from atat_zoo.evaluation import answering
-from atat_zoo.evaluation.answering import questions_of, shared_words
 from atat_zoo.evaluation.compare import measure_runs
 from atat_zoo.evaluation.likelihood import evaluate_run, measure
 from atat_zoo.evaluation.results.intervals import paired
-from atat_zoo.evaluation.tasks.answers import AnswersTask
+from atat_zoo.evaluation.tasks import answers
+from atat_zoo.evaluation.tasks.answers import AnswersTask, questions_of, shared_words
 from atat_zoo.evaluation.text import text_of
 from atat_zoo.experiment import load
 from atat_zoo.generation.layout import answer_in
@@ -142,7 +141,7 @@ def test_answers_are_a_task(tuned, monkeypatch):
         written.extend(f" {answer}\n" if i % 2 else "nothing" for i, answer in enumerate(true))
         return written
 
-    monkeypatch.setattr(answering, "answers_to", some)
+    monkeypatch.setattr(answers, "answers_to", some)
     scores = AnswersTask().measure(model, tuned, seed=1)
     assert len(set(written)) > 5
     assert [scores[name].value for name in ("exact match", "shared words")] == [0.5, 0.5]

@@ -12,7 +12,7 @@ import torch
 from atat_zoo.data.sequences import held_out
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.likelihood import measure
-from atat_zoo.evaluation.written import measure_texts
+from atat_zoo.evaluation.text_scores import measure_texts
 from atat_zoo.experiment import load
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.generation.model import Model

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from atat_zoo import Zoo
-from atat_zoo.evaluation import scorers
+from atat_zoo.evaluation import judge_models
 from atat_zoo.evaluation.judges import HuggingFaceJudge
 from atat_zoo.evaluation.likelihood import measure
 from atat_zoo.evaluation.metrics import reading
@@ -249,7 +249,7 @@ def run_judge(move):
     experiment = SimpleNamespace(data=data, evaluation=evaluation, parts={"objective": SimpleNamespace(name="mine")})
     context = attrs.evolve(CONTEXT, device=str(exact_device(module.device)))
     model = SimpleNamespace(tokenizer=TOKENIZER, module=module, context=context, experiment=experiment, step=1)
-    return scorers.RunScorer(model, "mine")
+    return judge_models.RunScorer(model, "mine")
 
 
 class Causal(nn.Module):
@@ -278,9 +278,9 @@ def hugging_face_judge(move):
     with pytest.MonkeyPatch.context() as patch:
         there = move(torch.zeros(1)).device
         tokenizer = Tokenizer(bos_token_id=0, unk_token_id=None)
-        patch.setattr(scorers, "_load", lambda *_: (tokenizer, Causal(move)))
-        patch.setattr(scorers, "torch_device", lambda _: there)
-        return scorers.HuggingFaceScorer(HuggingFaceJudge(model="mine", batch_size=2), "auto")
+        patch.setattr(judge_models, "_load", lambda *_: (tokenizer, Causal(move)))
+        patch.setattr(judge_models, "torch_device", lambda _: there)
+        return judge_models.HuggingFaceScorer(HuggingFaceJudge(model="mine", batch_size=2), "auto")
 
 
 @pytest.mark.parametrize("judge", [run_judge, hugging_face_judge])

@@ -1,8 +1,9 @@
-"""Tasks: held-out problems with scores, on a finished model."""
+"""Tasks: held-out problems with scores, on a finished model; each is measured once for the same weights and seed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -10,13 +11,16 @@ import attrs
 
 from atat_zoo.errors import Problem, UserError
 from atat_zoo.evaluation.results.format import settings
-from atat_zoo.evaluation.results.tasks import Score
+from atat_zoo.evaluation.results.store import finite, once
+from atat_zoo.evaluation.results.tasks import Score, TaskResult
 from atat_zoo.experiment import conflicts_with
+from atat_zoo.experiment.runs import RunFolder, sha256_of
+from atat_zoo.experiment.runs.model_files import WEIGHTS
 from atat_zoo.registry import Zoo, problems_of
 from atat_zoo.registry.spec import Field, fields_of, unstructure
 
 if TYPE_CHECKING:
-    from atat_zoo.evaluation import Progress
+    from atat_zoo.evaluation import Progress, StageProgress
     from atat_zoo.experiment import Experiment
     from atat_zoo.generation.model import Model
 
@@ -90,3 +94,54 @@ def require(tasks: Iterable[Task], experiment: Experiment) -> None:
     ]
     if sentences:
         raise UserError("\n".join(sentences))
+
+
+def sampling_inputs(sampler: Any, experiment: Experiment) -> list[Any]:
+    """Return what the scores of sampled texts depend on: the sampler, or the run's own if None, guidance and text."""
+    parts = experiment.parts
+    settings = [unstructure(sampler or parts["sampler"]), unstructure(parts["guidance"])]
+    return [*settings, parts["corpus"].fingerprint()]
+
+
+def measure_tasks(
+    tasks: Iterable[Task],
+    model: Model,
+    run: str | Path,
+    *,
+    seed: int,
+    leave_out: bool = False,
+    progress: StageProgress = None,
+) -> list[TaskResult]:
+    """Measure `Model.from_run(run)` by tasks, and keep the results in the run folder; what is there is read.
+
+    `progress` is called with the title of a task, and the completed and the total number of its items.
+
+    Raises:
+        UserError: when a task cannot measure the model; with `leave_out` that is a note in the place of its scores, as
+            is what the task finds in the experiment.
+    """
+    tasks, folder, results = list(tasks), RunFolder(Path(run)), []
+    weights = sha256_of(folder.model_at(model.step) / WEIGHTS) if tasks else ""
+    step, ema = model.step, model.experiment.train.ema > 0
+    for task in tasks:
+        name, settings = title(task), {"task": unstructure(task), "seed": seed}
+
+        def measure(task: Task = task, name: str = name) -> dict[str, Any]:
+            found = task.measure(model, folder.path, seed=seed, progress=progress and partial(progress, name))
+            scores = {key: finite(attrs.asdict(score)) for key, score in found.items() if isinstance(score, Score)}
+            notes = [sentence for sentence in found.values() if isinstance(sentence, str)]
+            about = {"task": name, "step": step, "ema": ema}
+            return about | {"scores": scores, "notes": [*notes, *task.notes(model)]}
+
+        try:
+            if leave_out and (why := next(problems_of(task, model.experiment), None)):
+                raise UserError(why.text)
+            about = settings | {"inputs": task.inputs(model.experiment), "weights": weights}
+            of_task = once(folder, f"task-{task.name}", about, TaskResult.from_table, measure, required=False)
+        except UserError as error:
+            if not leave_out:
+                raise
+            notes = (f"no {name}: {error}",)
+            of_task = TaskResult(task=name, step=step, ema=ema, settings=settings, scores={}, notes=notes)
+        results.append(of_task)
+    return results

@@ -1,23 +1,27 @@
-"""Answers to held-out questions: how often they are the true ones."""
+"""Held-out dialogues: what is asked, the true answers, and how often what a model answers is one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from typing_extensions import override
 
 from atat_zoo.errors import Problem
 from atat_zoo.evaluation.results.tasks import Score
-from atat_zoo.evaluation.tasks import Task, conflicts_of
-from atat_zoo.evaluation.tasks.written import sampling_inputs
+from atat_zoo.evaluation.tasks import Task, conflicts_of, sampling_inputs
 from atat_zoo.registry import component, param, part
 
 if TYPE_CHECKING:
     from atat_zoo.evaluation import Progress
+    from atat_zoo.evaluation.text import Text
     from atat_zoo.experiment import Experiment
     from atat_zoo.generation.model import Model
+
+_WORD = re.compile(r"\w+")
 
 
 @component
@@ -50,7 +54,6 @@ class AnswersTask(Task):
 
     @override
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score]:
-        from atat_zoo.evaluation.answering import answers_to, questions_of, shared_words
         from atat_zoo.evaluation.tasks.infilling import SHARE_OF_TEXTS
         from atat_zoo.evaluation.text import digest, held_out_text
         from atat_zoo.generation.layout import answer_in
@@ -58,9 +61,9 @@ class AnswersTask(Task):
         text = held_out_text(model, run, "validation", self.questions, packed=True)
         questions = questions_of(text)
         true = [answer_in(model.tokenizer, question.answer).strip() for question in questions]
-        parts = {"sampler": self.sampler} if self.sampler else {}
         batch = model.experiment.evaluation.batch_size
-        written = [answer.strip() for answer in answers_to(model, questions, seed=seed, batch_size=batch, **parts)]
+        answers = answers_to(model, questions, seed=seed, batch_size=batch, sampler=self.sampler)
+        written = [answer.strip() for answer in answers]
         if progress:
             progress(len(questions), len(questions))
         of, pairs = digest(text.tokens, text.maskable), list(zip(written, true, strict=True))
@@ -68,3 +71,60 @@ class AnswersTask(Task):
             "exact match": Score.over(SHARE_OF_TEXTS, [float(one == other) for one, other in pairs], of=of),
             "shared words": Score.over("F1", [shared_words(*pair) for pair in pairs], of=of),
         }
+
+
+class HeldOutQuestion(NamedTuple):
+    """A dialogue up to its last answer, in tokens."""
+
+    row: int  # the number of its row in the held-out text
+    given: list[int]
+    answer: list[int]  # with its end, and with what fills the row of a dialogue that has its own
+
+
+def questions_of(text: Text) -> list[HeldOutQuestion]:
+    """Return the last answer of each dialogue of a text, with all that stands before it."""
+    import torch
+
+    of_row = torch.zeros_like(text.tokens) if text.documents is None else text.documents
+    found = []
+    for number, (ids, answers, documents) in enumerate(zip(text.tokens, text.maskable, of_row, strict=True)):
+        for document in range(int(documents.max()) + 1):
+            own, learned = ids[documents == document].tolist(), answers[documents == document].tolist()
+            end = len(learned) - learned[::-1].index(True)
+            first = next(i for i in range(end, 0, -1) if not learned[i - 1])
+            found.append(HeldOutQuestion(number, own[:first], own[first:end]))
+    return found
+
+
+def answers_to(
+    model: Model, questions: Sequence[HeldOutQuestion], *, seed: int, batch_size: int, sampler: Any = None
+) -> list[str]:
+    """Return what a model answers, by a sampler or its own, and its own guidance, in float32.
+
+    It is given as many masks as the true answer has tokens: in rows of one dialogue, which are filled, all the rest of
+    the row, so that it ends where it wants. Question n draws by (seed, n).
+    """
+    import torch
+
+    from atat_zoo.generation.layout import answer_in
+
+    parts, mask_id = model.experiment.parts, model.context.mask_id
+    writer, sampler = parts["guidance"].guide(model.writer("fp32")), sampler or parts["sampler"]
+    written: dict[int, str] = {}
+    by_length: dict[int, list[int]] = {}
+    for i, question in enumerate(questions):
+        by_length.setdefault(len(question.given) + len(question.answer), []).append(i)
+    for indices in by_length.values():
+        z = torch.tensor([questions[i].given + [mask_id] * len(questions[i].answer) for i in indices])
+        rows = torch.tensor(indices)
+        filled = writer.fill(sampler, z, rows=rows, seed=seed, batch_size=batch_size).tokens
+        for i, ids in zip(indices, filled.tolist(), strict=True):
+            written[i] = answer_in(model.tokenizer, ids[len(questions[i].given) :])
+    return [written[i] for i in range(len(questions))]
+
+
+def shared_words(one: str, other: str) -> float:
+    """Return F1 of the words of two texts, whatever their order and case, as SQuAD has it; 1 where both have none."""
+    a, b = (Counter(_WORD.findall(text.lower())) for text in (one, other))
+    total = a.total() + b.total()
+    return 2 * (a & b).total() / total if total else 1.0

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from typing_extensions import override
 
 from atat_zoo.errors import UserError, clip
+from atat_zoo.evaluation import following
 from atat_zoo.evaluation.results.tasks import Score
 from atat_zoo.evaluation.tasks import Task
 from atat_zoo.registry import component, param
@@ -36,12 +37,8 @@ class Placed(NamedTuple):
 
 def pair_of(name: str, sentences: Any) -> tuple[Placed, Placed]:
     """Return the two sentences of a pair; a ValueError says what is wrong with them."""
-    found = (
-        [_WORD.fullmatch(each) for each in sentences if isinstance(each, str)]
-        if isinstance(sentences, list | tuple)
-        else []
-    )
-    match found:
+    of = sentences if isinstance(sentences, list | tuple) else []
+    match [_WORD.fullmatch(each) for each in of if isinstance(each, str)]:
         case [re.Match() as first, re.Match() as second] if first[2] != second[2]:
             return Placed(*first.groups()), Placed(*second.groups())
     remedy = 'write two sentences with a word in brackets each, which differ: ["We sat on the [bank]", …]'
@@ -83,14 +80,9 @@ class ContextProbeTask(Task):
         return {name: [list(placed) for placed in pair] for name, pair in self._pairs().items()}
 
     def _pairs(self) -> Mapping[str, tuple[Placed, Placed]]:
-        if self.pairs:
-            table: Mapping[str, Any] = self.pairs
-        else:
-            path = (
-                Path(self.file)
-                if self.file is not None
-                else Path(str(files("atat_zoo.evaluation.tasks") / "contexts.toml"))
-            )
+        table: Mapping[str, Any] = self.pairs
+        if not table:
+            path = Path(str(files("atat_zoo.evaluation.tasks") / "contexts.toml") if self.file is None else self.file)
             try:
                 table = from_toml(read(path).decode())
             except (OSError, ValueError) as error:
@@ -112,16 +104,12 @@ class ContextProbeTask(Task):
         pairs = self._pairs()
         estimates = model.writer().denoiser.estimates_importance
         margins, changes = list[float](), list[float]()
-        for done, (one, other) in enumerate(pairs.values()):
+        for one, other in following(pairs.values(), progress):
             for mine, theirs in ((one, other), (other, one)):
-                placed = [_Row(model, Placed(context.before, mine.word, context.after)) for context in (mine, theirs)]
-                own, foreign = (each.log_likelihood() for each in placed)
-                margins.append(own - foreign)
+                own, foreign = (_Row(model, Placed(at.before, mine.word, at.after)) for at in (mine, theirs))
+                margins.append(own.log_likelihood() - foreign.log_likelihood())
                 if estimates:
-                    here, there = (each.importance() for each in placed)
-                    changes.append(abs(here - there))
-            if progress:
-                progress(done + 1, len(pairs))
+                    changes.append(abs(own.importance() - foreign.importance()))
         found = torch.tensor(margins, dtype=torch.float64)
         of = hashlib.sha256(json.dumps(self.inputs(model.experiment)).encode()).hexdigest()
         scores = {
@@ -163,7 +151,7 @@ class _Row:
         """Return log p of the word given all else, in nats."""
         import torch
 
-        from atat_zoo.evaluation.infilling import log_likelihood
+        from atat_zoo.evaluation.tasks.infilling import log_likelihood
 
         context = self.model.context
         tokens = torch.tensor([self.row], device=context.device)

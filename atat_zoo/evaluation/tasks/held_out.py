@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -10,11 +10,12 @@ import attrs
 from typing_extensions import override
 
 from atat_zoo.errors import Problem
+from atat_zoo.evaluation import following, within
 from atat_zoo.evaluation.results.format import told_apart
 from atat_zoo.evaluation.results.naming import BRACKET, POLICY_BOUND, POLICY_LIKELIHOOD, title
 from atat_zoo.evaluation.results.tasks import Score
 from atat_zoo.evaluation.tasks import Task, conflicts_of
-from atat_zoo.evaluation.tasks.written import judge_absent, judge_inputs, judge_problems, require_another, scores_of
+from atat_zoo.evaluation.tasks.generated_text import JudgedTask
 from atat_zoo.experiment import EvaluationSpec, conflicts
 from atat_zoo.registry import component, param, part, parts
 from atat_zoo.registry.spec import component_base, unstructure
@@ -68,6 +69,22 @@ class OnText(Task):
         return text_of(model, run, spec, corpus=corpus, corpus_name=corpus.name, all_of_corpus=split == "train")
 
 
+def bound_score(quantity: str, nats: Tensor, n: Tensor, of: str, published: Mapping[str, float] | None = None) -> Score:
+    """Return the exponential of nats per token, from nats of each token [n, L] or text [n], and the tokens [n]."""
+    nats = nats if nats.dim() == 1 else nats.sum(1)
+    return Score.over(quantity, nats, n, of=of, exponential=True, published=published)
+
+
+def without_special(model: Model, text: Text, nats: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what is BOS or EOS of a text, bool [n, L], and the nats of the rest, [n], and its tokens, [n]."""
+    import torch
+
+    from atat_zoo.evaluation.text import special_ids
+
+    special = text.maskable & torch.isin(text.tokens, torch.tensor(special_ids(model.tokenizer), dtype=torch.int64))
+    return special, torch.where(special, 0.0, nats).sum(1), (text.maskable & ~special).sum(1)
+
+
 @component
 class HeldOutTask(OnText):
     """The bound on a text: by exactly k masks, by another estimator of the same number, and over bytes.
@@ -86,37 +103,29 @@ class HeldOutTask(OnText):
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score | str]:
         import math
 
-        import torch
-
         from atat_zoo.evaluation.likelihood import measure
-        from atat_zoo.evaluation.text import byte_counts, digest, special_ids
+        from atat_zoo.evaluation.text import byte_counts, digest
 
-        text = self.text(model, run)
-        x, maskable = text.tokens, text.maskable
-        form = model.experiment.data
-        n = text.counted.sum(1)
+        text, form = self.text(model, run), model.experiment.data
+        x, maskable, n = text.tokens, text.maskable, text.counted.sum(1)
         of, sizes = digest(x, maskable), byte_counts(model.tokenizer, x, maskable)
-        special = maskable & torch.isin(x, torch.tensor(special_ids(model.tokenizer), dtype=x.dtype))
         scores: dict[str, Score | str] = {}
         specs = list(self._specs(model.experiment))
         for number, spec in enumerate(specs):
-
-            def told(done: int, rows: int, before: int = number) -> None:
-                if progress:
-                    progress(before * rows + done, len(specs) * rows)
-
-            of_rows: Any = {"form": form.form, "counted": text.counted}
-            found = measure(model.module, x, maskable, spec, seed=seed, progress=told, **of_rows)
+            told = within(progress, number * len(x), len(specs) * len(x))
+            found = measure(
+                model.module, x, maskable, spec, seed=seed, form=form.form, counted=text.counted, progress=told
+            )
             (quantity, nats), *others = found.contribution.items()
             if number:
-                scores[f"by {spec.bound.name}"] = _price(title(quantity), nats.sum(1), n, of)
+                scores[f"by {spec.bound.name}"] = bound_score(title(quantity), nats, n, of)
                 continue
-            scores["bound"] = _price(title(quantity), nats.sum(1), n, of)
+            scores["bound"] = bound_score(title(quantity), nats, n, of)
             # Such a model did not learn uniform masks, of which the perplexity is.
-            scores |= {title(other): _price(title(other), theirs.sum(1), n, of) for other, theirs in others}
+            scores |= {title(other): bound_score(title(other), theirs, n, of) for other, theirs in others}
+            special, plain, rest = without_special(model, text, nats)
             if special.any():
-                of_text = torch.where(special, 0.0, nats).sum(1)
-                scores["without BOS and EOS"] = _price(title(quantity), of_text, (maskable & ~special).sum(1), of)
+                scores["without BOS and EOS"] = bound_score(title(quantity), plain, rest, of)
             scores["per byte"] = Score.over("bits per byte", nats.sum(1) / math.log(2), sizes, of=of)
             (error,) = found.metrics.values()
             calibrated = Score(quantity="error", value=error.value, stderr=error.stderr, items=len(x))
@@ -172,26 +181,27 @@ class BracketTask(OnText):
 
         text = self.text(model, run)
         n, of = text.counted.sum(1), digest(text.tokens, text.maskable)
-        how: Any = {"seed": seed, "orders": self.orders, "batch_size": model.experiment.evaluation.batch_size}
-        writer = model.writer("fp32")
-        found = measure_policy(writer, self.sampler, text.tokens, text.maskable, progress=progress, **how)
+        writer, x, batch = model.writer("fp32"), (text.tokens, text.maskable), model.experiment.evaluation.batch_size
+        found = measure_policy(
+            writer, self.sampler, *x, seed=seed, orders=self.orders, batch_size=batch, progress=progress
+        )
         if self.sampler.deterministic:
-            return {"exact": _price(POLICY_LIKELIHOOD, found.nats, n, of)}
+            return {"exact": bound_score(POLICY_LIKELIHOOD, found.nats, n, of)}
         scores: dict[str, Score | str] = {
-            "bound": _price(POLICY_BOUND, found.nats, n, of),
-            "one order": _price(POLICY_BOUND, found.contribution.sum(1), n, of),
+            "bound": bound_score(POLICY_BOUND, found.nats, n, of),
+            "one order": bound_score(POLICY_BOUND, found.contribution, n, of),
         }
         if bracket_value(found.ends, n) is None:
             why = "its error is wider than it is, or it lies below zero nats"
             scores["truth"] = f"{BRACKET}: {why}; name more orders or sequences"
         else:
-            scores["truth above"] = _price("tangent", found.lower, n, of)
+            scores["truth above"] = bound_score("tangent", found.lower, n, of)
         scores["effective orders"] = Score.over(f"of {self.orders}", found.effective, of=of)
         return scores
 
 
 @component
-class PricesTask(OnText):
+class PricesTask(OnText, JudgedTask):
     """What a text costs along the steps of samplers, in how many evaluations, and what they write.
 
     Of each sampler, with the run's guidance: the policy bound on the text, network evaluations, the entropy of what it
@@ -216,59 +226,43 @@ class PricesTask(OnText):
         """See `registry.component`."""
         for sampler in self.samplers:
             yield from conflicts_of(experiment, sampler=sampler)
-        yield from judge_problems(self.judge, experiment)
-
-    @override
-    def absent(self) -> Iterable[str]:
-        yield from judge_absent(self.judge)
+        yield from super().check(experiment)
 
     @override
     def inputs(self, experiment: Experiment) -> Any:
-        return [super().inputs(experiment), unstructure(experiment.parts["guidance"]), judge_inputs(self.judge)]
+        return [super().inputs(experiment), unstructure(experiment.parts["guidance"]), self.judge_weights()]
 
     @override
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score | str]:
         from atat_zoo.evaluation.policy import measure_policy
         from atat_zoo.evaluation.text import digest
 
-        require_another(self.judge, run)
+        self.refuse_itself(run)
         text = self.text(model, run)
         n, of = text.counted.sum(1), digest(text.tokens, text.maskable)
         batch = model.experiment.evaluation.batch_size
         writer = model.experiment.parts["guidance"].guide(model.writer("fp32"))
         scores: dict[str, Score | str] = {}
-        for number, (sampler, name) in enumerate(zip(self.samplers, _names(self.samplers), strict=True)):
-            if progress:
-                progress(number, len(self.samplers))
+        for name, sampler in following(_by_name(self.samplers).items(), progress):
             if why := sampler.no_policy_bound_because:
                 scores[f"{name}, price"] = f"{name} has no {POLICY_BOUND}: {why}"
             else:
                 found = measure_policy(writer, sampler, text.tokens, text.maskable, seed=seed, batch_size=batch)
                 quantity = POLICY_LIKELIHOOD if sampler.deterministic else POLICY_BOUND
-                scores[f"{name}, price"] = _price(quantity, found.nats, n, of)
+                scores[f"{name}, price"] = bound_score(quantity, found.nats, n, of)
                 scores[f"{name}, evaluations"] = Score.over("of a text", found.nfe, of=of)
             if self.texts:
-                # In float32: rounded further, the texts would depend on how many are written at once.
-                how: Any = {"sampler": sampler, "seed": seed, "precision": "fp32", "batch_size": batch}
-                how["windows"] = True
-                written = model.sample(self.texts, **how)
+                written = self.write(model, self.texts, seed=seed, sampler=sampler)
                 drawn = f"{self.texts} texts of {written.sample.tokens.shape[1]} tokens, seed {seed}"
-                of_texts = scores_of(written, drawn, judge=self.judge, model=model)
-                scores |= {f"{name}, {what}": score for what, score in of_texts.items()}
+                scores |= {f"{name}, {what}": each for what, each in self.scores_of(written, drawn, model).items()}
                 speed = written.sample.tokens.numel() / written.seconds
                 scores[f"{name}, speed"] = f"{name}: {speed:,.0f} tokens per second in float32"
-        if progress:
-            progress(len(self.samplers), len(self.samplers))
         return scores
 
 
-def _price(quantity: str, nats: Tensor, n: Tensor, of: str) -> Score:
-    return Score.over(quantity, nats, n, of=of, exponential=True)
-
-
-def _names(samplers: Sequence[Any]) -> list[str]:
-    """Return a name for each, with its settings where another has the same name."""
+def _by_name(samplers: Sequence[Any]) -> dict[str, Any]:
+    """Return samplers by their names, with its settings where another has the same name."""
     tables = [unstructure(sampler) for sampler in samplers]
     names = [table["use"] for table in tables]
-    said = zip(names, told_apart(tables), strict=True)
-    return [f"{name} ({settings})" if names.count(name) > 1 else name for name, settings in said]
+    said = zip(names, told_apart(tables), samplers, strict=True)
+    return {f"{name} ({settings})" if names.count(name) > 1 else name: sampler for name, settings, sampler in said}

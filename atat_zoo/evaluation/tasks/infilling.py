@@ -1,4 +1,7 @@
-"""Gaps in held-out texts: how often they are filled with the true words, and at what price."""
+"""Gaps in held-out texts: how often they are filled with the true words, and at what price.
+
+n texts of L tokens, a gap of G in each.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from atat_zoo.errors import Problem, UserError
+from atat_zoo.evaluation import batches
 from atat_zoo.evaluation.results.naming import NATS_PER_TOKEN
 from atat_zoo.evaluation.results.tasks import Score
-from atat_zoo.evaluation.tasks import Task, conflicts_of
-from atat_zoo.evaluation.tasks.written import sampling_inputs
+from atat_zoo.evaluation.tasks import Task, conflicts_of, sampling_inputs
 from atat_zoo.registry import component, param, part
 
 if TYPE_CHECKING:
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from atat_zoo.evaluation import Progress
     from atat_zoo.experiment import Experiment
     from atat_zoo.generation.model import Model
+    from atat_zoo.modeling.diffusion.contracts import Denoiser
 
 SHARE_OF_TEXTS = "share of texts"
 
@@ -60,7 +64,6 @@ class InfillingTask(Task):
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score]:
         import torch
 
-        from atat_zoo.evaluation.infilling import log_likelihood, place_gaps
         from atat_zoo.evaluation.text import digest, held_out_text, special_ids
 
         text = held_out_text(model, run, "validation", self.texts)
@@ -76,18 +79,16 @@ class InfillingTask(Task):
         guided = model.experiment.parts["guidance"].guide(writer)
         sides: dict[bool, list[Tensor]] = {True: [], False: []}
         matches, position = [], torch.arange(tokens.shape[1])
-        for some in torch.arange(len(rows)).split(model.experiment.evaluation.batch_size):
+        for some in batches(len(rows), model.experiment.evaluation.batch_size, progress):
             x, at = (each[some].to(model.context.device) for each in (tokens, starts))
             for right, of_side in sides.items():
                 found = log_likelihood(writer.denoiser, x, at, self.gap, mask_id=mask_id, right=right)
                 of_side.append(found.sum(1).cpu())
-            free = (position >= starts[some, None]) & (position < starts[some, None] + self.gap)
+            free = (position >= starts[some][:, None]) & (position < starts[some][:, None] + self.gap)
             z = x.masked_fill(free.to(x.device), mask_id)
             filled = guided.fill(sampler, z, rows=rows[some].to(x.device), seed=seed, batch_size=len(x)).tokens
             texts = zip(filled.tolist(), x.tolist(), strict=True)
             matches += [model.tokenizer.decode(one) == model.tokenizer.decode(true) for one, true in texts]
-            if progress:
-                progress(int(some[-1]) + 1, len(rows))
         both, left = torch.cat(sides[True]), torch.cat(sides[False])
         of, words = digest(tokens, starts), torch.full_like(both, self.gap)
         return {
@@ -96,3 +97,46 @@ class InfillingTask(Task):
             "gain": Score.over(NATS_PER_TOKEN, both - left, words, of=of),
             "better": Score.over(SHARE_OF_TEXTS, both > left, of=of),
         }
+
+
+def place_gaps(tokens: Tensor, maskable: Tensor, special: list[int], gap: int, seed: int) -> Tensor:
+    """Return the start of each text's gap, int64 [n], drawn by (seed, row); −1 if there is no room. Texts are [n, L].
+
+    A gap contains no padding and none of the ids `special`, and has a token on each side.
+    """
+    import torch
+
+    from atat_zoo.modeling.diffusion.randomness import row_keys, to_unit
+
+    plain = maskable & ~torch.isin(tokens, torch.tensor(special, dtype=tokens.dtype))
+    free = plain.unfold(1, gap, 1).all(2)  # windows of G tokens, by their start
+    free[:, 0] = False
+    # The token after the gap exists and is not padding.
+    free = free[:, :-1] & maskable[:, gap:]
+    count = free.sum(1)
+    unit = to_unit(row_keys(seed, "gaps", torch.arange(len(tokens))), torch.float64)
+    nth = (unit * count).floor().long() + 1
+    return torch.where(count > 0, (free.cumsum(1) >= nth[:, None]).int().argmax(1), -1)
+
+
+def log_likelihood(
+    denoiser: Denoiser, tokens: Tensor, starts: Tensor, gap: int, *, mask_id: int, right: bool
+) -> Tensor:
+    """Return log p_θ of the true tokens of gaps by the chain rule, in nats, float64 [n, G].
+
+    Token by token from the left, with the gap's earlier tokens shown and its later ones masked: the exact likelihood of
+    filling it in this order, which also suits models that only write from left to right. Tokens are int64 [n, L],
+    starts int64 [n]; `right`: whether the text right of the gap is shown.
+    """
+    import torch
+
+    position = torch.arange(tokens.shape[1], device=tokens.device)
+    begin = starts[:, None]
+    end = begin + gap if right else torch.full_like(begin, tokens.shape[1])
+    log_p = []
+    for j in range(gap):
+        where = position == begin + j
+        z = tokens.masked_fill((position >= begin + j) & (position < end), mask_id)
+        with torch.no_grad():
+            log_p.append(denoiser(z, None, where).gather(1, tokens[where][:, None])[:, 0].double())
+    return torch.stack(log_p, dim=1)

@@ -10,18 +10,18 @@ import attrs
 from typing_extensions import override
 
 from atat_zoo.errors import Problem
+from atat_zoo.evaluation import within
 from atat_zoo.evaluation.results.naming import title
 from atat_zoo.evaluation.results.tasks import Score
-from atat_zoo.evaluation.tasks.held_out import OnText
+from atat_zoo.evaluation.tasks.held_out import OnText, bound_score, without_special
 from atat_zoo.evaluation.tasks.zero_shot import PUBLISHED, published_of
 from atat_zoo.experiment import EvaluationSpec, conflicts
 from atat_zoo.modeling.bounds import ClippedTBound, ExactKBound
 from atat_zoo.registry import component, param
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from atat_zoo.evaluation import Progress
+    from atat_zoo.evaluation.text import Text
     from atat_zoo.experiment import Experiment
     from atat_zoo.generation.model import Model
 
@@ -106,10 +106,11 @@ class ProtocolTask(OnText):
         import torch
 
         from atat_zoo.evaluation.likelihood import measure
-        from atat_zoo.evaluation.text import byte_counts, digest, special_ids
+        from atat_zoo.evaluation.text import byte_counts, digest
 
         theirs = PROTOCOLS[self.of]
-        x, maskable = self._rows(model, theirs)
+        text = self._rows(model, theirs)
+        x, maskable = text.tokens, text.maskable
         of, n, in_order = digest(x, maskable), maskable.sum(1), torch.arange(len(x))
         shuffled = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))
         as_published = self._as_published(model.experiment)
@@ -120,29 +121,22 @@ class ProtocolTask(OnText):
             wanted["framed so, by exact_k"] = (EvaluationSpec(draws=self.draws, batch_size=_BATCH), in_order)
         scores: dict[str, Score | str] = {}
         for number, (name, (spec, order)) in enumerate(wanted.items()):
-
-            def told(done: int, rows: int, before: int = number) -> None:
-                if progress:
-                    progress(before * rows + done, len(wanted) * rows)
-
+            told = within(progress, number * len(x), len(wanted) * len(x))
             found = measure(model.module, x[order], maskable[order], spec, seed=seed, rows=order, progress=told)
             quantity = next(iter(found.contribution))
             if "sedd" in found.contribution and spec is as_published:  # what its code trains and reports
                 quantity = "sedd"
             nats = found.contribution[quantity][order.argsort()]
             figures = published_of(self.corpus) if (self.of, name) == ("mdlm", "as published") else None
-            scores[name] = _score(title(quantity), nats, n, of, dict(zip(PUBLISHED, figures or (), strict=False)))
+            scores[name] = bound_score(title(quantity), nats, n, of, dict(zip(PUBLISHED, figures or (), strict=False)))
         # Of the last of them, by our own estimator or the likelihood.
-        special = maskable & torch.isin(x, torch.tensor(special_ids(model.tokenizer), dtype=x.dtype))
+        special, kept, rest = without_special(model, text, nats)
         if special.any():
-            kept, counted = torch.where(special, 0.0, nats), (maskable & ~special).sum(1)
-            scores["framed so, without BOS and EOS"] = _score(title(quantity), kept, counted, of)
+            scores["framed so, without BOS and EOS"] = bound_score(title(quantity), kept, rest, of)
         sizes = byte_counts(model.tokenizer, x, maskable)
         scores["framed so, per byte"] = Score.over("bits per byte", nats.sum(1) / math.log(2), sizes, of=of)
         rows = f"{len(x):,} rows of {x.shape[1]}, {int(n.sum()):,} tokens, {int(special.sum()):,} of them BOS or EOS"
-        scores["text"] = f"{self.of}: {rows}"
-        scores["protocol"] = f"{self.of}: {theirs.said} ({theirs.source})"
-        return scores
+        return scores | {"text": f"{self.of}: {rows}", "protocol": f"{self.of}: {theirs.said} ({theirs.source})"}
 
     def _as_published(self, experiment: Experiment) -> EvaluationSpec:
         """Return how their code measures; where the likelihood is exact, nothing is drawn."""
@@ -151,20 +145,15 @@ class ProtocolTask(OnText):
         theirs = PROTOCOLS[self.of]
         return EvaluationSpec(draws=theirs.draws, bound=theirs.bound, batch_size=_BATCH)
 
-    def _rows(self, model: Model, theirs: PublishedProtocol) -> tuple[Tensor, Tensor]:
-        """Return the text in full rows, framed as published: tokens int64 and maskable bool, [n, L] each."""
+    def _rows(self, model: Model, theirs: PublishedProtocol) -> Text:
+        """Return the text in full rows, framed as published."""
         from atat_zoo.data.sequences import sequences
+        from atat_zoo.evaluation.text import Text
 
-        corpus = self.corpus or model.experiment.parts["corpus"]
-        how: Any = {"length": model.context.length, "special": theirs.special, "limit": self.sequences}
-        x, maskable = sequences(corpus, model.tokenizer, self.split_of(corpus), **how)
+        corpus, length = self.corpus or model.experiment.parts["corpus"], model.context.length
+        split, special, limit = self.split_of(corpus), theirs.special, self.sequences
+        x, maskable = sequences(corpus, model.tokenizer, split, length=length, special=special, limit=limit)
         full = maskable.all(1)
-        x, maskable = (x[full], maskable[full]) if full.any() else (x, maskable)
-        if theirs.first_given:
-            maskable = maskable.clone()
-            maskable[:, 0] = False
-        return x, maskable
-
-
-def _score(quantity: str, nats: Tensor, n: Tensor, of: str, published: Mapping[str, float] | None = None) -> Score:
-    return Score.over(quantity, nats.sum(1), n, of=of, exponential=True, published=published)
+        x, maskable = (x[full], maskable[full].clone()) if full.any() else (x, maskable.clone())
+        maskable[:, 0] &= not theirs.first_given
+        return Text(tokens=x, maskable=maskable, counted=maskable, data=None, split=split)

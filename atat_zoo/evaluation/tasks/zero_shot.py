@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -10,10 +11,12 @@ import attrs
 from typing_extensions import override
 
 from atat_zoo.errors import UserError
+from atat_zoo.evaluation import within
 from atat_zoo.evaluation.results.format import number
 from atat_zoo.evaluation.results.naming import title
 from atat_zoo.evaluation.results.tasks import Score
 from atat_zoo.evaluation.tasks import Task
+from atat_zoo.evaluation.tasks.held_out import bound_score
 from atat_zoo.experiment import EvaluationSpec, recipe
 from atat_zoo.registry import component, param, part
 
@@ -97,25 +100,18 @@ class ZeroShotTask(Task):
 
         form, batch = model.experiment.data, model.experiment.evaluation.batch_size
         spec = EvaluationSpec(draws=self.draws, bound=self.bound, batch_size=batch)
-        how: Any = {"length": model.context.length, "special": form.special, "rows": form.rows, "limit": self.sequences}
-        texts = {name: sequences(self._text(name), model.tokenizer, "train", **how) for name in self.corpora}
+        packed = partial(sequences, length=model.context.length, special=form.special, rows=form.rows)
+        texts = {
+            name: packed(self._text(name), model.tokenizer, "train", limit=self.sequences) for name in self.corpora
+        }
         scores, done, total = {}, 0, sum(len(tokens) for tokens, _ in texts.values())
         for name, (tokens, maskable) in texts.items():
-
-            def told(rows: int, _: int, before: int = done) -> None:
-                if progress:
-                    progress(before + rows, total)
-
+            told = within(progress, done, total)
             found = measure(model.module, tokens, maskable, spec, seed=seed, progress=told).contribution
-            quantity, nats = next(iter(found.items()))
-            scores[TABLE[name].title] = Score.over(
-                title(quantity),
-                nats.sum(1),
-                maskable.sum(1),
-                of=digest(tokens, maskable),
-                exponential=True,
-                published=dict(zip(PUBLISHED, TABLE[name].published, strict=True)),
-            )
+            (quantity, nats), *_ = found.items()
+            published = dict(zip(PUBLISHED, TABLE[name].published, strict=True))
+            of = digest(tokens, maskable)
+            scores[TABLE[name].title] = bound_score(title(quantity), nats, maskable.sum(1), of, published)
             done += len(tokens)
         return scores
 

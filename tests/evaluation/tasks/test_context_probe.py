@@ -8,23 +8,15 @@ import torch
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.tasks.context_probe import ContextProbeTask, Placed, _Row
 from atat_zoo.generation.model import Model
-from tests.evaluation.making import make_run
+from tests.evaluation.making import runs
 
 PAIRS = {"ab": ("of [the] us", "to [a] war"), "é": ("an [é] x", "in [no] y")}
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    made = tmp_path_factory.mktemp("probe")
-    make_run(made, "run", "mdlm")
-    make_run(made, "framed", "mdlm", data={"special": "both"})
-    return made
+root = runs(run={"objective": "mdlm"}, framed={"objective": "mdlm", "data": {"special": "both"}})
 
 
 def test_a_word_is_dearer_where_it_does_not_belong(root, monkeypatch):
     """With prices that are known: 1 nat in its own context, 3 in the other's."""
-    own = {("of ", "the"), ("to ", "a"), ("an ", "é"), ("in ", "no")}
-    made = []
+    own, made, model = {("of ", "the"), ("to ", "a"), ("an ", "é"), ("in ", "no")}, [], Model.from_run(root / "run")
 
     def init(self, model, placed):
         made.append(placed)
@@ -33,11 +25,11 @@ def test_a_word_is_dearer_where_it_does_not_belong(root, monkeypatch):
     monkeypatch.setattr(_Row, "__init__", init)
     monkeypatch.setattr(_Row, "log_likelihood", lambda self: -1.0 if self.placed[:2] in own else -3.0)
     monkeypatch.setattr(_Row, "importance", lambda self: 0.25 if self.placed[:2] in own else 0.5)
-    scores = ContextProbeTask(pairs=PAIRS).measure(Model.from_run(root / "run"), root / "run", seed=0)
+    scores = ContextProbeTask(pairs=PAIRS).measure(model, root / "run", seed=0)
     assert (scores["right"].value, scores["margin"].value, scores["right"].items) == (1, 2, 4)
     assert Placed("to ", "the", " war") in made
     own.remove(("to ", "a"))
-    scores = ContextProbeTask(pairs=PAIRS).measure(Model.from_run(root / "run"), root / "run", seed=0)
+    scores = ContextProbeTask(pairs=PAIRS).measure(model, root / "run", seed=0)
     assert (scores["right"].value, scores["margin"].sums) == (0.75, (2.0, 0.0, 2.0, 2.0))
 
 
@@ -45,10 +37,9 @@ def test_a_word_is_dearer_where_it_does_not_belong(root, monkeypatch):
 def test_a_word_is_all_tokens_that_have_a_byte_of_it_and_its_price_is_the_chain(root, run):
     model = Model.from_run(root / run)
     row = _Row(model, Placed("an ", "é", " x"))
-    assert row.places == [3, 4]  # two bytes
     ids = list("an é x".encode())
+    assert (row.places, row.before) == ([3, 4], run == "framed")  # two bytes
     assert row.row == ([256, *ids, 257] if run == "framed" else ids)
-    assert row.before == (run == "framed")
     mask, tokens, total = model.context.mask_id, torch.tensor([row.row]), 0.0
     denoiser, first = model.writer("fp32").denoiser, row.before + 3
     for hidden in ([first, first + 1], [first + 1]):
@@ -57,18 +48,20 @@ def test_a_word_is_all_tokens_that_have_a_byte_of_it_and_its_price_is_the_chain(
         with torch.no_grad():
             total += float(denoiser(z, None, where)[0, tokens[0, hidden[0]]])
     assert row.log_likelihood() == pytest.approx(total, abs=1e-5)
+    seen, values = [], (0.9, 0.9, 0.9, 0.25, 0.5, 0.9, 0.9)
+    row.model = SimpleNamespace(importance=lambda text: seen.append(text) or [SimpleNamespace(value=v) for v in values])
+    assert (row.importance(), seen) == (0.375, ["an é x"])  # the mean of its tokens
 
 
 def test_a_sentence_that_does_not_fit_is_named(root):
-    model = Model.from_run(root / "run")
     with pytest.raises(UserError, match=r"is 2\d tokens, special tokens included, and the model has learned 16"):
-        _Row(model, Placed("a long sentence ", "no", " end"))
+        _Row(Model.from_run(root / "run"), Placed("a long sentence ", "no", " end"))
 
 
 def test_the_shipped_pairs_are_pairs_of_different_words():
     task = ContextProbeTask()
-    assert not list(task.absent())
     pairs = task.inputs(None)
+    assert not list(task.absent())
     assert "bank" in pairs
     assert all(one[1] != other[1] and one[0].endswith(" ") for one, other in pairs.values())
 
@@ -90,10 +83,3 @@ def test_a_file_of_pairs_that_is_none_is_refused(root, atat, tmp_path, monkeypat
         (tmp_path / "pairs.toml").write_text(text)
     code, _, err = atat("eval", str(root / "run"), "--task", "{use = 'context_probe', file = 'pairs.toml'}")
     assert (code, said in err) == (2, True), err
-
-
-def test_the_importance_of_a_word_is_the_mean_of_its_tokens(root):
-    seen, scores = [], [SimpleNamespace(value=value) for value in (0.9, 0.9, 0.9, 0.25, 0.5, 0.9, 0.9)]
-    row = _Row(Model.from_run(root / "run"), Placed("an ", "é", " x"))
-    row.model = SimpleNamespace(importance=lambda text: seen.append(text) or scores)
-    assert (row.importance(), seen) == (0.375, ["an é x"])

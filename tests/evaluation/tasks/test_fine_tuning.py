@@ -12,17 +12,14 @@ from atat_zoo import Model
 from atat_zoo.evaluation.tasks import fine_tuning
 from atat_zoo.evaluation.tasks.fine_tuning import NetworkWithHead, Recipe, fine_tuned, score
 from atat_zoo.modeling.diffusion.randomness import row_keys
-from tests.evaluation.making import make_run
+from tests.evaluation.making import runs
+
+root = runs(dit={"objective": "mdlm", "length": 64}, drops={"objective": "mdlm", "backbone": {"dropout": 0.2}})
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    made = tmp_path_factory.mktemp("runs")
-    make_run(made, "dit", "mdlm", length=64)
-    return Model.from_run(made / "dit", "cpu")
-
-
-# Metrics
+def model(root):
+    return Model.from_run(root / "dit", "cpu")
 
 
 def test_metrics_are_those_of_their_definitions():
@@ -40,12 +37,9 @@ def test_metrics_are_those_of_their_definitions():
     for name, function in (("pearson", pearsonr), ("spearman", spearmanr)):
         assert score(name, torch.tensor(numbers), others.tolist()) == pytest.approx(function(numbers, others).statistic)
     assert score("accuracy", torch.tensor([0, 1, 2, 2]), [0.0, 1.0, 2.0, 1.0]) == 0.75
-
-
-@pytest.mark.parametrize("metric", ["matthews", "pearson", "spearman"])
-def test_what_does_not_vary_correlates_with_nothing(metric):
-    assert score(metric, torch.ones(4), [0.0, 1.0, 1.0, 0.0]) == 0.0
-    assert score(metric, torch.tensor([0, 1, 1, 0]), [1.0] * 4) == 0.0
+    for name in ("matthews", "pearson", "spearman"):  # what does not vary correlates with nothing
+        assert score(name, torch.ones(4), [0.0, 1.0, 1.0, 0.0]) == 0.0
+        assert score(name, torch.tensor([0, 1, 1, 0]), [1.0] * 4) == 0.0
 
 
 @given(st.lists(st.integers(1, 12), min_size=2, max_size=5), st.integers(0, 99))
@@ -82,53 +76,39 @@ def test_it_learns_and_is_a_function_of_its_seed_and_leaves_the_model_as_it_is(m
     assert torch.equal(state, torch.random.get_rng_state())
 
 
-def test_random_weights_are_of_the_seed(model):
-    rows, labels = [[1, 2], [3]], torch.tensor([0.5, 1.0])
-    recipe = Recipe(epochs=1, batch_size=2, learning_rate=1e-9)
+def test_random_weights_and_dropout_are_of_the_seed(root, model):
+    rows, recipe = [[1, 2], [3]], Recipe(epochs=1, batch_size=2, learning_rate=1e-9)
     found = [
-        fine_tuned(model, rows, labels, recipe, outputs=1, seed=seed, trained=trained)(rows)
+        fine_tuned(model, rows, torch.tensor([0.5, 1.0]), recipe, outputs=1, seed=seed, trained=trained)(rows)
         for seed, trained in ((1, True), (1, False), (1, False), (2, False))
     ]
     assert torch.equal(found[1], found[2])
     assert not torch.equal(found[0], found[1])
     assert not torch.equal(found[1], found[3])
-
-
-def test_dropout_is_drawn_by_the_seed(tmp_path):
-    make_run(tmp_path, "drops", "mdlm", backbone={"dropout": 0.2})
-    dropping = Model.from_run(tmp_path / "drops", "cpu")
-    rows, labels = [[1, 2, 3], [3, 1]], torch.tensor([0, 1])
-    recipe = Recipe(epochs=3, batch_size=1, learning_rate=1e-2)
-    one, again = (fine_tuned(dropping, rows, labels, recipe, outputs=2, seed=3)(rows) for _ in range(2))
+    dropping, recipe = Model.from_run(root / "drops", "cpu"), Recipe(epochs=3, batch_size=1, learning_rate=1e-2)
+    one, again = (fine_tuned(dropping, rows, torch.tensor([0, 1]), recipe, outputs=2, seed=3)(rows) for _ in range(2))
     assert torch.equal(one, again)
-
-
-def test_the_head_and_the_order_are_drawn_by_the_seed(model, monkeypatch):
-    network = model.module.backbone
-    one, again, other = (NetworkWithHead(network, 258, 2, fill=None, seed=seed).head.weight for seed in (1, 1, 2))
+    heads = (NetworkWithHead(model.module.backbone, 258, 2, fill=None, seed=seed).head.weight for seed in (1, 1, 2))
+    one, again, other = heads
     assert torch.equal(one, again)
     assert not torch.equal(one, other)
-    orders = {}
-    for seed in (1, 2):
-        shown = []
-        monkeypatch.setattr(fine_tuning, "set_keys", lambda network, keys, shown=shown: shown.extend(keys.tolist()))
-        recipe = Recipe(epochs=1, batch_size=4, learning_rate=1e-3)
-        fine_tuned(model, [[1]] * 12, torch.zeros(12).long(), recipe, outputs=2, seed=seed)
-        numbers = row_keys(seed, "dropout", torch.arange(12)).tolist()
-        orders[seed] = [numbers.index(key) for key in shown]
-    assert orders[1] != orders[2]
-    assert sorted(orders[1]) == list(range(12))
 
 
-def test_every_epoch_draws_a_dropout_of_its_own(model, monkeypatch):
-    """By the number of the example among all that are shown, in whatever order these come."""
+def test_every_epoch_draws_an_order_and_dropout_of_its_own(model, monkeypatch):
+    """By the number of the example among all that are shown."""
     shown = []
     monkeypatch.setattr(fine_tuning, "set_keys", lambda network, keys: shown.extend(keys.tolist()))
-    recipe = Recipe(epochs=3, batch_size=2, learning_rate=1e-3)
-    fine_tuned(model, [[1], [2], [3]], torch.tensor([0, 1, 0]), recipe, outputs=2, seed=3)
-    wanted = row_keys(3, "dropout", torch.arange(9)).tolist()
-    assert [sorted(shown[i : i + 3]) for i in (0, 3, 6)] == [sorted(wanted[i : i + 3]) for i in (0, 3, 6)]
-    assert shown != wanted  # the order is drawn
+    recipe, n = Recipe(epochs=3, batch_size=4, learning_rate=1e-3), 12
+    orders = {}
+    for seed in (1, 2):
+        shown.clear()
+        fine_tuned(model, [[1]] * n, torch.zeros(n).long(), recipe, outputs=2, seed=seed)
+        numbers = row_keys(seed, "dropout", torch.arange(3 * n)).tolist()
+        orders[seed] = [numbers.index(key) for key in shown]
+        for epoch in range(3):
+            of_epoch = orders[seed][epoch * n : (epoch + 1) * n]
+            assert sorted(of_epoch) == list(range(epoch * n, (epoch + 1) * n)) != of_epoch
+    assert orders[1] != orders[2]
 
 
 def test_a_step_is_bert_s(model, monkeypatch):

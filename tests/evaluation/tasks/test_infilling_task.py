@@ -8,35 +8,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.errors import UserError
-from atat_zoo.evaluation.infilling import log_likelihood, place_gaps
-from atat_zoo.evaluation.tasks.infilling import InfillingTask
+from atat_zoo.evaluation.tasks.infilling import InfillingTask, log_likelihood, place_gaps
 from atat_zoo.evaluation.text import held_out_text, special_ids
 from atat_zoo.generation.model import Model
 from atat_zoo.generation.writer import Writer
 from atat_zoo.modeling.bounds import ExactKBound
 from atat_zoo.testing.toys import Joint
-from tests.evaluation.making import make_run
+from tests.evaluation.making import runs
 
-
-@pytest.fixture(scope="module")
-def joint():
-    generator = torch.Generator().manual_seed(4)
-    return Joint(torch.rand(3**5, generator=generator, dtype=torch.float64) ** 3 + 1e-3, length=5, vocabulary_size=3)
-
-
-def probability(joint, tokens, shown):
-    """Return P of the tokens at some positions, for each row."""
-    agrees = (joint.states[None, :, shown] == tokens[:, None, shown]).all(2)
-    return (agrees * joint.p).sum(1)
+root = runs(autoregressive={}, mdlm={"objective": "mdlm", "sampler": {"use": "ancestral", "steps": 4}})
 
 
 @pytest.mark.parametrize("right", [True, False])
-def test_the_chain_is_the_conditional_of_the_joint(joint, right):
-    tokens, given_ = joint.states, [0, 4] if right else [0]
-    expected = probability(joint, tokens, sorted([*given_, 1, 2, 3])).log() - probability(joint, tokens, given_).log()
+def test_the_chain_is_the_conditional_of_the_joint(right):
+    generator = torch.Generator().manual_seed(4)
+    p = torch.rand(3**5, generator=generator, dtype=torch.float64) ** 3 + 1e-3
+    joint = Joint(p, length=5, vocabulary_size=3)
+    tokens, shown = joint.states, [0, 4] if right else [0]
+
+    def log_p(places):
+        agrees = (joint.states[None, :, places] == tokens[:, None, places]).all(2)
+        return (agrees * joint.p).sum(1).log()
+
     found = log_likelihood(joint.denoiser, tokens, torch.ones_like(tokens[:, 0]), 3, mask_id=3, right=right)
     assert found.shape == (len(tokens), 3)
-    torch.testing.assert_close(found.sum(1), expected, rtol=0, atol=1e-9)
+    torch.testing.assert_close(found.sum(1), log_p(sorted([*shown, 1, 2, 3])) - log_p(shown), rtol=0, atol=1e-9)
 
 
 @given(st.integers(0, 2**32), st.integers(1, 7), st.data())
@@ -55,92 +51,69 @@ def test_gaps_hold_text_alone(seed, gap, data):
 
 def test_every_place_is_as_likely():
     tokens = torch.zeros(6000, 8, dtype=torch.int64)
-    starts = place_gaps(tokens, torch.ones_like(tokens, dtype=torch.bool), [], 3, seed=1)
-    counts = starts.bincount(minlength=5)
-    assert counts[0] == 0
-    assert counts[1:].tolist() == pytest.approx([1500] * 4, abs=150)
+    counts = place_gaps(tokens, torch.ones_like(tokens, dtype=torch.bool), [], 3, seed=1).bincount(minlength=5)
+    assert counts.tolist() == [0, *[pytest.approx(1500, abs=150)] * 4]
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    made = tmp_path_factory.mktemp("infilling")
-    make_run(made, "autoregressive")
-    make_run(made, "mdlm", "mdlm", sampler={"use": "ancestral", "steps": 4})
-    return made
+def found(root, run, *, seed=4, **parameters):
+    """Return a run, and its scores with other parameters of the task."""
+    model = Model.from_run(root / run)
+    return model, InfillingTask(**parameters).measure(model, root / run, seed=seed)
 
 
-@pytest.fixture
-def found(monkeypatch, root):
-    """Return the scores of a run, with other parameters of the task."""
-    monkeypatch.chdir(root)
-
-    def measure(run, *, seed=4, **parameters):
-        return InfillingTask(**parameters).measure(Model.from_run(root / run), root / run, seed=seed)
-
-    return measure
-
-
-def test_what_is_gained_is_the_difference_of_two_prices(found, root):
-    scores = found("mdlm", gap=3, texts=12)
+def test_what_is_gained_is_the_difference_of_two_prices(root):
+    model, scores = found(root, "mdlm", gap=3, texts=12)
     assert list(scores) == ["exact match", "price", "gain", "better"]
     assert {score.items for score in scores.values()} == {12}
-    assert scores["price"].value > 0
-    assert scores["gain"].value != 0
-    better = sum(gain > 0 for gain in scores["gain"].sums) / 12
-    assert scores["better"].value == pytest.approx(better)
+    assert scores["better"].value == pytest.approx(sum(gain > 0 for gain in scores["gain"].sums) / 12)
     assert scores["price"].weights == (3.0,) * 12
-    model = Model.from_run(root / "mdlm")
     text = held_out_text(model, root / "mdlm", "validation", 12)
     starts = place_gaps(text.tokens, text.maskable, special_ids(model.tokenizer), 3, 4)
-    denoiser, mask_id = model.writer().denoiser, model.context.mask_id
+    how = {"mask_id": model.context.mask_id}
     both, left = (
-        log_likelihood(denoiser, text.tokens, starts, 3, mask_id=mask_id, right=right).sum(1) for right in (True, False)
+        log_likelihood(model.writer().denoiser, text.tokens, starts, 3, right=right, **how).sum(1)
+        for right in (True, False)
     )
     for name, nats in (("price", -both), ("gain", both - left)):
         torch.testing.assert_close(torch.tensor(scores[name].sums).double(), nats, rtol=0, atol=1e-5)
-    assert found("mdlm", gap=3, texts=12, seed=2)["price"].of != scores["price"].of
+    assert found(root, "mdlm", gap=3, texts=12, seed=2)[1]["price"].of != scores["price"].of
 
 
-def test_a_model_that_knows_the_text_fills_every_gap_with_it(found, root, monkeypatch):
-    """And one that is never right fills none."""
-    model = Model.from_run(root / "mdlm")
+def test_a_model_that_knows_half_of_the_texts_fills_half_of_the_gaps(root, monkeypatch):
+    model, filled = Model.from_run(root / "mdlm"), []
     true = held_out_text(model, root / "mdlm", "validation", 8).tokens
-    filled = []
 
     def fill(self, sampler, tokens, **how):
-        filled.append((sampler, (tokens == model.context.mask_id).sum(1).tolist()))
+        hidden = tokens == model.context.mask_id
+        filled.append((sampler.name, hidden.sum(1).tolist()))
         result = true[how["rows"]].clone()
-        result[::2] = torch.where(tokens == model.context.mask_id, ord("?"), true[how["rows"]])[::2]
+        result[::2] = torch.where(hidden, ord("?"), result)[::2]
         return SimpleNamespace(tokens=result)
 
     monkeypatch.setattr(Writer, "fill", fill)
-    scores = found("mdlm", texts=8, sampler={"use": "ancestral", "steps": 2})
-    assert scores["exact match"].value == 0.5
-    assert scores["exact match"].sums == (0.0, 1.0) * 4
-    assert [counts for _, counts in filled] == [[5] * 4] * 2  # evaluation.batch_size of them at once
-    assert {sampler.name for sampler, _ in filled} == {"ancestral"}
+    _, scores = found(root, "mdlm", texts=8, sampler={"use": "ancestral", "steps": 2})
+    assert (scores["exact match"].value, scores["exact match"].sums) == (0.5, (0.0, 1.0) * 4)
+    assert filled == [("ancestral", [5] * 4)] * 2  # evaluation.batch_size of them at once
 
 
-def test_a_model_that_reads_from_the_left_gains_nothing(found, root):
+def test_a_model_that_reads_from_the_left_gains_nothing(root):
     """And what is measured is its likelihood, token by token, as evaluations have it."""
-    scores = found("autoregressive", texts=12)
+    model, scores = found(root, "autoregressive", texts=12)
     assert (scores["gain"].value, scores["better"].value) == (0, 0)
-    model = Model.from_run(root / "autoregressive")
     tokens = torch.randint(0, 256, (4, 16), generator=torch.Generator().manual_seed(0))
     starts = torch.tensor([1, 4, 9, 2])
     price = log_likelihood(model.writer().denoiser, tokens, starts, 4, mask_id=258, right=True)
-    everywhere = torch.ones_like(tokens, dtype=torch.bool)
-    keys = torch.zeros(4, dtype=torch.int64)
+    keys, everywhere = torch.zeros(4, dtype=torch.int64), torch.ones_like(tokens, dtype=torch.bool)
     nats = model.module.bound(tokens, everywhere, keys, 1, ExactKBound())["nelbo"].contribution
     expected = torch.stack([-nats[i, start : start + 4] for i, start in enumerate(starts.tolist())])
     torch.testing.assert_close(price, expected, rtol=0, atol=1e-4)
 
 
-def test_a_gap_that_leaves_no_text(atat, found, root, monkeypatch):
-    code, _, err = atat("eval", "mdlm", "--task", "{use = 'infilling', gap = 15}")
+def test_a_gap_that_leaves_no_text(atat, root, monkeypatch):
+    code, _, err = atat("eval", str(root / "mdlm"), "--task", "{use = 'infilling', gap = 15}")
     assert (code, err.partition("; ")[2]) == (2, "ask for at most 14\n")
-    assert found("mdlm", gap=14, texts=3)["price"].items == 3
-    model = Model.from_run(root / "mdlm")
+    model, scores = found(root, "mdlm", gap=14, texts=3)
+    assert scores["price"].items == 3
     monkeypatch.setattr(model.tokenizer, "bos", ord(" "))
     with pytest.raises(UserError, match="none of the 5 held-out texts has 14 tokens together"):
         InfillingTask(gap=14, texts=5).measure(model, root / "mdlm", seed=0)

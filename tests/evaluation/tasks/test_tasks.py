@@ -15,40 +15,30 @@ from atat_zoo.errors import NotKept, UserError
 from atat_zoo.evaluation.results.intervals import paired
 from atat_zoo.evaluation.results.store import tables
 from atat_zoo.evaluation.results.tasks import Score, difference, task_results
-from atat_zoo.evaluation.tasks import require, title
+from atat_zoo.evaluation.tasks import measure_tasks, require, title
 from atat_zoo.evaluation.tasks.held_out import PricesTask
 from atat_zoo.evaluation.tasks.infilling import InfillingTask
-from atat_zoo.evaluation.tasks.running import measure_tasks
 from atat_zoo.evaluation.tasks.zero_shot import ZeroShotTask
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.generation.model import Model
-from tests.evaluation.making import make_run
+from tests.evaluation.making import runs
 
 FEW = InfillingTask(gap=3, texts=6)
 NUMBERS = st.lists(st.tuples(st.floats(-9, 9, width=16), st.integers(1, 9)), min_size=2, max_size=9)
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    made = tmp_path_factory.mktemp("tasks")
-    make_run(made, "run", "mdlm", sampler={"use": "ancestral", "steps": 4})
-    return made
+root = runs(run={"objective": "mdlm", "sampler": {"use": "ancestral", "steps": 4}})
 
 
 @given(NUMBERS)
 def test_a_score_is_a_ratio_or_its_exponential(numbers):
     sums, weights = (list(each) for each in zip(*numbers, strict=True))
-    plain = Score.over("x", sums, weights)
-    ratio = sum(sums) / sum(weights)
+    plain, ratio = Score.over("x", sums, weights), sum(sums) / sum(weights)
     assert plain.value == pytest.approx(ratio)
     assert (plain.items, plain.sums) == (len(sums), ())
-    grown = Score.over("x", sums, weights, exponential=True)
+    grown, mean = Score.over("x", sums, weights, exponential=True), Score.over("x", sums)
     assert (grown.value, grown.stderr) == pytest.approx((math.exp(ratio), math.exp(ratio) * plain.stderr))
-    mean = Score.over("x", sums)
-    assert mean.value == pytest.approx(sum(sums) / len(sums), abs=1e-12)
-    a = torch.tensor(sums, dtype=torch.float64)
-    assert mean.stderr == pytest.approx(float(a.std()) / len(sums) ** 0.5, abs=1e-12)
+    error = float(torch.tensor(sums, dtype=torch.float64).std()) / len(sums) ** 0.5
+    assert (mean.value, mean.stderr) == pytest.approx((sum(sums) / len(sums), error), abs=1e-12)
 
 
 @given(NUMBERS, st.floats(-2, 2, width=16))
@@ -70,65 +60,57 @@ def test_a_title_names_what_differs_from_the_defaults():
     assert title(PricesTask(samplers=["klass", "margin"])) == "prices (samplers = ['klass', 'margin'])"
 
 
-def test_what_is_written_depends_on_the_sampler_that_is_named(root):
-    experiment = Model.from_run(root / "run").experiment
-    own, named = (InfillingTask(sampler=sampler).inputs(experiment)[0] for sampler in (None, "klass"))
-    assert (own["use"], own["steps"], named["use"]) == ("ancestral", 4, "klass")
-
-
 def test_what_is_measured_once_is_read(root, monkeypatch):
-    monkeypatch.chdir(root)
-    run, times = root / "run", []
+    run, times, told = root / "run", [], []
     measure = InfillingTask.measure
-
-    def counted(self, *words, **how):
-        times.append(self)
-        return measure(self, *words, **how)
-
-    monkeypatch.setattr(InfillingTask, "measure", counted)
+    monkeypatch.setattr(
+        InfillingTask, "measure", lambda self, *_, **how: times.append(self) or measure(self, *_, **how)
+    )
     model = Model.from_run(run)
-    first, again = (measure_tasks([FEW], model, run, seed=1) for _ in range(2))
+    first, again = (measure_tasks([FEW], model, run, seed=1, progress=lambda *d: told.append(d)) for _ in range(2))
     assert len(times) == 1
-    assert first == again
-    assert first == [result for result in task_results(tables(RunFolder(run))) if result.seed == 1]
+    assert first == again == [result for result in task_results(tables(RunFolder(run))) if result.seed == 1]
+    assert told[-1] == ("infilling (gap = 3, texts = 6)", 6, 6)
+    # Measured anew with another seed, parameter or sampler, and of other weights.
     measure_tasks([FEW], model, run, seed=2)
     measure_tasks([attrs.evolve(FEW, gap=4)], model, run, seed=1)
-    other_sampler = Zoo.load().spec("sampler", {"use": "ancestral", "steps": 2})
-    experiment = attrs.evolve(model.experiment, parts={**model.experiment.parts, "sampler": other_sampler})
-    measure_tasks([FEW], attrs.evolve(model, experiment=experiment), run, seed=1)
-    assert len(times) == 4
-    assert len(list((run / "evaluations").glob("task-infilling-*.json"))) == 4
-    other = root / "other-weights"
-    shutil.copytree(run, other)
+    parts = model.experiment.parts | {"sampler": Zoo.load().spec("sampler", {"use": "ancestral", "steps": 2})}
+    other = attrs.evolve(model, experiment=attrs.evolve(model.experiment, parts=parts))
+    measure_tasks([FEW], other, run, seed=1)
+    own, named, changed = (
+        task.inputs(made.experiment)[0]
+        for task, made in ((FEW, model), (attrs.evolve(FEW, sampler="klass"), model), (FEW, other))
+    )
+    assert (own["steps"], named["use"], changed["steps"]) == (4, "klass", 2)
+    assert len(times) == len(list((run / "evaluations").glob("task-infilling-*.json"))) == 4
+    copied = shutil.copytree(run, root / "other-weights")
     with torch.no_grad():
         next(model.module.parameters()).add_(1)
-    model.save(other / "model")
-    measure_tasks([FEW], Model.from_run(other), other, seed=1)
+    model.save(copied / "model")
+    measure_tasks([FEW], Model.from_run(copied), copied, seed=1)
     assert len(times) == 5
 
 
-def test_a_result_that_cannot_be_kept_is_returned(root, monkeypatch):
-    monkeypatch.chdir(root)
-    run = root / "read-only"
-    shutil.copytree(root / "run", run, ignore=shutil.ignore_patterns("evaluations"))
+def test_a_result_that_cannot_be_kept_is_returned(root):
+    run = shutil.copytree(root / "run", root / "read-only", ignore=shutil.ignore_patterns("evaluations"))
     (run / "evaluations").touch()
     with pytest.warns(NotKept, match="this result is not kept in the run"):
-        (result,) = measure_tasks([FEW], Model.from_run(run), run, seed=5)
-    assert result == measure_tasks([FEW], Model.from_run(root / "run"), root / "run", seed=5)[0]
+        found = measure_tasks([FEW], Model.from_run(run), run, seed=5)
+    assert found == measure_tasks([FEW], Model.from_run(root / "run"), root / "run", seed=5)
 
 
 def test_what_a_task_lacks_is_said_with_its_name(root):
-    experiment = Model.from_run(root / "run").experiment
+    tasks = [InfillingTask(gap=20), ZeroShotTask(corpora=("ptb",), root="nowhere")]
     with pytest.raises(UserError) as said:
-        require([InfillingTask(gap=20), ZeroShotTask(corpora=("ptb",), root="nowhere")], experiment)
+        require(tasks, Model.from_run(root / "run").experiment)
     first, second = str(said.value).splitlines()
     assert first.startswith("task infilling (gap = 20): a gap of 20 tokens leaves no text")
-    assert second.startswith(
-        "task zero_shot (corpora = ['ptb'], root = nowhere): PTB: there is no file nowhere/corpora"
-    )
+    assert second.startswith("task zero_shot (corpora = ['ptb'], root = nowhere): PTB: there is no file nowhere/corpor")
+    with pytest.raises(ValueError, match="tasks has 'infilling' twice"):
+        EvaluationSpec(tasks=("infilling", {"use": "infilling", "gap": 3}, "infilling"))
 
 
-def test_mistakes_on_the_command_line(root, atat, monkeypatch):
+def test_tasks_on_the_command_line(root, atat, monkeypatch):
     monkeypatch.chdir(root)
     few = "{use = 'infilling', gap = 3, texts = 6}"
     for words, said in (
@@ -140,29 +122,21 @@ def test_mistakes_on_the_command_line(root, atat, monkeypatch):
     ):
         code, out, err = atat("eval", "run", *words)
         assert (code, out, err.count("\n"), said in err) == (2, "", 1, True), err
-    code, out, err = atat(
-        "eval", "run", "--task", few, "--task", "{use = 'infilling', texts = 4}", "--seed", "3", "--json"
-    )
+    words = ["eval", "run", "--task", few, "--seed", "3"]
+    code, out, err = atat(*words, "--task", "{use = 'infilling', texts = 4}", "--json")
     assert (code, err) == (0, "")
-    titles = [result["task"] for result in json.loads(out)["tasks"]]
-    assert titles == ["infilling (gap = 3, texts = 6)", "infilling (texts = 4)"]
-    assert all("sums" not in score for result in json.loads(out)["tasks"] for score in result["scores"].values())
-    code, out, _ = atat("eval", "run", "--task", few, "--seed", "3")
-    assert out.splitlines()[0] == "task infilling (gap = 3, texts = 6), seed 3; step 3, final weights"
-    assert [line.split("  ")[0] for line in out.splitlines()[2:]] == ["exact match", "price", "gain", "better"]
-
-
-def test_an_experiment_names_no_task_twice():
-    EvaluationSpec(tasks=("infilling", {"use": "infilling", "gap": 3}))
-    with pytest.raises(ValueError, match="tasks has 'infilling' twice"):
-        EvaluationSpec(tasks=("infilling", "infilling"))
+    tasks = json.loads(out)["tasks"]
+    assert [task["task"] for task in tasks] == ["infilling (gap = 3, texts = 6)", "infilling (texts = 4)"]
+    assert all("sums" not in score for task in tasks for score in task["scores"].values())
+    first, _, *lines = atat(*words)[1].splitlines()
+    assert first == "task infilling (gap = 3, texts = 6), seed 3; step 3, final weights"
+    assert [line.split("  ")[0] for line in lines] == ["exact match", "price", "gain", "better"]
 
 
 @pytest.mark.slow
 def test_tasks_of_an_experiment_are_measured_after_its_training(tiny, atat, monkeypatch):
     words = ["evaluation.tasks=[{use='infilling', gap=3, texts=5}]", "train.steps=2", "--out", "with-tasks"]
-    said = tiny.atat("train", str(tiny.path), *words).stdout
-    assert "task infilling (gap = 3, texts = 5), seed" in said
+    assert "task infilling (gap = 3, texts = 5), seed" in tiny.atat("train", str(tiny.path), *words).stdout
     run = tiny.root / "with-tasks"
     (result,) = task_results(tables(RunFolder(run)))
     assert (result.step, result.scores["price"].items) == (2, 5)
@@ -175,10 +149,3 @@ def test_tasks_of_an_experiment_are_measured_after_its_training(tiny, atat, monk
     assert (code, "task zero_shot: PTB: there is no file" in err) == (2, True)
     assert not RunFolder(tiny.root / "without").exists
     assert "not here: PTB: there is no file" in atat("check", str(tiny.path), "evaluation.tasks=['zero_shot']")[1]
-
-
-def test_the_progress_of_a_task_is_told_with_its_title(root):
-    told = []
-    task = attrs.evolve(FEW, texts=5)
-    measure_tasks([task], Model.from_run(root / "run"), root / "run", seed=9, progress=lambda *done: told.append(done))
-    assert told[-1] == ("infilling (gap = 3, texts = 5)", 5, 5)

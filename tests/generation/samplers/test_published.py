@@ -8,7 +8,7 @@ import torch
 from exactness import fit, masks
 
 from atat_zoo import UserError
-from atat_zoo.evaluation.sampling import bench
+from atat_zoo.evaluation.sample_quality import bench
 from atat_zoo.experiment import from_table
 from atat_zoo.generation.samplers import Sample, shifted
 from atat_zoo.generation.samplers.draw import NucleusDraw

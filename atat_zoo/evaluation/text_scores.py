@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from atat_zoo.data.build import build
+from atat_zoo.data.tokenizers import TokenizerModel
 from atat_zoo.evaluation.judges import JudgeModel
 from atat_zoo.evaluation.metrics import Metric, reading
 from atat_zoo.evaluation.overlap import Overlap, Tokens, overlap, pieces
@@ -35,6 +36,12 @@ class ScoredTexts:
         return torch.arange(len(self.texts))
 
 
+def pieces_of(tokenizer: TokenizerModel, texts: Iterable[Tensor]) -> list[list[Tokens]]:
+    """Return the tokens of texts, int64 [L] each, cut at the special ones."""
+    special = special_ids(tokenizer)
+    return [pieces(tokens.cpu().numpy(), special) for tokens in texts]
+
+
 class Judges:
     """The judges that metrics name, each built once, on a device in torch's notation."""
 
@@ -51,16 +58,12 @@ class Judges:
         return self.built[-1][1]
 
 
-class Remembering(JudgeModel):
+class Remembering:
     """A judge that need not find the features of the same references again."""
 
     def __init__(self, judge: JudgeModel) -> None:
-        self.judge, self.title = judge, judge.title
+        self.title, self.nats = judge.title, judge.nats
         self._features = lru_cache(2)(lambda texts: judge.features(texts))
-
-    def nats(self, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-        """Return −log p and the number of tokens of each text; see `JudgeModel`."""
-        return self.judge.nats(texts)
 
     def features(self, texts: Sequence[str]) -> Tensor:
         """Return the feature of each text; see `JudgeModel`."""
@@ -114,9 +117,7 @@ def measure_texts(
         written = model.sample(len(rows), rows=rows, seed=seed, batch_size=spec.batch_size, windows=True)
     finally:
         model.module.train(training)
-    special = special_ids(model.tokenizer)
-    cut = [pieces(row, special) for row in written.sample.tokens.cpu().numpy()]
-    sizes = sizes_of(metrics)
+    cut, sizes = pieces_of(model.tokenizer, written.sample.tokens), sizes_of(metrics)
     held_out = zip(tokens[rows], maskable[rows], strict=True)
     texts = ScoredTexts(
         texts=written.texts,
