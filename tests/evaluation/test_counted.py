@@ -24,8 +24,7 @@ from atat_zoo.generation.model import Model
 from atat_zoo.modeling.diffusion.bounds import Estimate
 from atat_zoo.registry import Zoo
 from atat_zoo.studies import measuring
-from tests import talk
-from tests.evaluation.making import make_run
+from tests.evaluation.making import make_chat
 
 BYTES = BytesModel()
 BOS, EOS, V = 256, 257, 258
@@ -91,22 +90,31 @@ def text_of(made, length):
     return Text(tokens=tokens, maskable=maskable, counted=counted, data=None, split="validation")
 
 
-@given(made=dialogues(), more=st.integers(0, 7))
-def test_what_fills_a_row_changes_no_number_of_an_evaluation(made, more):
-    least = max(len(ids) for ids, _ in made)
-    tables, qualities = [], []
+@given(made=dialogues(), more=st.integers(1, 7))
+def test_what_fills_a_row_changes_no_number(made, more):
+    """None of an evaluation, of an importance, of a price, and no gap."""
+    least, found = max(len(ids) for ids, _ in made) + 1, []
+    nats, counts = torch.arange(1.0, len(made) + 1).double(), np.arange(V)
+    train = SimpleNamespace(ema=0)
+    model = SimpleNamespace(tokenizer=BYTES, step=1, experiment=SimpleNamespace(train=train))
     for length in (least, least + more):
         text = text_of(made, length)
-        counted = [int(row.sum()) for row in text.counted]
-        assert counted == [sum(answer) for _, answer in made]
-        of_rows = {"form": "chat", "counted": text.counted}
-        found = measure(Exact(), text.tokens, text.maskable, SPEC, seed=0, **of_rows)
+        assert text.counted.sum(1).tolist() == [sum(answer) for _, answer in made]
+        measured = measure(Exact(), text.tokens, text.maskable, SPEC, seed=0, form="chat", counted=text.counted)
         about = {"split": "validation", "step": 1, "ema": False, "seed": 0, "draws": 1, "form": "chat"}
-        counts = np.arange(V)
-        tables.append(summarise(found, tokenizer=BYTES, counts=counts, **about).to_table() | {"padding": None})
-        qualities.append(attrs.astuple(quality(found, torch.from_numpy(counts))))
-    assert flat(tables[0]) == pytest.approx(flat(tables[1]), nan_ok=True)
-    assert flat(qualities[0]) == pytest.approx(flat(qualities[1]), nan_ok=True)
+        table = summarise(measured, tokenizer=BYTES, counts=counts, **about).to_table() | {"padding": None}
+        priced = priced_at(nats, nats[:, None] * (torch.arange(length) == 0))
+        value = policy_value(model, priced, text, ANCESTRAL, NO_GUIDANCE, seed=0, orders=1).to_table()
+        gaps = place_gaps(text.tokens, text.counted, [BOS, EOS], 1, 3).tolist()
+        of_importance = attrs.astuple(quality(measured, torch.from_numpy(counts)))
+        found.append(flat([table, of_importance, value, gaps]))
+    assert found[0] == pytest.approx(found[1], nan_ok=True)
+
+
+def priced_at(nats, contribution):
+    """Return what a policy pays that is known."""
+    none = torch.full_like(nats, math.nan)
+    return PolicyNats(nats=nats, lower=none, effective=none, contribution=contribution, nfe=nats, max_nfe=4)
 
 
 def flat(value):
@@ -118,28 +126,6 @@ def flat(value):
     return [float(value)] if isinstance(value, int | float) else []
 
 
-@given(made=dialogues(), more=st.integers(1, 7))
-def test_what_fills_a_row_changes_no_price_and_no_gap(made, more):
-    least = max(len(ids) for ids, _ in made) + 1
-    values, gaps = [], []
-    for length in (least, least + more):
-        text = text_of(made, length)
-        nats = torch.arange(1.0, len(made) + 1).double()
-        none = torch.full_like(nats, math.nan)
-        contribution = torch.zeros(text.tokens.shape, dtype=torch.float64)
-        contribution[:, 0] = nats
-        measured = PolicyNats(
-            nats=nats, lower=nats - 0.1, effective=none, contribution=contribution, nfe=nats, max_nfe=4
-        )
-        train = SimpleNamespace(ema=0)
-        model = SimpleNamespace(tokenizer=BYTES, step=1, experiment=SimpleNamespace(train=train))
-        how = {"seed": 0, "orders": 1}
-        values.append(policy_value(model, measured, text, ANCESTRAL, NO_GUIDANCE, **how).to_table())
-        gaps.append(place_gaps(text.tokens, text.counted, [BOS, EOS], 1, 3))
-    assert flat(values[0]) == pytest.approx(flat(values[1]), nan_ok=True)
-    assert torch.equal(*gaps)
-
-
 def test_running_text_counts_everything_but_padding():
     tokens, maskable = torch.tensor([[EOS, EOS, 97, EOS, EOS, 0]]), torch.arange(6)[None] < 5
     assert counted_of("text", BYTES, tokens, maskable) is maskable
@@ -149,60 +135,35 @@ def test_running_text_counts_everything_but_padding():
 
 @pytest.fixture(scope="module")
 def chat(tmp_path_factory):
-    """Return a run of dialogues in rows of their own, and the number of tokens of each of its held-out answers."""
-    root = tmp_path_factory.mktemp("chat")
-    talk.write(root / "talk.jsonl", number=60)
-    corpus = {"train": [str(root / "talk.jsonl")], "validation": [], "test": [], "document": "file"}
-    corpus |= {"validation_share": 0.2, "test_share": 0.0}
-    run = make_run(
-        root,
-        "chat",
-        "mdlm",
-        length=120,
-        corpus=corpus,
-        data={"form": "chat", "rows": "document"},
-        backbone={"max_length": 128},
-        sampler={"use": "ancestral", "steps": 2},
-    )
-    model = Model.from_run(run)
-    return model, run
+    run = make_chat(tmp_path_factory.mktemp("chat"))
+    return Model.from_run(run), run
 
 
 def test_every_task_counts_the_tokens_of_the_answers(chat, monkeypatch):
     model, run = chat
 
     def measured(writer, sampler, tokens, maskable, **how):
-        n, none = len(tokens), torch.full((len(tokens),), math.nan, dtype=torch.float64)
-        nats = torch.ones(n, dtype=torch.float64)
-        return PolicyNats(nats=nats, lower=none, effective=nats, contribution=maskable.double(), nfe=nats, max_nfe=2)
+        return priced_at(torch.ones(len(tokens), dtype=torch.float64), maskable.double())
 
     monkeypatch.setattr("atat_zoo.evaluation.policy.measure_policy", measured)
     text = HeldOutTask(sequences=4).text(model, run)
     answers = []
-    for ids, learned in zip(text.tokens.tolist(), text.maskable.tolist(), strict=True):
-        own = [i for i, answer in zip(ids, learned, strict=True) if answer]
-        answers.append(own.index(EOS) + 1)
+    for ids, learned in zip(text.tokens, text.maskable, strict=True):
+        answers.append(ids[learned].tolist().index(EOS) + 1)
     assert answers == text.counted.sum(1).tolist()
-    for task in (
-        HeldOutTask(sequences=4, draws=1),
-        BracketTask(sequences=4, orders=2),
-        PricesTask(sequences=4, texts=0),
-    ):
+    few = {"sequences": 4}
+    for task in (HeldOutTask(**few, draws=1), BracketTask(**few, orders=2), PricesTask(**few, texts=0)):
         scores = task.measure(model, run, seed=0)
-        priced = [each for each in scores.values() if getattr(each, "exponential", False)]
-        assert priced
-        without = [each.weights for name, each in scores.items() if name == "without BOS and EOS"]
-        assert all([n + 1 for n in weights] == answers for weights in without)
-        rest = [each.weights for name, each in scores.items() if each in priced and name != "without BOS and EOS"]
-        assert all(list(weights) == answers for weights in rest)
-        if isinstance(task, HeldOutTask):
-            x, spec = (
-                (text.tokens, text.maskable),
-                EvaluationSpec(draws=1, metrics=("calibration_error",), batch_size=4),
-            )
-            found = measure(model.module, *x, spec, seed=0, form="chat", counted=text.counted)
-            assert scores["calibration error"].value == found.metrics["calibration_error"].value
+        weights = {name: [*each.weights] for name, each in scores.items() if getattr(each, "exponential", False)}
+        if (without := weights.pop("without BOS and EOS", None)) is not None:
+            assert [n + 1 for n in without] == answers
+            spec = EvaluationSpec(draws=1, metrics=("calibration_error",), batch_size=4)
+            how = {"seed": 0, "form": "chat", "counted": text.counted}
+            (error,) = measure(model.module, text.tokens, text.maskable, spec, **how).metrics.values()
+            assert scores["calibration error"].value == error.value
             assert f"; {len(answers)} are BOS or EOS" in scores["text"]
+        assert weights
+        assert all(n == answers for n in weights.values())
     found = numbers_of(model, None, text.tokens, text.maskable, EvaluationSpec(draws=1), seed=0)
     assert found["count"].tolist() == answers
 
@@ -211,12 +172,10 @@ def test_a_study_counts_the_tokens_of_the_answers(chat, monkeypatch):
     model, run = chat
     text = HeldOutTask(sequences=0).text(model, run)
     monkeypatch.setattr(measuring.Model, "from_run", lambda *_: model)
-    spec, held = (
-        SimpleNamespace(each=(), sequences=0, orders=1),
-        SimpleNamespace(half="selection", seed=0, batch_size=4),
-    )
-    of_run = SimpleNamespace(name="run", path=run)
-    assert measuring._bound(spec, held, of_run, "cpu", print)["count"] == text.counted.sum(1)[::2].tolist()
+    spec = SimpleNamespace(each=(), sequences=0, orders=1)
+    held = SimpleNamespace(half="selection", seed=0, batch_size=4)
+    found = measuring._bound(spec, held, SimpleNamespace(name="run", path=run), "cpu", print)
+    assert found["count"] == text.counted.sum(1)[::2].tolist()
 
 
 def test_a_gap_of_an_answer_is_within_it(chat):

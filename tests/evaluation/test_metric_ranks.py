@@ -49,33 +49,23 @@ def run_rank(rank, names, folder, answers):
     answers.join_thread()
 
 
-@pytest.fixture(scope="module")
-def of_two_ranks(tmp_path_factory):
-    """Return what each of two processes finds together with the other, by metric."""
-    folder = tmp_path_factory.mktemp("ranks")
-    names = [name for name in NAMES if not lacking([made(name, folder)])]
-    alone = measured(names, folder)  # first, so that what it imports is there in the other two
+@pytest.mark.slow
+def test_two_ranks_find_what_one_finds(tmp_path):
+    names = [name for name in NAMES if not lacking([made(name, tmp_path)])]
+    alone = measured(names, tmp_path)  # first, so that what it imports is there in the other two
     fork = multiprocessing.get_context("fork")
     answers = fork.Queue()
-    ranks = [fork.Process(target=run_rank, args=(rank, names, folder, answers)) for rank in range(2)]
+    ranks = [fork.Process(target=run_rank, args=(rank, names, tmp_path, answers)) for rank in range(2)]
     for rank in ranks:
         rank.start()
     try:
         found = dict(answers.get(timeout=300) for _ in ranks)
-        assert all(isinstance(each, dict) for each in found.values()), found
     finally:
         for rank in ranks:  # nothing is left for other tests
             rank.kill()
             rank.join()
-    return found, alone
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_two_ranks_find_what_one_finds(of_two_ranks, name, tmp_path):
-    found, alone = of_two_ranks
-    for problem in lacking([made(name, tmp_path)]):  # a package that is not installed
-        pytest.skip(str(problem))
-    for rank in (0, 1):
-        assert found[rank][name].value == pytest.approx(alone[name].value, abs=1e-6)
-        assert found[rank][name].stderr == (alone[name].stderr and pytest.approx(alone[name].stderr, abs=1e-6))
+    for of_rank in found.values():
+        assert isinstance(of_rank, dict), of_rank
+        for name, value in of_rank.items():
+            assert value.value == pytest.approx(alone[name].value, abs=1e-6), name
+            assert value.stderr == (alone[name].stderr and pytest.approx(alone[name].stderr, abs=1e-6)), name

@@ -60,40 +60,28 @@ def test_with_equal_weights_they_are_those_of_torchmetrics(n, bins, seed):
 
 
 @given(seed=st.integers(0, 99), cut=st.integers(1, 29))
-def test_standard_errors_are_the_same_over_one_batch_and_over_several(seed, cut):
+def test_they_are_the_same_over_one_batch_and_over_several_and_weights_count_as_repetitions(seed, cut):
     """Sequences in other batches are others, and one that comes again, under other masks, is the same."""
     given_ = predictions(30, seed=seed)
-    numbers = torch.tensor([7, 3, 11, 4, 9])
+    numbers, times = torch.tensor([7, 3, 11, 4, 9]), torch.arange(30) % 3
+    repeated = {name: values.repeat_interleave(times, 0) for name, values in given_.items()}
     for build in (lambda: Calibration(4), lambda: SequenceMean(brier)):
-        one, pieces, batches = build(), build(), build()
+        one, pieces, batches, apart, weighted, several = (build() for _ in range(6))
         one.update(**given_, sequence=numbers)
         for rows in (slice(0, cut), slice(cut, 30)):
             each = {name: values[rows] for name, values in given_.items()}
             pieces.update(**each, sequence=numbers)  # pieces of one batch
             batches.update(**each, sequence=numbers.clone())  # another one of the same sequences
-        apart = build()
         for row in range(5):
             mine = given_["row"] == row
             each = {name: values[mine] for name, values in given_.items()} | {"row": torch.zeros(6, dtype=torch.long)}
             apart.update(**each, sequence=numbers[row : row + 1])
-        a = one.compute()
-        for other in (pieces, batches, apart):
-            b = other.compute()
-            assert (b.value, b.stderr) == pytest.approx((a.value, a.stderr), abs=1e-12)
-        assert a.stderr > 0
-
-
-@given(seed=st.integers(0, 99))
-def test_weights_count_as_repetitions(seed):
-    given_ = predictions(20, seed=seed)
-    times = torch.arange(20) % 3
-    repeated = {name: tensor.repeat_interleave(times, 0) for name, tensor in given_.items()}
-    for build in (lambda: Calibration(4), lambda: SequenceMean(brier)):
-        one, other = build(), build()
-        one.update(**given_ | {"weight": times.double()}, sequence=torch.arange(5))
-        other.update(**repeated | {"weight": torch.ones(len(repeated["tokens"]))}, sequence=torch.arange(5))
-        a, b = one.compute(), other.compute()
-        assert (a.value, a.stderr) == pytest.approx((b.value, b.stderr))
+        weighted.update(**given_ | {"weight": times.double()}, sequence=numbers)
+        several.update(**repeated | {"weight": torch.ones(len(repeated["tokens"]))}, sequence=numbers)
+        for a, b in ((one, pieces), (one, batches), (one, apart), (weighted, several)):
+            a, b = a.compute(), b.compute()
+            assert (a.value, a.stderr) == pytest.approx((b.value, b.stderr), abs=1e-7)
+        assert one.compute().stderr > 0
 
 
 def test_the_diagram_of_a_calibration():
@@ -185,32 +173,27 @@ def test_where_the_likelihood_is_exact_they_are_over_all_tokens():
 
 
 @pytest.mark.parametrize("objective", ["sedd", "d3pm", "autoregressive", {"use": "block", "size": 3}])
-def test_the_bounds_are_the_same_with_and_without_them(objective):
+def test_bounds_are_the_same_with_and_without_metrics_and_these_in_any_batches(objective):
     made, x = module(objective), toy().states
-    plain, more = (
-        measure(made, x, x >= 0, EvaluationSpec(draws=3, metrics=metrics), seed=3) for metrics in ((), METRICS)
-    )
-    assert list(more.contribution) == list(plain.contribution)
-    assert next(iter(more.contribution)) == "nelbo"
-    assert all(torch.equal(plain.contribution[name], more.contribution[name]) for name in plain.contribution)
-    assert plain.metrics == {}
-    assert list(more.metrics) == ["brier_score", "top_1_accuracy"]
-    assert measure(made, x[:0], x[:0] >= 0, EvaluationSpec(draws=3), seed=3).metrics == {}
-    assert 0 < more.metrics["brier_score"].value < 2
+    every = (*METRICS, Zoo.load().spec("metric", "calibration_error"))
 
+    def measured(metrics, rows=slice(None), size=8):
+        spec = EvaluationSpec(draws=3, metrics=metrics, batch_size=size)
+        return measure(made, x[rows], x[rows] >= 0, spec, seed=3)
 
-@pytest.mark.parametrize("objective", ["sedd", "autoregressive"])
-def test_values_and_errors_do_not_depend_on_the_batches(objective):
-    made, x = module(objective), toy().states
-    metrics = (*METRICS, Zoo.load().spec("metric", "calibration_error"))
-    one, *others = (
-        measure(made, x, x >= 0, EvaluationSpec(draws=3, metrics=metrics, batch_size=size), seed=3).metrics
-        for size in (8, 3, 1)
-    )
-    for other in others:
-        for name, value in one.items():
-            assert (other[name].value, other[name].stderr) == pytest.approx((value.value, value.stderr)), name
+    plain, one = measured(()), measured(every)
+    assert list(one.contribution) == list(plain.contribution)
+    assert next(iter(one.contribution)) == "nelbo"
+    assert all(torch.equal(plain.contribution[name], one.contribution[name]) for name in plain.contribution)
+    assert plain.metrics == measured((), slice(0, 0)).metrics == {}
+    assert list(one.metrics) == ["brier_score", "top_1_accuracy", "calibration_error"]
+    assert 0 < one.metrics["brier_score"].value < 2
+    for other in (measured(every, size=3), measured(every, size=1)):
+        for name, value in one.metrics.items():
+            assert (other.metrics[name].value, other.metrics[name].stderr) == pytest.approx((value.value, value.stderr))
             assert value.stderr > 0
+    nothing = measured(every, slice(0, 0)).metrics.values()  # of a process without sequences
+    assert [math.isnan(value.value) for value in nothing] == [True] * 3
 
 
 @pytest.mark.slow

@@ -162,20 +162,3 @@ def test_without_a_table_the_rest_is_as_it_was(runs, monkeypatch):
         _, _, without = evaluated(runs["mdlm"])
     assert without == attrs.evolve(found, count_table=None)
     assert not any("count-table" in line for line in lines(without))
-
-
-@pytest.mark.parametrize(
-    ("z", "left", "right"),
-    [([1, 9, 2, 9], [1, 2], [9, 9]), ([9, 2, 9, 4], [9, 3], [2, 4]), ([1, 2, 9, 9], [3, 9], [9, 9])],
-)
-def test_a_table_in_blocks_reads_its_block_and_the_clean_token_before_it(z, left, right):
-    seen = []
-
-    class Table:
-        def between(self, x, *beside):
-            seen.extend(each.tolist() for each in beside)
-            return np.ones(len(x))
-
-    rows, x = torch.tensor([z]), torch.tensor([[1, 3, 2, 4]])
-    between(Table(), 9, 2)(rows, None, rows == 9, x)
-    assert seen == [left, right]

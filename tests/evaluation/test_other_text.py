@@ -30,18 +30,18 @@ def evaluated(atat, run):
 def test_other_estimators_of_one_model(atat, run, evaluated):
     assert evaluated("--bound", "continuous_t")["method"] == "continuous_t"
     discrete = evaluated("--bound", '{use = "discrete_t", steps = 2}')
-    assert "perplexity" not in discrete
-    assert list(discrete["bounds"]) == ["discrete T=2"]
+    assert ("perplexity" in discrete, list(discrete["bounds"])) == (False, ["discrete T=2"])
     said = atat("eval", str(run), "--bound", '{use = "discrete_t", steps = 2}')[1]
     assert "discrete T=2 bound" in said
     assert not any(line.strip().startswith("perplexity") for line in said.splitlines())
 
 
 def test_text_that_is_named_is_evaluated_as_a_whole(run, evaluated, tmp_path):
-    text = "the quick brown fox jumps over the lazy dog " * 4
-    (tmp_path / "fox.txt").write_text(text)
-    found = evaluated("--corpus", str(tmp_path / "fox.txt"), "--sequences", "0")
-    assert (found["corpus"], found["split"]) == (f"{tmp_path.name}/fox.txt", "all")
+    text, folder = "the quick brown fox jumps over the lazy dog " * 4, tmp_path / "texts"
+    folder.mkdir()
+    (folder / "fox.txt").write_text(text)
+    found = evaluated("--corpus", str(folder / "fox.txt"), "--sequences", "0")
+    assert (found["corpus"], found["split"]) == ("texts/fox.txt", "all")
     assert found["tokens"] == found["bytes"] == found["characters"] == len(text)
     assert found["sequences"] == math.ceil(len(text) / 16)
     assert found["padding"] == found["sequences"] * 16 - len(text)
@@ -50,6 +50,10 @@ def test_text_that_is_named_is_evaluated_as_a_whole(run, evaluated, tmp_path):
     assert found["perplexity_per_word"] == pytest.approx(math.exp(nats / found["words"]))
     assert found["bits_per_character"] == pytest.approx(found["bits_per_byte"])
     assert list((run / "evaluations").glob("*-fox.txt-all-exact_k-*"))
+    # A folder is the files in it.
+    (folder / "b.jsonl").write_text(json.dumps({"text": text}) + "\n")
+    found = evaluated("--corpus", str(folder), "--sequences", "0")
+    assert (found["split"], found["characters"]) == ("all", 2 * len(text))
 
 
 @pytest.mark.parametrize("words", [["eval"], ["importance"], ["eval", "--task", "{use = 'infilling', texts = 4}"]])
@@ -61,15 +65,6 @@ def test_a_result_that_cannot_be_kept_is_printed(atat, run, tmp_path, words):
     assert json.loads(done[1]) | {"run": 0} == json.loads(expected[1]) | {"run": 0}
     assert done[2].startswith("note: this result is not kept in the run: ")
     assert done[2].count("\n") == 1
-
-
-def test_a_folder_is_the_files_in_it(evaluated, tmp_path):
-    text = "the quick brown fox jumps over the lazy dog "
-    (tmp_path / "texts").mkdir()
-    (tmp_path / "texts/a.txt").write_text(text * 2)
-    (tmp_path / "texts/b.jsonl").write_text(json.dumps({"text": text}) + "\n")
-    found = evaluated("--corpus", str(tmp_path / "texts"), "--sequences", "0")
-    assert (found["split"], found["characters"]) == ("all", 3 * len(text))
 
 
 def test_mistakes_are_said_in_one_sentence(atat, run):

@@ -17,7 +17,6 @@ from atat_zoo.evaluation.likelihood import Measurement, evaluate_run, measure, s
 from atat_zoo.evaluation.tasks.zero_shot import ZeroShotTask
 from atat_zoo.evaluation.text import text_of
 from atat_zoo.experiment import EvaluationSpec
-from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.diffusion.bounds import Estimate, average, exact_k, from_denoiser
 from atat_zoo.modeling.diffusion.randomness import row_keys
@@ -56,28 +55,33 @@ class Known(nn.Module):
         return SimpleNamespace(estimates_importance=hasattr(self, "importance"), importance_reads="x")
 
     def bound(self, tokens, maskable, keys, draws, method):
-        self.asked.append((len(tokens), keys, self.training, torch.is_grad_enabled()))
+        self.asked.append((len(tokens), self.training, torch.is_grad_enabled()))
         each = self.nats[tokens] * maskable
         of_masks = {"weight": maskable.double(), "loss_sum": each * draws, "loss_count": maskable.long() * draws}
         return {"nelbo": Estimate(contribution=each, **of_masks)}
 
 
 class Real(nn.Module):
-    """An objective with the bound of a denoiser without sense, by exact-k."""
+    """An objective with the bound of a denoiser without sense, by exact-k; importance of z is the share hidden."""
 
-    def __init__(self):
+    def __init__(self, reads="x"):
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(1))
+        self.weight, self.reads = nn.Parameter(torch.zeros(1)), reads
 
     def denoiser(self):
-        return SimpleNamespace(estimates_importance=True, importance_reads="x")
+        return SimpleNamespace(estimates_importance=True, importance_reads=self.reads, mask_id=V)
+
+    def masks(self, maskable, keys, draws, method):
+        return exact_k(maskable, keys, draws, time_at=LinearNoise().time_at)
 
     def bound(self, tokens, maskable, keys, draws, method):
-        losses, masks = from_denoiser(Hashed(V)), exact_k(maskable, keys, draws, time_at=LinearNoise().time_at)
+        losses, masks = from_denoiser(Hashed(V)), self.masks(maskable, keys, draws, method)
         return average(lambda *at: {"nelbo": losses(*at)}, tokens, masks, V)
 
     def importance(self, tokens, maskable, t):
-        return tokens / V + t[:, None] * 0
+        if self.reads == "z":
+            return (tokens == V).float().mean(1, keepdim=True).expand(tokens.shape)
+        return tokens / V + t[:, None]
 
 
 def text(n=6, seed=0):
@@ -123,6 +127,8 @@ def test_perplexity_is_the_exponential_of_nats_per_token():
     assert found.nelbo.bits_per_byte_stderr == pytest.approx(math.sqrt(4 * residual**2) / 14)
     assert (found.split, found.step, found.ema, found.draws, found.seed) == ("validation", 3, False, 2, 7)
     assert (found.unigram_perplexity, found.importance_spearman, found.frequency_spearman) == (None, None, None)
+    without = summed(measured(Known(), torch.zeros(2, 3, dtype=torch.int64), torch.ones(2, 3, dtype=torch.bool)))
+    assert (without.words, without.perplexity_per_word) == (0, None)
 
 
 def test_the_unigram_perplexity_is_of_the_same_tokens():
@@ -151,42 +157,19 @@ def test_the_correlations_are_over_maskable_tokens():
     assert summed(measured(Known(importance=[0.5] * V), tokens, maskable)).importance_spearman is None
 
 
-def test_tokens_that_no_draw_masked_are_left_out_of_the_correlation():
+def test_the_importance_of_tokens_that_some_draw_masked_is_correlated():
+    """One that reads a time is of the middle; one that reads masks is averaged over those that hide the token."""
     tokens, maskable = text(40)
     found = measured(Real(), tokens, maskable, draws=1)
+    torch.testing.assert_close(found.importance, tokens / V + 0.5)
     seen = maskable & ~found.token_loss.isnan()
     assert seen.sum() < maskable.sum()
     expected = stats.spearmanr(found.importance[seen].numpy(), found.token_loss[seen].numpy()).statistic
     assert summed(found).importance_spearman == pytest.approx(expected)
-
-
-def test_an_importance_that_reads_a_time_is_that_of_the_middle():
-    class Timed(Real):
-        def importance(self, tokens, maskable, t):
-            return tokens / V + t[:, None]
-
-    tokens, maskable = text()
-    torch.testing.assert_close(measured(Timed(), tokens, maskable).importance, tokens / V + 0.5)
-
-
-def test_an_importance_that_reads_masks_is_averaged_over_those_that_hide_the_token():
-    class OfMasks(Real):
-        """Importance is the share of the row that is hidden."""
-
-        def denoiser(self):
-            return SimpleNamespace(estimates_importance=True, importance_reads="z", mask_id=V)
-
-        def masks(self, maskable, keys, draws, method):
-            return method.masks(maskable, keys, draws, LinearNoise())
-
-        def importance(self, tokens, maskable, t):
-            return (tokens == V).float().mean(1, keepdim=True).expand(tokens.shape)
-
-    tokens, maskable = text()
-    keys = row_keys(7, "evaluation", torch.arange(len(tokens)))
-    masks = [mask.masked.float() for mask in exact_k(maskable, keys, 2, time_at=LinearNoise().time_at)]
+    masks = Real().masks(maskable, row_keys(7, "evaluation", torch.arange(len(tokens))), 2, None)
+    masks = [mask.masked.float() for mask in masks]
     expected = sum(masked * masked.mean(1, keepdim=True) for masked in masks) / sum(masks)  # NaN where none hides it
-    torch.testing.assert_close(measured(OfMasks(), tokens, maskable).importance, expected, equal_nan=True)
+    torch.testing.assert_close(measured(Real("z"), tokens, maskable).importance, expected, equal_nan=True)
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 6, 9])
@@ -207,7 +190,7 @@ def test_the_module_is_asked_in_evaluation_mode_and_left_as_it_was(training):
     module = Known().train(training)
     measured(module, *text(), batch_size=4)
     assert module.training is training
-    assert [(n, mode, grad) for n, _, mode, grad in module.asked] == [(4, False, False), (2, False, False)]
+    assert module.asked == [(4, False, False), (2, False, False)]
     module.bound = None
     with pytest.raises(TypeError):
         measured(module, *text())
@@ -223,10 +206,14 @@ def test_a_diverged_model_is_reported_as_json_can_say_it():
 
 def test_an_evaluation_is_recorded_under_what_it_was(tmp_path):
     found = summed(measured(Known(), *text()))
-    found.record(RunFolder(tmp_path))
-    (path,) = (tmp_path / "evaluations").iterdir()
-    assert path.name == "validation-exact_k-6x2-seed7-step00000003.json"
-    assert json.loads(path.read_text()) == found.to_table()
+    found.record(tmp_path)
+    # Other numbers of steps are other bounds.
+    for steps in (8, 100):
+        attrs.evolve(found, method="discrete_t", bounds={f"discrete T={steps}": found.nelbo}).record(tmp_path)
+    first, *others = sorted((tmp_path / "evaluations").iterdir(), key=lambda path: "discrete" in path.name)
+    assert first.name == "validation-exact_k-6x2-seed7-step00000003.json"
+    assert json.loads(first.read_text()) == found.to_table()
+    assert {path.name.partition("-6x2")[0] for path in others} == {f"validation-discrete-T={n}" for n in (8, 100)}
     assert found.sentence().startswith(f"validation perplexity {found.nelbo.value:.1f} ± {found.nelbo.stderr:.1f}, ")
 
 
@@ -234,17 +221,9 @@ def test_what_cannot_be_recorded_is_a_warning_and_in_a_training_an_error(tmp_pat
     found = summed(measured(Known(), *text()))
     (tmp_path / "evaluations").touch()
     with pytest.warns(NotKept, match=r"^this result is not kept in the run: [^;]*\.json cannot be written: File ex"):
-        found.record(RunFolder(tmp_path))
+        found.record(tmp_path)
     with pytest.raises(UserError, match=r"\.json cannot be written: File exists; free some space"):
-        found.record(RunFolder(tmp_path), required=True)
-
-
-def test_bounds_of_other_numbers_of_steps_are_recorded_apart(tmp_path):
-    found = summed(measured(Known(), *text()), method="discrete_t")
-    for steps in (8, 100):
-        attrs.evolve(found, bounds={f"discrete T={steps}": found.nelbo}).record(RunFolder(tmp_path))
-    names = {path.name.partition("-6x2")[0] for path in (tmp_path / "evaluations").iterdir()}
-    assert names == {"validation-discrete-T=100", "validation-discrete-T=8"}
+        found.record(tmp_path, required=True)
 
 
 def test_documents_of_their_own_are_evaluated_without_their_padding(tmp_path):
@@ -253,8 +232,7 @@ def test_documents_of_their_own_are_evaluated_without_their_padding(tmp_path):
     model, spec = Model.from_run(run), EvaluationSpec(sequences=8)
     own = text_of(model, run, spec)
     other = text_of(model, run, spec, corpus=model.experiment.parts["corpus"], corpus_name="other")
-    assert torch.equal(own.tokens, other.tokens)
-    assert torch.equal(own.maskable, other.maskable)
+    assert all(torch.equal(a, b) for a, b in ((own.tokens, other.tokens), (own.maskable, other.maskable)))
     found = evaluate_run(model, run, spec, seed=1, text=own)
     assert found.padding == (~own.maskable).sum() > 0
     assert found.tokens == own.maskable.sum()
@@ -285,9 +263,3 @@ def test_no_tensor_of_an_evaluation_has_the_logits_of_all_places(name, monkeypat
     assert measured.token_loss.shape == given.tokens.shape
     # The embedding is 8 · 401; about twenty positions are masked, and 20 · 400 would be more.
     assert largest.elements <= width * (vocabulary + 1)
-
-
-def test_a_text_without_words_has_no_perplexity_per_word():
-    found = summed(measured(Known(), torch.zeros(2, 3, dtype=torch.int64), torch.ones(2, 3, dtype=torch.bool)))
-    assert (found.words, found.perplexity_per_word) == (0, None)
-    assert found.bits_per_character == pytest.approx(0.5 / math.log(2))

@@ -24,7 +24,8 @@ from atat_zoo.modeling.diffusion.randomness import fold, row_keys
 from atat_zoo.modeling.uncertainty import EntropyUncertainty
 from atat_zoo.testing.sampling import assemble
 from atat_zoo.testing.toys import ENTROPY, FunctionDenoiser, Hashed, hashed_importance, toy
-from tests.evaluation.making import make_run
+from tests.cli.terminal import printed
+from tests.evaluation.making import runs
 from tests.generation.making import tiny_model
 
 ORDERS = {
@@ -58,19 +59,11 @@ def test_one_place_a_step_costs_the_entropy(order, seed):
     assert found.max_nfe == 3
 
 
-def test_all_at_once_is_the_product_of_the_marginals():
-    joint = toy()
-    first = joint.marginals(torch.full((1, 3), 2))[0]
-    expected = torch.stack([-first[[0, 1, 2], x].log() for x in joint.states])
-    torch.testing.assert_close(priced(assemble(pace=EverythingPace(steps=1))).contribution, expected)
-
-
 def test_a_random_order_averages_to_the_uniform_bound():
     """The mean over the six orders, of a model that is not consistent, is the sum over masks."""
-    denoiser, joint = Hashed(2), toy()
+    denoiser, joint, by_order = Hashed(2), toy(), {}
     z = torch.full_like(joint.states, 2)
     sampler = assemble(order=RandomOrder(), pace=OneAtATimePace())
-    by_order = {}
     for seed in range(60):
         trace, seeds = [], torch.full_like(z[:, 0], seed)
         sampler.score_text(denoiser, z, seeds, forced := TeacherForcing(joint.states), observe=trace.append)
@@ -79,6 +72,10 @@ def test_a_random_order_averages_to_the_uniform_bound():
     assert len(by_order) == 6
     uniform = enumerate_masks(from_denoiser(denoiser), joint.states, mask_id=2)
     torch.testing.assert_close(torch.stack(list(by_order.values())).mean(0), uniform, rtol=1e-12, atol=1e-12)
+    # All at once is the product of the marginals.
+    first = joint.marginals(torch.full((1, 3), 2))[0]
+    expected = torch.stack([-first[[0, 1, 2], x].log() for x in joint.states])
+    torch.testing.assert_close(priced(assemble(pace=EverythingPace(steps=1))).contribution, expected)
 
 
 @given(seed=st.integers(0, 10**6), orders=st.integers(2, 6))
@@ -113,7 +110,7 @@ def test_the_truth_lies_in_the_bracket():
     assert bracket_value(priced(sampler, denoiser, 3).ends, torch.full((8,), 3)) is None
 
 
-def test_a_contribution_is_averaged_over_the_orders():
+def test_a_contribution_is_averaged_over_orders_that_differ():
     denoiser, joint = Hashed(2), toy()
     sampler = assemble(order=RandomOrder(), pace=OneAtATimePace())
     z, seeds, each = torch.full_like(joint.states, 2), torch.zeros_like(joint.states[:, 0]), []
@@ -123,34 +120,28 @@ def test_a_contribution_is_averaged_over_the_orders():
     found = priced(sampler, denoiser, orders=3)
     torch.testing.assert_close(found.contribution, torch.stack(each).mean(0))
     torch.testing.assert_close(found.nats, math.log(3) - (-torch.stack(each).sum(2)).logsumexp(0))
+    # Else the mean inside the logarithm would be that of one order, which is the bound of one.
+    found = priced(AncestralSampler(steps=2), Hashed(2), orders=8)
+    assert (found.nats < found.contribution.sum(1) - 1e-3).all()
 
 
 def test_the_value_of_a_policy_bound_by_hand():
-    model = tiny_model()
     nats, width = torch.tensor([20.0, 30.0, 70.0]).double(), torch.tensor([2.0, 3.0, 7.0]).double()
-    contribution = torch.ones(3, 8, dtype=torch.float64)
     of_orders = {"lower": nats - width, "effective": torch.tensor([1.0, 1.5, 3.5]).double(), "nfe": nats}
-    measured = PolicyNats(nats=nats, contribution=contribution, max_nfe=9, **of_orders)
-    tokens = torch.full((3, 8), ord("a"))
+    measured = PolicyNats(nats=nats, contribution=torch.ones(3, 8, dtype=torch.float64), max_nfe=9, **of_orders)
     counted = torch.arange(8) < torch.tensor([[2], [3], [5]])
+    tokens = torch.full((3, 8), ord("a"))
     text = Text(tokens=tokens, maskable=counted, counted=counted, data=None, split="test")
     sampler, guidance = AncestralSampler(steps=2), Zoo.load().spec("guidance", "none")
-    value = policy_value(model, measured, text, sampler, guidance, seed=1, orders=4)
+    value = policy_value(tiny_model(), measured, text, sampler, guidance, seed=1, orders=4)
     residual = torch.tensor([-4.0, -6.0, 10.0])  # of 12 nats a token
     error = math.sqrt(float(residual.square().sum()) * 3 / 2) / 10
     assert (value.nats_per_token, value.nats_per_token_stderr) == pytest.approx((12.0, error))
     assert (value.value, value.stderr) == pytest.approx((math.exp(12), error * math.exp(12)))
     assert (value.nats_per_token_of_one_order, value.nfe, value.tokens) == (2.4, 40.0, 10)
-    assert value.bits_per_byte == pytest.approx(12 / math.log(2))
-    assert value.bracket.width == pytest.approx(1.2)
-    assert value.bracket.value == pytest.approx(math.exp(10.8))
-    assert value.bracket.effective_orders == 2.0
-
-
-def test_the_orders_differ():
-    """Else the mean inside the logarithm would be that of one order, which is the bound of one."""
-    found = priced(AncestralSampler(steps=2), Hashed(2), orders=8)
-    assert (found.nats < found.contribution.sum(1) - 1e-3).all()
+    bracket = value.bracket
+    found = (value.bits_per_byte, bracket.width, bracket.value, bracket.effective_orders)
+    assert found == pytest.approx((12 / math.log(2), 1.2, math.exp(10.8), 2.0))
 
 
 def test_a_deterministic_sampler_has_one_order():
@@ -249,27 +240,19 @@ def test_a_block_model_pays_block_by_block():
     assert found.nfe.tolist() == [L / SIZE] * 5
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    made = tmp_path_factory.mktemp("policy")
-    make_run(made, "writer", "mdlm", data={"remainder": "pad"})
-    return made
+root = runs(writer={"objective": "mdlm", "data": {"remainder": "pad"}})
 
 
 def test_the_bound_stands_next_to_that_of_the_model(atat, root, monkeypatch):
     monkeypatch.chdir(root)
-    code, out, err = atat("eval", "writer", "--bound", "policy", "sampler.steps=4", "--orders", "3")
-    assert (code, err) == (0, "")
+    out = printed(atat, "eval", "writer", "--bound", "policy", "sampler.steps=4", "--orders", "3")
     assert {"perplexity", "policy bound"} <= {line.strip().partition("  ")[0] for line in out.splitlines()}
     assert "along the same text: 3 orders, seed 4" in out
-    code, out, err = atat("eval", "writer", "--bound", "bracket", "--orders", "4", "sampler.steps=4")
-    assert (code, err) == (0, "")
-    assert "the truth is above" in out
+    bracket = printed(atat, "eval", "writer", "--bound", "bracket", "--orders", "4", "sampler.steps=4")
+    assert "the truth is above" in bracket
     said = json.loads(atat("eval", "writer", "--bound", "policy", "--sampler", "strided", "--json")[1])
     policy = said["policy"]
     assert (policy["quantity"], policy["orders"]) == ("policy likelihood", 1)
-    assert policy["value"] == pytest.approx(math.exp(policy["nats_per_token"]))
-    assert policy["nats_per_token_of_one_order"] == pytest.approx(policy["nats_per_token"])
     assert (policy["tokens"], policy["sequences"]) == (said["tokens"], said["sequences"])
     assert "perplexity" in said
     (kept,) = (root / "writer" / "evaluations").glob("policy-validation-strided-8x1-seed*.json")
