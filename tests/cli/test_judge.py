@@ -8,19 +8,17 @@ from atat_zoo.cli.judge import judge_of
 from atat_zoo.evaluation import metrics
 from atat_zoo.evaluation.judges import HuggingFaceJudge, RunJudge
 from tests.cli.terminal import printed, refused
-from tests.evaluation.making import make_run
+from tests.evaluation.making import runs
 
 MAUVE = "{use = 'mauve', judge = {use = 'run', path = 'other'}}"
 
 
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    made = tmp_path_factory.mktemp("judge")
-    make_run(made, "judge")
-    make_run(made, "writer", "mdlm", sampler={"use": "ancestral", "steps": 4})
-    make_run(made, "other", "mdlm")
-    (make_run(made, "unfinished") / "model" / "model.json").unlink()
-    return made
+root = runs(
+    judge={},
+    writer={"objective": "mdlm", "sampler": {"use": "ancestral", "steps": 4}},
+    other={"objective": "mdlm"},
+    unfinished={},
+)
 
 
 @pytest.fixture
@@ -34,10 +32,10 @@ def test_a_table_with_the_held_out_text_beside_it(atat):
     out = printed(atat, "--by", "judge", "--number", "4")
     assert "4 texts of 16 tokens by ancestral, seed 0, step 3" in out
     assert "judge: judge (autoregressive, step 3)" in out
-    lines = [line.split("  ")[0] for line in out.splitlines()]
+    lines = {line.split("  ")[0] for line in out.splitlines()}
     # The one is never printed without the other two.
-    assert {"generative perplexity", "unigram entropy, nats", "network evaluations a text"} <= set(lines)
-    assert {"4-grams copied", "8-grams copied", "13-grams copied", "longest copy, tokens"} <= set(lines)
+    assert {"generative perplexity", "unigram entropy, nats", "network evaluations a text"} <= lines
+    assert {"4-grams copied", "8-grams copied", "13-grams copied", "longest copy, tokens"} <= lines
     assert "MAUVE" not in out
 
 
@@ -83,11 +81,10 @@ def test_what_the_judge_may_be_called(root):
         (("--by", "judge", "--metric", MAUVE, "--number", "500"), "lower --number to 7"),
     ],
 )
-def test_a_mistake_is_said_in_a_sentence(atat, words, sentence):
+def test_a_mistake_is_said_in_a_sentence(atat, root, words, sentence):
+    (root / "unfinished" / "model" / "model.json").unlink(missing_ok=True)
     code, out, err = atat(*words)
-    assert code == 2
-    assert "generative" not in out
-    assert sentence in err
+    assert (code, "generative" in out, sentence in err) == (2, False, True)
     assert all(line.startswith("error: ") for line in err.splitlines()) or not words
 
 
