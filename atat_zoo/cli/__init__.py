@@ -28,7 +28,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "study": ("study", "study", "Train arms with several seeds, and compare them."),
     "eval": ("evaluate", "evaluate", "Evaluate a run on held-out text."),
     "compare": ("compare", "compare", "Compare runs on the same text and masks."),
-    "audit": ("audit", "audit", "Price models on one text, beside what is published."),
+    "audit": ("tasks", "audit", "Price models on one text, beside what is published."),
     "importance": ("evaluate", "importance", "Measure how well a run's importance predicts the loss."),
     "judge": ("judge", "judge", "Generate text with a run, and score it with another model."),
     "sample": ("sample", "sample", "Generate text with a run."),

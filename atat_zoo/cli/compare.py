@@ -12,7 +12,7 @@ import click
 
 from atat_zoo.cli.arguments import HELD_OUT, named, options, other_text, with_options, with_parts
 from atat_zoo.cli.console import Bars, print_json, printable, table
-from atat_zoo.cli.tasks import compare_tasks
+from atat_zoo.cli.tasks import evaluate_tasks
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.evaluation.results.evaluation import LIKELIHOOD
 from atat_zoo.evaluation.results.format import NONE, cell, change, errors_over, number, with_error
@@ -60,7 +60,7 @@ def compare(
     if tasks:
         how: Any = {"baseline": base_number, "step": step, "seed": seed, "device": device}
         how |= {"as_markdown": as_markdown, "as_json": as_json}
-        compare_tasks(runs, tasks, **how, text=text, reach=reach, **given)
+        evaluate_tasks(runs, tasks, **how, text=text, reach=reach, **given)
         return
     given = with_parts(given)
     other = other_text(text)

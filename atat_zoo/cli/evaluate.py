@@ -51,9 +51,8 @@ def evaluate(
     """
     # Mistakes in these are reported before torch is imported.
     if tasks:
-        how: Any = {"step": step, "seed": seed, "device": device, "as_json": as_json}
-        of_bound = {"overrides": overrides, "text": text, "sampler": sampler, "orders": orders, **given}
-        evaluate_tasks(run, tasks, **how, **of_bound)
+        given |= {"overrides": overrides, "text": text, "sampler": sampler, "orders": orders}
+        evaluate_tasks([run], tasks, step=step, seed=seed, device=device, as_json=as_json, **given)
         return
     bracket = given["bound"] == naming.BRACKET
     policy = bracket or given["bound"] == naming.POLICY
@@ -84,9 +83,10 @@ def evaluate(
         if policy:
             from atat_zoo.evaluation.policy import policy_of_run
 
-            how = {"seed": seed, "orders": orders or 1, "batch_size": spec.batch_size}
-            how["progress"] = partial(bars.working, "along the text")
-            policy_value = policy_of_run(model, run, read, parts["sampler"], parts["guidance"], **how)
+            told, of = partial(bars.working, "along the text"), (parts["sampler"], parts["guidance"])
+            policy_value = policy_of_run(
+                model, run, read, *of, seed=seed, orders=orders or 1, batch_size=spec.batch_size, progress=told
+            )
     if as_json:
         with_policy = {naming.POLICY: policy_value.to_table()} if policy_value else {}
         print_json({"run": str(run), **evaluation.to_table(), **with_policy})
@@ -217,14 +217,18 @@ def importance(
     if as_json:
         print_json({"run": str(run), **result})
         return
-    click.echo("\n".join(_summary(result)))
+    total = result["tokens"]
+    click.echo("\n".join([*_summary(result), ""]))
     if result["bands"]:
-        click.echo("")
         columns = ["training count", "entries", "share of tokens", "mean nats", "ρ of importance"]
-        table([*columns, "ρ of frequency alone"], [_of_band(band, result["tokens"]) for band in result["bands"]])
-    click.echo("")
+        table([*columns, "ρ of frequency alone"], [_of_band(band, total) for band in result["bands"]])
+        click.echo("")
     columns = ["importance", "share of tokens", "mean importance", "mean rank of the loss", "mean nats"]
-    table(columns, [_of_bin(within, result["tokens"]) for within in result["bins"]])
+    rows = []
+    for each in result["bins"]:
+        means = [f"{each[name]:.3f}" for name in ("importance", "rank", "loss")]
+        rows.append([f"{each['low']:.1f} to {each['high']:.1f}", f"{each['tokens'] / total:.1%}", *means])
+    table(columns, rows)
 
 
 def _summary(result: dict[str, Any]) -> list[str]:
@@ -246,8 +250,3 @@ def _of_band(band: dict[str, Any], tokens: int) -> list[str]:
     counts = f"{band['least']:,}" if band["least"] == band["most"] else f"{band['least']:,} to {band['most']:,}"
     rhos = [cell(band[f"{name}_spearman"], ".3f") for name in ("importance", "frequency")]
     return [counts, f"{band['types']:,}", f"{band['tokens'] / tokens:.1%}", f"{band['loss']:.3f}", *rhos]
-
-
-def _of_bin(within: dict[str, Any], tokens: int) -> list[str]:
-    means = [f"{within[name]:.3f}" for name in ("importance", "rank", "loss")]
-    return [f"{within['low']:.1f} to {within['high']:.1f}", f"{within['tokens'] / tokens:.1%}", *means]

@@ -67,11 +67,12 @@ def judge(
     from atat_zoo.generation.model import Model
 
     model = Model.from_run(run, device, step)
-    given |= {"sampler": experiment.parts["sampler"], "number": number, "mauve": mauve}
-    given |= {"spec": with_options(model.experiment.evaluation, {"split": split, "metrics": further})}
+    spec = with_options(model.experiment.evaluation, {"split": split, "metrics": further})
+    given |= {"sampler": experiment.parts["sampler"], "sizes": tuple(sorted(set(ngram))) or SIZES}
     with Bars(silent=as_json) as bars:
-        sizes = tuple(sorted(set(ngram))) or SIZES
-        judged = judge_run(model, run, scorer, chosen, sizes=sizes, progress=bars.working, **given)
+        judged = judge_run(
+            model, run, scorer, chosen, spec=spec, number=number, mauve=mauve, progress=bars.working, **given
+        )
     if as_json:
         print_json({"run": str(run), **judged.to_table()})
     else:

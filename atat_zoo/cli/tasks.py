@@ -1,61 +1,91 @@
-"""`--task` of `atat eval` and `atat compare`: held-out problems with scores."""
+"""Held-out problems with scores: `--task` of `atat eval` and `atat compare`, and all of `atat audit`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from atat_zoo.cli.arguments import named
+from atat_zoo.cli.arguments import count, even, named, options, other_text
 from atat_zoo.cli.console import Bars, print_json, table
+from atat_zoo.cli.judge import judge_of
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.results.format import NONE
 from atat_zoo.evaluation.results.tasks import Score, TaskResult, difference, notes_of
+from atat_zoo.evaluation.tasks import Task, measure_tasks, require
+from atat_zoo.evaluation.tasks.protocol import PROTOCOLS
 from atat_zoo.experiment import from_table
 from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.registry import Zoo, problems_of
 
 if TYPE_CHECKING:
-    from atat_zoo.evaluation.tasks import Task
+    from atat_zoo.experiment import Experiment
 
+_PROTOCOL = "Measure as published code does, too. Repeatable."
 _FLAGS = {"text": "--corpus", "sequences_at_once": "--batch-size", "metrics": "--metric"}
 
 
 def evaluate_tasks(
-    run: Path,
-    wanted: Sequence[str],
-    *,
-    step: int | str | None,
-    seed: int | None,
-    device: str,
-    as_json: bool,
-    **other: Any,
-) -> None:
-    """Measure a run by tasks, and print the scores; `other` are options of the bound, which are refused."""
-    results = _measured([run], wanted, step=step, seed=seed, device=device, silent=as_json, **other)[run]
-    if as_json:
-        print_json({"run": str(run), "tasks": [each.to_table() for each in results]})
-    else:
-        show(results)
-
-
-def compare_tasks(
     runs: Sequence[Path],
     wanted: Sequence[str],
     *,
-    baseline: int,
     step: int | str | None,
     seed: int | None,
     device: str,
-    as_markdown: bool,
     as_json: bool,
-    **other: Any,
+    as_markdown: bool = False,
+    baseline: int | None = None,
+    **of_bound: Any,
 ) -> None:
-    """Measure runs by tasks, and print their scores with the differences to those of the baseline, item by item."""
-    silent = as_json or as_markdown
-    results = _measured(runs, wanted, step=step, seed=seed, device=device, silent=silent, base=baseline, **other)
-    show_side_by_side(results, runs[baseline], as_markdown=as_markdown, as_json=as_json)
+    """Measure runs by tasks, and print the scores of one, or of several with the differences to the baseline.
+
+    The seed is that of the baseline's experiment unless one is named; options `of_bound` are refused.
+    """
+    for key, value in of_bound.items():
+        if value not in (None, (), ""):
+            flag = _FLAGS.get(key, f"--{key}") if key != "overrides" else value[0]
+            remedy = "leave it out, or name what the task has in its table"
+            raise UserError(f"{flag}: is of the bound, and --task measures a task; {remedy}")
+    tasks: list[Task] = [named("task", text) for text in dict.fromkeys(wanted)]
+    experiments = [_experiment(run) for run in runs]
+    for experiment in experiments:
+        require(tasks, experiment)
+    seed = experiments[baseline or 0].seed if seed is None else seed
+    results = _measured(tasks, runs, seed, device, silent=as_json or as_markdown, step=step)
+    if baseline is not None:
+        show_side_by_side(results, runs[baseline], as_markdown=as_markdown, as_json=as_json)
+    elif as_json:
+        print_json({"run": str(runs[0]), "tasks": [each.to_table() for each in results[runs[0]]]})
+    else:
+        show(results[runs[0]])
+
+
+def _experiment(run: Path) -> Experiment:
+    folder = RunFolder(run)
+    return from_table(folder.table(), where=str(folder.resolved))
+
+
+def _measured(
+    tasks: Sequence[Task],
+    runs: Sequence[Path],
+    seed: int,
+    device: str,
+    *,
+    silent: bool,
+    step: int | str | None = None,
+    leave_out: bool = False,
+) -> dict[Path, list[TaskResult]]:
+    from atat_zoo.generation.model import Model
+
+    results = {}
+    with Bars(silent=silent) as bars:
+        for run in runs:  # one model in memory at a time
+            model = Model.from_run(run, device, step)
+            results[run] = measure_tasks(tasks, model, run, seed=seed, leave_out=leave_out, progress=bars.working)
+            del model  # before the next is loaded
+    return results
 
 
 def show_side_by_side(
@@ -75,49 +105,11 @@ def show_side_by_side(
         click.echo(line + ("  " if as_markdown else ""))
 
 
-def _measured(
-    runs: Sequence[Path],
-    wanted: Sequence[str],
-    *,
-    step: int | str | None,
-    seed: int | None,
-    device: str,
-    silent: bool,
-    base: int = 0,
-    **other: Any,
-) -> dict[Path, list[TaskResult]]:
-    """Return the results of each run; the seed is that of the run with the index `base` unless one is named."""
-    for key, value in other.items():
-        if value not in (None, (), ""):
-            flag = _FLAGS.get(key, f"--{key}") if key != "overrides" else value[0]
-            remedy = "leave it out, or name what the task has in its table"
-            raise UserError(f"{flag}: is of the bound, and --task measures a task; {remedy}")
-    from atat_zoo.evaluation.tasks import require
-
-    tasks: list[Task] = [named("task", text) for text in dict.fromkeys(wanted)]
-    folders = [RunFolder(run) for run in runs]
-    experiments = [from_table(folder.table(), where=str(folder.resolved)) for folder in folders]
-    for experiment in experiments:
-        require(tasks, experiment)
-    from atat_zoo.evaluation.tasks import measure_tasks
-    from atat_zoo.generation.model import Model
-
-    seed = experiments[base].seed if seed is None else seed
-    results = {}
-    with Bars(silent=silent) as bars:
-        for run in runs:  # one model in memory at a time
-            results[run] = measure_tasks(
-                tasks, Model.from_run(run, device, step), run, seed=seed, progress=bars.working
-            )
-    return results
-
-
 def show(results: Sequence[TaskResult]) -> None:
     """Print the scores of a model, a table for each task."""
     for result in results:
-        click.echo(
-            f"task {result.task}, seed {result.seed}; step {result.step}, {'EMA' if result.ema else 'final'} weights"
-        )
+        weights = "EMA" if result.ema else "final"
+        click.echo(f"task {result.task}, seed {result.seed}; step {result.step}, {weights} weights")
         published = _published(result.scores.values())
         rows = [
             [name, score.quantity, score.said, f"{score.items:,}", *_beside(score, published)]
@@ -163,3 +155,77 @@ def _published(scores: Any) -> list[str]:
 
 def _beside(score: Score, published: Sequence[str]) -> list[str]:
     return [f"{score.published[name]:.2f}" if name in score.published else NONE for name in published]
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
+@options("text", "split")
+@click.option("--protocol", "protocols", multiple=True, type=click.Choice(list(PROTOCOLS)), help=_PROTOCOL)
+@click.option("--sampler", "samplers", multiple=True, help="Whose steps are priced; ancestral when absent. Repeatable.")
+@click.option("--by", "--judge", "by", help="The judge of what samplers write: a run, hf:NAME, or a table.")
+@count("--sequences", 0, "Maximum number of sequences of the bounds; 0 for all.", 1024)
+@count("--draws", 1, "Masks drawn for every sequence.", 4)
+@count("--orders", 2, "Orders of the bracket, an even number.", 16)
+@count("--bracket", 0, "Sequences of the bracket, each of whose tokens takes an evaluation an order; 0: none.", 16)
+@count("--prices", 0, "Sequences that samplers are priced on; 0: none.", 64)
+@count("--number", 0, "Texts that each sampler writes.", 16)
+@options("mask_seed", "device", "markdown", "json")
+def audit(
+    runs: tuple[Path, ...],
+    text: str | None,
+    split: str | None,
+    by: str | None,
+    seed: int | None,
+    device: str,
+    as_markdown: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Price one model or several on the same text.
+
+    Printed are the bound by two estimators, over bytes too; calibration; a bound by many orders and how far below it
+    the truth may lie; what samplers pay, in how many evaluations, and what they write; and with --protocol the number
+    that published code would print, with what of it is due to its framing and its draws. Published models
+    become runs by `atat import`. What was measured once is read again, so an audit that was interrupted goes on.
+    """
+    judge = judge_of(by, runs[0]) if by else None
+    tasks = list(_tasks(other_text(text).get("corpus"), split, judge, **given))
+    experiment = _experiment(runs[0])
+    for problem in problems_of(judge, experiment) if judge else ():
+        raise UserError(str(problem))
+    if missing := next((why for task in tasks for why in task.absent()), None):
+        raise UserError(missing)
+    seed, silent = experiment.seed if seed is None else seed, as_json or as_markdown
+    results = _measured(tasks, runs, seed, device, silent=silent, leave_out=True)
+    show_side_by_side(results, runs[0], as_markdown=as_markdown, as_json=as_json)
+
+
+def _tasks(
+    corpus: Any,
+    split: str | None,
+    judge: Any,
+    *,
+    protocols: tuple[str, ...],
+    samplers: tuple[str, ...],
+    sequences: int,
+    draws: int,
+    orders: int,
+    bracket: int,
+    prices: int,
+    number: int,
+) -> Iterator[Task]:
+    """Yield what is measured of each model."""
+    zoo, of_text = Zoo.load(), {"corpus": corpus, "split": split or "validation"}
+
+    def task(name: str, **settings: Any) -> Task:
+        spec: Task = zoo.spec("task", {"use": name, **of_text, **settings})
+        return spec
+
+    yield task("held_out", sequences=sequences, draws=draws)
+    for protocol in dict.fromkeys(protocols):
+        yield task("protocol", of=protocol, sequences=sequences, draws=draws)
+    if bracket:
+        yield task("bracket", sequences=bracket, orders=even(orders))
+    if prices:
+        each = [named("sampler", sampler) for sampler in samplers or ("ancestral",)]
+        yield task("prices", samplers=each, sequences=prices, texts=number, judge=judge)
