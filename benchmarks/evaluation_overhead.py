@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-
 import attrs
 import torch
 
@@ -16,17 +14,13 @@ from atat_zoo.modeling.diffusion.bounds import average, exact_k
 from atat_zoo.modeling.diffusion.randomness import row_keys
 from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
-from benchmarks.pairs import interleave, report
+from benchmarks.pairs import interleave, options, report
 
 
 @torch.no_grad()
 def main() -> None:
     """Print the ratio in interleaved pairs."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--tokens", type=int, default=100_000)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--pairs", type=int, default=8)
-    given, _ = parser.parse_known_args()
+    given = options(tokens=100_000, batch_size=64, pairs=8)
     experiment = load("mdlm")
     data = build(experiment)
     counts = manifest.load_counts(data)

@@ -11,7 +11,7 @@ import torch
 from atat_zoo.experiment import load
 from atat_zoo.registry import Context
 from atat_zoo.training.memory import keep_freed_memory
-from benchmarks import compiled
+from benchmarks import step_time
 from benchmarks.pairs import alone, forget_peak, hold, interleave, note, report, resident
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def stepper(name: str, vocabulary: int, length: int, rows: int) -> tuple[Any, Ca
     experiment = load(name, [*overrides, *(f"{key}={size}" for key, size in sizes.items())])
     # All experiments see the same rows at the same step.
     tokens = torch.arange(rows * length).reshape(rows, length) * 7919 % vocabulary
-    return compiled.stepper(experiment, Context(vocabulary_size=vocabulary, length=length), tokens)
+    return step_time.stepper(experiment, Context(vocabulary_size=vocabulary, length=length), tokens)
 
 
 def reader(module: Any, vocabulary: int, length: int, rows: int) -> Callable[[], None]:

@@ -5,6 +5,7 @@ And the memory of something in a process of its own.
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -14,6 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+
+def options(**defaults: Any) -> argparse.Namespace:
+    """Return what the command line asks for under these names, or the defaults."""
+    parser = argparse.ArgumentParser()
+    for name, default in defaults.items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default)
+    return parser.parse_known_args()[0]
 
 
 def seconds(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -10,7 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.pairs import report
+from benchmarks.pairs import options, report
 
 
 def seconds_of_a_step(ranks: int, steps: int, run: Path) -> float:
@@ -34,10 +33,7 @@ def seconds_of_a_step(ranks: int, steps: int, run: Path) -> float:
 
 def main() -> None:
     """Print the ratio; one half is what two cores can give at most, and one thread of each."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=20)
-    given, _ = parser.parse_known_args()
+    given = options(pairs=3, steps=20)
     with tempfile.TemporaryDirectory() as out:
 
         def measured(ranks: int, number: int) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import socket
 import tempfile
 import time
@@ -19,7 +18,7 @@ from atat_zoo.experiment import load
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
-from benchmarks.pairs import hold, report
+from benchmarks.pairs import hold, options, report
 
 BAR = 0.65
 METRICS = '["brier_score", "calibration_error", "coherence", "distinct"]'
@@ -75,10 +74,7 @@ def seconds(ranks: int, sequences: int) -> tuple[float, float]:
 
 def main() -> None:
     """Print the ratio; one half is what two idle cores can give at most."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--pairs", type=int, default=3)
-    parser.add_argument("--sequences", type=int, default=512)
-    given, _ = parser.parse_known_args()
+    given = options(pairs=3, sequences=512)
     timed = [(seconds(2, given.sequences), seconds(1, given.sequences)) for _ in range(given.pairs)]
     report("2 ranks", "1 rank", [(two[0], one[0]) for two, one in timed])
     # What is left where other programs take no core.

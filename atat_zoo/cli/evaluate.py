@@ -192,13 +192,7 @@ def _figures_elsewhere(_: click.Context, __: click.Parameter, given: bool) -> No
 )
 @options("device", "json")
 def importance(
-    run: Path,
-    step: int | str | None,
-    bands: int,
-    seed: int | None,
-    device: str,
-    as_json: bool,
-    **given: Any,
+    run: Path, step: int | str | None, bands: int, seed: int | None, device: str, as_json: bool, **given: Any
 ) -> None:
     """Compare RUN's importance with the loss of held-out tokens; the result is also saved in its evaluations/.
 

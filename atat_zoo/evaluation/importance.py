@@ -173,13 +173,7 @@ def weigh(
 
 
 def importance_of_run(
-    model: Model,
-    run: str | Path,
-    spec: EvaluationSpec,
-    *,
-    seed: int,
-    bands: int = 5,
-    progress: Progress = None,
+    model: Model, run: str | Path, spec: EvaluationSpec, *, seed: int, bands: int = 5, progress: Progress = None
 ) -> ImportanceResult:
     """Measure the importance of a run on its own held-out text, in bands of frequency, and save the result there."""
     experiment = model.experiment

@@ -164,11 +164,7 @@ def training_text(folder: Path) -> Iterator[Tokens]:
 
 
 def overlap(
-    groups: Sequence[Sequence[Sequence[Tokens]]],
-    folder: Path,
-    *,
-    sizes: Sequence[int],
-    progress: Progress = None,
+    groups: Sequence[Sequence[Sequence[Tokens]]], folder: Path, *, sizes: Sequence[int], progress: Progress = None
 ) -> list[Overlap]:
     """Return the overlap of each group of texts with the training text in a folder of shards, which is read once.
 

@@ -13,7 +13,7 @@ from atat_zoo.registry import Context
 from atat_zoo.training import cost
 from atat_zoo.training.profiling import activities, operations
 from benchmarks import roofline
-from benchmarks.compiled import stepper
+from benchmarks.step_time import stepper
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -51,10 +51,7 @@ def test_each_question_has_an_answer_of_as_many_tokens_as_the_true_one():
     questions = [HeldOutQuestion(0, *each) for each in (([1], [5, 6, 7]), ([1, 2], [5, 6, 7]), ([3, 4], [8, 9]))]
     options = {"seed": 7, "batch_size": 3}
     assert answers_to(model, questions, **options) == ["aa", "bb", "c"]
-    assert asked == [
-        ("own", [[1, m, m, m], [3, 4, m, m]], [0, 2], options),
-        ("own", [[1, 2, m, m, m]], [1], options),
-    ]
+    assert asked == [("own", [[1, m, m, m], [3, 4, m, m]], [0, 2], options), ("own", [[1, 2, m, m, m]], [1], options)]
     assert guided == ["fp32"]
     answers_to(model, questions[:1], **options, sampler="other")
     assert asked[-1][0] == "other"

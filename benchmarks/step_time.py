@@ -1,33 +1,39 @@
-"""What compiling the backbone is worth: step time of `mdlm` at CPU size, compiled against eager."""
+"""Step time of `mdlm` at CPU size: compiled or eager, with counts of neighbours or without, and beside its batches."""
 
 from __future__ import annotations
 
-import argparse
 import itertools
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import numpy as np
 import torch
 
+from atat_zoo.data import manifest
+from atat_zoo.data.build import build
+from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.experiment import load
+from atat_zoo.modeling.backbones.neighbours import CountTable
 from atat_zoo.modeling.diffusion.precision import computes_in_bf16
 from atat_zoo.modeling.objectives import Batch, assemble
 from atat_zoo.registry import Context
 from atat_zoo.training.memory import compiles, keep_freed_memory
 from atat_zoo.training.trainer import compile_objective
-from benchmarks.pairs import interleave, report
+from benchmarks.pairs import interleave, options, report
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from numpy.typing import NDArray
+
     from atat_zoo.experiment import Experiment
+
+VOCABULARY, SEQUENCES = 2048, 20_000
 
 
 def stepper(
-    experiment: Experiment,
-    context: Context,
-    text: torch.Tensor | None = None,
-    move: Callable[[Any], Any] | None = None,
+    experiment: Experiment, context: Context, text: torch.Tensor | None = None, move: Callable[[Any], Any] | None = None
 ) -> tuple[Any, Callable[[], None]]:
     """Return the objective of an experiment, and what makes its next training step, as one would write it.
 
@@ -64,15 +70,32 @@ def stepper(
     return module, step
 
 
+def step_with(reach: int, text: NDArray[np.int64]) -> Callable[[], None]:
+    """Return one training step with counts of so many neighbours on either side."""
+    experiment = load("mdlm", [f"backbone.neighbours={reach}"])
+    count = partial(CountTable.count, [text], VOCABULARY)
+    context = Context(vocabulary_size=VOCABULARY, length=experiment.data.length, count_table=count)
+    return stepper(experiment, context, torch.from_numpy(text))[1]
+
+
 def main() -> None:
-    """Print the ratio of step times in interleaved pairs; the first steps, which compile, do not count."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--pairs", type=int, default=20)
-    given, _ = parser.parse_known_args()
+    """Print the ratios of step times in interleaved pairs; the first steps, which compile, do not count."""
+    pairs = options(pairs=20).pairs
     keep_freed_memory()
     steps = {}
     for compiled in ("true", "false"):
         experiment = load("baselines/mdlm", [f"train.compile={compiled}"])
-        context = Context(vocabulary_size=2048, length=experiment.data.length)
+        context = Context(vocabulary_size=VOCABULARY, length=experiment.data.length)
         steps[compiled] = stepper(experiment, context)[1]
-    report("compiled", "eager", interleave(steps["true"], steps["false"], given.pairs))
+    report("compiled", "eager", interleave(steps["true"], steps["false"], pairs))
+    # Frequencies as in text; which words stand beside each other does not matter here.
+    text = np.random.default_rng(0).zipf(1.2, (SEQUENCES, 64)) % VOCABULARY
+    report("with counts", "without", interleave(step_with(2, text), step_with(0, text), pairs))
+    # Without workers: with them, loading and training overlap.
+    experiment = load("baselines/mdlm")
+    folder, spec = build(experiment), experiment.train
+    stream = TokenStream(folder, seed=experiment.seed, lanes=experiment.data.lanes, batch_size=spec.batch_size)
+    batches = iter(train_loader(stream, workers=0))
+    context = Context(vocabulary_size=manifest.load(folder).vocabulary_size, length=experiment.data.length)
+    _, step = stepper(experiment, context)
+    report("a batch of the stream", "a step", interleave(lambda: next(batches), step, pairs))
