@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, tensor
+from torchmetrics import MaxMetric, MetricCollection
 from torchmetrics import Metric as TorchMetric
-from torchmetrics import MetricCollection
 from torchmetrics.functional.text import bleu_score
 from torchmetrics.utilities import dim_zero_cat
 from typing_extensions import override
@@ -251,23 +251,14 @@ class Copied(SequenceSums):
         self.add(sequence, counts.double())
 
 
-class LongestCopy(TorchMetric):
+class LongestCopy(MaxMetric):
     """The number of tokens of the longest copied span."""
 
     full_state_update = False
-    longest: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_state("longest", default=tensor(0), dist_reduce_fx="max")
 
     @override
-    def update(self, overlap: Overlap) -> None:
-        self.longest = self.longest.clamp(min=overlap.longest)
-
-    @override
-    def compute(self) -> Tensor:
-        return self.longest
+    def update(self, overlap: Overlap) -> None:  # type: ignore[override]
+        super().update(overlap.longest)
 
 
 class Distinct(TorchMetric):

@@ -8,7 +8,7 @@ evaluations, and a sampler is only as good as another if their unigram entropies
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import attrs
 import torch
@@ -88,7 +88,8 @@ def variety(found: Mapping[str, MetricValue]) -> dict[str, Any]:
     return {metric.title: finite(found[metric.title].value) for metric in VARIETY}
 
 
-class SamplerBound(NamedTuple):
+@attrs.frozen
+class SamplerBound:
     """The likelihood of held-out text under a sampler, or a bound on it."""
 
     policy: PolicyValue | None = None
@@ -98,7 +99,7 @@ class SamplerBound(NamedTuple):
 
 
 @attrs.frozen(kw_only=True)
-class SamplerResult(Judged):
+class SamplerResult(SamplerBound, Judged):
     """The numbers of a sampler's texts."""
 
     name: str  # of the sampler, or its table
@@ -112,10 +113,6 @@ class SamplerResult(Judged):
     distinct_2: float | None  # distinct pairs of neighbouring tokens over all pairs
     nats_per_token: float | None  # of the judge; None without one
     nats_per_token_stderr: float | None  # over texts
-    policy: PolicyValue | None = None  # the likelihood of held-out text under the sampler, or a bound on it
-    policy_difference: float | None = None  # of its nats per token from the first's, on the same sequences
-    policy_difference_stderr: float | None = None  # over sequences
-    unpriced: str | None = None  # why there is no such likelihood; None also where none was asked for
 
 
 @attrs.frozen(kw_only=True)
@@ -224,7 +221,7 @@ def bench(
                 seconds=seconds[i],
                 nats_per_token=nats,
                 nats_per_token_stderr=error,
-                **bounds[i]._asdict(),
+                **attrs.asdict(bounds[i], recurse=False),
                 **costs(sample, seconds[i]),
                 **variety(values_of(VARIETY, texts)),
             )
