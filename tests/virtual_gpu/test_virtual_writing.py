@@ -207,8 +207,7 @@ def test_a_bound_counts_the_masked_tokens_of_each_mask_and_sends_its_figures(mod
     most = {
         ("nonzero", "modeling/diffusion/positions.py pairs"): 3 * draws,
         ("copy to the host", f"{likelihood} measure"): 4,
-        ("upload", f"{likelihood} measure"): 1,
-        ("upload", f"{likelihood} measure.<locals>.<genexpr>"): 2,
+        ("upload", f"{likelihood} measure"): 3,
         ("index by mask", f"{likelihood} _importance_when_hidden.<locals>.at_masked"): draws,
         ASKED: 1,  # how many carriers of tokens alone the rows need
     }
