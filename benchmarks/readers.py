@@ -21,8 +21,7 @@ from webdataset import DataPipeline
 from webdataset.filters import shuffle
 from webdataset.tariterators import group_by_keys, tar_file_expander
 
-from atat_zoo.data.pipeline import Collate
-from atat_zoo.data.stream import TokenStream, tensors, train_loader, unpack
+from atat_zoo.data.stream import Collate, TokenStream, tensors, train_loader, unpack
 from benchmarks.pairs import hold, interleave, note
 from benchmarks.scale import assumptions, plans
 from benchmarks.stream import BATCH, BATCHES, LENGTH, made

@@ -67,7 +67,7 @@ class _Lazy(click.Group):
 def atat(allow_pipe: bool) -> None:
     """Interchangeable parts for masked diffusion language models."""
     if allow_pipe:
-        from atat_zoo.data.addresses import ALLOW
+        from atat_zoo.data.remote import ALLOW
 
         os.environ[ALLOW] = "1"  # for workers too
 

@@ -40,7 +40,7 @@ def get(name: str | None, as_json: bool) -> None:
         else:
             table(["name", *_TOLD], [[each.name, *(getattr(each.source, key) for key in _TOLD)] for each in known])
         return
-    from atat_zoo.data.corpora.getting import get as get_text
+    from atat_zoo.data.corpora.source import get as get_text
 
     recipe = source.read(name)
     record = get_text(recipe, lambda text: click.echo(text, err=as_json))
@@ -78,9 +78,8 @@ def build(
 
     The bytes of the shards do not depend on --processes, nor on --slice.
     """
+    from atat_zoo.data.build import Throughput, estimate
     from atat_zoo.data.build import build as build_shards
-    from atat_zoo.data.encoding import Throughput
-    from atat_zoo.data.estimate import estimate
     from atat_zoo.data.slices import Slice, encode_slice
     from atat_zoo.data.slices import join as join_slices
 
@@ -134,7 +133,7 @@ def show(experiment: str, overrides: tuple[str, ...], number: int, as_json: bool
     Its shards are built first unless they exist. Of dialogues, what is learned stands between « and ».
     """
     from atat_zoo.data.build import build as build_shards
-    from atat_zoo.data.show import first_rows
+    from atat_zoo.data.shards import first_rows
 
     loaded = load(experiment, overrides)
     with Bars(silent=as_json) as bars:

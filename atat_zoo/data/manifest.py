@@ -11,7 +11,8 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from atat_zoo.data import SPLITS, dialogues
+from atat_zoo.data import SPLITS
+from atat_zoo.data.pack import DIALOGUE_DTYPE, IDS, Totals
 from atat_zoo.errors import UserError
 from atat_zoo.experiment.runs import sha256_of
 
@@ -40,34 +41,6 @@ class Shard:
     bytes: int
     sha256: str
     crc32: tuple[int, ...] = attrs.field(converter=_fixed)  # of each member
-
-
-@attrs.define(kw_only=True)
-class Totals:
-    """Counts of a split."""
-
-    documents: int = 0
-    characters: int = 0
-    bytes: int = 0  # in UTF-8
-    words: int = 0  # between white space
-    tokens: int = 0  # stored tokens, with special ones, without padding
-    special_tokens: int = 0  # BOS and EOS among them
-    dropped: int = 0  # tokens cut away, or left over at the end, and not stored
-    padded: int = 0  # positions filled with padding
-    sequences: int = 0  # stored; sequences · L = tokens + padded
-    unanswered: int = 0  # dialogues that are left out, as they have no answer
-    beyond: int = 0  # and as none begins within L tokens
-    needed: int = 0  # tokens in which the first answer of each of these would end
-
-    def left_out(self, length: int) -> str:
-        """Return a sentence about the dialogues that made no sequence of L tokens; empty where all did."""
-        said = [f"{self.unanswered:,} of {self.documents:,} dialogues have no answer"] if self.unanswered else []
-        if self.beyond:
-            within = (
-                f"{self.beyond:,} of {self.documents:,} dialogues have no answer within data.length = {length} tokens"
-            )
-            said.append(f"{within}, and all would have one within {self.needed:,}")
-        return "; ".join(said)
 
 
 @attrs.define(kw_only=True)
@@ -221,9 +194,9 @@ def _manifest(content: Any) -> ShardManifest:
         raise ValueError(f"its splits are {list(splits)}")
     contents = _record(ShardManifest, {"form": "text"} | content | {"splits": splits})
     largest = _LARGEST[contents.dtype]
-    if contents.form == "chat" and contents.dtype != dialogues.DTYPE:
-        raise ValueError(f"dialogues are stored as {dialogues.DTYPE}, not as {contents.dtype}")
-    if contents.vocabulary_size > (dialogues.IDS if contents.form == "chat" else largest):
+    if contents.form == "chat" and contents.dtype != DIALOGUE_DTYPE:
+        raise ValueError(f"dialogues are stored as {DIALOGUE_DTYPE}, not as {contents.dtype}")
+    if contents.vocabulary_size > (IDS if contents.form == "chat" else largest):
         raise ValueError(f"{contents.vocabulary_size} tokens are too many for {contents.dtype}")
     if contents.sha256.keys() != {TOKENIZER, COUNTS}:
         raise ValueError(f"it has the hashes of {', '.join(contents.sha256)}")

@@ -1,9 +1,14 @@
 """From documents to batches, and from their tokens to sequences, a bounded amount at a time.
 
+With `data.form = "chat"` a stored token is a uint32 of 30 bits for its id and two for what it is: the highest says that
+a dialogue begins, the next one that the token is of an answer. So a row keeps its width, and everything between the
+build and the batch moves it like any other. Padding has all bits.
+
 L: tokens in a sequence, special ones included.
 """
 
 import re
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -11,17 +16,19 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from atat_zoo.data import dialogues, is_framed
-from atat_zoo.data.manifest import Totals
+from atat_zoo.data import is_framed
+from atat_zoo.data.dialogues import Part, from_text
 from atat_zoo.data.order import permutation
 from atat_zoo.data.tokenizers import TokenizerModel
-from atat_zoo.data.tokenizers.dialogues import from_text
 from atat_zoo.errors import UserError
 
 PIECE = 1 << 20  # maximum number of characters in a piece
 BATCH = 1024  # maximum number of pieces encoded at once
 SHUFFLED = 1 << 27  # characters of documents shuffled at once, in memory
 
+DIALOGUE_DTYPE = "uint32"  # of a stored token of a dialogue
+IDS = (1 << 30) - 1  # the bits of an id in it
+_ANSWER, _BEGINS, _PADDING = 1 << 30, 1 << 31, (1 << 32) - 1
 _WORD = re.compile(r"\S+")
 _CUT = re.compile(r"(?<=\S) (?=\S)")
 
@@ -63,7 +70,7 @@ class Encoded(NamedTuple):
     bytes: int
     words: int
     dropped: int = 0  # tokens cut away
-    unanswered: int = 0  # of dialogues, see `manifest.Totals`
+    unanswered: int = 0  # of dialogues, see `Totals`
     beyond: int = 0
     needed: int = 0
 
@@ -172,7 +179,7 @@ def encode(tokenizer: TokenizerModel, form: Form, batch: Sequence[Piece]) -> Enc
 
 
 def _encode_dialogues(tokenizer: TokenizerModel, form: Form, batch: Sequence[str]) -> Encoded:
-    rows, *left = dialogues.rows_of(tokenizer, batch, form.length, packed=form.chat == "packed")
+    rows, *left = rows_of(tokenizer, batch, form.length, packed=form.chat == "packed")
     said = [message.content for text in batch for message in from_text(text)]
     return Encoded(
         rows.reshape(-1),
@@ -182,6 +189,34 @@ def _encode_dialogues(tokenizer: TokenizerModel, form: Form, batch: Sequence[str
         sum(len(text.split()) for text in said),
         *left,
     )
+
+
+@attrs.define(kw_only=True)
+class Totals:
+    """Counts of a split."""
+
+    documents: int = 0
+    characters: int = 0
+    bytes: int = 0  # in UTF-8
+    words: int = 0  # between white space
+    tokens: int = 0  # stored tokens, with special ones, without padding
+    special_tokens: int = 0  # BOS and EOS among them
+    dropped: int = 0  # tokens cut away, or left over at the end, and not stored
+    padded: int = 0  # positions filled with padding
+    sequences: int = 0  # stored; sequences · L = tokens + padded
+    unanswered: int = 0  # dialogues that are left out, as they have no answer
+    beyond: int = 0  # and as none begins within L tokens
+    needed: int = 0  # tokens in which the first answer of each of these would end
+
+    def left_out(self, length: int) -> str:
+        """Return a sentence about the dialogues that made no sequence of L tokens; empty where all did."""
+        said = [f"{self.unanswered:,} of {self.documents:,} dialogues have no answer"] if self.unanswered else []
+        if self.beyond:
+            within = (
+                f"{self.beyond:,} of {self.documents:,} dialogues have no answer within data.length = {length} tokens"
+            )
+            said.append(f"{within}, and all would have one within {self.needed:,}")
+        return "; ".join(said)
 
 
 class Packer:
@@ -194,7 +229,7 @@ class Packer:
     special ones at its ends, then padding; MDLM has LM1B so. Padding is attended to in both. Here it is never masked,
     so that a network sees how long the document is; MDLM masks it with the rest, and leaves it out of the loss.
 
-    `form` is `"text"` or `"chat"`, dialogues, see `atat_zoo.data.dialogues`, which are not divided in either kind of
+    `form` is `"text"` or `"chat"`, dialogues, which are not divided in either kind of
     rows.
     """
 
@@ -306,7 +341,7 @@ class Packer:
     def _ids(self, rows: NDArray[Any]) -> NDArray[Any]:
         """Return the ids of stored rows, without padding, [N]."""
         stored = rows[rows != self.pad]
-        return stored & dialogues.IDS if self.form.chat else stored
+        return stored & IDS if self.form.chat else stored
 
     def _framed(self, body: NDArray[Any]) -> NDArray[Any]:
         """Add BOS and EOS as `special` requires, and count the stored tokens."""
@@ -325,6 +360,107 @@ class Packer:
         return rows
 
 
+class DialogueRows(NamedTuple):
+    """Dialogues as stored rows, and what became of those that made none."""
+
+    rows: NDArray[np.uint32]  # [rows, L]
+    dropped: int  # tokens cut away
+    unanswered: int  # dialogues without an answer
+    beyond: int  # dialogues whose first answer begins behind a row
+    needed: int  # tokens in a row in which the first answer of each of these would end
+
+
+def rows_of(tokenizer: TokenizerModel, dialogues: Sequence[str], length: int, *, packed: bool) -> DialogueRows:
+    """Return dialogues, as `to_text` writes them, as stored rows.
+
+    A dialogue has its first L tokens; one without an answer among them is left out as a whole. `packed`, several share
+    a row, which ends with padding. Else each has its own, filled with EOS, which counts as answer (Nie et al.,
+    arXiv:2502.09992): by that a model learns where to end in a row that is longer than its answer.
+
+    Raises:
+        UserError: when the template refuses a dialogue; the sentence says where it was read.
+    """
+    kept: list[NDArray[np.uint32]] = []
+    dropped = unanswered = beyond = needed = 0
+    for text in dialogues:
+        messages = from_text(text)
+        if not any(message.answers for message in messages):
+            unanswered += 1
+            continue
+        try:
+            every = [_stored(parts, tokenizer.vocabulary_size) for parts in tokenizer.chats(messages)]
+        except UserError as error:
+            raise UserError(f"corpus: {getattr(text, 'place', 'a dialogue')}: {error}") from None
+        fitting = [stored[:length] for stored in every if (stored[:length] & _ANSWER).any()]
+        dropped += sum(map(len, every)) - sum(map(len, fitting))
+        kept += fitting
+        if not fitting:
+            beyond, needed = beyond + 1, max(needed, min(map(_first_end, every)))
+    filling = _PADDING if packed else _eos(tokenizer) | _ANSWER
+    together = shared([len(each) for each in kept], length) if packed else [[i] for i in range(len(kept))]
+    rows = np.full((len(together), length), filling, np.uint32)
+    for row, members in zip(rows, together, strict=True):
+        tokens = np.concatenate([kept[i] for i in members])
+        row[: len(tokens)] = tokens
+    return DialogueRows(rows, dropped, unanswered, beyond, needed)
+
+
+def shared(sizes: Sequence[int], length: int) -> list[list[int]]:
+    """Return which dialogues share a row of a length, by their sizes: best fit, the longest first (Johnson, 1974)."""
+    rows: list[list[int]] = []
+    rooms: list[tuple[int, int]] = []  # of rows, ascending, with the number of the row
+    for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        at = bisect_left(rooms, (sizes[i], -1))
+        room, row = rooms.pop(at) if at < len(rooms) else (length, len(rows))
+        if row == len(rows):
+            rows.append([])
+        rows[row].append(i)
+        insort(rooms, (room - sizes[i], row))
+    return rows
+
+
+class DialogueTokens(NamedTuple):
+    """What stored tokens mean, in arrays of their shape."""
+
+    ids: Any  # 0 at padding
+    answer: Any  # bool
+    document: Any  # the number of the dialogue within its row, −1 at padding
+
+
+def dialogue_tokens(stored: Any) -> DialogueTokens:
+    """Return what stored tokens mean, int64 [B, L], an array of numpy or a tensor of torch."""
+    there = stored != _PADDING
+    number = ((stored >> 31) * there).cumsum(1)
+    return DialogueTokens((stored & IDS) * there, (stored & _ANSWER != 0) & there, number * there - 1)
+
+
+def _stored(parts: Sequence[Part], vocabulary_size: int) -> NDArray[np.uint32]:
+    ids = np.array([i for part in parts for i in part.ids], np.int64)
+    if len(ids) and (ids.min() < 0 or ids.max() >= vocabulary_size):
+        raise ValueError(
+            f"the tokenizer's template has ids from {ids.min()} to {ids.max()}, and V is {vocabulary_size}"
+        )
+    stored = ids | np.repeat([part.answer * _ANSWER for part in parts], [len(part.ids) for part in parts])
+    stored[:1] |= _BEGINS
+    return stored.astype(np.uint32)
+
+
+def _first_end(stored: NDArray[np.uint32]) -> int:
+    """Return how many tokens of a dialogue there are to the end of its first answer."""
+    answer = stored & _ANSWER != 0
+    first = int(answer.argmax())
+    return first + int(np.append(answer[first:], False).argmin())
+
+
+def _eos(tokenizer: TokenizerModel) -> int:
+    if tokenizer.eos is None:
+        raise UserError(
+            'data.form = "chat" fills the row of a dialogue with EOS, and the tokenizer has none; name it by '
+            'tokenizer.eos, or set data.rows = "packed"'
+        )
+    return tokenizer.eos
+
+
 def pad_of(dtype: str) -> int:
     """Return the stored value that means padding: the largest of the dtype."""
     return int(np.iinfo(np.dtype(dtype)).max)
@@ -333,7 +469,7 @@ def pad_of(dtype: str) -> int:
 def dtype_for(vocabulary_size: int, wanted: str, form: str = "text") -> str:
     """Return the type of a stored token: uint16 if all ids fit beside the padding, else, and of a chat, uint32."""
     if form == "chat":
-        return dialogues.DTYPE
+        return DIALOGUE_DTYPE
     fits = vocabulary_size <= pad_of("uint16")
     if wanted == "uint16" and not fits:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Shards that lie elsewhere, fetched when they are read into a cache of bounded size on this machine.
+"""Files that lie elsewhere: one downloader for all of them, and a cache of bounded size for shards.
 
     <cache>/lock                     held while files come and go, not while something is fetched
     <cache>/<16 digits>              a folder of shards, named after its addresses and its manifest
@@ -8,11 +8,14 @@
       .train-000008.tar.123-5f.part  one that process 123 is fetching, with a lock on it; without, it is a leftover
 
 The shard that was opened longest ago goes first. One that is open stays readable when it has left the cache.
+
+No library does this: pooch (1.8) has no bound for an answer without end or too slow, asks again after a 404, and lets
+two processes fetch the same file; the file cache of fsspec (2026.9) writes to the final name, and has neither a bound,
+a hash nor a lock.
 """
 
 import errno
 import fcntl
-import functools
 import hashlib
 import io
 import json
@@ -20,22 +23,30 @@ import os
 import re
 import shutil
 import string
+import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cache, partial
 from pathlib import Path
 from typing import IO
 
 import attrs
 
 from atat_zoo.data import SPLITS, manifest
-from atat_zoo.data.addresses import COMMAND, FailedError, copy, refuse_commands
 from atat_zoo.data.manifest import Shard
 from atat_zoo.errors import UserError, clip
 from atat_zoo.system.atomic import clean, replacing, write_bytes
 from atat_zoo.system.locks import locked
 
+ALLOW = "ATAT_ZOO_ALLOW_PIPE"  # set by `atat --allow-pipe`: an experiment file must not run a command by itself
+COMMAND = ("pipe:", "|")
+_BLOCK = 1 << 20  # bytes read at once
+_LEAST = 1000  # bytes in a second, below which an answer is given up
+_LATER = (408, 425, 429)  # the only answers from 400 to 499 that another attempt may change
 _NAME = re.compile(rf"(?:{'|'.join(SPLITS)})-\d{{6}}\.tar")
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _RANGE = re.compile(r"(?:(-?\d+)\.\.(-?\d+)|([A-Za-z])\.\.([A-Za-z]))(?:\.\.-?(\d+))?")  # in braces
@@ -45,6 +56,113 @@ _SMALL = 1 << 28  # bytes of a file that is no shard, at most
 _PAUSE, _LONGEST = 0.5, 30.0  # seconds before a second attempt, twice as long before each further one
 _LOOK = 0.05  # seconds between two looks at what another process is fetching
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class FailedError(Exception):
+    """Nothing came from an address, or another file than should; `final` if another attempt would change nothing."""
+
+    def __init__(self, reason: str, final: bool = False, other: bool = False) -> None:
+        super().__init__(reason)
+        self.final, self.other = final, other
+
+
+def refuse_commands(*addresses: str, key: str = "corpus.tars") -> None:
+    """Refuse addresses that are commands, unless that is allowed; `key` names them in the message."""
+    for address in addresses:
+        if address.startswith(COMMAND) and os.environ.get(ALLOW) != "1":
+            raise UserError(
+                f"{key}: {clip(address)} would run a command in a shell; if you trust it, say so with "
+                f"`atat --allow-pipe …`, or with {ALLOW}=1 in the environment of the launcher"
+            )
+
+
+def copy(address: str, into: IO[bytes], most: int, sha256: str | None, timeout: float, bound: str = "") -> str:
+    """Copy what an address has to a file, from its beginning, and return its SHA-256.
+
+    Until it is complete, the file keeps its size. `bound` says what `most`, the bytes that it may have, is; it is the
+    size of the right file where nothing is said.
+    """
+    into.seek(0)
+    digest, size = hashlib.sha256(), 0
+    said = f"it has more than {most:,} bytes, {bound}" if bound else "it is larger than it should be"
+    too_large = FailedError(said, final=bool(bound), other=not bound)
+    for block in _blocks(address, timeout, most, too_large):
+        size += len(block)
+        if size > most:
+            raise too_large
+        digest.update(block)
+        into.write(block)
+    if sha256 is not None and digest.hexdigest() != sha256:
+        raise FailedError(f"its SHA-256 is {digest.hexdigest()}, and should be {sha256}", other=True)
+    into.truncate()
+    return digest.hexdigest()
+
+
+def _blocks(address: str, timeout: float, most: int, too_large: FailedError) -> Iterator[bytes]:
+    refuse_commands(address)
+    try:
+        if address.lower().startswith(("http://", "https://")):
+            yield from _answered(address, timeout, most, too_large)
+        elif address.startswith(COMMAND):
+            yield from _printed(address.removeprefix("pipe:").removeprefix("|"), timeout)
+        else:
+            yield from _stored(address)
+    except urllib.error.HTTPError as error:
+        error.close()
+        final = 400 <= error.code < 500 and error.code not in _LATER
+        raise FailedError(f"HTTP {error.code} {error.reason}", final) from None
+    except (FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        raise FailedError(error.strerror or type(error).__name__, final=True) from None
+    except (UserError, FailedError):
+        raise
+    except Exception as error:  # every store has its own
+        raise FailedError(str(error) or type(error).__name__) from None
+
+
+def _answered(address: str, timeout: float, most: int, too_large: FailedError) -> Iterator[bytes]:
+    """Yield what comes over HTTP by Python's own library, whose every read has a time limit; a slow one fails, too."""
+    with urllib.request.urlopen(address, timeout=timeout) as answer:
+        if (answer.length or 0) > most:
+            raise too_large
+        remaining, received, since = answer.length, 0, time.monotonic()  # None where no length is announced
+        while remaining != 0 and (block := answer.read1(min(_BLOCK, remaining or _BLOCK))):
+            yield block
+            remaining, received = remaining and remaining - len(block), received + len(block)
+            if remaining != 0 and time.monotonic() - since > timeout:
+                if received < _LEAST * timeout:
+                    raise TimeoutError(f"fewer than {_LEAST:,} bytes of it come in a second")
+                received, since = 0, time.monotonic()
+        if remaining:  # it raises nothing itself
+            raise OSError(f"its last {remaining} bytes are missing")
+
+
+def _printed(command: str, timeout: float) -> Iterator[bytes]:
+    with subprocess.Popen(command, shell=True, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            yield from iter(partial(process.stdout.read, _BLOCK), b"")
+            if code := process.wait(timeout):
+                raise OSError(f"the command ends with {code}")
+        finally:
+            process.kill()
+
+
+def _stored(address: str) -> Iterator[bytes]:
+    """Yield what lies in a store that fsspec reads."""
+    import fsspec
+
+    try:
+        store, path = fsspec.url_to_fs(address)
+    except ImportError as error:
+        package = error.__cause__.name if isinstance(error.__cause__, ImportError) else None
+        install = f"run `pip install {package}`" if package else str(error)
+        raise UserError(f"{address} needs a package that is not installed; {install}") from None
+    except ValueError as error:
+        raise UserError(f"{address} is no address that can be read ({error}); see corpus.path") from None
+    if (kind := store.info(path)["type"]) != "file":  # a device never ends
+        raise FailedError(f"it is no file, but of the type {kind!r}", final=True)
+    with store.open(path, "rb") as stream:
+        yield from iter(partial(stream.read, _BLOCK), b"")
 
 
 @attrs.frozen(kw_only=True)
@@ -307,7 +425,7 @@ def _removed(part: Path) -> bool:
     return False
 
 
-@functools.cache
+@cache
 def _expanded(tars: tuple[str, ...]) -> dict[str, list[str]]:
     """Return the addresses of each shard, by its name, in the order in which they are tried."""
     addresses_of: dict[str, list[str]] = {}

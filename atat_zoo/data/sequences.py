@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from atat_zoo.data import Split, dialogues, manifest
+from atat_zoo.data import Split, manifest
 from atat_zoo.data.dialogues import texts_of
-from atat_zoo.data.pack import Packer, batches, dtype_for, pad_of
+from atat_zoo.data.pack import Packer, batches, dialogue_tokens, dtype_for, pad_of
 from atat_zoo.data.shards import read
 from atat_zoo.data.tokenizers import TokenizerModel
 from atat_zoo.errors import UserError
@@ -114,7 +114,7 @@ def evenly(total: int, limit: int) -> NDArray[np.int64]:
 def _tensors(stored: NDArray[Any], dtype: str, form: str, rows: str) -> Sequences:
     """Return what stored rows mean, [n, L]."""
     if form == "chat":
-        ids, answer, document = map(torch.from_numpy, dialogues.unpack(stored.astype(np.int64)))
+        ids, answer, document = map(torch.from_numpy, dialogue_tokens(stored.astype(np.int64)))
         return Sequences(ids, answer, document if rows == "packed" else None)
     maskable = stored != pad_of(dtype)
     tokens = np.where(maskable, stored, 0).astype(np.int64)

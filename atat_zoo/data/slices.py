@@ -22,8 +22,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from atat_zoo.data import SPLITS, Progress, Split
-from atat_zoo.data.build import Build, build, unless_built
-from atat_zoo.data.encoding import Encoder, Throughput
+from atat_zoo.data.build import Build, Encoder, Throughput, build, unless_built
 from atat_zoo.data.manifest import TOKENIZER
 from atat_zoo.data.pack import Encoded, Piece
 from atat_zoo.data.shards import arrays_of, save_arrays

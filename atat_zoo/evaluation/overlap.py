@@ -11,8 +11,8 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from atat_zoo.data import dialogues, is_framed, manifest
-from atat_zoo.data.pack import pad_of
+from atat_zoo.data import is_framed, manifest
+from atat_zoo.data.pack import dialogue_tokens, pad_of
 from atat_zoo.data.shards import read
 from atat_zoo.evaluation import Progress
 
@@ -147,7 +147,7 @@ def training_text(folder: Path) -> Iterator[Tokens]:
         rows: Tokens = read(folder, data, shard).astype(np.int64)
         padding = rows == pad_of(data.dtype)
         if data.form == "chat":
-            rows, _, of_dialogue = dialogues.unpack(rows)
+            rows, _, of_dialogue = dialogue_tokens(rows)
             begins = np.diff(of_dialogue, prepend=-1) > 0
         rows[padding] = _NONE
         if data.form == "chat":

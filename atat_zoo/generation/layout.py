@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Literal
 import attrs
 
 from atat_zoo.data import has_eos, is_framed
+from atat_zoo.data.dialogues import message_of
 from atat_zoo.data.tokenizers import TokenizerModel
-from atat_zoo.data.tokenizers.dialogues import message_of
 from atat_zoo.errors import UserError
 from atat_zoo.generation.samplers import Sampler
 from atat_zoo.system.machine import require

@@ -18,7 +18,7 @@ from atat_zoo.data.build import build
 from atat_zoo.data.corpora import ShardsCorpus
 from atat_zoo.data.shards import read
 from atat_zoo.data.tokenizers import BPETokenizer, PretrainedTokenizer
-from atat_zoo.data.tokenizers.tables import BytesModel
+from atat_zoo.data.tokenizers.library import BytesModel
 from atat_zoo.errors import UserError
 from tests.limited import full_disk
 from tests.tiny import folder_of

@@ -14,18 +14,16 @@ from in_memory import DATA, Memory, experiment_of, hashes, texts
 from atat_zoo.cli import atat
 from atat_zoo.data import manifest
 from atat_zoo.data.build import build
-from atat_zoo.data.corpora import SotuCorpus
+from atat_zoo.data.corpora import MixtureCorpus, SotuCorpus
 from atat_zoo.data.corpora.files import FilesCorpus
 from atat_zoo.data.corpora.huggingface import HuggingFaceCorpus
-from atat_zoo.data.corpora.mixture import MixtureCorpus
-from atat_zoo.data.dialogues import rows_of, shared, unpack
+from atat_zoo.data.dialogues import Message, Part, from_text, rows_of, shared, to_text, unpack
 from atat_zoo.data.pack import Packer, Piece
 from atat_zoo.data.sequences import corpus_sequences, held_out, held_out_sequences
 from atat_zoo.data.slices import Slice, encode_slice, join
 from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.data.tokenizers import BPETokenizer
-from atat_zoo.data.tokenizers.dialogues import Message, Part, from_text, to_text
-from atat_zoo.data.tokenizers.tables import BytesModel
+from atat_zoo.data.tokenizers.library import BytesModel
 from atat_zoo.errors import UserError
 from atat_zoo.modeling.backbones.neighbours import count_table
 from atat_zoo.registry import component

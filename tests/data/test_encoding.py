@@ -12,11 +12,10 @@ import pytest
 from in_memory import Memory, experiment_of, hashes, texts
 
 from atat_zoo.data import manifest, pack
-from atat_zoo.data.build import build
-from atat_zoo.data.encoding import Encoder, Throughput
+from atat_zoo.data.build import Encoder, Throughput, build
 from atat_zoo.data.pack import Packer
 from atat_zoo.data.tokenizers import BPETokenizer, BytesTokenizer, CharactersTokenizer
-from atat_zoo.data.tokenizers.tables import BytesModel
+from atat_zoo.data.tokenizers.library import BytesModel
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component
 

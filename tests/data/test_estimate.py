@@ -9,10 +9,9 @@ import pytest
 from in_memory import Memory, experiment_of, texts
 
 from atat_zoo.data import manifest
-from atat_zoo.data.build import build
+from atat_zoo.data.build import BuildEstimate, build, estimate
 from atat_zoo.data.corpora import SotuCorpus, Text8Corpus
 from atat_zoo.data.corpora.files import FilesCorpus
-from atat_zoo.data.estimate import BuildEstimate, estimate
 from atat_zoo.data.tokenizers import BPETokenizer
 from atat_zoo.errors import UserError
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.data.pack import PIECE, Form, Packer, batches, dtype_for, encode, pieces, spread
-from atat_zoo.data.tokenizers.tables import BytesModel, CharactersModel
+from atat_zoo.data.tokenizers.library import BytesModel, CharactersModel
 from atat_zoo.errors import UserError
 
 words = st.text(st.sampled_from("ab \n é"), max_size=30)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from atat_zoo.data import joints
 from atat_zoo.data.build import build
 from atat_zoo.data.pack import learnable
-from atat_zoo.data.show import first_rows
+from atat_zoo.data.shards import first_rows
 from atat_zoo.experiment import from_table
 from tests.data.in_memory import Memory, experiment_of
 

@@ -13,10 +13,9 @@ from in_memory import Memory, experiment_of
 from atat_zoo.data import manifest
 from atat_zoo.data.build import build
 from atat_zoo.data.order import SampleOrder, key_of, uniforms
-from atat_zoo.data.pipeline import _STAGES
 from atat_zoo.data.shards import read
 from atat_zoo.data.stages import MinimumLengthStage, RandomLengthStage, RepetitionStage, Stage
-from atat_zoo.data.stream import TokenStream, train_loader
+from atat_zoo.data.stream import _STAGES, TokenStream, train_loader
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
 from atat_zoo.registry import Context, component, param

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from atat_zoo.data.tokenizers.tables import BytesModel
+from atat_zoo.data.tokenizers.library import BytesModel
 from atat_zoo.evaluation.compare import numbers_of
 from atat_zoo.evaluation.importance import quality
 from atat_zoo.evaluation.likelihood import measure, summarise

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atat_zoo.data.dialogues import Part
 from atat_zoo.data.tokenizers import TokenizerModel
-from atat_zoo.data.tokenizers.dialogues import Part
 from atat_zoo.errors import UserError
 from atat_zoo.generation.layout import refuse_length
 from atat_zoo.generation.samplers.published import AncestralSampler, UncertaintyGuidedSampler

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.data.tokenizers.tables import CharactersModel
+from atat_zoo.data.tokenizers.library import CharactersModel
 from atat_zoo.errors import LeftOut, NotKept, UserError
 from atat_zoo.evaluation.text import held_out_text
 from atat_zoo.experiment.runs import RunFolder

@@ -10,7 +10,7 @@ import torch
 from composer.utils import get_composer_env_dict
 
 from atat_zoo.data.tokenizers import BPETokenizer
-from atat_zoo.data.tokenizers.tables import BytesModel
+from atat_zoo.data.tokenizers.library import BytesModel
 from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.generation.samplers.semi_autoregressive import SemiAutoregressiveSampler

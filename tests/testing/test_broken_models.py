@@ -11,7 +11,7 @@ from torch import nn
 
 from atat_zoo import testing
 from atat_zoo.data import corpora, tokenizers
-from atat_zoo.data.tokenizers.tables import BytesModel
+from atat_zoo.data.tokenizers.library import BytesModel
 from atat_zoo.errors import UserError
 from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.modeling.bounds import ExactKBound

@@ -1,26 +1,260 @@
-"""The documents of one file: plain text, or the texts of rows, told by the suffix; and dialogues."""
+"""The documents of one file: plain text, or the texts of rows, told by the suffix; and dialogues.
 
+Rows are read by the standard library and by pyarrow, of which `datasets` is made. The streaming reader of `datasets`
+itself was tried (5.2): it makes other texts of those that look like dates, reads the beginning of a `.zst` that was cut
+off for the whole, loses or exchanges texts where a row of CSV has a cell too many, finds no rows in a file with `[` in
+its name, all of it without a word, and refuses JSON of which any column changes its type after some megabytes.
+"""
+
+import csv
 import gzip
 import io
+import json
 import lzma
+import re
+import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal, TypeVar, cast
 
-from atat_zoo.data.corpora.boundaries import Boundary
+import attrs
+
+from atat_zoo.data.corpora.boundaries import Boundary, lines, up_to
 from atat_zoo.data.corpora.packing import PACKED, UTF8, suffix, unpacked
-from atat_zoo.data.corpora.rows import CSV, JSON, TABLES, Missing, columns_of, rows_in, rows_of, text_of
+from atat_zoo.data.dialogues import KEYS, messages_of, to_text
 from atat_zoo.data.digests import unreadable
-from atat_zoo.data.tokenizers.dialogues import KEYS, messages_of, to_text
-from atat_zoo.errors import UserError, nearest
+from atat_zoo.errors import Note, UserError, clip, nearest
 from atat_zoo.system.machine import memory
 
+T = TypeVar("T")
+Policy = Literal["error", "skip"]
+Rows = Iterator[tuple[str, Any]]  # where a row is, a line or a number of a file, and what it holds
+
+JSON = (".jsonl", ".ndjson", ".jsonlines", ".json")  # the last may be an array, or lines too
+CSV = {".csv": ",;\t|", ".tsv": "\t"}  # what separates the cells: the first that gives the column
+TABLES = (".parquet", ".arrow", ".feather")
+_ROWS = 256  # of a table, read at once
 SUFFIXES = (".txt", *JSON, *CSV, *TABLES)  # of the files that are read of a folder, compressed or not
 _UNPACKED = 64 << 20  # characters that a document may have in a compressed file of any size
 _RATIO = 100  # characters in a byte beyond that: more than any text has
 _BEGINNING = 8 << 20  # bytes of text that tell how much is in a file
+_SPACE = re.compile(r"\s*")
+
+
+class NoTextError(UserError):
+    """A row whose text is null or absent."""
+
+
+@attrs.define
+class Missing:
+    """What becomes of rows whose text is null or absent: the first is refused, or they are left out and counted."""
+
+    policy: Policy
+    rows: int = 0
+    left_out: int = 0
+    first: str = ""
+
+    def texts(self, rows: Rows, read: Callable[[Any, str], T]) -> Iterator[T]:
+        """Yield what `read` makes of the rows of a file and their positions; one with no text at all is refused."""
+        number = left_out = 0
+        refusal: NoTextError | None = None
+        for position, value in rows:
+            number += 1
+            try:
+                yield read(value, position)
+            except NoTextError as error:
+                if self.policy == "error":
+                    raise
+                left_out, refusal, self.first = left_out + 1, refusal or error, self.first or position
+        if refusal and left_out == number:
+            raise refusal
+        self.rows, self.left_out = self.rows + number, self.left_out + left_out
+
+    def say(self, what: str) -> None:
+        """Print how many rows were left out; `what` names the place."""
+        if self.left_out:
+            said = (
+                f"{self.left_out:,} of {self.rows:,} rows have no text and are left out, the first {clip(self.first)}"
+            )
+            warnings.warn(f"{what}: {said}", Note, stacklevel=2)
+
+
+def columns_of(field: str, there: list[str]) -> list[str]:
+    """Return the columns that have a text: that of exactly this name, or those whose name begins a path a.b."""
+    return [field] if field in there else [name for name in there if field.startswith(f"{name}.")]
+
+
+def rows_of(
+    path: Path,
+    columns: Callable[[list[str]], list[str]],
+    most: int,
+    field: str = "",
+    stream: IO[bytes] | None = None,
+) -> Rows:
+    """Yield the rows of a file; of a table the `columns` of those that are there, of CSV the `field` as a table."""
+    with stream or path.open("rb") as raw:
+        if suffix(path) in TABLES:
+            yield from _table(path, raw, columns)
+            return
+        with unpacked(path, raw) as content:
+            file = io.TextIOWrapper(content, encoding=UTF8)
+            yield from _json(path, file, most) if suffix(path) in JSON else _csv(path, file, field, most)
+
+
+def _json(path: Path, file: IO[str], most: int) -> Rows:
+    """Yield the objects of JSON lines, or of arrays and objects that take several lines, one after the other."""
+    where = f"{path}, line "
+    for number, line in enumerate(lines(file, most), 1):
+        try:
+            value = [] if line.isspace() else json.loads(line)
+        except (ValueError, RecursionError) as error:
+            if suffix(path) == ".json" and number == 1:
+                yield from _values(path, line + up_to(most, file.read))
+                return
+            raise UserError(f"corpus: {where}{number} is not JSON ({error})") from None
+        for each in value if isinstance(value, list) else (value,):
+            yield f"{where}{number}", each
+
+
+def _values(path: Path, text: str) -> Rows:
+    number = at = 0
+    while (at := cast(re.Match[str], _SPACE.match(text, at)).end()) < len(text):
+        try:
+            value, at = json.JSONDecoder().raw_decode(text, at)
+        except (ValueError, RecursionError) as error:
+            line = text.count("\n", 0, getattr(error, "pos", at)) + 1
+            raise UserError(f"corpus: {path}, line {line} is not JSON ({error})") from None
+        for each in value if isinstance(value, list) else [value]:
+            number += 1
+            yield f"{path}, item {number}", each
+
+
+def _csv(path: Path, file: IO[str], field: str, most: int) -> Rows:
+    size = 0
+
+    def limited() -> Iterator[str]:
+        nonlocal size
+        for line in lines(file, most):
+            size += len(line)
+            if size > most:  # a quoted cell may go on for ever
+                raise MemoryError
+            yield line
+
+    # Python's own limit is for all readers of the process.
+    csv.field_size_limit(max(csv.field_size_limit(), most))
+    head, marks = up_to(most, file.readline), CSV[suffix(path)]
+    mark = next((mark for mark in marks if field in next(csv.reader([head], delimiter=mark), [])), marks[0])
+    rows = csv.reader(chain([head], limited()), delimiter=mark, strict=True)
+    try:
+        names = next(rows, [])
+        if field not in names:
+            raise UserError(
+                f"corpus.text_field: {path} has no column {field!r}{nearest(field, names)} in its first line; set "
+                "corpus.text_field to the column of the text, or write the names of the columns above them"
+            )
+        column = names.index(field)
+        for row in rows:
+            size, position = 0, f"{path}, line {rows.line_num}"
+            if row and len(row) <= column:
+                raise UserError(f"corpus: {position} has no {field!r}: it ends before that column")
+            if any(row[len(names) :]):
+                said = f"{position} has {len(row)} cells for {len(names)} columns"
+                raise UserError(f"corpus: {said}; put a text that has the sign between cells in quotes")
+            if row:
+                yield position, {field: row[column]}
+    except csv.Error as error:
+        raise UserError(f"corpus: {path}, line {rows.line_num} is not CSV ({error}); mend it") from None
+
+
+def _table(path: Path, raw: IO[bytes], columns: Callable[[list[str]], list[str]]) -> Rows:
+    try:
+        import pyarrow as arrow
+        import pyarrow.parquet as parquet
+    except ImportError:
+        raise UserError(f"corpus: {path} needs pyarrow; run `pip install 'atat-zoo[parquet]'`") from None
+    if path.suffix.lower() in PACKED:
+        raise UserError(f"corpus: {path} is compressed, as a {suffix(path)} file is within itself; decompress it")
+    number = 0
+    try:
+        if suffix(path) == ".parquet":
+            file = parquet.ParquetFile(raw)
+            batches = file.iter_batches(_ROWS, columns=columns(file.schema_arrow.names) or None)
+        else:
+            batches = _batches(arrow, raw, columns)
+        for batch in batches:
+            for first in range(0, len(batch), _ROWS):
+                for row in batch.slice(first, _ROWS).to_pylist():
+                    number += 1
+                    yield f"{path}, row {number}", row
+    except (arrow.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno:
+            raise
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"corpus: {path} cannot be read as {suffix(path)[1:]} ({reason}); it may be cut off") from None
+
+
+def rows_in(path: Path) -> int | None:
+    """Return the number of rows that a Parquet file says that it has; None for another file."""
+    if suffix(path) != ".parquet":
+        return None
+    from pyarrow.parquet import read_metadata
+
+    return int(read_metadata(path).num_rows)
+
+
+def _batches(arrow: Any, raw: IO[bytes], columns: Callable[[list[str]], list[str]]) -> Iterator[Any]:
+    """Yield the batches of an Arrow file, or of a stream, as `save_to_disk` of the library `datasets` writes it."""
+    try:
+        file = arrow.ipc.open_file(raw)
+        batches = map(file.get_batch, range(file.num_record_batches))
+    except arrow.ArrowInvalid:
+        raw.seek(0)
+        batches = file = arrow.ipc.open_stream(raw)
+    wanted = columns(file.schema.names) or file.schema.names
+    for batch in batches:
+        yield batch.select(wanted)
+
+
+def text_of(value: Any, field: str, position: str, key: str = "corpus.text_field") -> str:
+    """Return the text of an object; its position, a line or a row of a file, and the key are for messages.
+
+    Raises:
+        NoTextError: when the row has no text.
+    """
+    found = _found(value, field)
+    if found is None:
+        skip = 'corpus.missing = "skip" to leave such rows out and count them'
+        names = list(value) if isinstance(value, dict) else []
+        names += [f"{name}.{inner}" for name in names if isinstance(value[name], dict) for inner in value[name]]
+        if field in names:
+            raise NoTextError(f"{key}: {position}: {field!r} is null; set {skip}")
+        said = f"{position} has no {field!r}{nearest(field, names)}"
+        raise NoTextError(f"{key}: {said}; set {key} to the key of the text, or {skip}")
+    if isinstance(found, bytes):
+        try:
+            return found.decode(UTF8)
+        except UnicodeDecodeError as error:
+            raise UserError(f"{key}: {position}: {field!r} is not UTF-8 text ({error.reason}); convert it") from None
+    if not isinstance(found, str):
+        raise UserError(f"{key}: {position}: {field!r} is no text: {found!r:.60}")
+    try:
+        found.encode()
+    except UnicodeEncodeError:  # JSON can contain half of a surrogate pair, but UTF-8 cannot
+        return found.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return found
+
+
+def _found(value: Any, field: str) -> Any:
+    """Return what an object has at exactly this key, or else at a path of keys, a.b; None where there is nothing."""
+    if not isinstance(value, dict):
+        return None
+    if field in value:
+        return value[field]
+    ends = (i for i, character in enumerate(field) if character == "." and field[:i] in value)
+    return next((found for i in ends if (found := _found(value[field[:i]], field[i + 1 :])) is not None), None)
 
 
 def package(path: Path) -> tuple[str, str] | None:

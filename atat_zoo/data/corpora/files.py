@@ -13,13 +13,12 @@ import attrs
 from typing_extensions import override
 
 from atat_zoo.data import Split
+from atat_zoo.data.corpora import Divided
 from atat_zoo.data.corpora.boundaries import Boundary
 from atat_zoo.data.corpora.detokenizers import Detokenizer
-from atat_zoo.data.corpora.documents import SUFFIXES, dialogues, documents, package, text_in
-from atat_zoo.data.corpora.held_out import Divided
+from atat_zoo.data.corpora.documents import SUFFIXES, Missing, Policy, dialogues, documents, package, text_in
 from atat_zoo.data.corpora.packing import suffix
-from atat_zoo.data.corpora.rows import Missing, Policy
-from atat_zoo.data.corpora.unfinished import refuse_unfinished
+from atat_zoo.data.corpora.source import refuse_unfinished
 from atat_zoo.data.digests import Stamps, fingerprint_of, stamps_of, unreadable
 from atat_zoo.errors import Note, UserError, clip, nearest
 from atat_zoo.registry import component, param, part

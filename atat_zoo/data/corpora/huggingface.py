@@ -9,12 +9,11 @@ from typing import Any, ClassVar
 from typing_extensions import override
 
 from atat_zoo.data import SPLITS, Split
+from atat_zoo.data.corpora import Divided
 from atat_zoo.data.corpora.detokenizers import Detokenizer
-from atat_zoo.data.corpora.documents import dialogue_of
-from atat_zoo.data.corpora.held_out import Divided
-from atat_zoo.data.corpora.rows import Missing, Policy, Rows, columns_of, text_of
+from atat_zoo.data.corpora.documents import Missing, Policy, Rows, columns_of, dialogue_of, text_of
+from atat_zoo.data.dialogues import KEYS
 from atat_zoo.data.digests import Stamps, fingerprint_of, stamps_of
-from atat_zoo.data.tokenizers.dialogues import KEYS
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.registry import component, param, part
 

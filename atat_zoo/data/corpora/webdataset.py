@@ -13,11 +13,9 @@ import numpy as np
 from typing_extensions import override
 
 from atat_zoo.data import Split
-from atat_zoo.data.corpora.documents import package
+from atat_zoo.data.corpora.documents import Missing, NoTextError, Policy, Rows, package, text_of
 from atat_zoo.data.corpora.files import NamedFiles, Search
-from atat_zoo.data.corpora.packing import PACKED, unpacked
-from atat_zoo.data.corpora.rows import Missing, NoTextError, Policy, Rows, text_of
-from atat_zoo.data.corpora.tars import DAMAGED, members
+from atat_zoo.data.corpora.packing import DAMAGED, PACKED, members, unpacked
 from atat_zoo.data.digests import Stamp, unreadable
 from atat_zoo.data.manifest import array_of
 from atat_zoo.data.remote import expanded, fetched, is_address

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from typing_extensions import override
 
+from atat_zoo.data.dialogues import ASSISTANT, Message, Part
 from atat_zoo.errors import UserError
 from atat_zoo.registry import component, param, part
 from atat_zoo.registry.spec import unstructure
@@ -20,8 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from tokenizers import Tokenizer as Tokenizers
 
-    from atat_zoo.data.tokenizers.dialogues import Message, Part
-    from atat_zoo.data.tokenizers.tables import BytesModel, CharactersModel
+    from atat_zoo.data.tokenizers.library import BytesModel, CharactersModel
 
 
 _FILE = "tokenizer.json"
@@ -68,9 +68,19 @@ class TokenizerModel(Protocol):
         Raises:
             UserError: when a template refuses the messages, or the plain one has no BOS and EOS.
         """
-        from atat_zoo.data.tokenizers.dialogues import plain
-
-        return plain(self, messages, answering)
+        if self.bos is None or self.eos is None:
+            raise UserError(
+                "dialogues need a tokenizer with BOS and EOS, between which each message stands; set tokenizer.special "
+                "= true (characters), or tokenizer.bos and tokenizer.eos (pretrained)"
+            )
+        asked = [Message(ASSISTANT, "")] if answering else []
+        texts = [text for each in (*messages, *asked) for text in (f"{each.role}\n", each.text)]
+        encoded = iter(self.encode_batch(texts))
+        parts = []
+        for message in messages:
+            head, content = [self.bos, *next(encoded)], [*next(encoded), self.eos]
+            parts += [Part(head, False), Part(content, message.answers)]
+        return parts + [Part([self.bos, *next(encoded)], False) for _ in asked]
 
     def chats(self, messages: Sequence[Message]) -> list[list[Part]]:
         """Return a dialogue as the texts from which its answers are learned: one, by default, as `chat` has it.
@@ -136,7 +146,7 @@ class BytesTokenizer(Tokenizer):
 
     @override
     def train(self, documents: Callable[[], Iterator[str]]) -> BytesModel:
-        from atat_zoo.data.tokenizers.tables import BytesModel
+        from atat_zoo.data.tokenizers.library import BytesModel
 
         return BytesModel()
 
@@ -158,7 +168,7 @@ class CharactersTokenizer(Tokenizer):
 
     @override
     def train(self, documents: Callable[[], Iterator[str]]) -> CharactersModel:
-        from atat_zoo.data.tokenizers.tables import CharactersModel
+        from atat_zoo.data.tokenizers.library import CharactersModel
 
         return CharactersModel(special=self.special, unknown=self.unknown)
 

@@ -34,8 +34,9 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from atat_zoo.data import dialogues, manifest
+from atat_zoo.data import manifest
 from atat_zoo.data.manifest import ShardManifest
+from atat_zoo.data.pack import IDS
 from atat_zoo.data.shards import arrays_of, read, save_arrays
 from atat_zoo.errors import UserError
 from atat_zoo.system import machine
@@ -227,7 +228,7 @@ def _count(folder: Path, path: Path, contents: ShardManifest) -> CountTable:
     """Count the training shards, and write the table to a file where that is possible."""
     blocks = (read(folder, contents, shard) for shard in contents.splits["train"].shards)
     if contents.form == "chat":  # what is padding has an id that no token has
-        blocks = (block & dialogues.IDS for block in blocks)
+        blocks = (block & IDS for block in blocks)
     table = CountTable.count(blocks, contents.vocabulary_size)
     about = np.frombuffer(json.dumps(_about(contents)).encode(), np.uint8)
     arrays: dict[str, Any] = {"about": about, "tokens": table.tokens}

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import attrs
 from typing_extensions import override
 
-from atat_zoo.data.tokenizers.dialogues import ASSISTANT
+from atat_zoo.data.dialogues import ASSISTANT
 from atat_zoo.generation.layout import Layout, before_end
 from atat_zoo_serve.batching import Done, Drawn
 from atat_zoo_serve.request_fields import EndingRequest, TextRequest

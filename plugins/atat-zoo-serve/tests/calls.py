@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from atat_zoo.data.tokenizers.dialogues import message_of
+from atat_zoo.data.dialogues import message_of
 from tests.generation.making import tiny_model
 
 HI = [{"role": "user", "content": "hi"}]

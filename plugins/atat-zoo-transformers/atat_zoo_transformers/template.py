@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from tokenizers import Tokenizer
 from typing_extensions import override
 
-from atat_zoo.data.tokenizers.dialogues import ROLES, Message, Part
+from atat_zoo.data.dialogues import ROLES, Message, Part
 from atat_zoo.data.tokenizers.library import LibraryModel, adapted, encoded_by
 from atat_zoo.errors import UserError, clip
 

@@ -14,7 +14,7 @@ from atat_zoo_transformers.tokenizer import TransformersTokenizer
 from models import byte_pairs
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from atat_zoo.data.tokenizers.dialogues import Message
+from atat_zoo.data.dialogues import Message
 from atat_zoo.errors import UserError
 
 SAID = [Message("system", "Be  "), Message("user", "hé 'x'"), Message("assistant", " yes\n")]

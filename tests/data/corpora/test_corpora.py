@@ -19,9 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.data import SPLITS, corpora
-from atat_zoo.data.corpora import SotuCorpus, Text8Corpus, clean, documents
+from atat_zoo.data.corpora import HeldOut, SotuCorpus, Text8Corpus, clean, documents
 from atat_zoo.data.corpora.files import FilesCorpus
-from atat_zoo.data.corpora.held_out import HeldOut
 from atat_zoo.errors import UserError
 from tests.limited import limited
 

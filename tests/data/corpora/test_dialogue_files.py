@@ -6,10 +6,9 @@ import json
 import pytest
 
 from atat_zoo.data import SPLITS
-from atat_zoo.data.corpora import SotuCorpus
+from atat_zoo.data.corpora import MixtureCorpus, SotuCorpus
 from atat_zoo.data.corpora.files import FilesCorpus
-from atat_zoo.data.corpora.mixture import MixtureCorpus
-from atat_zoo.data.tokenizers.dialogues import from_text
+from atat_zoo.data.dialogues import from_text
 from atat_zoo.errors import UserError
 
 ROWS = [{"prompt": f"{i}?", "response": f"ä {i}", "reward": i} for i in range(20)]

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.data.build import build
+from atat_zoo.data.corpora.documents import text_of
 from atat_zoo.data.corpora.files import FilesCorpus
 from atat_zoo.data.corpora.huggingface import HuggingFaceCorpus
-from atat_zoo.data.corpora.rows import text_of
 from atat_zoo.data.corpora.webdataset import WebDatasetCorpus
 from atat_zoo.errors import Note, UserError
 from tests.data.in_memory import experiment_of

@@ -506,13 +506,13 @@ def test_a_data_set_of_the_hub_has_its_commit_recorded(atat, monkeypatch):
         yield from ({"text": text} for text in (" = A = \n", "", " The men . \n"))
 
     monkeypatch.setattr(huggingface.HuggingFaceCorpus, "rows", rows)
-    monkeypatch.setattr("atat_zoo.data.corpora.getting._commit", lambda hub, mend: "a" * 40)
+    monkeypatch.setattr("atat_zoo.data.corpora.source._commit", lambda hub, mend: "a" * 40)
     assert atat("data", "get", "wikitext2")[0] == 0
     folder = Path("corpora/wikitext-2")
     assert (folder / "wiki.valid.tokens").read_text() == " = A = \n\n The men . \n"
     address = "https://huggingface.co/datasets/Salesforce/wikitext"
     assert json.loads((folder / "wikitext2.source.json").read_text())["from"] == [{"url": address, "commit": "a" * 40}]
-    monkeypatch.setattr("atat_zoo.data.corpora.getting._commit", lambda hub, mend: "b" * 40)
+    monkeypatch.setattr("atat_zoo.data.corpora.source._commit", lambda hub, mend: "b" * 40)
     (folder / "wiki.test.tokens").unlink()
     assert atat("data", "get", "wikitext2")[0] == 0
     assert asked[-1] == ("Salesforce/wikitext", "wikitext-2-v1", "a" * 40, "test"), "of the commit of the others"
@@ -529,7 +529,7 @@ def test_splits_that_are_here_are_taken_and_the_others_are_of_one_commit(atat, m
         yield {"text": split}
 
     monkeypatch.setattr(huggingface.HuggingFaceCorpus, "rows", rows)
-    monkeypatch.setattr("atat_zoo.data.corpora.getting._commit", lambda *_: next(commits) * 40)
+    monkeypatch.setattr("atat_zoo.data.corpora.source._commit", lambda *_: next(commits) * 40)
     folder = Path("corpora/wikitext-2")
     folder.mkdir(parents=True)
     (folder / "wiki.train.tokens").write_text("ours\n")

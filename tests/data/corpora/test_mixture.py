@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.data.corpora import Corpus
-from atat_zoo.data.corpora.mixture import MixtureCorpus
+from atat_zoo.data.corpora import Corpus, MixtureCorpus
 from atat_zoo.errors import UserError
 from atat_zoo.registry import Zoo
 

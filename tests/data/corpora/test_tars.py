@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from atat_zoo.data.corpora.tars import members
+from atat_zoo.data.corpora.packing import members
 from atat_zoo.data.corpora.webdataset import WebDatasetCorpus
 from atat_zoo.errors import Note, UserError
 

@@ -20,7 +20,7 @@ from atat_zoo.data.tokenizers import (
     PretrainedTokenizer,
     RunTokenizer,
 )
-from atat_zoo.data.tokenizers.tables import ALPHABET
+from atat_zoo.data.tokenizers.library import ALPHABET
 from atat_zoo.errors import UserError
 from tests.limited import limited
 
