@@ -12,6 +12,7 @@ import random
 import statistics
 import tempfile
 import time
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from webdataset import DataPipeline
 from webdataset.filters import shuffle
 from webdataset.tariterators import group_by_keys, tar_file_expander
 
-from atat_zoo.data.stream import Collate, TokenStream, tensors, train_loader, unpack
+from atat_zoo.data.stream import TokenStream, collate, tensors, train_loader, unpack
 from benchmarks.pairs import hold, interleave, note
 from benchmarks.scale import assumptions, plans
 from benchmarks.stream import BATCH, BATCHES, LENGTH, made
@@ -69,7 +70,7 @@ def sequential(folder: Path) -> Iterator[Any]:
     # Opened here, as `WDS_SECURE=1` lets the library open no file.
     opened = [{"url": str(path), "stream": path.open("rb")} for path in paths]
     shuffled = shuffle(BUFFER, initial=BUFFER, rng=random.Random(0))
-    stages = (tar_file_expander, group_by_keys, rows, shuffled, Collate(BATCH))
+    stages = (tar_file_expander, group_by_keys, rows, shuffled, partial(collate, size=BATCH))
     yield from map(unpack, map(tensors, DataPipeline(lambda: opened, *stages)))
 
 

@@ -1,15 +1,14 @@
 """The training batches of a rank, as an iterable dataset that continues at any sample, and its DataLoader.
 
-The stream is a `webdataset.DataPipeline` of these, in this order: `Read`, each stage, `Replace`, `Collate`. Each takes
-the samples of the one before it: tables with `index`, the number n of the sample; `location`, of its row; `attempt`,
-how many rows were refused before it; `stored`, the row [L] once it is read; and `refused`, the name of the stage that
-refused it.
+The stream is a `webdataset.DataPipeline` of `Read`, `Apply` for each stage, `replace` and `collate`. Each takes the
+samples of the one before it: tables with `index`, the number n of the sample; `location`, of its row; `attempt`, how
+many rows were refused before it; `stored`, the row [L]; and `refused`, the name of the stage that refused it.
 
 L: tokens in a sequence; C: lanes; R: ranks; k: shards that a lane shuffles together.
 """
 
 import resource
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
@@ -99,49 +98,39 @@ class Apply:
         raise UserError(f"data.stages: {self.stage.name!r} has made {made}; mend it, or leave it out")
 
 
-class Replace:
-    """Replaces what was refused by the first of `SampleOrder.others` that passes."""
-
-    def __init__(self, order: SampleOrder, read: Read, stages: list[Apply]) -> None:
-        self.order, self.again = order, (read, *stages)
-
-    def __call__(self, samples: Iterable[Sample]) -> Iterator[Sample]:
-        """Yield the samples, none of them refused."""
-        for sample in samples:
-            yield self._other(sample) if "refused" in sample else sample
-
-    def _other(self, sample: Sample) -> Sample:
+def replace(samples: Iterable[Sample], order: SampleOrder, again: Sequence[Any]) -> Iterator[Sample]:
+    """Yield the samples, each refused one replaced by the first of `SampleOrder.others` that passes `again`."""
+    for sample in samples:
+        if "refused" not in sample:
+            yield sample
+            continue
         refusing, n = {sample["refused"]: None}, sample["index"]
-        others = enumerate(self.order.others(n), 1)
+        others = enumerate(order.others(n), 1)
         candidates = ({"index": n, "location": location, "attempt": attempt} for attempt, location in others)
-        for candidate in DataPipeline(lambda: candidates, *self.again):
+        for candidate in DataPipeline(partial(iter, candidates), *again):
             if "refused" not in candidate:
-                return candidate
+                yield candidate
+                break
             refusing[candidate["refused"]] = None
-        raise UserError(
-            f"data.stages: {', '.join(map(repr, refusing))} refuses every sequence of the shards that are shuffled "
-            f"together with that of sample {n}; let it refuse less, or raise data.shuffled_shards"
-        )
+        else:
+            raise UserError(
+                f"data.stages: {', '.join(map(repr, refusing))} refuses every sequence of the shards that are shuffled "
+                f"together with that of sample {n}; let it refuse less, or raise data.shuffled_shards"
+            )
 
 
-class Collate:
-    """Makes batches of so many samples, in numpy: stored [B, L] as in the shards, index int64 [B].
+def collate(samples: Iterable[Sample], size: int) -> Iterator[Stored]:
+    """Yield batches of so many samples, in numpy: stored [B, L] as in the shards, index int64 [B].
 
     Numpy goes through the pipe of a worker, with less work than a file of shared memory for every tensor takes.
     webdataset's own `batched` gives a batch away only when it has read a sample of the next one.
     """
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __call__(self, samples: Iterable[Sample]) -> Iterator[Stored]:
-        """Yield the batches."""
-        samples = iter(samples)
-        while batch := list(islice(samples, self.size)):
-            yield {
-                "stored": np.stack([sample["stored"] for sample in batch]),
-                "index": np.array([sample["index"] for sample in batch], np.int64),
-            }
+    samples = iter(samples)
+    while batch := list(islice(samples, size)):
+        yield {
+            "stored": np.stack([sample["stored"] for sample in batch]),
+            "index": np.array([sample["index"] for sample in batch], np.int64),
+        }
 
 
 Batch = dict[str, torch.Tensor]
@@ -208,7 +197,7 @@ class TokenStream(IterableDataset["Stored | UserError"]):
 
     def pipeline(self, worker: int = 0, workers: int = 1) -> Any:
         """Return the `webdataset.DataPipeline` of the batches of a loader worker, of so many."""
-        return self._samples(worker, workers).compose(Collate(self.batch_size // self.world_size))
+        return self._samples(worker, workers).compose(partial(collate, size=self.batch_size // self.world_size))
 
     def samples(self, worker: int = 0, workers: int = 1) -> Iterator[Sample]:
         """Return the samples of a loader worker, of so many."""
@@ -220,8 +209,8 @@ class TokenStream(IterableDataset["Stored | UserError"]):
         stages = [
             Apply(stage, position, self.seed, self.manifest, self.context) for position, stage in enumerate(self.stages)
         ]
-        replace = Replace(order, read, stages) if stages else None
-        return DataPipeline(partial(self._in_order, order, worker, workers), read, stages, replace)
+        mended = partial(replace, order=order, again=(read, *stages)) if stages else None
+        return DataPipeline(partial(self._in_order, order, worker, workers), read, stages, mended)
 
     def _in_order(self, order: SampleOrder, worker: int, workers: int) -> Iterator[Sample]:
         """Yield the samples as `SampleOrder` says, without their rows."""

@@ -9,16 +9,13 @@ import torch
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from in_memory import DATA, Memory, experiment_of, hashes, texts
+from in_memory import Memory, experiment_of, hashes
 
 from atat_zoo.cli import atat
 from atat_zoo.data import manifest
 from atat_zoo.data.build import build
-from atat_zoo.data.corpora import MixtureCorpus, SotuCorpus
-from atat_zoo.data.corpora.files import FilesCorpus
-from atat_zoo.data.corpora.huggingface import HuggingFaceCorpus
-from atat_zoo.data.dialogues import Message, Part, from_text, rows_of, shared, to_text, unpack
-from atat_zoo.data.pack import Packer, Piece
+from atat_zoo.data.dialogues import Message, Part, to_text
+from atat_zoo.data.pack import Packer, Piece, dialogue_tokens, rows_of, shared
 from atat_zoo.data.sequences import corpus_sequences, held_out, held_out_sequences
 from atat_zoo.data.slices import Slice, encode_slice, join
 from atat_zoo.data.stream import TokenStream, train_loader
@@ -27,7 +24,6 @@ from atat_zoo.data.tokenizers.library import BytesModel
 from atat_zoo.errors import UserError
 from atat_zoo.modeling.backbones.neighbours import count_table
 from atat_zoo.registry import component
-from tests.tiny import folder_of
 
 BYTES = BytesModel()
 words = st.text(st.sampled_from("ab é"), min_size=1, max_size=9)
@@ -48,7 +44,7 @@ def answers(said):
 @given(st.lists(dialogues, max_size=8), st.integers(20, 60), st.booleans())
 def test_what_is_stored_is_what_was_said(many, length, packed):
     rows, dropped, unanswered, beyond, needed = rows_of(BYTES, [*map(to_text, many)], length, packed=packed)
-    ids, answer, document = unpack(rows.astype(np.int64))
+    ids, answer, document = dialogue_tokens(rows.astype(np.int64))
     wanted = [flat(said) for said in many if any(answers(said))]
     assert unanswered == len(many) - len(wanted)
     outside = [a.index(True) + [*a[a.index(True) :], False].index(False) for _, a in wanted if not any(a[:length])]
@@ -67,7 +63,7 @@ def test_what_is_stored_is_what_was_said(many, length, packed):
     else:
         filled = ((i + [257] * (length - len(i)), a + [True] * (length - len(a))) for i, a in kept)
         assert sorted(found) == sorted(filled)
-    same = unpack(torch.from_numpy(rows.astype(np.int64)))
+    same = dialogue_tokens(torch.from_numpy(rows.astype(np.int64)))
     for one, other in zip(same, (ids, answer, document), strict=True):
         assert np.array_equal(one.numpy(), other)
 
@@ -274,82 +270,4 @@ def test_the_tokenizer_learns_what_is_said(tmp_path):
     assert not any('"' in token and len(token) > 1 for token in vocabulary)
 
 
-def test_other_forms_keep_their_folders(tmp_path):
-    """The name ends in the hash of the settings, which a new key must not change."""
-    assert folder_of(experiment_of(tmp_path, corpus=Memory(train=texts(40)))).name == "memory-bytes-16-1681d3474e"
-    assert DATA["length"] == 16
-
-
 # Corpora
-
-
-def lines(*values):
-    return "".join(json.dumps(value) + "\n" for value in values)
-
-
-def test_files_have_dialogues_of_both_forms(tmp_path):
-    path = tmp_path / "talk.jsonl"
-    path.write_text(
-        "\n" + lines({"prompt": "a", "response": "b"}, {"messages": [{"role": "assistant", "content": "c"}]})
-    )
-    corpus = FilesCorpus(train=(str(path),), validation_share=0.0, test_share=0.0)
-    found = [from_text(text) for text in corpus.dialogues("train")]
-    assert found == [[("user", "a"), ("assistant", "b")], [("assistant", "c")]]
-    parquet = pytest.importorskip("pyarrow.parquet")
-    import pyarrow
-
-    table = pyarrow.table({"other": [1, 2], "prompt": ["a", "x"], "completion": ["b", "y"]})
-    parquet.write_table(table, tmp_path / "talk.parquet")
-    corpus = attrs.evolve(corpus, train=(str(tmp_path / "talk.parquet"),))
-    assert [from_text(text)[1].content for text in corpus.dialogues("train")] == ["b", "y"]
-
-
-def test_what_is_held_out_is_whole_dialogues(tmp_path):
-    path = tmp_path / "talk.jsonl"
-    path.write_text(lines(*({"prompt": f"{i}", "response": "b"} for i in range(40))))
-    corpus = FilesCorpus(train=(str(path),), validation_share=0.1, test_share=0.1)
-    splits = [set(corpus.dialogues(split)) for split in ("train", "validation", "test")]
-    assert [len(split) for split in splits] == [32, 4, 4]
-    assert len(set.union(*splits)) == 40
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "sentence"),
-    [
-        (
-            "talk.jsonl",
-            lines({"prompt": "a", "response": "b"}, {"prompt": "a"}),
-            "talk.jsonl, line 2 has 'prompt'; write",
-        ),
-        ("talk.jsonl", "{", "talk.jsonl, line 1 is not JSON"),
-        ("talk.txt", "hello", "talk.txt has no dialogues, which are in .jsonl, .json, .parquet or .arrow; convert it"),
-    ],
-)
-def test_a_line_that_is_none_is_refused_by_its_number(tmp_path, name, content, sentence):
-    (tmp_path / name).write_text(content)
-    corpus = FilesCorpus(train=(str(tmp_path / name),), validation_share=0.0, test_share=0.0)
-    with pytest.raises(UserError) as error:
-        list(corpus.dialogues("train"))
-    assert sentence in str(error.value)
-
-
-def test_a_data_set_has_dialogues(tmp_path):
-    pytest.importorskip("datasets")
-    (tmp_path / "talk.jsonl").write_text(
-        lines(
-            *(
-                {"messages": [{"role": "assistant", "content": f"{i}"}], "language": "en" if i % 2 else "de"}
-                for i in range(6)
-            )
-        )
-    )
-    settings = {"path": str(tmp_path), "validation_share": 0.0, "test_share": 0.0, "cache": str(tmp_path / "cache")}
-    corpus = HuggingFaceCorpus(**settings, keep=("language=en",))
-    assert [from_text(text)[0].content for text in corpus.dialogues("train")] == ["1", "3", "5"]
-
-
-def test_other_corpora_have_none():
-    for corpus in (SotuCorpus(), MixtureCorpus(of=(SotuCorpus(), SotuCorpus()))):
-        assert not corpus.holds_dialogues
-        with pytest.raises(UserError, match=f"corpus {corpus.name!r} has no dialogues"):
-            corpus.dialogues("train")

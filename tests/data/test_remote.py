@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from in_memory import Memory, experiment_of, texts
 
 from atat_zoo.cli import atat
-from atat_zoo.data import addresses, manifest, remote
+from atat_zoo.data import manifest, remote
 from atat_zoo.data.build import build
 from atat_zoo.data.corpora import ShardsCorpus
 from atat_zoo.data.sequences import held_out
@@ -306,7 +306,7 @@ def test_files_that_do_not_come(server, folder, tmp_path):
 def test_a_server_that_hardly_answers(server, tmp_path, monkeypatch):
     """Each of its bytes comes in time."""
     seconds = itertools.count()  # one at each look at the clock
-    monkeypatch.setattr(addresses, "time", SimpleNamespace(monotonic=lambda: next(seconds), sleep=time.sleep))
+    monkeypatch.setattr(remote, "time", SimpleNamespace(monotonic=lambda: next(seconds), sleep=time.sleep))
     assert first_samples(corpus_of(server.address, tmp_path / "whole", timeout=9).built(), 1)
     server.faults["train-000000.tar"].extend(["drip"] * 2)
     told = refusal(server.address, tmp_path / "drip", timeout=9)
@@ -357,7 +357,7 @@ def test_what_has_no_end_is_given_up_at_a_bound(server, tmp_path, monkeypatch):
     # What is announced is refused before anything is written, and what no length is known of is no file.
     other = "train-000001.tar"
     with monkeypatch.context() as patch:
-        patch.setattr(addresses, "_BLOCK", 1)
+        patch.setattr(remote, "_BLOCK", 1)
         assert "it has more than 10,000 bytes" in said(f"{server.address}/{other}", largest=1e-5, name=other)
     assert "it is no file, but of the type 'other')" in said("file:///dev/zero", name="zero")
     told = refusal(server.address, tmp_path / "cache")
@@ -408,7 +408,7 @@ def test_addresses_that_are_refused(options, message, tmp_path, monkeypatch):
 def test_commands_run_where_the_person_allows_it(folder, tmp_path, monkeypatch):
     last = len(manifest.load(folder).splits["train"].shards) - 1
     tars = (f"pipe:cat {folder}/train-{{000000..{last:06d}}}.tar",)
-    monkeypatch.setenv(addresses.ALLOW, "")
+    monkeypatch.setenv(remote.ALLOW, "")
     # Nor does it help that the cache says so.
     written = corpus_of(f"file://{folder}", tmp_path)
     origin = written.built() / manifest.ORIGIN

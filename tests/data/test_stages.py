@@ -93,26 +93,6 @@ def test_samples_are_a_function_of_their_number(shards, together, workers, ranks
         np.testing.assert_array_equal(row, wanted[n])
 
 
-def test_every_length_that_is_left_is_as_likely():
-    """From the least to the whole, both of them; and as many sequences are cut as the share says."""
-    lengths = [len(RandomLengthStage(share=1.0, least=2).apply(np.arange(6), key, CONTEXT)) for key in range(4000)]
-    assert np.bincount(lengths)[2:].tolist() == pytest.approx([800] * 5, abs=110)
-    assert min(lengths) == 2
-    short = RandomLengthStage(share=1.0, least=9)
-    assert [len(short.apply(np.arange(n), 3, CONTEXT)) for n in (1, 4)] == [1, 4]
-    cut = [len(RandomLengthStage(share=0.25).apply(np.arange(999), key, CONTEXT)) < 999 for key in range(4000)]
-    assert np.mean(cut) == pytest.approx(0.25, abs=0.03)
-
-
-def test_the_pipeline_has_named_stages(shards):
-    pipeline = TokenStream(shards, stages=STAGES, **ORDER).pipeline()
-    names = [type(each).__name__ for each in pipeline.pipeline[1:]]
-    assert names == ["Read", "Apply", "Apply", "Apply", "Replace", "Collate"]
-    assert [each.stage for each in pipeline.pipeline[2:5]] == list(STAGES)
-    plain = TokenStream(shards, **ORDER).pipeline()
-    assert [type(each).__name__ for each in plain.pipeline[1:]] == ["Read", "Collate"]
-
-
 def test_what_is_refused_is_replaced_by_what_is_shuffled_with_it(shards):
     stage = RepetitionStage(n=1, distinct=0.5)
     plain, staged = (TokenStream(shards, stages=stages, **ORDER) for stages in ((), (stage,)))

@@ -8,7 +8,7 @@ import hashlib
 import re
 import zipfile
 from abc import abstractmethod
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from itertools import chain
@@ -125,8 +125,6 @@ class SotuCorpus(Corpus):
 
     @override
     def documents(self, split: Split) -> Iterator[str]:
-        from atat_zoo.data.corpora import HeldOut
-
         speeches = [text for _, text in self._chosen()]
         held_out = HeldOut.choose(speeches, validation=self.validation, test=self.test, seed=self.seed)
         return held_out.select(speeches, split)
@@ -336,10 +334,6 @@ class Divided(Corpus):
         """Yield the dialogues of what a split names; by default it has none, as `Corpus.dialogues` says."""
         return super().dialogues(split)
 
-    @abstractmethod
-    def training_stamp(self) -> Hashable:
-        """Return what changes with the training text, which is read twice where something is held out of it."""
-
     def check_shares(self) -> None:
         """Raise a `ValueError` if nothing is left to train on."""
         if self.validation_share + self.test_share >= 1:
@@ -371,7 +365,7 @@ class Divided(Corpus):
             return
         shares = (0.0 if self.validation else self.validation_share, 0.0 if self.test else self.test_share)
         if any(shares):
-            yield from _chosen(self, method, *shares, self.training_stamp()).select(read("train"), split)
+            yield from _chosen(self, method, *shares, repr(self.stamp())).select(read("train"), split)
         elif split == "train":
             yield from read("train")
 
@@ -395,8 +389,8 @@ class HeldOut:
         """Read the documents once and fix the thresholds; needs 8 bytes per document."""
         hashes = np.sort(np.fromiter((_hash(text, seed) for text in documents), np.uint64))
         total = len(hashes)
-        tests = min(_count(test, total), total)
-        held_out = tests + min(_count(validation, total), total - tests)
+        tests = min(max(test > 0, round(test * total)), total)
+        held_out = min(tests + max(validation > 0, round(validation * total)), total)
         # One past the last hash that is held out: equal hashes fall on the same side.
         test_below, validation_below = (int(hashes[rank - 1]) + 1 if rank else 0 for rank in (tests, held_out))
         return cls(seed, test_below, validation_below, total)
@@ -408,17 +402,13 @@ class HeldOut:
         return (text for text in documents if first <= _hash(text, self.seed) < end)
 
 
-def _count(share: float, total: int) -> int:
-    return max(1, round(share * total)) if share > 0 and total else 0
-
-
 def _hash(text: str, seed: int) -> int:
     digest = hashlib.blake2b(text.encode(), digest_size=8, key=seed.to_bytes(8, "little"))
     return int.from_bytes(digest.digest(), "little")
 
 
 @functools.lru_cache(maxsize=8)
-def _chosen(corpus: Divided, method: str, validation: float, test: float, stamp: Hashable) -> HeldOut:
+def _chosen(corpus: Divided, method: str, validation: float, test: float, stamp: str) -> HeldOut:
     del stamp
     texts = getattr(corpus, method)("train")
     held_out = HeldOut.choose(texts, validation=validation, test=test, seed=corpus.seed)

@@ -19,7 +19,7 @@ from atat_zoo.data.corpora.detokenizers import Detokenizer
 from atat_zoo.data.corpora.documents import SUFFIXES, Missing, Policy, dialogues, documents, package, text_in
 from atat_zoo.data.corpora.packing import suffix
 from atat_zoo.data.corpora.source import refuse_unfinished
-from atat_zoo.data.digests import Stamps, fingerprint_of, stamps_of, unreadable
+from atat_zoo.data.digests import fingerprint_of, stamps_of, unreadable
 from atat_zoo.errors import Note, UserError, clip, nearest
 from atat_zoo.registry import component, param, part
 from atat_zoo.registry.spec import unstructure
@@ -44,10 +44,6 @@ class NamedFiles(Divided):
         if not {"train": (), "validation": self.validation, "test": self.test}[split]:
             self.files()  # refuses every wrong name before anything is read; a benchmark needs no training text
         yield from super().documents(split)
-
-    @override
-    def training_stamp(self) -> Stamps:
-        return stamps_of(self.expand(self.train, "train"))
 
     @override
     def fingerprint(self) -> dict[str, Any]:

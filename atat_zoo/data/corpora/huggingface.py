@@ -80,10 +80,6 @@ class HuggingFaceCorpus(Divided):
         return None  # its commit does not change
 
     @override
-    def training_stamp(self) -> Stamps | None:
-        return self.stamp()
-
-    @override
     def size(self) -> int | None:
         size = 0
         for split in SPLITS:

@@ -174,8 +174,11 @@ def get(recipe: CorpusRecipe, say: Say) -> Record:
             begun = before or _record(mark)
             if begun:
                 _refuse_changed(recipe, origins, begun, path if before else mark)
-            here = _here(before, path)
-            if before and _complete(recipe, before, here):
+            here = {name: _described(Path(name)) for name in (before or {}).get("files", ()) if Path(name).is_file()}
+            _refuse_other(before, here, path)
+            every = itertools.chain.from_iterable(_expanded(to, recipe) for to in recipe.paths if to[-1] != "/")
+            # The recipe may have more files by now than the record.
+            if before and here.keys() == before["files"].keys() | {str(Path(to)) for to in every}:
                 mark.unlink(missing_ok=True)
                 return before
             head = {"name": recipe.name, "date": f"{datetime.now(UTC):%Y-%m-%d}", "source": origins}
@@ -262,19 +265,6 @@ def _earlier(begun: Record | None, url: str) -> Record:
     return next((each for each in (begun or {}).get("from", ()) if each["url"] == url), {})
 
 
-def _here(before: Record | None, path: Path) -> Files:
-    """Return the files of a record that are here; a `UserError` if one was changed."""
-    here = {name: _described(Path(name)) for name in (before or {}).get("files", ()) if Path(name).is_file()}
-    _refuse_other(before, here, path)
-    return here
-
-
-def _complete(recipe: CorpusRecipe, record: Record, here: Files) -> bool:
-    """Return whether all files of a record and of its recipe are here."""
-    named = {str(Path(each)) for text in recipe.paths if not text.endswith("/") for each in _expanded(text, recipe)}
-    return here.keys() == record["files"].keys() | named  # the recipe may have more of them by now
-
-
 def _refuse_other(before: Record | None, now: Files, path: Path) -> None:
     """Raise a `UserError` if a file is not what it was when it was fetched."""
     for name, found in now.items():
@@ -352,7 +342,24 @@ def _unpack(archive: Path, file: SourceFile, recipe: CorpusRecipe, written: File
     try:
         with _damage(archive):
             for name, opened in _members(archive):
-                _write_member(archive, name, opened, file, recipe, written, patterns)
+                if name.startswith("/") or ".." in PurePosixPath(name).parts:
+                    said = f"{archive} has a member {clip(name)}, outside of its folder"
+                    raise UserError(f"{said}; do not use this archive")
+                pattern = next((each for each in file.members if fnmatch.fnmatchcase(name, each)), None)
+                if pattern is None:
+                    continue
+                to = file.members[pattern]
+                path = Path(to, PurePosixPath(name).name) if to.endswith("/") else Path(to)
+                if path in patterns or str(path) in written:
+                    raise UserError(
+                        f"source.files: {archive} has a member {clip(name)} for {path}, and so is what came before "
+                        "it; name another file or folder for one of them in members"
+                    )
+                clean(path.parent)
+                # What is damaged is no fault of the file that is written.
+                with replacing(path) as beside, _damage(archive), opened() as member, beside.open("wb") as out:
+                    _convert(member, out, recipe, f"{archive}, {name}")
+                patterns[path] = pattern
     except UserError:
         for path in patterns:  # they may be damaged, too
             path.unlink(missing_ok=True)
@@ -361,34 +368,6 @@ def _unpack(archive: Path, file: SourceFile, recipe: CorpusRecipe, written: File
         if pattern not in patterns.values():
             raise UserError(f"{archive} has no member {pattern}; see source.files, or delete it and get it again")
     return {str(path): _described(path) for path in patterns}
-
-
-def _write_member(
-    archive: Path,
-    name: str,
-    opened: Opener,
-    file: SourceFile,
-    recipe: CorpusRecipe,
-    written: Files,
-    patterns: dict[Path, str],
-) -> None:
-    if name.startswith("/") or ".." in PurePosixPath(name).parts:
-        raise UserError(f"{archive} has a member {clip(name)}, outside of its folder; do not use this archive")
-    pattern = next((pattern for pattern in file.members if fnmatch.fnmatchcase(name, pattern)), None)
-    if pattern is None:
-        return
-    to = file.members[pattern]
-    path = Path(to, PurePosixPath(name).name) if to.endswith("/") else Path(to)
-    if path in patterns or str(path) in written:
-        raise UserError(
-            f"source.files: {archive} has a member {clip(name)} for {path}, and so is what came before it; name "
-            "another file or folder for one of them in members"
-        )
-    clean(path.parent)
-    # What is damaged is no fault of the file that is written.
-    with replacing(path) as beside, _damage(archive), opened() as member, beside.open("wb") as out:
-        _convert(member, out, recipe, f"{archive}, {name}")
-    patterns[path] = pattern
 
 
 def _members(archive: Path) -> Iterator[tuple[str, Opener]]:

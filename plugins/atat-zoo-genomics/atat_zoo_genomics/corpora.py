@@ -49,10 +49,6 @@ class _FromFiles(Divided, Corpus):
         self.check_shares()
 
     @override
-    def training_stamp(self) -> Any:
-        return self._files.stamp()["train"]
-
-    @override
     def read(self, split: Split) -> Iterator[str]:
         for stamp in self._files.stamp()[split]:
             for record in self.records(Path(stamp.path)):

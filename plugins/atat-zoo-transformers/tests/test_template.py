@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import byte_pairs, small
 
-from atat_zoo.data.dialogues import ROLES, Message, rows_of, to_text
+from atat_zoo.data.dialogues import ROLES, Message, to_text
+from atat_zoo.data.pack import rows_of
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.likelihood import evaluate_run
 from atat_zoo.experiment import load
