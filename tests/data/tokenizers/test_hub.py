@@ -102,7 +102,12 @@ def test_text_that_is_called_as_the_padding_is_no_padding(tmp_path):
     assert theirs.pad_token == "[[[PAD]]]"
     assert theirs(["a", "aab"], padding=True)["input_ids"] == [[2, 0, 3, 6, 6], [2, 0, 0, 1, 3]]
     library.add_special_tokens(["<|pad|>"])
-    assert save_for_transformers(LibraryModel(library, bos="[PAD]", eos="<pad>"), tmp_path, framed=False, causal=True, length=8) == 5
+    assert (
+        save_for_transformers(
+            LibraryModel(library, bos="[PAD]", eos="<pad>"), tmp_path, framed=False, causal=True, length=8
+        )
+        == 5
+    )
 
 
 def test_what_the_library_cannot_express_is_refused(tmp_path):
