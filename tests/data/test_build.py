@@ -1,11 +1,13 @@
-"""Building: the same bytes from the same input, whatever happens in between."""
+"""Building: the same bytes from the same input, whatever happens in between, and never of another text."""
 
 import hashlib
+import io
 import json
+import os
 import shutil
 import subprocess
 import sys
-from collections import Counter
+import zipfile
 from pathlib import Path
 
 import attrs
@@ -13,14 +15,17 @@ import numpy as np
 import pytest
 from in_memory import Memory, experiment_of, hashes, interrupted, killed, stages_of_a_second, texts
 
-from atat_zoo.data import manifest, pack
+from atat_zoo.data import digests, manifest, pack
 from atat_zoo.data.build import build
-from atat_zoo.data.corpora import ShardsCorpus
+from atat_zoo.data.corpora import ShardsCorpus, Text8Corpus
+from atat_zoo.data.corpora.files import FilesCorpus
 from atat_zoo.data.shards import read
+from atat_zoo.data.stream import refuse_sizes
 from atat_zoo.data.tokenizers import BPETokenizer, PretrainedTokenizer
-from atat_zoo.data.tokenizers.library import BytesModel
+from atat_zoo.data.tokenizers.library import BytesModel, trained
 from atat_zoo.errors import UserError
-from tests.limited import full_disk
+from atat_zoo.system import machine
+from tests.limited import full_disk, limited
 from tests.tiny import folder_of
 
 LONG = texts(2000)  # several batches of documents, several groups of shards
@@ -57,15 +62,6 @@ def test_the_shards_hold_the_text(experiment):
     )
 
 
-def test_a_finished_build_is_not_repeated(experiment):
-    folder = build(experiment())
-    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
-    stages = []
-    assert build(experiment(), progress=lambda stage, done, total: stages.append(stage)) == folder
-    assert not stages
-    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
-
-
 def test_the_folder_follows_the_settings(experiment):
     changes = [
         *({"length": 17}, {"special": "document"}, {"rows": "document"}, {"remainder": "pad"}, {"dtype": "uint32"}),
@@ -100,11 +96,6 @@ def test_a_limit_holds_for_the_training_text_alone(tmp_path, limit):
     assert manifest.load_counts(part).sum() == 16 * kept
 
 
-def test_too_few_sequences_for_the_lanes(experiment):
-    with pytest.raises(UserError, match=r"makes 3 sequences of data\.length = 16, fewer than data\.lanes = 4"):
-        build(experiment(corpus=Memory(train=("x" * 60,))))
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """The same build without any interruption; its batches are larger, of which its bytes do not depend."""
@@ -122,22 +113,16 @@ def test_an_interrupted_build_goes_on(tmp_path, whole, when, monkeypatch):
     folder = folder_of(made)
     assert not folder.exists()
     kept = {p.name: p.stat().st_mtime_ns for p in (tmp_path / f"{folder.name}.partial").glob("*.tar")}
-    encoded = Counter()
-    encode_batch = BytesModel.encode_batch
-
-    def counted(self, batch):
-        encoded["characters"] += sum(map(len, batch))
-        return encode_batch(self, batch)
-
+    encoded, encode_batch = [], BytesModel.encode_batch
+    counted = lambda self, batch: encoded.extend(batch) or encode_batch(self, batch)  # noqa: E731
     monkeypatch.setattr(BytesModel, "encode_batch", counted)
     assert build(made) == folder
     assert hashes(folder) == hashes(whole)
-    total = sum(map(len, LONG))
-    if when == "train":
+    characters = sum(map(len, encoded))
+    if when == "train":  # what was done is not encoded again
         assert kept
-        assert 0 < encoded["characters"] < total * 0.75  # what was done is not encoded again
-    if when in ("validation", "test"):
-        assert encoded["characters"] < 1000
+        assert 0 < characters < sum(map(len, LONG)) * 0.75
+    assert characters < 1000 or when in ("tokenizer", "train")
     assert {name: (folder / name).stat().st_mtime_ns for name in kept} == kept  # nor written again
     assert sorted(p.name for p in tmp_path.iterdir()) == [folder.name, f"{folder.name}.lock"]
 
@@ -173,36 +158,25 @@ def test_full_disk(tmp_path, whole):
     assert hashes(build(made)) == hashes(whole)
 
 
-def test_a_folder_that_is_something_else(experiment):
-    made = experiment()
-    folder = folder_of(made)
-    folder.mkdir(parents=True)
-    (folder / "thesis.txt").write_text("years of work")
-    with pytest.raises(UserError, match=r"exists but holds no manifest\.json; move it away or delete it"):
-        build(made)
-    assert (folder / "thesis.txt").read_text() == "years of work"
-
-
 def test_shards_built_elsewhere(experiment, tmp_path):
     moved = Path(shutil.move(build(experiment()), tmp_path / "moved"))
-    made = experiment(corpus=ShardsCorpus(path=str(moved)))
-    assert build(made) == moved
+    given = ShardsCorpus(path=str(moved))
+    assert build(experiment(corpus=given)) == moved
     others = {"length": 17, "special": "document", "rows": "document", "tokenizer": BPETokenizer()}
     with pytest.raises(UserError) as caught:
-        build(experiment(corpus=ShardsCorpus(path=str(moved)), **others))
-    *of_data, of_tokenizer = str(caught.value).split("\n")
-    assert of_data == [
+        build(experiment(corpus=given, **others))
+    says = "have use = 'bytes', the experiment says use = 'bpe', vocabulary_size = 2048"
+    assert str(caught.value).split("\n") == [
         f"data.length: the shards in {moved} have 16, the experiment says 17",
         f'data.special: the shards in {moved} have "none", the experiment says "document"',
         f'data.rows: the shards in {moved} have "packed", the experiment says "document"',
+        f"tokenizer: the shards in {moved} {says}",
     ]
-    says = "have use = 'bytes', the experiment says use = 'bpe', vocabulary_size = 2048"
-    assert of_tokenizer == f"tokenizer: the shards in {moved} {says}"
     with pytest.raises(UserError, match="corpus 'shards' holds tokens and no documents"):
-        next(iter(ShardsCorpus(path=str(moved)).documents("train")))
+        next(iter(given.documents("train")))
     with pytest.raises(UserError, match=r"holds no manifest\.json"):
         build(experiment(corpus=ShardsCorpus(path=str(tmp_path / "nothing"))))
-    assert ShardsCorpus(path=str(moved)).fingerprint() == manifest.load(moved).fingerprint
+    assert given.fingerprint() == manifest.load(moved).fingerprint
 
 
 def test_shards_built_elsewhere_by_a_tokenizer_from_a_file(experiment, tmp_path):
@@ -239,18 +213,6 @@ def test_shards_built_elsewhere_by_a_tokenizer_from_a_file(experiment, tmp_path)
         build(experiment(tokenizer=theirs, **given))
 
 
-def test_shards_of_other_settings_or_that_do_not_match_their_manifest(experiment):
-    folder = build(experiment())
-    path, text = folder / "train-000001.tar", (folder / "manifest.json").read_text()
-    (folder / "manifest.json").write_text(attrs.evolve(manifest.load(folder), settings="0" * 64).to_json())
-    with pytest.raises(UserError, match="holds shards of other settings"):
-        build(experiment())
-    (folder / "manifest.json").write_text(text)
-    path.write_bytes(path.read_bytes()[:-512])
-    with pytest.raises(UserError, match=r"train-000001\.tar is damaged .* run `atat data build` again"):
-        build(experiment())
-
-
 def test_building_needs_no_torch(tmp_path):
     script = """
 import sys
@@ -261,3 +223,236 @@ build(experiment_of(sys.argv[1]))
 sys.exit("torch" in sys.modules)
 """
     subprocess.run([sys.executable, "-c", script, str(tmp_path), str(Path(__file__).parent)], check=True)
+
+
+LINES = texts(200)
+FEW = {"sequences_per_shard": 4000}  # shards
+OLD, NEW = "\n".join(LINES), "\n".join(reversed(LINES))
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text(OLD)
+    return path
+
+
+def of(path, root="data", **settings):
+    return experiment_of(path.parent / root, corpus=FilesCorpus(train=(str(path),), document="line"), **FEW | settings)
+
+
+def edit(path, text):
+    """Write a text with the time of the old one, as `cp -p` and `rsync -t` do."""
+    before = path.stat()
+    path.write_text(text)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def editing(when, path, *contents):
+    left = list(contents)
+
+    def report(stage, done, total):
+        while stage == when and left:
+            edit(path, left.pop(0))
+
+    return report
+
+
+def nothing_kept(path):
+    return [p.name for p in (path.parent / "data").iterdir() if not p.name.endswith(".lock")] == []
+
+
+@pytest.mark.parametrize(("when", "back"), [("tokenizer", False), ("train", True), ("test", True)])
+def test_text_edited_while_it_is_built_is_refused(path, when, back):
+    contents = [NEW, OLD] if back else [NEW]
+    with pytest.raises(UserError, match="was written to while its shards were built, so they are not kept; run"):
+        build(of(path), progress=editing(when, path, *contents))
+    assert nothing_kept(path)
+    edit(path, OLD)
+    assert hashes(build(of(path))) == hashes(build(of(path, "again")))
+
+
+def test_text_edited_while_a_build_is_interrupted_begins_it_anew(path):
+    edits = editing("tokenizer", path, NEW)
+
+    def build_edited(progress):
+        build(of(path), progress=lambda *report: (edits(*report), progress(*report)))
+
+    interrupted(build_edited, at="test")
+    edit(path, OLD)
+    assert hashes(build(of(path))) == hashes(build(of(path, "again")))
+
+
+def test_the_folder_of_small_texts_keeps_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text(OLD)
+    made = experiment_of(Path("data"), corpus=FilesCorpus(train=("text.txt",), document="line"))
+    found = made.parts["corpus"].fingerprint()
+    digest = hashlib.sha256(f"{len(OLD)}\0{OLD}".encode()).hexdigest()
+    assert found == {"train": {"files": 1, "bytes": len(OLD), "sha256": digest}}
+    assert folder_of(made).name == "files-bytes-16-37319cd0d9"
+
+
+# -- large files ------------------------------------------------------------------------------------------------------
+
+LARGE = 4 << 20
+
+
+@pytest.fixture
+def large(tmp_path, monkeypatch):
+    monkeypatch.setattr(digests, "_HASHED_AT_ONCE", LARGE - 1)
+    path = tmp_path / "large.txt"
+    path.write_bytes(b"x" * LARGE)
+    return path
+
+
+@pytest.fixture
+def counted(monkeypatch):
+    """The files that were hashed."""
+    hashed = []
+    whole = digests._sha256
+
+    def count(path, *rest):
+        hashed.append(Path(path).name)
+        return whole(path, *rest)
+
+    monkeypatch.setattr(digests, "_sha256", count)
+    monkeypatch.setattr(digests, "_of_this_process", {})
+    return hashed
+
+
+def test_the_hash_of_a_large_file_is_kept_until_it_changes(large, counted, monkeypatch):
+    monkeypatch.setattr(digests, "_TICK", -(10**18))  # as if the file had been there for long
+    corpus, root, reported = FilesCorpus(train=(str(large),)), large.parent / "data", []
+
+    def fingerprint():
+        digests._of_this_process.clear()
+        with digests.kept_in(root, lambda *progress: reported.append(progress)):
+            return corpus.fingerprint()
+
+    first = fingerprint()
+    assert fingerprint() == first
+    assert counted == ["large.txt"]
+    assert {stage for stage, _, _ in reported} == {"hashing"}
+    assert reported[-1][1:] == (LARGE, LARGE)
+    edit(large, "x" * (LARGE - 1) + "y")
+    second = fingerprint()
+    assert second != first
+    assert counted == ["large.txt"] * 2
+    for damaged in ("", "{", "[1]", '{"x": 5}', '{"x": []}', json.dumps({str(large): [0, "x"]}), "[" * 10_000):
+        (root / "digests.json").write_text(damaged)
+        assert fingerprint() == second
+    assert len(counted) == 2 + 7
+
+
+def test_a_batch_and_workers_that_are_too_many(monkeypatch):
+    with pytest.raises(UserError, match=r"^train\.batch_size = 1099511627776 needs about 158,329\.7 GB for the ids of"):
+        refuse_sizes(16, 2**40, 1, 0)
+    refuse_sizes(16, 2**40, 2**36, 0)
+    monkeypatch.setattr(machine, "memory", lambda: 10**9)
+    with pytest.raises(UserError, match=r"^data\.workers = 1000 needs about 31\.5 GB for its processes alone"):
+        refuse_sizes(16, 4, 1, 1000)
+    with pytest.raises(ValueError, match="workers must be at most 1024"):
+        experiment_of(Path("data"), workers=2**40)
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """The state of an interrupted build, and the hashes of what comes of it."""
+    root = tmp_path_factory.mktemp("interrupted")
+    interrupted(build, experiment_of(root), at="test")
+    state = next(root.glob("*.partial/train.state.npz")).read_bytes()
+    return state, hashes(build(experiment_of(root)))
+
+
+def npy(array):
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def repacked(state, method=zipfile.ZIP_STORED, **changed):
+    file = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(state)) as old, zipfile.ZipFile(file, "w", method) as new:
+        for name in old.namelist():
+            new.writestr(name, changed.get(name.removesuffix(".npy"), old.read(name)))
+    return file.getvalue()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: repacked(state, zipfile.ZIP_DEFLATED, waiting=bytes(3 * 10**8)),
+        lambda state: repacked(state, waiting=npy(np.zeros(1)).replace(b"(1,)", b"(9" + b"9)")),
+        lambda state: repacked(state, counts=npy(np.zeros(3, np.int64))),
+        lambda state: repacked(state, table=npy(np.frombuffer(b'{"shards": [{}]}', np.uint8))),
+        lambda state: b"",
+    ],
+)
+def test_a_forged_state_of_a_build_begins_the_split_again(tmp_path, begun, change):
+    state, expected = begun
+    interrupted(build, experiment_of(tmp_path), at="test")
+    next(tmp_path.glob("*.partial/train.state.npz")).write_bytes(change(state))
+    with limited(256 << 20):
+        assert hashes(build(experiment_of(tmp_path))) == expected
+
+
+def test_a_finished_build_is_not_repeated_and_not_over_other_files(experiment):
+    folder = build(experiment())
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    assert build(experiment(), progress=pytest.fail) == folder
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    path, text = folder / "train-000001.tar", (folder / "manifest.json").read_text()
+    (folder / "manifest.json").write_text(attrs.evolve(manifest.load(folder), settings="0" * 64).to_json())
+    with pytest.raises(UserError, match="holds shards of other settings"):
+        build(experiment())
+    (folder / "manifest.json").write_text(text)
+    path.write_bytes(path.read_bytes()[:-512])
+    with pytest.raises(UserError, match=r"train-000001\.tar is damaged .* run `atat data build` again"):
+        build(experiment())
+    (folder / "manifest.json").unlink()
+    with pytest.raises(UserError, match=r"exists but holds no manifest\.json; move it away or delete it"):
+        build(experiment())
+    assert path.exists()
+
+
+def test_too_little_text_and_too_large_sizes(experiment, monkeypatch):
+    for data, message in (
+        ({"corpus": Memory(train=("x" * 60,))}, r"makes 3 sequences of data\.length = 16, fewer than data\.lanes = 4"),
+        ({"length": 2**40, "remainder": "pad"}, r"^data\.length = 1099511627776 needs about 17,592\.2 GB for a single"),
+        ({"length": 2**30, "rows": "document"}, r"^data\.length = 1073741824 needs about 17,592\.2 GB for the rows of"),
+    ):
+        with pytest.raises(UserError, match=message):
+            build(experiment(**data))
+    monkeypatch.setattr(machine, "memory", lambda: 100_000)
+    with pytest.raises(UserError, match=r"^data\.sequences_per_shard = 4611686018427387904 for 4 lanes needs about"):
+        build(experiment(sequences_per_shard=2**62, corpus=Memory(train=texts(1000))))
+    build(experiment())
+
+
+def test_a_text8_or_a_tokenizer_edited_while_it_is_used_is_refused(path, tmp_path):
+    files = [trained(iter(LINES), size, ("<bos>", "<eos>")).to_str() for size in (300, 310)]
+    (tmp_path / "tokenizer.json").write_text(files[0])
+    tokenizer = PretrainedTokenizer(path=str(tmp_path / "tokenizer.json"))
+    with pytest.raises(UserError, match="or the tokenizer's file, was written to"):
+        build(of(path, tokenizer=tokenizer), progress=editing("train", tmp_path / "tokenizer.json", files[1]))
+    assert nothing_kept(path)
+    text8 = tmp_path / "text8"
+    text8.write_text("we the people " * 300)
+    made = experiment_of(tmp_path / "data", corpus=Text8Corpus(path=str(text8)))
+    with pytest.raises(UserError, match="was written to while its shards were built"):
+        build(made, progress=editing("validation", text8, "of the people " * 300))
+    assert nothing_kept(path)
+
+
+def test_a_hash_is_not_kept_of_a_file_that_was_just_written_and_needs_no_place(large, counted, monkeypatch):
+    """It may be written again in the same tick of the clock, which here lasts longer than any test."""
+    corpus = FilesCorpus(train=(str(large),))
+    for tick, root, times in ((10**18, large.parent / "data", 2), (-(10**18), large, 1)):  # a file, not a folder
+        counted.clear()
+        monkeypatch.setattr(digests, "_TICK", tick)
+        with digests.kept_in(root, lambda *_: None):
+            assert corpus.fingerprint() == corpus.fingerprint()
+        assert counted == ["large.txt"] * times
+    assert not (large.parent / "data").exists()
