@@ -127,44 +127,11 @@ def test_what_follows_the_last_answer_is_left_out():
     assert messages_of({"messages": more}) == [("assistant", "yes")]
 
 
-@pytest.mark.parametrize(
-    ("value", "sentence"),
-    [
-        ("hello", "is no dialogue: 'hello'"),
-        ([SAYS], "is no dialogue"),
-        ({"text": "x"}, "has no messages"),
-        ({"prompt": "x"}, "has 'prompt'"),
-        ({"prompt": "x", "response": "y", "completion": "z"}, "has 'prompt' and 'response' and 'completion'"),
-        ({"messages": "hello"}, "has no list of messages"),
-        ({"messages": ["hello"]}, "message 1 is none: 'hello'"),
-        ({"messages": [SAYS, {"role": "usr", "content": "x"}]}, "message 2 has the role 'usr'; did you mean 'user'?"),
-        ({"messages": [{"content": "x"}]}, "message 1 has the role None (there are: system, user, assistant, tool)"),
-        ({"messages": [{"role": "user", "content": ["x"]}, SAYS]}, "message 1 has no text as its content"),
-        ({"messages": [{"role": "user", "content": None}, SAYS]}, "message 1 has no text as its content: None"),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}, SAYS]},
-            "message 1 has no text as its con",
-        ),
-        ({"messages": [turn("user", [{"type": "image", "text": "x"}]), SAYS]}, "message 1 has no text as its content"),
-        ({"messages": [{"role": "user", "content": [{"type": "text"}]}, SAYS]}, "message 1 has no text as its content"),
-        ({"messages": [{"from": "Bob", "value": "x"}]}, "message 1 has the role 'Bob' (there are: system, user,"),
-        ({"messages": [SAYS], "response": "x"}, "has 'messages' and 'response'; write"),
-        ({"messages": [SAYS], "conversations": [SAYS]}, "has 'messages' and 'conversations'; write"),
-        ({"messages": [SAYS], "prompt": "x"}, "has 'prompt' beside 'messages', in which it is not said; take one"),
-        (
-            {"messages": [SAYS], "tools": [{}]},
-            "has 'tools', which is not read; write it into a message, or take the key",
-        ),
-        ({"instruction": "x", "output": "y", "history": [["a", "b"]]}, "has 'history', which is not read"),
-        ({"output": "y"}, "has 'output'; write"),
-        ({"prompt": ["x"], "completion": "y"}, "message 1 is none: 'x'"),
-        ({"prompt": "x", "response": 3}, "message 2 has no text as its content: 3"),
-    ],
-)
-def test_what_is_no_dialogue_is_said(value, sentence):
-    with pytest.raises(ValueError, match=re.escape(sentence)) as error:
-        messages_of(value)
-    assert "\n" not in str(error.value)
+def test_what_is_no_dialogue_is_said():
+    for value, sentence in NONE:
+        with pytest.raises(ValueError, match=re.escape(sentence)) as error:
+            messages_of(value)
+        assert "\n" not in str(error.value)
 
 
 def test_half_a_surrogate_pair_is_replaced():
@@ -181,3 +148,27 @@ def test_the_plain_template_needs_both_ends():
         with pytest.raises(UserError, match="dialogues need a tokenizer with BOS and EOS"):
             model.chat([Message("user", "a")])
     assert CharactersModel(special=True, unknown="space").chat([Message("assistant", "a")])[1] == ([1, 28], True)
+
+
+NONE = [
+    ("hello", "is no dialogue: 'hello'"),
+    ([SAYS], "is no dialogue"),
+    ({"text": "x"}, "has no messages"),
+    ({"prompt": "x"}, "has 'prompt'"),
+    ({"prompt": "x", "response": "y", "completion": "z"}, "has 'prompt' and 'response' and 'completion'"),
+    ({"messages": "hello"}, "has no list of messages"),
+    ({"messages": ["hello"]}, "message 1 is none: 'hello'"),
+    ({"messages": [SAYS, {"role": "usr", "content": "x"}]}, "message 2 has the role 'usr'; did you mean 'user'?"),
+    ({"messages": [{"content": "x"}]}, "message 1 has the role None (there are: system, user, assistant, tool)"),
+    ({"messages": [turn("user", ["x"]), SAYS]}, "message 1 has no text as its content"),
+    ({"messages": [turn("user", None), SAYS]}, "message 1 has no text as its content: None"),
+    ({"messages": [turn("user", [{"type": "image", "text": "x"}]), SAYS]}, "message 1 has no text as its content"),
+    ({"messages": [turn("user", [{"type": "text"}]), SAYS]}, "message 1 has no text as its content"),
+    ({"messages": [{"from": "Bob", "value": "x"}]}, "message 1 has the role 'Bob' (there are: system, user,"),
+    ({"messages": [SAYS], "response": "x"}, "has 'messages' and 'response'; write"),
+    ({"messages": [SAYS], "conversations": [SAYS]}, "has 'messages' and 'conversations'; write"),
+    ({"messages": [SAYS], "prompt": "x"}, "has 'prompt' beside 'messages', in which it is not said; take one"),
+    ({"messages": [SAYS], "tools": [{}]}, "has 'tools', which is not read; write it into a message, or take"),
+    ({"output": "y"}, "has 'output'; write"),
+    ({"prompt": "x", "response": 3}, "message 2 has no text as its content: 3"),
+]
