@@ -29,10 +29,6 @@ def test_a_record_of_fasta_has_lines_of_any_length(sequences, width, ending, tmp
     assert records(FASTACorpus, path, "\n".join(lines)) == sequences
 
 
-def test_one_line_may_be_a_chromosome(tmp_path):
-    assert records(FASTACorpus, tmp_path / "a.fa", ">a\n" + "acgu" * 300_000)[0] == "ACGT" * 300_000
-
-
 @given(sequences=RECORDS)
 def test_a_read_has_four_lines(sequences, tmp_path_factory):
     # A quality may be any character, @ and > too.
@@ -47,11 +43,6 @@ def test_a_row_of_a_table_is_a_record(sequences, tmp_path_factory):
     assert records(DNACSVCorpus, folder / "a.csv", content, column="dna") == sequences
     long = "sequence\n" + "A" * 200_000
     assert records(DNACSVCorpus, folder / "b.csv", long) == ["A" * 200_000]
-
-
-def test_a_long_record_is_divided(tmp_path):
-    path = tmp_path / "a.fa"
-    assert records(FASTACorpus, path, ">a\nACGTA\nCG\n>b\nTTT", piece=3) == ["ACG", "TAC", "G", "TTT"]
 
 
 def test_splits_have_files_of_their_own_or_a_share(tmp_path):
@@ -88,28 +79,24 @@ def test_a_damaged_file_is_refused_by_its_line(damage, tmp_path):
     assert "\n" not in str(raised.value)
 
 
-def test_an_archive_that_is_cut_off_is_refused(tmp_path):
-    path = tmp_path / "a.fa.gz"
-    path.write_bytes(gzip.compress(b">a\n" + b"ACGT" * 1000)[:-9])
-    with pytest.raises(UserError, match="cannot be decompressed"):
-        list(FASTACorpus(train=(str(path),), validation_share=0, test_share=0).documents("train"))
-
-
-def test_what_is_no_gzip_is_said_to_be_none(tmp_path):
-    path = tmp_path / "a.fa.gz"
-    path.write_bytes(b">a\nACGT\n")
-    with pytest.raises(UserError, match="is no gzip, though its name says so"):
-        list(FASTACorpus(train=(str(path),), validation_share=0, test_share=0).documents("train"))
-
-
-def test_a_read_may_have_no_bases(tmp_path):
+def test_long_records_are_divided_and_reads_may_have_no_bases(tmp_path):
+    path = tmp_path / "a.fa"
+    assert records(FASTACorpus, path, ">a\nACGTA\nCG\n>b\nTTT", piece=3) == ["ACG", "TAC", "G", "TTT"]
+    assert records(FASTACorpus, path, ">a\n" + "acgu" * 300_000)[0] == "ACGT" * 300_000
     content = "@a\nAC\n+\nII\n\n@b\n\n+\n\n@c\nGT\n+\nII\n"
     assert records(FASTQCorpus, tmp_path / "reads.fq", content) == ["AC", "GT"]
 
 
-def test_a_missing_file_is_named(tmp_path):
-    (tmp_path / "genome.fa").write_text(">a\nACGT\n")
-    with pytest.raises(UserError, match=r"corpus.train: there is no file .*genom.fa; did you mean 'genome.fa'"):
-        list(FASTACorpus(train=(str(tmp_path / "genom.fa"),)).documents("train"))
+def test_a_missing_or_damaged_archive_is_named(tmp_path):
+    path = tmp_path / "a.fa.gz"
+    for content, message in (
+        (gzip.compress(b">a\n" + b"ACGT" * 1000)[:-9], "cannot be decompressed"),
+        (b">a\nACGT\n", "is no gzip, though its name says so"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=message):
+            list(FASTACorpus(train=(str(path),), validation_share=0, test_share=0).documents("train"))
+    with pytest.raises(UserError, match=r"corpus.train: there is no file .*b.fa.gz; did you mean 'a.fa.gz'"):
+        list(FASTACorpus(train=(str(tmp_path / "b.fa.gz"),)).documents("train"))
     with pytest.raises(ValueError, match="train names no file"):
         FASTACorpus(train=())

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from atat_zoo import Model, Zoo
+from atat_zoo import Model, UserError, Zoo
 from atat_zoo.experiment import from_table
 from atat_zoo.modeling.objectives import Batch, assemble
 from atat_zoo.registry import Context
@@ -22,15 +22,9 @@ NEEDS = {
 
 def untrained(**tables):
     """Return a model that has learned nothing."""
-    experiment = from_table(
-        {
-            "name": "small",
-            "tokenizer": {"use": "dna"},
-            "backbone": {"use": "gated_convolution", "width": 32, "layers": 3},
-            "data": {"length": L},
-            **tables,
-        }
-    )
+    backbone = {"use": "gated_convolution", "width": 32, "layers": 3}
+    table = {"name": "small", "tokenizer": {"use": "dna"}, "backbone": backbone, "data": {"length": L}} | tables
+    experiment = from_table(table)
     tokenizer = experiment.parts["tokenizer"].train(lambda: iter(()))
     context = Context(vocabulary_size=V, length=L, steps=10, tokenizer=tokenizer)
     module = assemble(experiment, context).eval()
@@ -46,13 +40,11 @@ def test_every_objective_learns_and_writes(objective):
     assert set("".join(model.sample(2, length=L).texts)) <= set("ACGTN")
     module = model.module.train()
     tokens = torch.tensor([0, 2, 3, 1]).repeat(8, L // 4)
-    maskable = torch.ones_like(tokens, dtype=torch.bool)
+    how = {"maskable": torch.ones_like(tokens, dtype=torch.bool), "mean_maskable": torch.tensor(float(L))}
     optimizer = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], lr=3e-3)
     losses = []
     for step in range(30):
-        index = torch.arange(8) + 64 * step
-        batch = Batch(tokens=tokens, maskable=maskable, index=index, mean_maskable=torch.tensor(float(L)), progress=0.1)
-        loss = module.loss(batch)["loss"]
+        loss = module.loss(Batch(tokens=tokens, index=torch.arange(8) + 64 * step, progress=0.1, **how))["loss"]
         loss.backward()
         module.end_step(lambda total: None, 0.1)
         optimizer.step()
@@ -70,16 +62,10 @@ def test_every_sampler_writes(sampler, tmp_path):
     assert Model.load(tmp_path).sample(2, sampler=sampler, seed=3).texts == made.texts
 
 
-def test_a_gap_is_filled_and_the_rest_stays():
-    text = "ACGT[MASK:3]TTT"
-    for filled in untrained().infill(text, 4, seed=1).texts:
+def test_a_gap_is_filled_and_another_tokenizer_has_no_other_strand():
+    for filled in untrained().infill("ACGT[MASK:3]TTT", 4, seed=1).texts:
         assert filled.startswith("ACGT")
         assert filled.endswith("TTT")
         assert len(filled) <= 10  # BOS and EOS are drawn, too, and are no text
-
-
-def test_another_tokenizer_has_no_other_strand():
-    from atat_zoo.errors import UserError
-
     with pytest.raises(UserError, match="knows the other strand of A, C, G and T alone"):
         untrained(tokenizer={"use": "bytes"}, backbone={"use": "gated_convolution", "reverse_complement": True})

@@ -13,15 +13,10 @@ from atat_zoo.errors import UserError
 FAST = {"epochs": 6, "batch_size": 32, "learning_rate": 1e-2}
 
 
-def benchmarks(root, name, train=300, test=120):
-    """Write a data set as the package genomic-benchmarks does: a folder for each class, a file for each sequence."""
-    for seed, (split, count) in enumerate({"train": train, "test": test}.items()):
-        for number, (text, label) in enumerate(zip(*planted(count, seed), strict=True)):
-            kind = ("negative", "positive", "third")[number % 3 if BENCHMARKS[name] == 3 else label]
-            file = root / name / split / kind / f"{number}.txt"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text)
-    return root
+def benchmarks(root, name, train=300, test=120, **options):
+    """Write a data set, and return the task that has it alone."""
+    write_benchmarks(root, name, train, test)
+    return GenomicBenchmarksTask(path=str(root), only=(name,), **options)
 
 
 @pytest.fixture
@@ -40,25 +35,10 @@ def gue_files(root, name):
         path.write_text("sequence,label\n" + "".join(rows))
 
 
-def test_gue_is_measured_with_its_average_over_seeds(model, tmp_path):
-    names = ("tf_0", "mouse_1")
-    for name in names:
-        gue_files(tmp_path / "GUE", name)
-    task, calls = GueTask(path=str(tmp_path / "GUE"), only=names, seeds=2, epochs=1), []
-    assert list(task.absent()) == []
-    assert set(task.inputs(None)) == {f"{name}.{split}" for name in names for split in ("train", "test")}
-    found = task.measure(model, tmp_path / "run", seed=3, progress=lambda *done: calls.append(done))
-    assert list(found) == ["tf_0 mcc", "mouse_1 mcc", "average"]
-    assert calls == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    assert all(each.items == 2 for each in found.values())
-    assert found["average"].value == pytest.approx((found["tf_0 mcc"].value + found["mouse_1 mcc"].value) / 2)
-
-
 @pytest.mark.slow
 def test_what_is_planted_is_found_in_five_folds(model, tmp_path):
     name = "human_nontata_promoters"
-    task = GenomicBenchmarksTask(path=str(benchmarks(tmp_path / "data", name)), only=(name,), **FAST)
-    found = task.measure(model, tmp_path / "run", seed=3)
+    found = benchmarks(tmp_path / "data", name, **FAST).measure(model, tmp_path / "run", seed=3)
     assert list(found) == [f"{name} test", f"{name} left out", "average"]
     assert found["average"].value == found[f"{name} test"].value > 0.75
     assert found[f"{name} left out"].value > 0.75
@@ -68,19 +48,18 @@ def test_what_is_planted_is_found_in_five_folds(model, tmp_path):
 def test_each_training_sequence_is_left_out_once_and_no_fold_trains_on_it(model, tmp_path, monkeypatch):
     """The 26 sequences divide into folds of 6, 5, 5, 5 and 5; labels tell them apart."""
     name = "human_enhancers_cohn"
-    benchmarks(tmp_path / "data", name, train=26, test=7)
+    task = benchmarks(tmp_path / "data", name, train=26, test=7, epochs=7, batch_size=5, learning_rate=0.5)
     trained, asked, how, calls = [], [], [], []
 
-    def fine_tuned(of, rows, labels, recipe, *, outputs, seed, attends, trained_=trained):
+    def fine_tuned(of, rows, labels, recipe, *, outputs, seed, attends):
         assert of is model
-        trained_.append([tuple(row) for row in rows])
+        trained.append([tuple(row) for row in rows])
         how.append((recipe.epochs, recipe.batch_size, recipe.learning_rate, outputs, seed, attends))
         # The places of a binding site tell the classes apart, so a label is of its own sequence.
         assert labels.tolist() == [int("TATAAA" in model.tokenizer.decode(row)) for row in rows]
         return lambda rows: asked.append([tuple(row) for row in rows]) or torch.zeros(len(rows), outputs)
 
     monkeypatch.setattr("atat_zoo.evaluation.tasks.fine_tuning.fine_tuned", fine_tuned)
-    task = GenomicBenchmarksTask(path=str(tmp_path / "data"), only=(name,), epochs=7, batch_size=5, learning_rate=0.5)
     found = task.measure(model, tmp_path / "run", seed=3, progress=lambda *done: calls.append(done))
     assert how == [(7, 5, 0.5, 2, 3 + fold, False) for fold in range(5)]
     assert calls == [(fold, 5) for fold in range(1, 6)]
@@ -88,48 +67,43 @@ def test_each_training_sequence_is_left_out_once_and_no_fold_trains_on_it(model,
     everything = sorted(row for fold in left_out for row in fold)
     assert len(everything) == len(set(everything)) == 26
     assert sorted(map(len, left_out)) == [5, 5, 5, 5, 6]
-    for rest, fold in zip(trained, left_out, strict=True):
-        assert sorted(rest + fold) == everything
+    assert all(sorted(rest + fold) == everything for rest, fold in zip(trained, left_out, strict=True))
     assert all(test == tests[0] for test in tests)
     share = np.mean([not label for label in planted(7, 1)[1]])
     assert found[f"{name} test"].value == pytest.approx(share)  # class 0 is the folder `negative`
     left = [np.mean(["TATAAA" not in model.tokenizer.decode(row) for row in fold]) for fold in left_out]
     assert found[f"{name} left out"].value == pytest.approx(np.mean(left))
     assert {found[key].quantity for key in found} == {"accuracy", "mean of the data sets' scores"}
-    again = task.measure(model, tmp_path / "run", seed=3)
+    assert task.measure(model, tmp_path / "run", seed=3) == found
     assert trained[5:] == trained[:5]
-    assert again == found
     task.measure(model, tmp_path / "run", seed=4)
     assert trained[10:] != trained[:5]
 
 
 def test_gue_trains_a_head_for_each_seed_by_the_recipe(model, tmp_path, monkeypatch):
-    names, how = ("tf_0", "virus_covid"), []
+    names, how, calls = ("tf_0", "virus_covid"), [], []
     for name in names:
         gue_files(tmp_path / "GUE", name)
 
     def fitted(name, of, train, seed, recipe, *, trained):
         how.append((name, of is model, len(train.texts), seed, tuple(recipe), trained))
-        return lambda texts: np.arange(len(texts)) % 2
+        return lambda texts: (np.arange(len(texts)) + seed) % 2
 
     monkeypatch.setattr(gue, "fitted", fitted)
     task = GueTask(path=str(tmp_path / "GUE"), only=names, seeds=2, epochs=7, batch_size=5, learning_rate=0.5)
-    found = task.measure(model, tmp_path / "run", seed=3)
+    assert list(task.absent()) == []
+    assert set(task.inputs(None)) == {f"{name}.{split}" for name in names for split in ("train", "test")}
+    found = task.measure(model, tmp_path / "run", seed=3, progress=lambda *done: calls.append(done))
     assert how == [(name, True, 300, seed, (7, 5, 0.5), True) for seed in (3, 4) for name in names]
-    labels = planted(120, 1)[1]
+    assert calls == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    labels, every = planted(120, 1)[1], []
     for name, metric in zip(names, ("mcc", "f1"), strict=True):
-        assert found[f"{name} {metric}"].value == pytest.approx(gue.score(name, np.arange(120) % 2, labels))
+        every.append(np.mean([gue.score(name, (np.arange(120) + seed) % 2, labels) for seed in (3, 4)]))
+        assert found[f"{name} {metric}"].value == pytest.approx(every[-1])
+    assert found["average"].value == pytest.approx(np.mean(every))
     quantities = ["Matthews' correlation", "F1, mean over classes", "mean of the data sets' scores"]
     assert [each.quantity for each in found.values()] == quantities
-
-
-def test_three_classes_are_numbered_by_their_names(model, tmp_path):
-    name = "human_ensembl_regulatory"
-    task = GenomicBenchmarksTask(path=str(benchmarks(tmp_path, name, train=30, test=9)), only=(name,), epochs=1)
-    assert list(task.absent()) == []
-    rows, labels = task._read(model, name, "test")
-    assert labels.tolist() == [0] * 3 + [1] * 3 + [2] * 3
-    assert all(len(row) == 40 for row in rows)
+    assert all(each.items == 2 for each in found.values())
 
 
 def test_what_is_absent_is_said_with_where_it_is_had(tmp_path, monkeypatch):
@@ -147,7 +121,7 @@ def test_mistakes(model, tmp_path):
     with pytest.raises(ValueError, match="there is no 'tf_9'; did you mean 'tf_"):
         GueTask(only=("tf_9",))
     name = "demo_human_or_worm"
-    task = GenomicBenchmarksTask(path=str(benchmarks(tmp_path, name, train=4, test=3)), only=(name,))
+    task = benchmarks(tmp_path, name, train=4, test=3)
     with pytest.raises(UserError, match="has 4 sequences, fewer than the 5 folds"):
         task.measure(model, tmp_path / "run", seed=0)
     (tmp_path / name / "train" / "negative" / "x.txt").touch()
@@ -155,9 +129,23 @@ def test_mistakes(model, tmp_path):
         task.measure(model, tmp_path / "run", seed=0)
 
 
-def test_the_scores_are_of_the_files(tmp_path):
-    name = "human_ocr_ensembl"
-    task = GenomicBenchmarksTask(path=str(benchmarks(tmp_path, name, train=4, test=3)), only=(name,))
+def write_benchmarks(root, name, train=300, test=120):
+    """Write a data set as the package genomic-benchmarks does: a folder for each class, a file for each sequence."""
+    for seed, (split, count) in enumerate({"train": train, "test": test}.items()):
+        for number, (text, label) in enumerate(zip(*planted(count, seed), strict=True)):
+            kind = ("negative", "positive", "third")[number % 3 if BENCHMARKS[name] == 3 else label]
+            file = root / name / split / kind / f"{number}.txt"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+
+
+def test_three_classes_are_numbered_by_their_names_and_scores_are_of_the_files(model, tmp_path):
+    name = "human_ensembl_regulatory"
+    task = benchmarks(tmp_path, name, train=30, test=9, epochs=1)
+    assert list(task.absent()) == []
+    rows, labels = task._read(model, name, "test")
+    assert labels.tolist() == [0] * 3 + [1] * 3 + [2] * 3
+    assert all(len(row) == 40 for row in rows)
     before = task.inputs(None)
     assert task.inputs(None) == before
     next(iter((tmp_path / name / "test").glob("*/*.txt"))).write_text("ACGT")

@@ -9,7 +9,7 @@ import pandas
 import pytest
 import torch
 from atat_zoo_glue.files import PROBLEMS, Examples, absent, folder_of, read
-from atat_zoo_glue.miniature import TABLES, TELLING, write
+from atat_zoo_glue.miniature import TABLES, write
 from atat_zoo_glue.task import MAJORITY, NOTE, GlueTask, _averaged, _cut, _most_frequent, framed, splits_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -53,61 +53,6 @@ def model(root):
 # Files
 
 
-@pytest.mark.parametrize("problem", PROBLEMS)
-def test_tables_are_read_as_they_ship(problem, tmp_path):
-    (folder, first, _), (line, texts, label) = TABLES[problem], LINES[problem]
-    (tmp_path / folder).mkdir()
-    for split in splits_of(problem):
-        (tmp_path / folder / f"{split}.tsv").write_text("".join(f"{each}\r\n" for each in (first, line, line) if each))
-        found = read(problem, tmp_path, split)
-        assert found.texts == [texts, texts]
-        assert found.labels == [label, label]
-
-
-@pytest.mark.parametrize("problem", PROBLEMS)
-def test_the_hub_s_files_are_read(problem, tmp_path):
-    _, texts, label = LINES[problem]
-    row = HUB.get(problem, {**dict(zip(PROBLEMS[problem].texts, texts, strict=True)), "label": label, "idx": 0})
-    (tmp_path / problem).mkdir()
-    for number in range(2):
-        pandas.DataFrame([row] * 3).to_parquet(tmp_path / problem / f"train-0000{number}-of-00002.parquet")
-    found = read(problem, tmp_path, "train")
-    assert found.texts == [texts] * 6
-    assert found.labels == [label] * 6
-
-
-def test_a_line_that_lacks_a_column_or_has_a_tab_too_many_is_left_out(tmp_path):
-    (tmp_path / "QQP").mkdir()
-    lines = [TABLES["qqp"][1], "1\t2\t3\tone", LINES["qqp"][0], LINES["qqp"][0] + "\t7", ""]
-    (tmp_path / "QQP" / "train.tsv").write_text("\n".join(lines))
-    assert read("qqp", tmp_path, "train").texts == [("NA", "Why?")]
-
-
-def test_a_carriage_return_in_a_text_ends_no_line_and_the_first_line_may_be_one_to_leave_out(tmp_path):
-    (tmp_path / "QQP").mkdir()
-    lines = [TABLES["qqp"][1], LINES["qqp"][0] + "\t7", "1\t2\t3\ta\rb\t\t1", LINES["qqp"][0], ""]
-    (tmp_path / "QQP" / "train.tsv").write_bytes("\r\n".join(lines).encode())
-    assert read("qqp", tmp_path, "train") == Examples([("a\rb", ""), ("NA", "Why?")], [1, 0])
-
-
-def test_a_table_may_begin_with_a_byte_order_mark(tmp_path):
-    (tmp_path / "MRPC").mkdir()
-    content = f"{TABLES['mrpc'][1]}\r\n{LINES['mrpc'][0]}\r\n"
-    (tmp_path / "MRPC" / "train.tsv").write_text(content, encoding="utf-8-sig")
-    assert read("mrpc", tmp_path, "train").texts == [LINES["mrpc"][1]]
-
-
-def test_the_miniature_is_in_the_form_of_glue(root):
-    for problem, spec in PROBLEMS.items():
-        for split in splits_of(problem):
-            found = read(problem, root / "glue", split)
-            assert len(found.texts) == (60 if split == "train" else 40)
-            labels_by_word = {word: set() for word in TELLING[: max(2, len(spec.classes))]}
-            for texts, label in zip(found.texts, found.labels, strict=True):
-                labels_by_word[texts[-1].split()[-1]].add(label)
-            assert all(len(labels) == 1 for labels in labels_by_word.values())
-
-
 def test_what_is_absent_is_said_with_where_it_is_had(root, tmp_path):
     assert list(GlueTask(path=str(root / "glue")).absent()) == []
     (said,) = GlueTask(path=str(tmp_path)).absent()
@@ -122,28 +67,20 @@ def test_what_is_absent_is_said_with_where_it_is_had(root, tmp_path):
         require([GlueTask(path=str(tmp_path))], SimpleNamespace())
 
 
-@pytest.mark.parametrize(
-    ("table", "message"),
-    [
+def test_what_is_wrong_is_said_in_a_sentence(root, tmp_path):
+    (tmp_path / "sst2").mkdir()
+    for table, message in (
         (b"text\tlabel\na\t1\n", "is no table of sst2"),
         (b"\xff", "is no table of sst2"),
-        (b"sentence\tlabel\na\t7\n", "the label 7 is none of sst2's"),
+        (b"sentence\tlabel\na\t7\n", "the label '7' is none of sst2's"),
         (b"sentence\tlabel\n", "has no examples"),
-    ],
-)
-def test_what_is_wrong_is_said_in_a_sentence(table, message, tmp_path):
-    (tmp_path / "sst2").mkdir()
-    (tmp_path / "sst2" / "train.tsv").write_bytes(table)
-    with pytest.raises(UserError) as refused:
-        read("sst2", tmp_path, "train")
-    assert message in str(refused.value).replace("'7'", "7")
-
-
-def test_a_task_that_is_none(root):
-    with pytest.raises(UserError, match=r"did you mean 'stsb'"):
-        Zoo.load().spec("task", {"use": "glue", "tasks": ["sts2"]})
-    with pytest.raises(UserError, match="tasks names none"):
-        Zoo.load().spec("task", {"use": "glue", "tasks": []})
+    ):
+        (tmp_path / "sst2" / "train.tsv").write_bytes(table)
+        with pytest.raises(UserError, match=message):
+            read("sst2", tmp_path, "train")
+    for tasks, message in ((["sts2"], r"did you mean 'stsb'"), ([], "tasks names none")):
+        with pytest.raises(UserError, match=message):
+            Zoo.load().spec("task", {"use": "glue", "tasks": tasks})
     assert folder_of("stsb", root / "glue").name == "STS-B"
 
 
@@ -204,20 +141,17 @@ def test_trainings_are_from_the_seed_and_the_next_ones(root, model, monkeypatch)
     task = GlueTask(path=str(root / "glue"), tasks=("rte", "mnli"), seeds=3)
     found = task.measure(model, root / "dit", seed=7)
     assert seeds == [7, 7, 8, 8, 9, 9]
-    quantities = {
-        "rte accuracy": "accuracy",
-        "mnli accuracy_matched": "accuracy",
-        "mnli accuracy_mismatched": "accuracy",
-        "average": "mean of the tasks' scores",
-    }
-    assert {name: score.quantity for name, score in found.items() if name != MAJORITY} == quantities
-    assert {(score.items, score.of) for name, score in found.items() if name != MAJORITY} == {
-        (3, "trainings from seed 7")
-    }
-    one, two = (
-        GlueTask(path=str(root / "glue"), tasks=("rte",), seeds=n).measure(model, root / "dit", seed=7) for n in (1, 2)
-    )
-    assert (one["average"].of, two["average"].of) == ("", "trainings from seed 7")
+    majority = found.pop(MAJORITY)
+    names = ["rte accuracy", "mnli accuracy_matched", "mnli accuracy_mismatched", "average"]
+    assert list(found) == names
+    assert [score.quantity for score in found.values()] == ["accuracy"] * 3 + ["mean of the tasks' scores"]
+    assert {(score.items, score.of) for score in found.values()} == {(3, "trainings from seed 7")}
+    one = GlueTask(path=str(root / "glue"), tasks=("mnli",)).measure(model, root / "dit", seed=7)
+    assert {(score.items, score.of, score.stderr) for score in one.values()} == {(1, "", None)}
+    train, *held_out = (read("mnli", root / "glue", split).labels for split in splits_of("mnli"))
+    usual = max(set(train), key=train.count)
+    wanted = np.mean([np.equal(labels, usual).mean() for labels in held_out])
+    assert one[MAJORITY].value == pytest.approx(wanted) != majority.value
 
 
 def test_the_majority_is_the_most_frequent_class_or_the_mean():
@@ -259,23 +193,6 @@ def test_all_nine_tasks_are_measured_with_their_average_over_seeds(root, model):
     assert one["average"].value == one["rte accuracy"].value == found["rte accuracy"].sums[0]
 
 
-def test_a_task_alone_with_one_seed(root, model):
-    task = GlueTask(path=str(root / "glue"), tasks=("mnli", "stsb"), epochs=1)
-    found = task.measure(model, root / "dit", seed=3)
-    assert list(found) == [
-        "mnli accuracy_matched",
-        "mnli accuracy_mismatched",
-        "stsb pearson",
-        "stsb spearman",
-        "average",
-        MAJORITY,
-    ]
-    assert all((each.items, each.stderr) == (1, None) for each in found.values())
-    train, *held_out = (read("mnli", root / "glue", split).labels for split in splits_of("mnli"))
-    usual = max(set(train), key=train.count)
-    assert found[MAJORITY].value == pytest.approx(np.mean([np.equal(labels, usual).mean() for labels in held_out]) / 2)
-
-
 def test_what_the_scores_depend_on(root, tmp_path):
     write(tmp_path)
     one, other = GlueTask(path=str(root / "glue")).inputs(None), GlueTask(path=str(tmp_path)).inputs(None)
@@ -291,3 +208,26 @@ def test_the_command_prints_the_scores_and_what_published_ones_differ_in(root, a
     out = printed(atat, "eval", "dit", "--task", task)
     assert all(said in out for said in ("rte accuracy", MAJORITY, NOTE))
     assert out.endswith(printed(atat, "eval", "dit", "--task", task)), "what was measured is read"
+
+
+@pytest.mark.parametrize("problem", PROBLEMS)
+def test_tables_are_read_as_they_ship_and_as_the_hub_has_them(problem, tmp_path):
+    (folder, first, _), (line, texts, label) = TABLES[problem], LINES[problem]
+    (tmp_path / folder).mkdir()
+    for split in splits_of(problem):
+        (tmp_path / folder / f"{split}.tsv").write_text("".join(f"{each}\r\n" for each in (first, line, line) if each))
+        assert read(problem, tmp_path, split) == Examples([texts, texts], [label, label])
+    row = HUB.get(problem, {**dict(zip(PROBLEMS[problem].texts, texts, strict=True)), "label": label, "idx": 0})
+    (tmp_path / "hub" / problem).mkdir(parents=True)
+    for number in range(2):
+        pandas.DataFrame([row] * 3).to_parquet(tmp_path / "hub" / problem / f"train-0000{number}-of-00002.parquet")
+    assert read(problem, tmp_path / "hub", "train") == Examples([texts] * 6, [label] * 6)
+
+
+def test_lines_that_are_left_out_and_signs_that_end_none(tmp_path):
+    """A line that lacks a column, or has a tab too many; a carriage return in a text; a byte order mark."""
+    (tmp_path / "QQP").mkdir()
+    right = LINES["qqp"][0]
+    lines = [TABLES["qqp"][1], f"{right}\t7", "1\t2\t3\tone", "1\t2\t3\ta\rb\t\t1", right, ""]
+    (tmp_path / "QQP" / "train.tsv").write_text("\r\n".join(lines), encoding="utf-8-sig", newline="")
+    assert read("qqp", tmp_path, "train") == Examples([("a\rb", ""), ("NA", "Why?")], [1, 0])

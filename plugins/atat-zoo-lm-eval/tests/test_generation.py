@@ -31,6 +31,20 @@ def test_texts_end_before_what_the_task_says(run):
     lm = RunLM(run, batch_size=2)
     settings = [{"until": ["b", "f"]}, {"until": "b", "max_gen_toks": 6}, {"until": ["z"], "max_gen_toks": 3}]
     assert texts(lm, *(("abcd", each) for each in settings)) == ["e", "efa", "efa"]
+    for until in (None, [None], "", []):
+        assert texts(lm, ("abcd", {"until": until, "max_gen_toks": 6})) == ["efabcd"]
+    for setting, message in (
+        ({"do_sample": "yes"}, "gen_kwargs: do_sample = 'yes': give true or false"),
+        ({"max_gen_toks": 0}, "gen_kwargs: max_gen_toks = 0: give a whole number, at least 1"),
+        ({"temperature": "x"}, "gen_kwargs: .*'x'; correct the task, or say otherwise by --gen_kwargs"),
+        ({"max_gen_toks": 256}, r"has 256 tokens after its context.* lower max_gen_toks by --gen_kwargs"),
+    ):
+        with pytest.raises(UserError, match=message):
+            texts(lm, ("abcd", setting))
+    lm = RunLM(made())  # where the model writes EOS the text is over, whatever stands behind it
+    written = [[5, 6, lm.model.tokenizer.eos, 7]]
+    lm._filled = lambda pairs, *_: written[: len(pairs)]
+    assert texts(lm, ("the", {"until": []})) == [lm.model.tokenizer.decode([5, 6])]
 
 
 def test_a_draw_is_a_function_of_the_seed_and_the_context():
@@ -53,38 +67,6 @@ def test_a_request_that_is_repeated_is_drawn_anew():
     assert lm.generate_until([request, request, request, request], disable_tqdm=True) == [first, *more]
     # Another request of the same context and settings is the same one.
     assert lm.generate_until([other], disable_tqdm=True) == [first]
-
-
-@pytest.mark.parametrize(
-    ("setting", "message"),
-    [
-        ({"do_sample": "yes"}, "gen_kwargs: do_sample = 'yes': give true or false"),
-        ({"max_gen_toks": 0}, "gen_kwargs: max_gen_toks = 0: give a whole number, at least 1"),
-        ({"max_gen_toks": "x"}, "gen_kwargs: .*'x'; correct the task, or say otherwise by --gen_kwargs"),
-        ({"temperature": "x"}, "gen_kwargs: .*'x'; correct the task, or say otherwise by --gen_kwargs"),
-    ],
-)
-def test_wrong_settings_are_said_in_a_sentence(setting, message, run):
-    with pytest.raises(UserError, match=message):
-        texts(RunLM(run), ("abcd", setting))
-
-
-@pytest.mark.parametrize("until", [None, [None], "", []])
-def test_a_text_may_have_no_end(until, run):
-    assert texts(RunLM(run), ("abcd", {"until": until, "max_gen_toks": 6})) == ["efabcd"]
-
-
-def test_a_text_ends_at_its_end():
-    """Where the model writes EOS the text is over, whatever stands behind it."""
-    lm = RunLM(made())
-    written = [[5, 6, lm.model.tokenizer.eos, 7]]
-    lm._filled = lambda pairs, *_: written[: len(pairs)]
-    assert texts(lm, ("the", {"until": []})) == [lm.model.tokenizer.decode([5, 6])]
-
-
-def test_a_text_that_is_too_long_is_refused(run):
-    with pytest.raises(UserError, match=r"has 256 tokens after its context.* lower max_gen_toks by --gen_kwargs"):
-        texts(RunLM(run), ("abcd", {"max_gen_toks": 256}))
 
 
 def test_a_greedy_sampler_is_the_same_but_for_the_draw():

@@ -124,13 +124,6 @@ def test_a_model_of_one_order_is_exact(objective):
     assert one + rest == pytest.approx(whole, abs=1e-4)
 
 
-def test_blocks_are_bounded_one_by_one():
-    """The second block of four is " dog", the third begins with "s": the bound adds up over them, mask by mask."""
-    lm = small("block", draws=5)
-    whole, first, rest = nats(lm, ("the", " dogs"), ("the", " dog"), ("the dog", "s"))
-    assert whole == pytest.approx(first + rest, abs=1e-4)
-
-
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_a_request_has_one_answer_whatever_stands_beside_it(objective):
     pairs = [("the", " dog barks"), ("a", "b"), ("", "house"), ("the", " cat"), ("one", "two"), ("the", "")]
@@ -151,11 +144,6 @@ def test_choices_of_one_question_have_masks_in_common():
     nats(lm, ("the", " dog"), ("the", " cat"), ("one", " cat"))
     assert all(torch.equal(mask.masked[0], mask.masked[1]) for mask in seen)
     assert any(not torch.equal(mask.masked[1], mask.masked[2]) for mask in seen)
-
-
-def test_spaces_between_belong_to_the_continuation():
-    lm = small()
-    assert nats(lm, ("the ", "dog")) == nats(lm, ("the", " dog"))
 
 
 @pytest.mark.parametrize(
@@ -212,9 +200,8 @@ def test_a_short_rolling_text_is_the_zoo_s_own_bound():
     assert abs(float(drawn.mean()) + found) < 4 * float(drawn.std()) / math.sqrt(500)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_wrong_arguments_are_said_in_a_sentence(tmp_path, run, monkeypatch):
+    for options, message in (
         ({"draw": 3}, "there is no 'draw'; did you mean 'draws'"),
         ({"draws": 0}, "draws = 0: give a whole number, at least 1"),
         ({"draws": "many"}, "draws = 'many': give a whole number"),
@@ -222,11 +209,22 @@ def test_a_short_rolling_text_is_the_zoo_s_own_bound():
         ({"max_gen_toks": 11}, "max_gen_toks = 11: a row has room for 10; lower it"),
         ({"after": 9}, "after = 9: rows of 12 tokens have no room for it"),
         ({"sampler": "klas"}, "did you mean 'klass'"),
-    ],
-)
-def test_wrong_arguments_are_said_in_a_sentence(options, message):
-    with pytest.raises(UserError, match=message):
-        small(**options)
+        ({"objective": "autoregressive", "sampler": "klass"}, "writes from left to right"),
+    ):
+        with pytest.raises(UserError, match=message):
+            small(**options)
+    for options, message in (
+        ({"run": run, "device": "foo"}, "device 'foo' is none that torch knows"),
+        ({"run": tmp_path / "nowhere"}, "nowhere"),
+        ({"draws": 8}, "model_args: run is missing; name a run folder"),
+    ):
+        with pytest.raises(UserError, match=message):
+            RunLM(**options)
+    with pytest.raises(UserError, match="has 11 tokens after its context, and a row of this model has room for 10"):
+        nats(small(), ("the", "abcdefghijk"))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="one process, and WORLD_SIZE says there are more"):
+        small()
 
 
 def test_what_a_row_has_room_for_is_between_its_ends_and_the_masks_after():
@@ -236,7 +234,8 @@ def test_what_a_row_has_room_for_is_between_its_ends_and_the_masks_after():
     assert small(max_gen_toks="1", draws="1", seed="0", after="0").max_gen_toks == 1
     said = small(after=3).get_model_info()["atat_zoo"]
     assert (said["step"], said["after"]) == (0, 3)
-    assert "lower bounds" in said["note"]
+    assert "lower bounds, estimated with at most 32 masks (seed 0) and exact for one token" in said["note"]
+    assert small("autoregressive").note.endswith("log-likelihoods are exact")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has the GPU that the harness names")
@@ -247,66 +246,11 @@ def test_the_gpu_that_the_harness_names_unasked_is_the_cpu_where_there_is_none(r
     assert small().title == "atat_zoo"
 
 
-def test_one_process_evaluates(monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UserError, match="one process, and WORLD_SIZE says there are more"):
-        small()
-
-
-def test_what_does_not_fit_is_said_in_a_sentence(tmp_path, run):
-    with pytest.raises(UserError, match="device 'foo' is none that torch knows"):
-        RunLM(run, device="foo")
-    with pytest.raises(UserError, match="has 11 tokens after its context, and a row of this model has room for 10"):
-        nats(small(), ("the", "abcdefghijk"))
-    with pytest.raises(UserError, match="writes from left to right"):
-        small("autoregressive", sampler="klass")
-    with pytest.raises(UserError, match="nowhere"):
-        RunLM(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="model_args: run is missing; name a run folder"):
-        RunLM(draws=8)
-
-
-@pytest.mark.parametrize("quiet", [True, False])
-def test_a_bar_counts_the_requests_unless_the_harness_wants_none(quiet, monkeypatch):
-    bars = []
-
-    class Bar:
-        def __init__(self, total, disable):
-            self.total, self.disable, self.done = total, disable, 0
-            bars.append(self)
-
-        def update(self, n):
-            self.done += n
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            assert self.done == self.total
-
-    monkeypatch.setattr("atat_zoo_lm_eval.model.tqdm", Bar)
-    lm = small(batch_size=2)
-    lm.loglikelihood(asked(("the", "a"), ("the", "b"), ("the", "c"), ("a", "dog"), ("a", "")), disable_tqdm=quiet)
-    lm.loglikelihood_rolling(asked(("the house",), ("",), ("a",), kind="loglikelihood_rolling"), disable_tqdm=quiet)
-    lm.generate_until(asked(("the", {"until": ["."], "max_gen_toks": 3}), kind="generate_until"), disable_tqdm=quiet)
-    # A bar of the bounds and one of what the greedy sampler writes; two of texts, the drawn ones being none.
-    assert [bar.total for bar in bars] == [4, 4, 2, 1, 0]
-    assert all(bar.disable is quiet for bar in bars)
-
-
 def test_texts_that_the_tokenizer_changes_are_counted(caplog):
-    lm = small()
     requests = [Instance("loglikelihood_rolling", {}, (text,), 0) for text in ("abc", "a?c")]
-    lm.loglikelihood_rolling(requests, disable_tqdm=True)
-    assert "1 of 2 texts are not what the tokenizer makes of them" in lm.note
+    for some, told in ((requests, True), (requests[:1], False)):
+        lm = small()
+        lm.loglikelihood_rolling(some, disable_tqdm=True)
+        assert ("1 of 2 texts are not what the tokenizer makes of them" in lm.note) == told
     assert "1 of 2 texts are not what the tokenizer makes of them" in caplog.text
     assert any("1 of 2 texts" in note for note in RunLM.notes)
-    lm = small()
-    lm.loglikelihood_rolling(requests[:1], disable_tqdm=True)
-    assert "texts are not" not in lm.note
-
-
-def test_the_note_says_what_is_a_bound():
-    assert "lower bounds, estimated with at most 32 masks (seed 0) and exact for one token" in small().note
-    assert "here is the exponential of an upper bound" in small().note
-    assert small("autoregressive").note.endswith("log-likelihoods are exact")
