@@ -32,7 +32,7 @@ def atat_zoo_backbone() -> list[type]:
 @hookimpl
 def atat_zoo_estimator() -> list[type]:
     """Return the estimators of this package."""
-    from atat_zoo_genomics.estimator import KmerEstimator
+    from atat_zoo_genomics.kmers import KmerEstimator
 
     return [KmerEstimator]
 
@@ -48,6 +48,6 @@ def atat_zoo_task() -> list[type]:
 @hookimpl
 def atat_zoo_mask_drawing() -> list[type]:
     """Return the mask drawings of this package."""
-    from atat_zoo_genomics.drawing import KmerMaskDrawing
+    from atat_zoo_genomics.kmers import KmerMaskDrawing
 
     return [KmerMaskDrawing]

@@ -37,11 +37,7 @@ class _FromFiles(Divided, Corpus):
     validation_share: float = param(0.05, help="share of the documents held out if validation is absent", ge=0, lt=1)
     test_share: float = param(0.05, help="share of the documents held out if test is absent", ge=0, lt=1)
     seed: int = param(0, help="a different seed holds out different documents", ge=0)
-    piece: int = param(
-        0,
-        help="most bases of a document; a longer record is divided, and a part can be held out; 0: it is not",
-        ge=0,
-    )
+    piece: int = param(0, help="most bases of a document, into which a longer record is divided; 0: it is not", ge=0)
 
     def __attrs_post_init__(self) -> None:
         if not self.train:
@@ -57,11 +53,7 @@ class _FromFiles(Divided, Corpus):
 
     @abstractmethod
     def records(self, path: Path) -> Iterator[str]:
-        """Yield the sequences of a file in their order.
-
-        Raises:
-            UserError: when it is not of this format; the message names the line.
-        """
+        """Yield the sequences of a file in their order; a `UserError` names the line that is not of this format."""
 
     @override
     def fingerprint(self) -> dict[str, Any]:
@@ -156,11 +148,7 @@ def bases(text: str, path: Path, number: int) -> str:
 
 
 def rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of the line and the values in some columns of each row of a CSV.
-
-    Raises:
-        UserError: when a column is not there, or a row is shorter.
-    """
+    """Yield the number of the line and the values in some columns of each row of a CSV."""
     csv.field_size_limit(2**31 - 1)
     with opened(path) as file:
         reader = csv.reader(file)

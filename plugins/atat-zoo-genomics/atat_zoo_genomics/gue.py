@@ -60,11 +60,7 @@ class Recipe(NamedTuple):
 
 
 def find(task: str, folder: Path, split: str) -> Path:
-    """Return the file of a split, `train`, `dev` or `test`, in the folder of GUE, of the task, or of named files.
-
-    Raises:
-        UserError: when there is no such task, or no such file.
-    """
+    """Return the file of a split, `train`, `dev` or `test`, in the folder of GUE, of the task, or of named files."""
     if task not in TASKS:
         raise UserError(f"there is no task {task!r}{nearest(task, list(TASKS))} (there are: {', '.join(TASKS)})")
     names = (f"{TASKS[task].folder}/{split}.csv", f"{task}.{split}.csv", f"{split}.csv")
@@ -76,11 +72,7 @@ def find(task: str, folder: Path, split: str) -> Path:
 
 
 def read(task: str, folder: Path, split: str) -> Examples:
-    """Return the examples of a split.
-
-    Raises:
-        UserError: when the file is not there or is not of this task; the message names the line.
-    """
+    """Return the examples of a split; a `UserError` names the line where the file is not of this task."""
     import numpy as np
 
     path, texts, labels = find(task, folder, split), [], []
@@ -116,19 +108,10 @@ def gue(
     split: str = "test",
     scratch: bool = False,
 ) -> dict[str, list[float]]:
-    """Return the metric on a split, by what predicts: a number for each seed, or one where nothing is drawn.
+    """Return the metric on `test`, or on `dev`, by what predicts: a number for each seed, or one if nothing is drawn.
 
-    Args:
-        task: of `TASKS`.
-        data: the folder of its files.
-        run: the run folder of a model with the tokenizer `dna`.
-        seeds: of the head and of the order of the examples; of the weights, too, where they begin at random.
-        recipe: how it is trained.
-        split: what is measured: `test`, or `dev`, by which to choose a recipe.
-        scratch: whether to train the same network from random weights, too.
-
-    Raises:
-        UserError: when a file or the run is not there, or does not fit.
+    The seeds are those of the head and of the order of the examples; of the weights, too, where they begin at random,
+    as with `scratch` the same network does, too. A file or a run that is not there, or does not fit, is a `UserError`.
     """
     if not find_spec("sklearn"):
         raise UserError(NEEDS)
@@ -160,17 +143,9 @@ def by_kmers(task: str, train: Examples, dev: Examples, k: int = 6) -> Predict:
 
 
 def fitted(task: str, model: Model, train: Examples, seed: int, recipe: Recipe, *, trained: bool) -> Predict:
-    """Train a run's network with a head for the classes, and return what predicts.
+    """Train a run's network, from its weights if `trained`, with a head for the classes, and return what predicts.
 
     Shorter sequences are filled with masks; see `fine_tuned`.
-
-    Args:
-        task: of `TASKS`.
-        model: the run.
-        train: the examples.
-        seed: see `gue`.
-        recipe: how it is trained.
-        trained: whether it begins with the run's weights, or with random ones.
     """
     import torch
 

@@ -1,33 +1,70 @@
-"""The module of `kmer`. B sequences, L tokens, V predictable ones, R the reach."""
+"""k-mers as importance, and masks of whole ones."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
-from torch import Tensor, nn
-
-from atat_zoo.modeling.backbones.ngram import neighbours_of
+from atat_zoo.registry import component, param
+from atat_zoo.system.machine import require
 
 if TYPE_CHECKING:
+    from torch import Tensor, nn
+
     from atat_zoo.modeling.estimators import Reads
+    from atat_zoo.registry import Context
 
 
-class KmerModule(nn.Module):
-    """Tokens to importance [B, L] in [0, 1]; starts at ½ for every k-mer."""
+@component
+class KmerEstimator:
+    """One learned number for each k-mer around a place: how hard the base within it is.
 
-    reads: Reads = "z"
-    reads_time = False
+    The k-mer is what z shows at `reach` positions on either side, with masks as a letter of their own, so k is twice
+    the reach and the position itself is left out. With the target `difficulty` it learns how hard a hidden base is in
+    this context. It reads the visible text alone, so nothing that follows from it tilts what the model learns.
+    """
 
-    def __init__(self, vocabulary_size: int, reach: int) -> None:
-        super().__init__()
-        self.mask_id, self.reach = vocabulary_size, reach
-        self.register_buffer("digit", (vocabulary_size + 1) ** torch.arange(2 * reach), persistent=False)
-        self.digit: Tensor
-        self.table = nn.Embedding((vocabulary_size + 1) ** (2 * reach), 1)
-        nn.init.zeros_(self.table.weight)
+    name = "kmer"
+    summary = "how hard a base is by the k-mer that is visible around it, from a learned table"
+    reads: ClassVar[Reads] = "z"
+    reads_time: ClassVar[bool] = False
+    learns: ClassVar[bool] = True
 
-    def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
-        """See `EstimatorModule`; beyond the ends nothing is visible, as at a mask."""
-        kmer = (neighbours_of(tokens, self.reach, self.mask_id) * self.digit).sum(-1)
-        return torch.sigmoid(self.table(kmer).squeeze(-1).float())
+    reach: int = param(3, help="positions on either side; the table has (V + 1)^(2·reach) numbers", ge=1, le=16)
+
+    def tells_apart(self, trained: bool) -> bool:
+        """See `Estimator`."""
+        return trained  # it starts at ½ everywhere
+
+    def build(self, context: Context) -> nn.Module:
+        """See `Estimator`."""
+        from atat_zoo_genomics.module import KmerModule
+
+        numbers = (context.vocabulary_size + 1) ** (2 * self.reach)
+        require(4 * numbers, f"estimator.reach = {self.reach}", "its table", "lower it")
+        return KmerModule(context.vocabulary_size, self.reach)
+
+
+@component
+class KmerMaskDrawing:
+    """Runs of k tokens share one uniform u: a token is masked where u < p, so a run of equal p is hidden as a whole.
+
+    The runs lie one after another, and where the first begins is drawn, so that each place of a run is as likely.
+    Marginals are exactly p, and the masks of a higher rate contain those of a lower one. The text has no part in it, so
+    it tilts nothing that is learned (Joshi et al., TACL 2020, hide spans of text).
+    """
+
+    name = "kmer"
+    summary = "whole k-mers hidden together, the same marginals"
+    refs = ("doi:10.1162/tacl_a_00300",)
+
+    k: int = param(6, help="tokens in a run", ge=1, le=1_000_000)
+
+    def __call__(self, p: Tensor, keys: Tensor) -> Tensor:
+        """See `MaskDrawing`."""
+        import torch
+
+        from atat_zoo.modeling.diffusion.randomness import fold, to_unit, uniform
+
+        first = (to_unit(fold(keys, 0), torch.float64) * self.k).long()
+        run = (torch.arange(p.shape[-1], device=p.device) + first[:, None]) // self.k
+        return uniform(fold(keys, 1), (p.shape[-1] - 1) // self.k + 2).gather(-1, run) < p

@@ -1,6 +1,6 @@
-"""The network of `gated_convolution`.
+"""The networks of `gated_convolution` and `kmer`.
 
-B sequences, L tokens, C cached ones, D channels, K positions of a kernel, V predictable tokens, S strands.
+B sequences, L tokens, C cached ones, D channels, K positions of a kernel, V predictable tokens, S strands, R the reach.
 
 With S = 2 the first half of the channels is of this strand, and the other half is what they would be if the other
 strand were read. A layer that treats both alike has, for an output of the other strand, the weights of the same output
@@ -16,12 +16,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from atat_zoo.modeling.backbones.ngram import neighbours_of
 from atat_zoo_genomics.alphabet import COMPLEMENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from atat_zoo.modeling.backbones.cache import Cache
+    from atat_zoo.modeling.estimators import Reads
 
 
 class ConvolutionModule(nn.Module):
@@ -179,3 +181,23 @@ def complement_of(vocabulary_size: int) -> Tensor:
     """Return the complement of each id, int64 [V + 1]; that of the mask, and of an id that is no base, is itself."""
     known = COMPLEMENT if vocabulary_size >= len(COMPLEMENT) else ()
     return torch.tensor([*known, *range(len(known), vocabulary_size + 1)])
+
+
+class KmerModule(nn.Module):
+    """Tokens to importance [B, L] in [0, 1]; starts at ½ for every k-mer."""
+
+    reads: Reads = "z"
+    reads_time = False
+
+    def __init__(self, vocabulary_size: int, reach: int) -> None:
+        super().__init__()
+        self.mask_id, self.reach = vocabulary_size, reach
+        self.register_buffer("digit", (vocabulary_size + 1) ** torch.arange(2 * reach), persistent=False)
+        self.digit: Tensor
+        self.table = nn.Embedding((vocabulary_size + 1) ** (2 * reach), 1)
+        nn.init.zeros_(self.table.weight)
+
+    def forward(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
+        """See `EstimatorModule`; beyond the ends nothing is visible, as at a mask."""
+        kmer = (neighbours_of(tokens, self.reach, self.mask_id) * self.digit).sum(-1)
+        return torch.sigmoid(self.table(kmer).squeeze(-1).float())

@@ -48,16 +48,9 @@ class Figure(NamedTuple):
 
 
 def study(data: Path, out: Path, names: Sequence[str], *, reporter: Any = None) -> list[Figure]:
-    """Train what is not trained yet, and return the figures of all models on the same held-out sequences.
+    """Train what is not trained yet of the arms named, and return the figures of all on the same held-out sequences.
 
-    Args:
-        data: the folder of the task's files; see `gue.find`.
-        out: the folder of the runs.
-        names: of `ARMS`.
-        reporter: shows the progress of the trainings; see `atat_zoo.training`.
-
-    Raises:
-        UserError: when a file is missing, or a run is not of these files.
+    The task's files are found in `data` by `gue.find`, and the runs are in `out`; `reporter` shows their progress.
     """
     from atat_zoo.evaluation.likelihood import measure
     from atat_zoo.evaluation.ngram import measure_ngram

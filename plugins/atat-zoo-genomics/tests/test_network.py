@@ -4,8 +4,8 @@ import pytest
 import torch
 from atat_zoo_genomics.alphabet import COMPLEMENT
 from atat_zoo_genomics.backbone import ConvolutionBackbone
-from atat_zoo_genomics.drawing import KmerMaskDrawing
-from atat_zoo_genomics.kmers import KmerModule
+from atat_zoo_genomics.kmers import KmerMaskDrawing
+from atat_zoo_genomics.module import KmerModule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -99,6 +99,7 @@ class GlueTask(Task):
         recipe = Recipe(epochs=self.epochs, batch_size=self.batch_size, learning_rate=self.learning_rate)
         steps = {problem: steps_of(len(train.labels), recipe) for problem, (train, *_) in data.items()}
         before, total = i * sum(steps.values()), self.seeds * sum(steps.values())
+        later = progress and (lambda done, _: progress(before + done, total))
         found = {}
         for problem, examples in data.items():
             classes = len(PROBLEMS[problem].classes)
@@ -110,7 +111,7 @@ class GlueTask(Task):
                 recipe,
                 outputs=classes or 1,
                 seed=seed + i,
-                progress=progress and _later(progress, before, total),
+                progress=later,
             )
             logits = [predict(rows) for rows in held_out]
             predicted = [each.argmax(-1) if classes else each[:, 0] for each in logits]
@@ -188,8 +189,3 @@ def _averaged(found: Mapping[Name, Mapping[str, float]]) -> dict[str, float]:
     """Return the scores of all tasks, and their average: over tasks, each by the mean of its scores."""
     scores = {name: value for each in found.values() for name, value in each.items()}
     return scores | {AVERAGE: fmean(fmean(each.values()) for each in found.values())}
-
-
-def _later(progress: Callable[[int, int], None], before: int, total: int) -> Callable[[int, int], None]:
-    """Return a progress of one training among several."""
-    return lambda done, _: progress(before + done, total)

@@ -87,11 +87,7 @@ class RunLM(LM):
                 asked, is the CPU where there is no GPU.
             batch_size: requests at once.
             max_batch_size: is not read; the harness hands it to every model.
-            unknown: refused.
-
-        Raises:
-            UserError: when an argument is unknown, missing or wrong, the run cannot be loaded, or the
-                sampler does not fit it.
+            unknown: refused, as is whatever else is wrong, by a `UserError`.
         """
         super().__init__()
         if os.environ.get("WORLD_SIZE", "1") != "1":
@@ -151,10 +147,7 @@ class RunLM(LM):
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """Return for each (context, continuation) minus its bound, nats, and whether the greedy sampler writes it.
 
-        A context that is too long is cut from the left.
-
-        Raises:
-            UserError: when a continuation is too long.
+        A context that is too long is cut from the left, and a continuation refused.
         """
         pairs = self._fitting(self._pair(*request.args) for request in requests)
         nats = self._nats(pairs, [context for context, _ in pairs], disable_tqdm)
