@@ -92,7 +92,7 @@ class ShardSource:
 
 @attrs.frozen
 class Build:
-    """Shards that are to be built: of an experiment whose text was seen to be `source`, into `folder`."""
+    """Shards that are to be built into `folder`, of an experiment whose text was seen to be `source`."""
 
     experiment: Experiment
     source: ShardSource
@@ -251,10 +251,9 @@ def build(
 
     Args:
         experiment: its corpus, tokenizer and `[data]` are used.
-        progress: called with the stage and what is done of it: `hashing` (bytes), `waiting`, `tokenizer`, or a split
-            (characters).
-        processes: how many encode; the bytes are the same. With 1 it is this process, which has the threads of the
-            tokenizer's library; a script that asks for more needs `if __name__ == "__main__"`, as they import it.
+        progress: called with the stage and what is done of it: `hashing` in bytes, others in characters.
+        processes: how many encode, with equal bytes; a script that asks for more than 1, which is this one, needs
+            `if __name__ == "__main__"`, as they import it.
         throughput: where text and time are counted.
         slices: opens the folder of the encoded text, for `slices.join`.
     """
@@ -305,9 +304,9 @@ def _settings(experiment: Experiment, fingerprint: dict[str, Any]) -> dict[str, 
     """Return everything that determines the bytes of the shards, with the fingerprint of the text."""
     corpus, tokenizer, spec = experiment.parts["corpus"], experiment.parts["tokenizer"], experiment.data
     # The names of all folders hang on this table: keys at their defaults are left out, so that a new one renames none.
-    optional: dict[str, Any] = {} if spec.sequences is None else {"sequences": spec.sequences}
-    optional |= {} if spec.rows == "packed" else {"rows": spec.rows}
-    optional |= {} if spec.form == "text" else {"form": spec.form, "template": tokenizer.template}
+    defaults = {"sequences": None, "rows": "packed", "form": "text"}
+    optional = {key: getattr(spec, key) for key, value in defaults.items() if getattr(spec, key) != value}
+    optional |= {"template": tokenizer.template} if "form" in optional else {}
     # Rows of earlier versions, in which a content and the template's text could share a token, are built again.
     optional |= {"contents": "apart"} if optional.get("template") else {}
     file = tokenizer.fingerprint()

@@ -28,10 +28,6 @@ _HEADER = 4096  # bytes that an .npy file has besides its numbers, at most
 _T = TypeVar("_T")
 
 
-def _fixed(values: Iterable[int]) -> tuple[int, ...]:
-    return tuple(values)
-
-
 @attrs.frozen(kw_only=True)
 class Shard:
     """One tar file."""
@@ -40,7 +36,7 @@ class Shard:
     sequences: int = attrs.field(validator=attrs.validators.ge(1))
     bytes: int
     sha256: str
-    crc32: tuple[int, ...] = attrs.field(converter=_fixed)  # of each member
+    crc32: tuple[int, ...] = attrs.field(converter=tuple[int, ...])  # of each member
 
 
 @attrs.define(kw_only=True)

@@ -292,15 +292,9 @@ class Packer:
 
     def add(self, batch: Encoded) -> None:
         """Append the tokens of a batch, and count its text."""
-        totals = self.totals
-        totals.documents += batch.documents
-        totals.characters += batch.characters
-        totals.bytes += batch.bytes
-        totals.words += batch.words
-        totals.dropped += batch.dropped
-        totals.unanswered += batch.unanswered
-        totals.beyond += batch.beyond
-        totals.needed = max(totals.needed, batch.needed)
+        for name in ("documents", "characters", "bytes", "words", "dropped", "unanswered", "beyond"):
+            setattr(self.totals, name, getattr(self.totals, name) + getattr(batch, name))
+        self.totals.needed = max(self.totals.needed, batch.needed)
         self._push(batch.tokens)
 
     def take(self, rows: int) -> NDArray[Any]:

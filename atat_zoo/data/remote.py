@@ -267,7 +267,6 @@ class Origin:
         return file.getvalue()
 
     def _fetch(self, name: str, into: IO[bytes], most: int, sha256: str | None) -> None:
-        """Fetch a file of at most so many bytes from the first address that has it, or that has it later."""
         addresses = _expanded(self.tars).get(name, [self._beside(name)])
         try:
             _first_of(addresses, into, most, sha256, self.retries, self.timeout)
@@ -320,11 +319,8 @@ def download(
 
     It has to be of that size in bytes and that SHA-256 in lower-case hexadecimal, where they are known. A file of
     unknown size has at most the bytes of `bound`, which says what they are, and nine tenths of the disk's free space.
-    `key`, as `corpus.train`, names the address in messages.
-
-    Raises:
-        UserError: that the path, or `name`, cannot be fetched, with the reason and what mends it: `mend`, or `other`
-            where another file came.
+    A `UserError` says that the path, or `name`, cannot be fetched, why, by which `key` it is named, and what mends it:
+    `mend`, or `other` where another file came.
     """
     refuse_commands(address, key=key)
     with replacing(path) as beside, beside.open("wb") as file:
@@ -441,11 +437,7 @@ def _expanded(tars: tuple[str, ...]) -> dict[str, list[str]]:
 def _first_of(
     addresses: list[str], into: IO[bytes], most: int, sha256: str | None, retries: int, timeout: float, bound: str = ""
 ) -> str:
-    """Copy what the first address has that can be read, or that can be read later, and return its SHA-256.
-
-    Raises:
-        FailedError: if none can.
-    """
+    """Copy what the first address has that can be read, now or later, and return its SHA-256."""
     failures: dict[str, FailedError] = {}
     for attempt in range(retries + 1):
         for address in addresses:

@@ -142,7 +142,7 @@ _WORKER = 30 << 20  # bytes that a worker takes at least, besides what it reads
 
 @attrs.define(slots=False, eq=False)
 class TokenStream(IterableDataset["Stored | UserError"]):
-    """The endless training stream of one rank: a `webdataset.DataPipeline`, see `atat_zoo.data.pipeline`.
+    """The endless training stream of one rank: a `webdataset.DataPipeline`, see above.
 
     Sample n of the stream, n counted over all ranks, belongs to rank n mod R, so a rank reads only its own lanes.
     With W loader workers, worker w makes the batches w, w + W, … of the rank; a DataLoader reads its workers in turn,

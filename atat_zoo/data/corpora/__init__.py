@@ -9,7 +9,7 @@ import re
 import zipfile
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from importlib import metadata
 from itertools import chain
 from pathlib import Path
@@ -45,8 +45,7 @@ class Corpus(Protocol):
     def documents(self, split: Split) -> Iterator[str]:
         """Yield the documents of a split, always in the same order.
 
-        Raises:
-            UserError: when the text is missing; the message names the package to install or the missing file.
+        Where the text is missing, a `UserError` names the package to install or the missing file.
         """
 
     @property
@@ -55,11 +54,7 @@ class Corpus(Protocol):
         return False
 
     def dialogues(self, split: Split) -> Iterator[str]:
-        """Yield the dialogues of a split in the form of `tokenizers.dialogues.to_text`, always in the same order.
-
-        Raises:
-            UserError: as `documents`, and where something is no dialogue, with its place and the remedy.
-        """
+        """Yield the dialogues of a split in the form of `dialogues.to_text`, always in the same order."""
         raise UserError(f'corpus {self.name!r} has no dialogues; set data.form = "text"')
 
     def fingerprint(self) -> dict[str, Any]:
@@ -231,7 +226,12 @@ def _text8(path: str, stamp: Stamp) -> bytes:
     """Return the characters, without a line end at the end of the file; `stamp` changes with the file."""
     del stamp
     try:
-        with _opened(path) as file:
+        with ExitStack() as stack:
+            if path.endswith(".zip"):
+                archive = stack.enter_context(zipfile.ZipFile(path))
+                file: Any = stack.enter_context(archive.open(archive.namelist()[0]))
+            else:
+                file = stack.enter_context((gzip.open if path.endswith(".gz") else open)(path, "rb"))
             text = file.read(TEXT8_CHARACTERS + 64).rstrip(b"\n")
     except Exception as error:  # a damaged, encrypted or unknown archive raises nearly anything
         raise UserError(f"corpus.path: {path} cannot be read ({error}); download it again") from None
@@ -244,17 +244,6 @@ def _text8(path: str, stamp: Stamp) -> bytes:
     else:
         return text
     raise UserError(f'corpus.path: {path} holds {what}; for other text take the corpus "files"')
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[Any]:
-    """Open a file as it is, or what is in a .gz, or the first file in a .zip."""
-    if path.endswith(".zip"):
-        with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as file:
-            yield file
-    else:
-        with (gzip.open if path.endswith(".gz") else open)(path, "rb") as file:
-            yield file
 
 
 @component

@@ -162,9 +162,7 @@ _DAMAGED = (*DAMAGED, zipfile.BadZipFile, RuntimeError, NotImplementedError)
 def get(recipe: CorpusRecipe, say: Say) -> Record:
     """Fetch the text of a recipe unless it is here; return the record of what was fetched.
 
-    Raises:
-        UserError: when something cannot be fetched, unpacked or written, or is another text than it was before; the
-            message names the file and its address.
+    What cannot be fetched, unpacked or written, or is another text than before, is named by a `UserError`.
     """
     path, mark = recipe.folder / f"{recipe.name}.source.json", marker(recipe.folder, recipe.name)
     try:

@@ -40,10 +40,7 @@ class TokenizerModel(Protocol):
 
     @property
     def library(self) -> Tokenizers | None:
-        """The same tokenizer as the `tokenizers` library has it, for those who have no atat_zoo.
-
-        None, the default, for one that the library cannot express.
-        """
+        """The same tokenizer as the `tokenizers` library has it; None, the default, where it cannot express it."""
         return None
 
     def encode(self, text: str) -> list[int]:
@@ -63,10 +60,7 @@ class TokenizerModel(Protocol):
 
         With `answering` it ends where the assistant's next message begins. By default a message is BOS, its role, a
         line end, its content and EOS, and of an answer content and EOS are learned; a tokenizer with a template of its
-        own has that one.
-
-        Raises:
-            UserError: when a template refuses the messages, or the plain one has no BOS and EOS.
+        own has that one. What the template refuses is a `UserError`, as is a tokenizer without BOS and EOS.
         """
         if self.bos is None or self.eos is None:
             raise UserError(
@@ -91,12 +85,9 @@ class TokenizerModel(Protocol):
         return [self.chat(messages)]
 
     def check_turns(self, messages: Sequence[Message]) -> None:
-        """Refuse a dialogue in which the text of a message can pass for a message of somebody else.
+        """Raise a `UserError` for a dialogue in which the text of a message can pass for one of somebody else.
 
         By default, and with the plain template, none can: no text is BOS or EOS.
-
-        Raises:
-            UserError: when the template tells messages apart by text that a message may have, too.
         """
         return
 
