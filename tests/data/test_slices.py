@@ -78,26 +78,6 @@ def test_slices_that_are_missing_are_named(tmp_path, whole):
     assert encode_slice(parts, Slice(3, 4)) == folder_of(parts)
 
 
-def test_a_killed_slice_goes_on(tmp_path, whole):
-    parts = made(tmp_path)
-    killed(encode_slice, parts, Slice(1, 2), after=4000)
-    kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.slices/1-of-2/*.npz")}
-    assert kept
-    for number in (1, 2):
-        encode_slice(parts, Slice(number, 2))
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
-    assert hashes(join(parts)) == whole
-
-
-def test_an_interrupted_join_goes_on(tmp_path, whole):
-    parts = made(tmp_path)
-    for number in (1, 2):
-        encode_slice(parts, Slice(number, 2))
-    interrupted(join, parts, at="train", after=4001)
-    assert list(tmp_path.glob("*.partial/train-*.tar"))
-    assert hashes(join(parts)) == whole
-
-
 def test_text_that_is_edited_between_slices_or_in_one(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("\n".join(TEXTS))
@@ -170,14 +150,28 @@ def test_shards_that_are_built_without_them_delete_the_slices(tmp_path, whole):
     assert hashes(folder_of(parts)) == whole
 
 
-@pytest.mark.parametrize("text", ["", "3", "0/2", "3/2", "a/b", "1/2/3", "1/100000"])
-def test_what_is_no_slice(text):
-    with pytest.raises(UserError, match=r"^--slice .*: expected a slice and the number of slices, as in 3/8$"):
-        Slice.named(text)
+@pytest.mark.parametrize("at", ["slice", "join"])
+def test_what_was_killed_or_interrupted_goes_on(tmp_path, whole, at):
+    parts = made(tmp_path)
+    kept = {}
+    if at == "slice":
+        killed(encode_slice, parts, Slice(1, 2), after=4000)
+        kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.slices/1-of-2/*.npz")}
+        assert kept
+    for number in (1, 2):
+        encode_slice(parts, Slice(number, 2))
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    if at == "join":
+        interrupted(join, parts, at="train", after=4001)
+        assert list(tmp_path.glob("*.partial/train-*.tar"))
+    assert hashes(join(parts)) == whole
+
+
+def test_what_is_no_slice_and_where_none_can_be_written(tmp_path):
+    for text in ("", "3", "0/2", "3/2", "a/b", "1/2/3", "1/100000"):
+        with pytest.raises(UserError, match=r"^--slice .*: expected a slice and the number of slices, as in 3/8$"):
+            Slice.named(text)
     assert Slice.named("3/8") == Slice(3, 8)
-
-
-def test_where_nothing_can_be_written(tmp_path):
     (tmp_path / "root").write_text("")
     with pytest.raises(UserError, match=r"data\.root: cannot write in .*/root"):
         encode_slice(made(tmp_path / "root"), Slice(1, 2))

@@ -110,28 +110,22 @@ def test_what_is_refused_is_replaced_by_what_is_shuffled_with_it(shards):
     assert replaced > 5
 
 
-def test_a_stage_that_refuses_everything(shards):
-    stream = TokenStream(shards, stages=(Sometimes(share=0.0), MinimumLengthStage(tokens=17)), **ORDER)
-    with pytest.raises(UserError, match=r"^data\.stages: 'minimum_length' refuses every sequence of the shards that"):
-        next(iter(train_loader(stream)))
-
-
-@pytest.mark.parametrize(
-    ("made", "said"),
-    [
+def test_what_is_no_sequence_is_refused(shards):
+    for made, said in (
         ([], r"float64 \[0\], and a sequence is integers, \[1\] to \[16\]"),
         ([1] * 17, r"int64 \[17\], and"),
         ([[1]], r"int64 \[1, 1\], and"),
         ([1.0], r"float64 \[1\], and"),
         ([3, 258], r"ids from 3 to 258, and the vocabulary has 258"),
         ([-1], r"ids from -1 to -1, and"),
-    ],
-)
-@pytest.mark.parametrize("workers", [0, 1])
-def test_what_is_no_sequence_is_refused(shards, made, said, workers):
-    stream = TokenStream(shards, stages=(Bad(made=made),), **ORDER)
-    with pytest.raises(UserError, match=rf"^data\.stages: 'bad' has made {said}.*; mend it, or leave it out$"):
-        next(iter(train_loader(stream, workers=workers)))
+    ):
+        for workers in {0, int(made == [-1])}:
+            stream = TokenStream(shards, stages=(Bad(made=made),), **ORDER)
+            with pytest.raises(UserError, match=rf"^data\.stages: 'bad' has made {said}.*; mend it, or leave it out$"):
+                next(iter(train_loader(stream, workers=workers)))
+    stream = TokenStream(shards, stages=(Sometimes(share=0.0), MinimumLengthStage(tokens=17)), **ORDER)
+    with pytest.raises(UserError, match=r"^data\.stages: 'minimum_length' refuses every sequence of the shards that"):
+        next(iter(train_loader(stream)))
 
 
 def test_a_state_of_other_stages_is_refused(shards):

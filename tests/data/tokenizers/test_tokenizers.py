@@ -100,43 +100,15 @@ def test_characters():
     assert CharactersTokenizer(unknown="space").train(lambda: iter(())).encode("aÉ7b") == [1, 0, 0, 2]
 
 
-@pytest.mark.parametrize("spec", [BytesTokenizer(), BPETokenizer()], ids=repr)
-def test_files_that_are_missing_or_broken(tmp_path, spec):
-    with pytest.raises(UserError, match=r"tokenizer\.json is missing"):
-        spec.load(tmp_path)
-    (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(UserError, match=r"not readable JSON|not one that the tokenizers library reads"):
-        spec.load(tmp_path)
-
-
-def test_the_file_of_another_tokenizer(tmp_path):
-    BytesTokenizer().train(lambda: iter(())).save(tmp_path)
-    for spec in (CharactersTokenizer(), BPETokenizer()):
-        with pytest.raises(UserError, match=r"of another tokenizer|not one that the tokenizers library reads"):
-            spec.load(tmp_path)
-    CharactersTokenizer().train(lambda: iter(())).save(tmp_path)
-    with pytest.raises(UserError, match=r'is of another tokenizer .* "special": false'):
-        CharactersTokenizer(special=True).load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("spec", "content"),
-    [
-        (BytesTokenizer(), {"type": "bytes"}),
-        (
-            CharactersTokenizer(unknown="space"),
-            {"type": "characters", "special": False, "unknown": "space", "alphabet": " abcdefghijklmnopqrstuvwxyz"},
-        ),
-    ],
-    ids=["bytes", "characters"],
-)
-def test_the_file_is_that_of_every_version(tmp_path, spec, content):
+def test_the_file_is_that_of_every_version(tmp_path):
     """Shards and runs of an earlier one have it."""
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    loaded = spec.load(tmp_path)
-    loaded.save(tmp_path)
-    assert json.loads((tmp_path / "tokenizer.json").read_text()) == content
-    assert loaded.decode(loaded.encode("as it is")) == "as it is"
+    characters = {"type": "characters", "special": False, "unknown": "space", "alphabet": " abcdefghijklmnopqrstuvwxyz"}
+    for spec, content in ((BytesTokenizer(), {"type": "bytes"}), (CharactersTokenizer(unknown="space"), characters)):
+        (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+        loaded = spec.load(tmp_path)
+        loaded.save(tmp_path)
+        assert json.loads((tmp_path / "tokenizer.json").read_text()) == content
+        assert loaded.decode(loaded.encode("as it is")) == "as it is"
 
 
 # -- of a run ---------------------------------------------------------------------------------------------------------
@@ -207,16 +179,13 @@ def test_ways_to_name_a_tokenizer(pair):
     (pair / "my.txt").write_bytes((pair / "vocab.bpe").read_bytes())
     named = pretrained(pair / "my.json", merges=str(pair / "my.txt"))
     assert named.encode(TEXTS[0]) == expected
-    named.save(pair)  # writes tokenizer.json, which a folder is asked for first
-    for path in (pair, pair / "tokenizer.json"):
-        assert pretrained(path).encode(TEXTS[0]) == expected
-
-
-def test_the_fingerprint_follows_the_file(pair):
     before = PretrainedTokenizer(path=str(pair)).fingerprint()
     assert PretrainedTokenizer(path=str(pair)).fingerprint() == before
     (pair / "vocab.bpe").write_text("#version: 0.2\n")
     assert PretrainedTokenizer(path=str(pair)).fingerprint() != before
+    named.save(pair)  # writes tokenizer.json, which a folder is asked for first
+    for path in (pair, pair / "tokenizer.json"):
+        assert pretrained(path).encode(TEXTS[0]) == expected
 
 
 def test_pretrained_mistakes(pair, tmp_path):
@@ -264,19 +233,33 @@ def numbered(tmp_path, **ids):
     return path
 
 
-@pytest.mark.parametrize("largest", [4100, 2**32 - 1])
-def test_an_id_that_is_due_to_no_tokens(tmp_path, largest):
-    path = numbered(tmp_path, the=0, people=largest)
-    with limited(), pytest.raises(UserError, match=f"has 2 tokens and the id {largest}; number its tokens without"):
-        pretrained(path)
+def test_files_that_are_missing_or_broken_or_of_another_tokenizer(tmp_path):
+    for spec in (BytesTokenizer(), BPETokenizer()):
+        (tmp_path / "tokenizer.json").unlink(missing_ok=True)
+        with pytest.raises(UserError, match=r"tokenizer\.json is missing"):
+            spec.load(tmp_path)
+        (tmp_path / "tokenizer.json").write_text("{")
+        with pytest.raises(UserError, match=r"not readable JSON|not one that the tokenizers library reads"):
+            spec.load(tmp_path)
+    BytesTokenizer().train(lambda: iter(())).save(tmp_path)
+    for spec in (CharactersTokenizer(), BPETokenizer()):
+        with pytest.raises(UserError, match=r"of another tokenizer|not one that the tokenizers library reads"):
+            spec.load(tmp_path)
+    CharactersTokenizer().train(lambda: iter(())).save(tmp_path)
+    with pytest.raises(UserError, match=r'is of another tokenizer .* "special": false'):
+        CharactersTokenizer(special=True).load(tmp_path)
+
+
+def test_texts_and_ids_that_a_vocabulary_does_not_have(tmp_path):
+    tokenizer = pretrained(numbered(tmp_path, the=0))
+    for encode, text in ((tokenizer.encode, "people"), (tokenizer.encode_batch, ["people"])):
+        with pytest.raises(UserError, match=r"the text cannot be encoded: .*UNK.*; take a tokenizer that knows all"):
+            encode(text)
+    for largest in (4100, 2**32 - 1):
+        path = numbered(tmp_path, the=0, people=largest)
+        with limited(), pytest.raises(UserError, match=f"has 2 tokens and the id {largest}; number its tokens without"):
+            pretrained(path)
     path = numbered(tmp_path, the=0, people=4099)  # some ids may have no token
     assert pretrained(path).vocabulary_size == 4100
     with pytest.raises(UserError, match=r"tokenizer\.json has no tokens"):
         pretrained(numbered(tmp_path))
-
-
-@pytest.mark.parametrize("encode", ["encode", "encode_batch"])
-def test_text_that_a_vocabulary_does_not_cover(tmp_path, encode):
-    tokenizer = pretrained(numbered(tmp_path, the=0))
-    with pytest.raises(UserError, match=r"the text cannot be encoded: .*UNK.*; take a tokenizer that knows all of it"):
-        getattr(tokenizer, encode)(["people"] if encode == "encode_batch" else "people")

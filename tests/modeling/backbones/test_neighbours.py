@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from in_memory import Memory, experiment_of, texts
 
 from atat_zoo.data import manifest
 from atat_zoo.data.build import build
@@ -25,6 +24,7 @@ from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.modeling.backbones.neighbours import FILE, LARGEST_VOCABULARY, CountTable, count_table
 from atat_zoo.registry import Context
 from atat_zoo.system import machine
+from tests.data.in_memory import Memory, experiment_of, texts
 from tests.limited import limited
 
 V, PAD = 4, 2**16 - 1
