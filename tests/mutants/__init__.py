@@ -50,7 +50,6 @@ GROUPS = (
 ROOMS = tuple(room for group in GROUPS for room in group)
 # Of rooms whose tests are not tests/ROOM or tests/test_ROOM.py.
 TESTS = {
-    "modeling/backbones": ("tests/modeling/backbones", "tests/data/test_neighbours.py"),
     "modeling/bounds": ("tests/modeling/test_bound_parts.py",),
     "modeling/position_sets": ("tests/modeling/test_position_sets.py", "tests/modeling/objectives/test_sets.py"),
 }

@@ -9,8 +9,9 @@ from transformers import AutoTokenizer
 
 from atat_zoo import UserError
 from atat_zoo.data.tokenizers import TokenizerModel
-from atat_zoo.data.tokenizers.library import LibraryModel, of_characters, save_for_transformers
+from atat_zoo.data.tokenizers.library import LibraryModel, of_characters
 from atat_zoo.registry import Zoo
+from atat_zoo_checkpoints.hub.tokenizer import save
 from tests.fixtures import sentences, write_all
 
 LETTERS = st.text("abc xyz", max_size=40)
@@ -39,7 +40,7 @@ def saved(folder, name, *, framed=False, causal=False):
     ours = Zoo.load().spec("tokenizer", table).train(lambda: iter(sentences(50)))
     there = folder / f"{name}-{framed}-{causal}"
     there.mkdir(exist_ok=True)
-    padding = save_for_transformers(ours, there, framed=framed, causal=causal, length=32)
+    padding = save(ours, there, framed=framed, causal=causal, length=32)
     theirs = AutoTokenizer.from_pretrained(there)
     assert theirs.pad_token_id == padding
     return ours, theirs, there
@@ -97,13 +98,13 @@ def test_text_that_is_called_as_the_padding_is_no_padding(tmp_path):
     library = of_characters("ab", None, ["[PAD]", "<pad>"])
     library.add_tokens(["[[PAD]]"])
     ours = LibraryModel(library, bos="[PAD]", eos="<pad>")
-    assert save_for_transformers(ours, tmp_path, framed=True, causal=False, length=8) == ours.vocabulary_size + 1
+    assert save(ours, tmp_path, framed=True, causal=False, length=8) == ours.vocabulary_size + 1
     theirs = AutoTokenizer.from_pretrained(tmp_path)
     assert theirs.pad_token == "[[[PAD]]]"
     assert theirs(["a", "aab"], padding=True)["input_ids"] == [[2, 0, 3, 6, 6], [2, 0, 0, 1, 3]]
     library.add_special_tokens(["<|pad|>"])
     assert (
-        save_for_transformers(
+        save(
             LibraryModel(library, bos="[PAD]", eos="<pad>"), tmp_path, framed=False, causal=True, length=8
         )
         == 5
@@ -112,7 +113,7 @@ def test_text_that_is_called_as_the_padding_is_no_padding(tmp_path):
 
 def test_what_the_library_cannot_express_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"none that the library `tokenizers` can express.*train with"):
-        save_for_transformers(
+        save(
             TokenizerModel.__new__(type("Own", (TokenizerModel,), {})), tmp_path, framed=False, causal=False, length=8
         )
 
@@ -123,4 +124,4 @@ def test_a_vocabulary_with_gaps_is_refused(tmp_path):
     (tmp_path / "tokenizer.json").write_text(json.dumps(made), encoding="utf-8")
     ours = Zoo.load().spec("tokenizer", {"use": "pretrained", "path": str(tmp_path)}).train(lambda: iter(()))
     with pytest.raises(UserError, match="ids without a token below its largest, 300"):
-        save_for_transformers(ours, tmp_path, framed=False, causal=False, length=8)
+        save(ours, tmp_path, framed=False, causal=False, length=8)
