@@ -122,12 +122,7 @@ def compare(one: Mapping[int, Measured], other: Mapping[int, Measured], how: Map
         for key in (*_COSTS, "parameters"):
             ratios.setdefault(key, []).append(a[key] / b[key] if a[key] and b[key] else None)
     medians = {key: _median(values) for key, values in ratios.items()}
-    return {
-        "bound": title(mine),
-        "seeds": seeds,
-        **differences,
-        "ratios": medians,
-    }
+    return {"bound": title(mine), "seeds": seeds, **differences, "ratios": medians}
 
 
 def bounds_of(one: Measured, other: Measured) -> tuple[str, str]:

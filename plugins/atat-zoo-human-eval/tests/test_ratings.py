@@ -7,14 +7,7 @@ import random
 
 import numpy as np
 import pytest
-from atat_zoo_human_eval.rating_form import (
-    QUESTIONS,
-    Question,
-    RatedText,
-    RatingForm,
-    check_size,
-    questions_of,
-)
+from atat_zoo_human_eval.rating_form import QUESTIONS, Question, RatedText, RatingForm, check_size, questions_of
 from atat_zoo_human_eval.ratings import COLUMNS, alpha, ratings_of, unblinded
 from hypothesis import given
 from hypothesis import strategies as st

@@ -25,17 +25,7 @@ from atat_zoo.experiment.runs.model_files import DESCRIPTION
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.reports.recorded import figure
 from atat_zoo_paper import scores
-from atat_zoo_paper.cells import (
-    LOWER,
-    Cell,
-    Column,
-    FilledTable,
-    count,
-    missing,
-    nothing,
-    trained_alike,
-    words,
-)
+from atat_zoo_paper.cells import LOWER, Cell, Column, FilledTable, count, missing, nothing, trained_alike, words
 from atat_zoo_paper.manifest import EvaluationsTable, ParametersTable, RunRow, TasksTable, WantedTable
 from atat_zoo_paper.studies import CannotShow
 

@@ -8,18 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from atat_zoo.errors import nearest
 from atat_zoo.registry.spec import unstructure
-from atat_zoo_paper.cells import (
-    LOWER,
-    Cell,
-    Column,
-    FilledTable,
-    change,
-    count,
-    missing,
-    nothing,
-    of_seeds,
-    words,
-)
+from atat_zoo_paper.cells import LOWER, Cell, Column, FilledTable, change, count, missing, nothing, of_seeds, words
 from atat_zoo_paper.manifest import FigureSpec, SamplersTable, WantedTable
 from atat_zoo_paper.studies import CannotShow, KnownStudy, Studies, Table, legend, seeds_enough
 
