@@ -5,28 +5,29 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from atat_zoo.cli.arguments import HELD_OUT, named, options, other_text, with_options, with_parts
-from atat_zoo.cli.console import Bars, print_json, printable, table
+from atat_zoo.cli.console import Bars, print_json, printable, show
 from atat_zoo.cli.tasks import evaluate_tasks
 from atat_zoo.errors import UserError, nearest
 from atat_zoo.evaluation.results.evaluation import LIKELIHOOD
 from atat_zoo.evaluation.results.format import NONE, cell, change, errors_over, number, with_error
 from atat_zoo.evaluation.results.naming import PERPLEXITY, TABLE, title, words
+from atat_zoo.evaluation.results.table import Table
 from atat_zoo.experiment import from_table
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.experiment.runs.changes import between_models
 
 if TYPE_CHECKING:
-    from atat_zoo.evaluation.compare import Comparison, Difference
+    from atat_zoo.evaluation.compare import ComparedRun, Comparison, Difference
 
 _NEIGHBOURS = "backbone.neighbours"
 _NAMED = 6  # differences that are named of two runs
-Cells = tuple[list[str], list[list[str]]]  # columns and rows
 
 
 @click.command()
@@ -80,8 +81,8 @@ def compare(
     if as_json:
         print_json(as_table(comparison))
         return
-    for columns, rows in (quality(comparison), training(comparison)):
-        table(columns, rows, as_markdown)
+    for table in (quality(comparison), training(comparison)):
+        show(table, as_markdown)
         click.echo("")
     for line in notes(comparison):
         click.echo(line + ("  " if as_markdown else ""))
@@ -102,14 +103,14 @@ def _number_of(runs: tuple[Path, ...], baseline: Path | None) -> int:
 def as_table(comparison: Comparison) -> dict[str, Any]:
     """Return the numbers, and of each run what its experiment has that the baseline's has not."""
     numbers, differing = comparison.to_table(), _differing(comparison)
-    for row in numbers["runs"]:
-        row["differs"] = {key: list(values) for key, values in differing[row["run"]].items()}
+    for run in numbers["runs"]:
+        run["differs"] = {key: list(values) for key, values in differing[run["run"]].items()}
     return numbers
 
 
 def _differing(comparison: Comparison) -> dict[str, dict[str, tuple[Any, Any]]]:
     """Return for each run the keys in which its model's experiment differs from the baseline's, with both values."""
-    runs = {row.run.name: row.run.experiment for row in comparison.rows}
+    runs = {run.name: run.experiment for run in comparison.runs}
     return {name: between_models(own, runs[comparison.baseline]) for name, own in runs.items()}
 
 
@@ -137,21 +138,20 @@ def _value(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def quality(comparison: Comparison) -> Cells:
-    """Return columns and rows of the bounds and scores of the models."""
-    quantities = list(dict.fromkeys(name for row in comparison.rows for name in row.bounds))
-    metrics = list(dict.fromkeys(name for row in comparison.rows for name in row.run.metrics))
-    columns = ["run", "objective", *(title(name) for name in quantities)]
-    columns += ["difference, nats per token", "ratio", "bits per byte", *map(words, metrics)]
+def quality(comparison: Comparison) -> Table:
+    """Return the table of the bounds and scores of the models."""
+    every = [run.bounds() for run in comparison.runs]
+    quantities = list(dict.fromkeys(name for bounds in every for name in bounds))
+    metrics = list(dict.fromkeys(name for run in comparison.runs for name in run.metrics))
     rows = []
-    for row in comparison.rows:
-        bounds, own = [row.bounds.get(name) for name in quantities], row.bounds[comparison.quantity]
-        cells = [with_error(bound.value, bound.stderr, ".2f") if bound else NONE for bound in bounds]
-        cells += [*difference_of(row.differences[comparison.quantity]), f"{own.bits_per_byte:.4f}"]
-        found = [row.run.metrics.get(name) for name in metrics]
-        cells += [each.said if each else NONE for each in found]
-        rows.append([row.run.name, row.run.objective, *cells])
-    return columns, rows
+    for run, bounds, differences in zip(comparison.runs, every, comparison.differences, strict=True):
+        own, found = bounds[comparison.quantity], [bounds.get(name) for name in quantities]
+        cells = [with_error(bound.value, bound.stderr, ".2f") if bound else NONE for bound in found]
+        cells += [*difference_of(differences[comparison.quantity]), f"{own.bits_per_byte:.4f}"]
+        cells += [run.metrics[name].said if name in run.metrics else NONE for name in metrics]
+        rows.append([run.name, run.objective, *cells])
+    columns = ["run", "objective", *map(title, quantities), "difference, nats per token", "ratio", "bits per byte"]
+    return Table(columns=[*columns, *map(words, metrics)], rows=rows)
 
 
 def difference_of(difference: Difference | None) -> tuple[str, str]:
@@ -162,73 +162,72 @@ def difference_of(difference: Difference | None) -> tuple[str, str]:
     return f"{numbers['nats_per_token']:+.4f} [{numbers['low']:+.4f}, {numbers['high']:+.4f}]", change(numbers)
 
 
-def training(comparison: Comparison) -> Cells:
-    """Return columns and rows of the training costs."""
-    reach = cell(comparison.reach, ".2f")
-    columns = ["run", "steps", "seconds", f"steps to {reach}", f"seconds to {reach}"]
-    columns += ["parameters", "without embeddings", "tokens per second", "peak memory"]
+def training(comparison: Comparison) -> Table:
+    """Return the table of the training costs."""
     rows = []
-    for row in comparison.rows:
-        run, past = row.run, row.run.history
-        counts = (past.seconds, *row.reached, run.parameters, run.without_embeddings, past.tokens_per_second)
+    for run in comparison.runs:
+        past = run.history
+        counts = (
+            past.seconds,
+            *comparison.reached(run),
+            run.parameters,
+            run.without_embeddings,
+            past.tokens_per_second,
+        )
         memory = cell(past.peak_memory and past.peak_memory / 2**20, ",.0f", " MiB")
         rows.append([run.name, f"{run.step:,}", *(cell(count, ",.0f") for count in counts), memory])
-    return columns, rows
+    reach = cell(comparison.reach, ".2f")
+    columns = ["run", "steps", "seconds", f"steps to {reach}", f"seconds to {reach}", "parameters"]
+    return Table(columns=[*columns, "without embeddings", "tokens per second", "peak memory"], rows=rows)
 
 
-def _tables(comparison: Comparison) -> list[str]:
+def _count_tables(runs: Sequence[ComparedRun]) -> list[str]:
     """Return a sentence for each count table, with what the runs are beside it."""
     beside: dict[str, list[str]] = {}
-    for row in comparison.rows:
-        if counts := row.ngram:
+    for run in runs:
+        if counts := run.beside():
             reads = f"from {counts.reads} counted in {counts.counted:,} sequences, on the same tokens and masks"
-            what = f"{TABLE} {title(next(iter(row.bounds)))}, {reads}"
+            what = f"{TABLE} {title(run.quantity)}, {reads}"
             verdicts = beside.setdefault(f"{what}: {with_error(counts.value, counts.stderr, '.2f')}", [])
-            verdicts.append(f"{row.run.name} is {counts.verdict}")
+            verdicts.append(f"{run.name} is {counts.verdict}")
     return [f"{table}; {'; '.join(verdicts)}." for table, verdicts in beside.items()]
-
-
-def _conditions(comparison: Comparison, text: str) -> list[str]:
-    """Return on what and how the runs were compared."""
-    errors = [bound.stderr for row in comparison.rows for bound in row.bounds.values()]
-    weights = {"EMA" if row.run.ema else "final" for row in comparison.rows}
-    draws = number(comparison.draws, "draw")
-    return [
-        f"{title(comparison.quantity)}: of {text}, the same for every run; {draws} each by {comparison.method}, the "
-        f"same masks (seed {comparison.seed}); {' and '.join(sorted(weights))} weights; "
-        f"{errors_over(errors, 'sequence', comparison.sequences)}.",
-        f"Differences are to {comparison.baseline}; 95 % intervals: paired bootstrap over sequences. "
-        "A run is one training: how far another seed's would lie is not in them.",
-    ]
 
 
 def notes(comparison: Comparison) -> list[str]:
     """Return the conditions of the comparison and how to read it, one or two sentences per line."""
-    what = title(comparison.quantity)
+    runs, what = comparison.runs, title(comparison.quantity)
     where = f"{comparison.corpus}, {comparison.split}" if comparison.corpus else comparison.split
     text = f"{number(comparison.sequences, 'sequence')} of {where} text, {comparison.tokens:,} tokens"
-    lines = [*_conditions(comparison, text), *_sentences_on_differences(comparison)]
-    if any(row.run.metrics for row in comparison.rows):
+    errors = [bound.stderr for run in runs for bound in run.bounds().values()]
+    weights = sorted({"EMA" if run.ema else "final" for run in runs})
+    lines = [
+        f"{what}: of {text}, the same for every run; {number(comparison.draws, 'draw')} each by {comparison.method}, "
+        f"the same masks (seed {comparison.seed}); {' and '.join(weights)} weights; "
+        f"{errors_over(errors, 'sequence', comparison.sequences)}.",
+        f"Differences are to {comparison.baseline}; 95 % intervals: paired bootstrap over sequences. "
+        "A run is one training: how far another seed's would lie is not in them.",
+        *_sentences_on_differences(comparison),
+    ]
+    if any(run.metrics for run in runs):
         averaged = "Metrics of predictions are of masked tokens, averaged over the same masks with the bound's weights"
         lines.append(f"{averaged}; brier score: 0 is perfect, 2 the worst. Metrics of texts are of what a run writes.")
-    lines += _tables(comparison)
-    exact = [row.run.name for row in comparison.rows if row.run.method == LIKELIHOOD]
-    if exact:
+    lines += _count_tables(runs)
+    if exact := [run.name for run in runs if run.method == LIKELIHOOD]:
         lines.append(f"Exact, with nothing drawn: the likelihood of {', '.join(exact)}.")
-    for row in comparison.rows:
-        for name, difference in row.differences.items():
+    for run, differences in zip(runs, comparison.differences, strict=True):
+        for name, difference in differences.items():
             if name != comparison.quantity and difference is not None:
                 nats, ratio = difference_of(difference)
-                pair = f"{title(name)} of {row.run.name} against the {what} of {comparison.baseline}"
+                pair = f"{title(name)} of {run.name} against the {what} of {comparison.baseline}"
                 lines.append(f"{pair}: {nats} nats per token, {ratio}.")
     reached = "no evaluation was recorded during a training."
     if comparison.reach is not None:
-        sizes = dict.fromkeys(row.run.history.evaluated_on for row in comparison.rows)
+        sizes = dict.fromkeys(run.history.evaluated_on for run in runs)
         on = f" ({'; '.join(filter(None, sizes))})" if any(sizes) else ""
         first = f"the first whose {PERPLEXITY}, as recorded during the training{on}, is not above"
         reached = f"steps to {comparison.reach:.2f}: {first}."
     lines.append(f"seconds: of optimizer steps, evaluations between them not counted; {reached}")
-    computed = [row.run.history.computed for row in comparison.rows]
+    computed = [run.history.computed for run in runs]
     if any(own != computed[0] for own in computed if own and computed[0]):
         differ = "The runs were trained on different devices, precisions or ranks"
         lines.append(f"{differ}: their seconds are not comparable.")

@@ -6,11 +6,13 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import attrs
 import click
 
-from atat_zoo.evaluation.results.format import markdown
+if TYPE_CHECKING:
+    from atat_zoo.evaluation.results.table import Table
 
 
 def print_json(value: Any) -> None:
@@ -30,26 +32,29 @@ def printable(text: str) -> str:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], as_markdown: bool = False) -> None:
+    """Print a table of texts."""
+    from atat_zoo.evaluation.results.table import Table
+
+    show(Table(columns=columns, rows=rows), as_markdown)
+
+
+def show(table: Table, as_markdown: bool = False) -> None:
     """Print a table: with rich on a terminal, in aligned columns elsewhere; names in it may be anybody's."""
     if as_markdown:
-        click.echo("\n".join(markdown(columns, rows)))
+        click.echo("\n".join(table.to_markdown()))
         return
-    rows = [[printable(cell) for cell in row] for row in rows]
-    if on_terminal():
-        from rich.console import Console
-        from rich.table import Table
+    table = attrs.evolve(table, rows=[map(printable, row) for row in table.texts])
+    if not on_terminal():
+        click.echo("\n".join(table.to_text()))
+        return
+    from rich import table as rich
+    from rich.console import Console
 
-        rich_table = Table(box=None, header_style="bold", pad_edge=False)
-        for column in columns:
-            rich_table.add_column(column, overflow="fold")
-        for row in rows:
-            rich_table.add_row(*row)
-        Console(markup=False, highlight=False).print(rich_table)
-        return
-    # The last column is not padded, so lines do not end in spaces.
-    widths = [max(len(row[i]) for row in [columns, *rows]) for i in range(len(columns) - 1)]
-    for row in [columns, *rows]:
-        click.echo("  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]).rstrip())
+    drawn = rich.Table(*(rich.Column(each, overflow="fold") for each in table.headings), box=None, pad_edge=False)
+    drawn.header_style = "bold"
+    for row in table.texts:
+        drawn.add_row(*row)
+    Console(markup=False, highlight=False).print(drawn)
 
 
 class Bars:

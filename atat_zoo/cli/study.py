@@ -13,8 +13,7 @@ from atat_zoo.errors import UserError
 from atat_zoo.evaluation.results.format import NONE, joined, number
 from atat_zoo.experiment.runs import write_text
 from atat_zoo.studies import Study, load, markdown
-from atat_zoo.studies.cluster import elements, submit, write_script
-from atat_zoo.studies.processes import LocalExecutor, Stopped, threads_for
+from atat_zoo.studies.processes import LocalExecutor, Stopped, elements, submit, threads_for, write_script
 from atat_zoo.system.atomic import write_all
 
 _CLUSTER = "Write a SLURM job array of the trainings, and submit it where sbatch is."

@@ -209,21 +209,12 @@ class Difference:
 
 
 @attrs.frozen(kw_only=True)
-class Row:
-    """A run in the table."""
-
-    run: ComparedRun
-    bounds: Mapping[str, BoundValue]  # by name
-    differences: Mapping[str, Difference | None]  # of each minus the baseline's first bound; None for the latter itself
-    ngram: NGramFigure | None  # the n-gram model beside its first bound
-    reached: tuple[int | None, float | None]  # step and seconds at which the value was, None if unknown
-
-
-@attrs.frozen(kw_only=True)
 class Comparison:
     """The table, and its settings."""
 
-    rows: tuple[Row, ...]  # one per run, in the given order
+    runs: tuple[ComparedRun, ...]  # in the given order
+    # By run, of each of its bounds minus the baseline's first one; None for the latter itself.
+    differences: tuple[Mapping[str, Difference | None], ...]
     quantity: str  # the bound whose differences are shown: `nelbo`, or the estimate of `--bound`
     baseline: str  # name of the run that the others are compared with
     reach: float | None  # the perplexity to reach, or None when no run recorded one
@@ -235,30 +226,35 @@ class Comparison:
     seed: int  # of the masks
     tokens: int  # Σ n
 
+    def reached(self, run: ComparedRun) -> tuple[int | None, float | None]:
+        """Return the step and the seconds at which a run had the value, None where that is not known."""
+        step = None if self.reach is None else run.history.reached(self.reach)
+        return step, None if step is None else run.history.seconds_at(step)
+
     def to_table(self) -> dict[str, Any]:
         """Return the numbers as a JSON object; non-finite numbers become null."""
-        plain = attrs.asdict(self, filter=lambda field, _: field.name != "rows")
-        return finite(plain | {"level": LEVEL, "resamples": RESAMPLES, "runs": [self._row(row) for row in self.rows]})
+        plain = attrs.asdict(self, filter=lambda field, _: field.name not in ("runs", "differences"))
+        runs = map(self._of_run, self.runs, self.differences)
+        return finite(plain | {"level": LEVEL, "resamples": RESAMPLES, "runs": list(runs)})
 
-    def _row(self, row: Row) -> dict[str, Any]:
-        one, past = row.run, row.run.history
-        table: dict[str, Any] = {name: getattr(one, name) for name in ("objective", "step", "ema", "method")}
-        if self.quantity in row.bounds and title(self.quantity) == PERPLEXITY:
-            value = row.bounds[self.quantity]
+    def _of_run(self, run: ComparedRun, differences: Mapping[str, Difference | None]) -> dict[str, Any]:
+        past, bounds, (steps, seconds), counts = run.history, run.bounds(), self.reached(run), run.beside()
+        table: dict[str, Any] = {name: getattr(run, name) for name in ("objective", "step", "ema", "method")}
+        if self.quantity in bounds and title(self.quantity) == PERPLEXITY:
+            value = bounds[self.quantity]
             table |= {PERPLEXITY: value.value, f"{PERPLEXITY}_stderr": value.stderr}
-        bounds = {}
-        for name, bound in row.bounds.items():
-            difference = row.differences[name]
-            bounds[name] = attrs.asdict(bound) | {"difference": difference.to_table() if difference else None}
-        return {"run": one.name, **table} | {
-            "bounds": bounds,
-            "metrics": {name: attrs.asdict(value) for name, value in one.metrics.items()},
-            "count_table": row.ngram.to_table() if row.ngram else None,
+        return {"run": run.name, **table} | {
+            "bounds": {
+                name: attrs.asdict(bound) | {"difference": each.to_table() if (each := differences[name]) else None}
+                for name, bound in bounds.items()
+            },
+            "metrics": {name: attrs.asdict(value) for name, value in run.metrics.items()},
+            "count_table": counts.to_table() if counts else None,
             "seconds": past.seconds,
-            "steps_to_reach": row.reached[0],
-            "seconds_to_reach": row.reached[1],
-            "parameters": one.parameters,
-            "parameters_without_embeddings": one.without_embeddings,
+            "steps_to_reach": steps,
+            "seconds_to_reach": seconds,
+            "parameters": run.parameters,
+            "parameters_without_embeddings": run.without_embeddings,
             "tokens_per_second": past.tokens_per_second,
             "peak_memory": past.peak_memory,
             "evaluated": [{"step": at, PERPLEXITY: value} for at, value in past.evaluated],
@@ -286,28 +282,20 @@ def compare(
     finals = [run.history.final for run in runs if run.history.final is not None]
     if reach is None and finals:
         reach = max(finals)
-    rows = []
+    differences = []
     for run in runs:
         if quantity not in run.nats:
             problem = f"{run.name} has no bound {quantity!r}, which {base.name} is measured by"
             raise UserError(f"{problem}; compare it with --bound exact_k, or choose another --baseline")
-        step = None if reach is None else run.history.reached(reach)
-        differences: dict[str, Difference | None] = {}
+        of_run: dict[str, Difference | None] = {}
         for name, nats in run.nats.items():
             pair = nats, base.nats[quantity], base.count
             itself = run is base and name == quantity
-            differences[name] = None if itself else Difference(paired=paired(*pair), unpaired=unpaired(*pair))
-        rows.append(
-            Row(
-                run=run,
-                bounds=run.bounds(),
-                differences=differences,
-                ngram=run.beside(),
-                reached=(step, None if step is None else run.history.seconds_at(step)),
-            )
-        )
+            of_run[name] = None if itself else Difference(paired=paired(*pair), unpaired=unpaired(*pair))
+        differences.append(of_run)
     return Comparison(
-        rows=tuple(rows),
+        runs=tuple(runs),
+        differences=tuple(differences),
         quantity=quantity,
         baseline=base.name,
         reach=reach,

@@ -5,10 +5,11 @@ the page as text. The policy in the page's head lets no other script run, and no
 """
 
 import html
-import re
 from functools import cache
 from typing import Any
 
+from atat_zoo.evaluation.results import table as results
+from atat_zoo.evaluation.results.table import in_html
 from atat_zoo.reports import PALETTE, charts
 from atat_zoo.reports.offline import alone, asset, fill, inert, policy
 
@@ -39,18 +40,10 @@ def page(data: Table, *, live: str | None = None) -> str:
 
 def _head(data: Table) -> str:
     """Return what is read without JavaScript, which puts its own in this place: the title, the verdict, the bounds."""
-
-    def words(text: str) -> str:
-        return re.sub("`(.*?)`", r"<code>\1</code>", html.escape(text.encode("utf-8", "replace").decode()))
-
-    said = [
-        f'<h1 dir="auto">{words(data["title"])}</h1>',
-        *(f'<p dir="auto">{words(each)}</p>' for each in data["verdict"]),
-    ]
-    for block in [data["overview"]] if data.get("overview") else data.get("blocks", []):
-        rows = [("th", block["columns"]), *(("td", row) for row in block["rows"])]
-        cells = ("".join(f"<{tag}>{words(each)}</{tag}>" for each in row) for tag, row in rows)
-        said.append(f'<div class="scroll"><table>{"".join(f"<tr>{row}</tr>" for row in cells)}</table></div>')
+    said = [f'<h1 dir="auto">{in_html(data["title"])}</h1>']
+    said += [f'<p dir="auto">{in_html(each)}</p>' for each in data["verdict"]]
+    blocks = [data["overview"]] if data.get("overview") else data.get("blocks", [])
+    said += [results.Table(columns=block["columns"], rows=block["rows"]).to_html() for block in blocks]
     return "\n".join(said)
 
 

@@ -1,16 +1,16 @@
-"""Intervals of a study, all by `of_seeds_and_sequences`: of values and differences, and in older results. No torch.
+"""Intervals of a study, all by `of_seeds_and_sequences`: of values, differences and points of grids. No torch.
 
 Results that are recorded have None for a number that is not finite.
 """
 
-import math
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import NormalDist
 from typing import Any
 
 from atat_zoo.evaluation.results.intervals import LEVEL, Interval, of_seeds_and_sequences, percent
 from atat_zoo.evaluation.results.naming import exponential
+from atat_zoo.studies.schema import Grid
 
 Table = dict[str, Any]
 
@@ -77,56 +77,29 @@ def of_bound(arm: Table) -> Table:
     return {"bound": arm["runs"][0]["bound"], "seeds": len(runs), **ends}
 
 
-def of_point(arm: Table, compared: Table | None) -> Table:
-    """Return the bound of a point of a grid, and its difference from the arm of the grid where that is another."""
-    difference = compared and {"problem": compared.get("problem")}
-    return of_bound(arm) | {"difference": shown(compared) if compared and "problem" not in compared else difference}
+def sensitivity(grids: Iterable[Grid], part: Table) -> list[Table]:
+    """Return every grid with the bounds of its points, from the tables of the arms and of their comparisons."""
+    compared = {(each["arm"], each["against"]): each for each in part["comparisons"]}
+
+    def difference_of(arm: str, other: str) -> Table | None:
+        found = compared.get((arm, other))
+        return {"problem": found["problem"]} if found and "problem" in found else found and shown(found)
+
+    return [
+        {
+            "arm": grid.arm,
+            "keys": list(grid.keys),
+            "points": [
+                {"values": list(values), "arm": arm, **of_bound(part["arms"][arm])}
+                | {"difference": difference_of(arm, grid.arm)}
+                for values, arm in grid.points
+                if arm in part["arms"]
+            ],
+        }
+        for grid in grids
+    ]
 
 
 def alone(trained_with: Sequence[Table]) -> bool:
     """Return whether a training ran beside nothing else, as far as is recorded: only then are its seconds shown."""
     return bool(trained_with) and all(how.get("alone") for how in trained_with)
-
-
-def completed(report: Table) -> Table:
-    """Complete a study's recorded results, in place: intervals as above, and no seconds of trainings beside others."""
-    for table in _tables(report, lambda table: "each" in table and "both" not in table):
-        table.pop("over_seeds", None)
-        if "sequences" in table:
-            each = [math.nan if one["nats_per_token"] is None else one["nats_per_token"] for one in table["each"]]
-            ends = [math.nan if table["sequences"][key] is None else table["sequences"][key] for key in _ENDS]
-            table |= _of_both(each, Interval(**dict(zip(("value", "low", "high"), ends, strict=True))))
-        else:  # of a task, or a step multiplier, which has no interval over sequences
-            items = table.get("over_items")
-            both = of_seeds_and_sequences(table["each"], Interval(**items)) if items else None
-            table["both"] = both and {key: getattr(both, key) for key in ("value", "low", "high")}
-    for part in filter(None, (report, report.get("test"))):
-        timed = []
-        for name, arm in part["arms"].items():
-            runs = arm.get("runs", ())
-            if all(alone(run["trained_with"]) for run in runs):
-                timed.append(name)
-                continue
-            for table in (arm, *runs):
-                table |= _NO_SECONDS
-        for each in (each for each in part["comparisons"] if "ratios" in each):
-            if not {each["arm"], each["against"]} <= set(timed):
-                each["ratios"] |= _NO_SECONDS
-    compared = {(each["arm"], each["against"]): each for each in report["comparisons"]}
-    for grid in report.get("grids", ()):
-        for point in grid["points"]:
-            point |= of_point(report["arms"][point["arm"]], compared.get((point["arm"], grid["arm"])))
-    return report
-
-
-_NO_SECONDS = {"seconds": None, "seconds_per_step": None}
-_ENDS = ("nats_per_token", "low", "high")
-
-
-def _tables(value: Any, wanted: Callable[[Table], bool]) -> Iterator[Table]:
-    """Yield the tables inside of a JSON value that are wanted, the inner ones first."""
-    inner: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    for each in inner:
-        yield from _tables(each, wanted)
-    if isinstance(value, dict) and wanted(value):
-        yield value

@@ -1,62 +1,53 @@
-"""The results of a study as Markdown, from the same numbers as study.json."""
+"""The results of a study as tables, and as a page of Markdown, from the numbers of study.json. Imports no torch."""
 
 import json
 import statistics
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from atat_zoo.evaluation.results.format import NONE, cell, change, markdown, number, settings, told_apart
+import attrs
+
+from atat_zoo.evaluation.results.format import NONE, cell, change, number, settings, told_apart
 from atat_zoo.evaluation.results.intervals import Interval
 from atat_zoo.evaluation.results.naming import POLICY_BOUND, exponential, words
+from atat_zoo.evaluation.results.table import Table
 from atat_zoo.evaluation.results.tasks import in_words
 from atat_zoo.studies.differences import FROM_MARGINS, LEGEND, mark, shown
-from atat_zoo.studies.sensitivity import LEGEND as SENSITIVITY
-from atat_zoo.studies.sensitivity import sensitivity_table
+from atat_zoo.studies.grids import in_word
 
-Table = dict[str, Any]
+Report = dict[str, Any]
 
-
-METRICS = "Metrics of the predictions, and of texts that the runs write, by seed"
-_LEGEND = """\
-- *count table*: the counts of adjacent tokens in the training text as a model, under the same masks, and how far the \
-arm is from it.
-- *difference*: the mean over seeds, paired by sequence and mask. {intervals}
-- *not worse*: the upper end of the interval is at most +{not_worse_percent:g} %. Costs are medians over seeds; \
-seconds are those of the optimizer steps, of trainings that ran beside nothing else."""
+COUNTS = """\
+the counts of adjacent tokens in the training text as a model, under the same masks, and how far the arm is from it."""
 
 
-def page(report: Table) -> str:
+def page(report: Report) -> str:
     """Return the page."""
     return "\n".join(_lines(report)) + "\n"
 
 
-def _lines(report: Table) -> Iterator[str]:
+def _lines(report: Report) -> Iterator[str]:
     yield f"# Study {report['study']}\n"
     yield f"Written by `atat study {report['file']}`; every number is in the JSON file beside this page.\n"
     yield f"- {report['halves']}; these tables are of the **{report['half']}** half."
-    yield from _method(report)
-    yield _LEGEND.format_map({**report, "intervals": LEGEND})
+    yield f"- {_method(report)}"
+    yield f"- *count table*: {COUNTS}"
+    yield f"- *difference*: the mean over seeds, paired by sequence and mask. {LEGEND}"
+    yield f"- *not worse*: {not_worse(report)}"
     if not report.get("nats"):
         yield f"- {FROM_MARGINS}"
-    yield from _machines(report)
-    yield from _tables(report)
-    for grid in report.get("grids", ()):
-        yield from ("", f"## Sensitivity of {grid['arm']} to {' × '.join(grid['keys'])}", "", SENSITIVITY, "")
-        yield from markdown(*sensitivity_table(grid))
-    for arm in report["samplers"] or ():
-        yield from _samplers(arm)
-    if report.get("gaps"):
-        yield from ("", "## Gaps", "", *gap_legend(report), "")
-        yield from markdown(*gap_table(report))
-    for title, table, notes in task_tables(report):
-        yield from ("", f"## Task {title}", "", *markdown(*table), "", *notes)
-    if report["sweep"]:
-        yield from _sweep(report["sweep"])
+    yield from (f"- {sentence}" for sentence in _machines(report))
+    for table in tables(report):
+        yield from ("", *table.to_markdown())
+    sweep = [_sweep(report["sweep"])] if report["sweep"] else []
+    for table in (*further_tables(report), *sweep):
+        yield from ("", f"## {table.title}", "", *table.to_markdown())
     if test := report["test"]:
         once = "Evaluated once, after all settings were fixed."
         yield from ("", "## Test split", "", once if test["times"] == 1 else f"**Evaluated {test['times']} times.**")
-        yield from _method(test)
-        yield from _tables(test)
+        yield f"- {_method(test)}"
+        for table in tables(test):
+            yield from ("", *table.to_markdown())
     if report["failed"]:
         yield from ("", "## Failed", "", *(f"- `{run}`: {why}" for run, why in report["failed"].items()))
     if report["left_out"]:
@@ -64,15 +55,24 @@ def _lines(report: Table) -> Iterator[str]:
         yield from ("", "## Left out", "", *(f"- `{arm}`: {why}" for arm in report["left_out"]))
 
 
-def _method(part: Table) -> Iterator[str]:
+def not_worse(report: Report) -> str:
+    """Return what *not worse* and the costs mean."""
+    costs = (
+        "Costs are medians over seeds; seconds are those of the optimizer steps, of trainings that ran beside nothing "
+        "else."
+    )
+    return f"the upper end of the interval is at most +{report['not_worse_percent']:g} %. {costs}"
+
+
+def _method(part: Report) -> str:
     methods = " and ".join(dict.fromkeys(arm["method"] for arm in part["arms"].values()))
-    yield (
-        f"- {part['sequences']:,} sequences, {part['tokens']:,} tokens, "
+    return (
+        f"{part['sequences']:,} sequences, {part['tokens']:,} tokens, "
         f"{part['draws']} draws each by {methods or NONE}, mask seed {part['seed']}."
     )
 
 
-def _machines(report: Table) -> Iterator[str]:
+def _machines(report: Report) -> Iterator[str]:
     """Say what the runs were trained on; times of different settings are not compared without a word."""
     seen = []
     for run in (run for arm in report["arms"].values() for run in arm["runs"]):
@@ -83,17 +83,19 @@ def _machines(report: Table) -> Iterator[str]:
         hardware = f"{machine.get('cores')} cores of {machine.get('processor')}, {computed.get('precision')}{device}"
         seen.append(f"{hardware}; {trainings or 'by atat train'}")
     if different := list(dict.fromkeys(seen)):
-        yield f"- Trained with {' and with '.join(different)}; torch {report['packages'].get('torch')}."
+        yield f"Trained with {' and with '.join(different)}; torch {report['packages'].get('torch')}."
     if len(different) > 1:
-        yield "- **Not all runs were trained alike: their seconds and memory are not comparable.**"
+        yield "**Not all runs were trained alike: their seconds and memory are not comparable.**"
 
 
-def _tables(part: Table) -> Iterator[str]:
-    yield ""
+# The tables of a part of the held-out text
+
+
+def tables(part: Report) -> Iterator[Table]:
+    """Yield the tables of the arms on the claims' half, or on the test split; those without rows are left out."""
     columns = ["arm", "bound", "geometric mean", "seed: value", "count table", "steps", "tokens", "seconds"]
     columns += ["seconds per step", "peak memory", "parameters"]
-    yield from markdown(columns, [[name, *_arm(arm)] for name, arm in part["arms"].items()])
-    yield ""
+    yield Table(title="Arms", columns=columns, rows=[[name, *_arm(arm)] for name, arm in part["arms"].items()])
     rows = []
     for each in part["comparisons"]:
         if "problem" in each:  # what keeps the two apart takes the place of the first cell
@@ -103,33 +105,36 @@ def _tables(part: Table) -> Iterator[str]:
             cells = [*_differences(each), *(cell(cost, ".3f") for cost in costs)]
         rows.append([each["arm"], each["against"], *cells])
     if rows:
-        columns = ["arm", "against", "difference", "not worse"]
-        yield from markdown([*columns, "tokens ×", "seconds ×", "peak memory ×", "parameters ×"], rows)
-    columns, rows = metric_table(part)
-    if len(columns) > 1:
-        yield f"\n{METRICS}:\n"
-        yield from markdown(columns, rows)
-    yield from _multipliers(part.get("multipliers"))
+        columns = ["arm", "against", "difference", "not worse", "tokens ×", "seconds ×", "peak memory ×"]
+        yield Table(title="Differences", columns=[*columns, "parameters ×"], rows=rows)
+    metrics = {name: _metrics_of(arm) for name, arm in part["arms"].items()}
+    if titles := list(dict.fromkeys(title for each in metrics.values() for title in each)):
+        rows = [[name, *(each.get(title, NONE) for title in titles)] for name, each in metrics.items()]
+        said = ["Metrics of the predictions, and of texts that the runs write, by seed:"]
+        yield Table(title="Metrics", said=said, columns=["arm", *map(words, titles)], rows=rows)
+    if multipliers := part.get("multipliers"):
+        yield _multipliers(multipliers)
 
 
-def metric_table(part: Table) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows of the metrics of the arms; without any there is one column."""
-    titles = list(dict.fromkeys(name for arm in part["arms"].values() for name in _metrics_of(arm)))
-    rows = [[name, *(_metrics_of(arm).get(title, NONE) for title in titles)] for name, arm in part["arms"].items()]
-    return ["arm", *map(words, titles)], rows
+def with_experiments(table: Table, report: Report) -> Table:
+    """Return the table of the arms with what each trains, as its second column."""
+    rows = []
+    for (name, *cells), arm in zip(table.texts, report["arms"].values(), strict=True):
+        overrides = [each for each in arm["overrides"] if not each.startswith("evaluation.")]
+        rows.append([name, " ".join([arm["experiment"], *overrides]), *cells])
+    first, *others = table.headings
+    return attrs.evolve(table, columns=[first, "experiment", *others], rows=rows)
 
 
-def _metrics_of(arm: Table) -> dict[str, str]:
+def _metrics_of(arm: Report) -> dict[str, str]:
     """Return the cells of an arm's metrics by their titles, with the value of each seed."""
     runs = arm["runs"]
     titles = dict.fromkeys(title for run in runs for title in run.get("metrics", {}))
     return {title: ", ".join(cell(run["metrics"][title]["value"], ".4f") for run in runs) for title in titles}
 
 
-def _multipliers(multipliers: Sequence[Table] | None) -> Iterator[str]:
-    """Yield the table of step multipliers; nothing of a study without budgets."""
-    if not multipliers:
-        return
+def _multipliers(multipliers: Sequence[Report]) -> Table:
+    """Return the table of step multipliers."""
     ends, rows = {"inside": "", "beyond": "> ", "before": "< ", "unknown": ""}, []
     for arm in multipliers:
         values = [f"{one['seed']}: {ends[one['where']]}{cell(one['multiplier'], '.2f')}" for one in arm["each"]]
@@ -137,11 +142,11 @@ def _multipliers(multipliers: Sequence[Table] | None) -> Iterator[str]:
         interval = f"{over['value']:.2f} [{over['low']:.2f}, {over['high']:.2f}]" if over else NONE
         rows.append([arm["arm"], ", ".join(values), interval])
     curve = ", ".join(multipliers[0]["curve"])
-    yield f"\nBy how many times as many steps the baseline is as good, between {curve}:\n"
-    yield from markdown(["arm", "seed: steps ×", "mean"], rows)
+    said = [f"By how many times as many steps the baseline is as good, between {curve}:"]
+    return Table(title="Step multipliers", said=said, columns=["arm", "seed: steps ×", "mean"], rows=rows)
 
 
-def _arm(arm: Table) -> list[str]:
+def _arm(arm: Report) -> list[str]:
     """Return the cells of an arm: its bounds, what they are beside the count table's, and its costs."""
     runs, mean = arm["runs"], None
     bounds = [run["bounds"][runs[0]["bound"]] for run in runs]
@@ -155,69 +160,106 @@ def _arm(arm: Table) -> list[str]:
     return [*about, *costs, memory, f"{arm['parameters']:,}"]
 
 
-def _differences(each: Table) -> list[str]:
+def _differences(each: Report) -> list[str]:
     return [difference(each), {True: "yes", False: "no", None: NONE}[each["not_worse"]]]
 
 
-def difference(table: Table) -> str:
+def difference(table: Report) -> str:
     """Return a difference in words."""
     return change(shown(table)) + mark(table)
 
 
-def _beside(runs: Sequence[Table]) -> str:
+def _beside(runs: Sequence[Report]) -> str:
     """Return the count table's value, and how far the runs are above or below it: the mean of their differences."""
-    tables = [run["count_table"] for run in runs]
-    if None in tables:
+    counts = [run["count_table"] for run in runs]
+    if None in counts:
         return NONE
-    if None in (differences := [table["difference"] for table in tables]):
-        return f"{cell(tables[0]['value'], '.2f')} (not finite)"
-    return f"{tables[0]['value']:.2f} ({100 * (exponential(statistics.fmean(differences)) - 1):+.1f} %)"
+    if None in (differences := [table["difference"] for table in counts]):
+        return f"{cell(counts[0]['value'], '.2f')} (not finite)"
+    return f"{counts[0]['value']:.2f} ({100 * (exponential(statistics.fmean(differences)) - 1):+.1f} %)"
 
 
-def _samplers(arm: Table) -> Iterator[str]:
+# The other tables
+
+
+def further_tables(report: Report) -> Iterator[Table]:
+    """Yield the tables of grids, samplers, gaps and tasks, as far as the study has them."""
+    yield from map(grid_table, report.get("grids", ()))
+    yield from map(_samplers, report["samplers"] or ())
+    if report.get("gaps"):
+        yield _gaps(report)
+    yield from task_tables(report)
+
+
+def grid_table(grid: Report) -> Table:
+    """Return how a bound changes along the axes of a grid."""
+    rows = []
+    for point in grid["points"]:
+        ends = ", ".join(cell(point[key], ".2f") for key in ("low", "high"))
+        bound = [point["bound"], f"{cell(point['value'], '.2f')} [{ends}]", str(point["seeds"])]
+        rows.append([*labels(point["values"]), *bound, point_difference(point)])
+    return Table(
+        title=f"Sensitivity of {grid['arm']} to {' × '.join(grid['keys'])}",
+        said=["Geometric mean over seeds, and the difference paired by sequence and mask."],
+        columns=[*grid["keys"], "bound", "value", "seeds", f"difference from {grid['arm']}"],
+        rows=rows,
+    )
+
+
+def labels(values: Sequence[Any]) -> list[str]:
+    """Return the values of a point in words."""
+    return [NONE if value is None else in_word(value) for value in values]
+
+
+def point_difference(point: Report) -> str:
+    """Return the difference of a point in words."""
+    if (found := point["difference"]) is None:
+        return NONE
+    return found["problem"] if "problem" in found else change(found)
+
+
+def _samplers(arm: Report) -> Table:
     seeds = ", ".join(map(str, arm["seeds"]))
-    yield from ("", f"## Samplers of {arm['arm']}", "")
     machine = "{cores} cores of {processor}, {of_threads}, {device}".format_map
     on = " and ".join(machine({**each, "of_threads": number(each["threads"], "thread")}) for each in arm["on"])
-    yield f"Seeds {seeds}; {arm['sequences']:,} sequences of the half; the others against the first; timed on {on}.\n"
+    said = f"Seeds {seeds}; {arm['sequences']:,} sequences of the half; the others against the first; timed on {on}."
     rows = []
     for row, of in zip(arm["samplers"], told_apart([row["sampler"] for row in arm["samplers"]]), strict=True):
-        values = _values(row, ".2f")
         compared = [*_differences(row), cell(row["seconds_ratio"], ".3f")] if "sequences" in row else [NONE] * 3
         cost = [cell(row["nfe"], ".1f"), cell(row["seconds"], ".2f")]
-        rows.append([row["sampler"]["use"], of, row["quantity"], values, *cost, *compared])
+        rows.append([row["sampler"]["use"], of, row["quantity"], _values(row, ".2f"), *cost, *compared])
     columns = ["sampler", "settings", "quantity", "value by seed", "NFE", "seconds"]
-    yield from markdown([*columns, "difference", "not worse", "seconds ×"], rows)
+    columns += ["difference", "not worse", "seconds ×"]
+    return Table(title=f"Samplers of {arm['arm']}", said=[said], columns=columns, rows=rows)
 
 
-def gap_legend(report: Table) -> list[str]:
-    """Return the sentences above the table of gaps."""
-    prices = {mark: (row["quantity"], _sampler(row["by"])) for mark, row in _prices(report).items()}
-    by = [f"({mark}) {' of '.join(filter(None, price))}" for mark, price in prices.items()]
-    return [
-        "What each arm pays for the tokens that are to be written, given the rest, as e to the nats per token, and how "
-        f"far it is from what {report['baseline']} pays: {'; '.join(by)}.",
-        f"Two are compared on the sequences that both have. {LEGEND}",
-    ]
-
-
-def gap_table(report: Table) -> tuple[list[str], list[list[str]]]:
-    """Return the columns and rows of the table of gaps."""
-    theirs = _prices(report)
-    columns = ["to be written", "arm", "quantity", "by", "sequences", "value by seed"]
-    columns += [f"against ({mark})" for mark in theirs]
+def _gaps(report: Report) -> Table:
+    # The rows of the baseline, which the others are compared with, by the marks of the columns.
+    theirs = [row for row in report["gaps"][0]["rows"] if row["arm"] == report["baseline"]]
+    marks = [f"({chr(ord('a') + number)})" for number in range(len(theirs))]
+    priced = [" of ".join(filter(None, (row["quantity"], _by(row)))) for row in theirs]
     rows = []
     for part in report["gaps"]:
         for row in part["rows"]:
-            values = _values(row, ".1f")
             of = {json.dumps(each["by"]): difference(each) for each in row["against"]}
-            compared = [of.get(json.dumps(other["by"]), NONE) for other in theirs.values()]
-            by, sequences = _sampler(row["by"]) or NONE, f"{row['sequences']:,}"
-            rows.append([part["what"], row["arm"], row["quantity"], by, sequences, values, *compared])
-    return columns, rows
+            compared = [of.get(json.dumps(other["by"]), NONE) for other in theirs]
+            about = [part["what"], row["arm"], row["quantity"], _by(row) or NONE, f"{row['sequences']:,}"]
+            rows.append([*about, _values(row, ".1f"), *compared])
+    columns = ["to be written", "arm", "quantity", "by", "sequences", "value by seed"]
+    said = [
+        "What each arm pays for the tokens that are to be written, given the rest, as e to the nats per token, and how "
+        f"far it is from what {report['baseline']} pays: {'; '.join(map(' '.join, zip(marks, priced, strict=True)))}.",
+        f"Two are compared on the sequences that both have. {LEGEND}",
+    ]
+    return Table(title="Gaps", said=said, columns=[*columns, *(f"against {mark}" for mark in marks)], rows=rows)
 
 
-def _values(row: Table, digits: str) -> str:
+def _by(row: Report) -> str:
+    """Return `strided, stride = 16`; nothing for a bound."""
+    return "" if row["by"] is None else ", ".join(filter(None, (row["by"]["use"], settings(row["by"]))))
+
+
+def _values(row: Report, digits: str) -> str:
     """Return the value of each seed; of random orders with what the truth is above, and the effective orders."""
     values = [cell(value, digits) for value in row["values"]]
     if row["quantity"] == POLICY_BOUND and "brackets" not in row:
@@ -228,27 +270,16 @@ def _values(row: Table, digits: str) -> str:
     return ", ".join(values)
 
 
-def _prices(report: Table) -> dict[str, Table]:
-    """Return the rows of the baseline, which the others are compared with, by the marks of the columns."""
-    theirs = [row for row in report["gaps"][0]["rows"] if row["arm"] == report["baseline"]]
-    return {chr(ord("a") + number): row for number, row in enumerate(theirs)}
-
-
-def _sampler(by: Table | None) -> str:
-    """Return `strided, stride = 16`; nothing for a bound."""
-    return "" if by is None else ", ".join(filter(None, (by["use"], settings(by))))
-
-
-def task_tables(report: Table) -> Iterator[tuple[str, tuple[list[str], list[list[str]]], list[str]]]:
-    """Yield the title of each task, its columns and rows, and what is to be said beside them."""
+def task_tables(report: Report) -> Iterator[Table]:
+    """Yield the table of each task."""
+    columns = ["score", "quantity", "arm", "items", "value by seed", "against", "difference"]
     for task in report.get("tasks") or ():
         rows = [row for score in task["scores"] for row in _task_rows(score)]
-        columns = ["score", "quantity", "arm", "items", "value by seed", "against", "difference"]
-        notes = [f"- {note}" for note in [f"Measured with seed {task['seed']}.", *task["notes"]]]
-        yield task["task"], (columns, rows), notes
+        notes = [f"Measured with seed {task['seed']}.", *task["notes"]]
+        yield Table(title=f"Task {task['task']}", columns=columns, rows=rows, notes=notes)
 
 
-def _task_rows(score: Table) -> Iterator[list[str]]:
+def _task_rows(score: Report) -> Iterator[list[str]]:
     """Yield a row for each arm and each arm that it is compared with, and for each published figure."""
     digits = ".2f" if score["exponential"] else ".4f"
     for row in score["rows"]:
@@ -263,7 +294,7 @@ def _task_rows(score: Table) -> Iterator[list[str]]:
         yield [score["score"], score["quantity"], f"{name}, published", NONE, cell(value, digits), *[NONE] * 2]
 
 
-def _task_difference(against: Table, exponential: bool) -> str:
+def _task_difference(against: Report, exponential: bool) -> str:
     if (table := against["both"] or against["over_items"]) is None:
         return NONE
     found = Interval(**table)
@@ -272,13 +303,12 @@ def _task_difference(against: Table, exponential: bool) -> str:
     return in_words(found, exponential=exponential) + mark(against)
 
 
-def _sweep(sweep: Table) -> Iterator[str]:
-    yield from ("", "## Sweep", "")
-    yield f"Seed {sweep['seed']}, {sweep['half']} half, nats per token; the chosen point is bold.\n"
+def _sweep(sweep: Report) -> Table:
+    said = [f"Seed {sweep['seed']}, {sweep['half']} half, nats per token; the chosen point is bold."]
     points = list(dict.fromkeys(point for arm in sweep["arms"].values() for point in arm["nats_per_token"]))
     rows = []
     for name, arm in sweep["arms"].items():
         nats = {point: cell(arm["nats_per_token"].get(point), ".4f") for point in points}
         nats[arm["chosen"]] = f"**{nats[arm['chosen']]}**"
         rows.append([name, *nats.values(), "yes" if arm["at_an_end"] else "no"])
-    yield from markdown(["arm", *points, "best at an end"], rows)
+    return Table(title="Sweep", said=said, columns=["arm", *points, "best at an end"], rows=rows)

@@ -18,12 +18,10 @@ from atat_zoo.evaluation.tasks import require
 from atat_zoo.experiment.runs import sha256_of, write_json
 from atat_zoo.experiment.runs.model_files import WEIGHTS
 from atat_zoo.studies import gaps, results, tasks
-from atat_zoo.studies.cluster import elements
-from atat_zoo.studies.differences import NOT_WORSE
+from atat_zoo.studies.differences import NOT_WORSE, sensitivity
 from atat_zoo.studies.measuring import Written, measure_all, recorded, write_all
-from atat_zoo.studies.processes import LocalExecutor, ran_with
+from atat_zoo.studies.processes import LocalExecutor, elements, ran_with
 from atat_zoo.studies.schema import Study, StudyRun, in_order
-from atat_zoo.studies.sensitivity import sensitivity
 from atat_zoo.system import atomic, locks, parsing
 from atat_zoo.system.devices import device_name, torch_device
 from atat_zoo.system.environment import describe, machine
@@ -137,7 +135,7 @@ class StudyRunner:
             "test": None,
             "failed": self.failed,
         }
-        report["grids"] = sensitivity(study, report)
+        report["grids"] = sensitivity(study.grids, report)
         report["left_out"] = missing = [arm for arm in study.arms if arm not in self.runs]
         problem = None
         if study.held_out.test and (missing or not all(run.finished for run in in_order(self.runs))):
