@@ -19,6 +19,7 @@ from atat_zoo.studies.markdown import (
     further_tables,
     labels,
     not_worse,
+    point_difference,
     tables,
     with_experiments,
 )

@@ -4,7 +4,7 @@ The halves are fixed by the number of a sequence in its split, whatever the sett
 sequence are kept in the run's evaluations/, with the SHA-256 of the weights and of the tokens that they belong to.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf, nan
@@ -20,6 +20,7 @@ from atat_zoo.data.build import build
 from atat_zoo.data.sequences import evenly, held_out
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.compare import MeasuredRun, numbers_of
+from atat_zoo.evaluation.likelihood import measure
 from atat_zoo.evaluation.metrics import reading
 from atat_zoo.evaluation.ngram import NGramNats
 from atat_zoo.evaluation.policy import measure_policy
@@ -30,6 +31,7 @@ from atat_zoo.evaluation.text import check_evaluation, counted_of, digest
 from atat_zoo.experiment.runs import RunFolder, sha256_of
 from atat_zoo.experiment.runs.model_files import WEIGHTS
 from atat_zoo.generation.model import Model
+from atat_zoo.generation.samplers import Sampler
 from atat_zoo.modeling.diffusion.bracket import Bracket
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.studies.processes import InUse, claimed
@@ -108,7 +110,7 @@ def _record(run: StudyRun, table: Table) -> Measured:
         bytes=torch.tensor(table["bytes"]),
         weights=table["settings"]["weights"],
         metrics={
-            title: MetricValue(**value | {"value": _number(value["value"])})
+            title: MetricValue(**value | {"value": nan if value["value"] is None else value["value"]})
             for title, value in table.get("metrics", {}).items()
         },
         ngram=beside and NGramNats(**beside | {"nats": torch.tensor(beside["nats"], dtype=torch.float64)}),
@@ -175,19 +177,24 @@ def write_all(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable
     def read_bounds(table: Table) -> list[Table]:
         count, bounds = torch.tensor(table["count"]), []
         for sampler, values, ends, nfe in zip(spec.each, table["nats"], table["brackets"], table["nfe"], strict=True):
-            nats, drawn = tensor_of(values), not sampler.deterministic
-            bracket = Bracket(nats, *(tensor_of(end, -inf) for end in ends)) if drawn else None
-            bounds.append({"nats": nats, "bracket": bracket, "nfe": float(nfe), "count": count})
+            of = {"nats": (nats := tensor_of(values)), "bracket": _bracket(sampler, nats, ends), "nfe": float(nfe)}
+            bounds.append({**of, "count": count, "quantity": _quantity(sampler)})
         return bounds
 
     with claimed(run, wait=True):
         seconds = once(*times, read_times, lambda: _time(spec, run, device, say))
         bounds = once(*policy, read_bounds, lambda: _bound(spec, held, run, device, say))
-    written = []
-    for sampler, of_all, bound in zip(spec.each, seconds, bounds, strict=True):
-        bound["quantity"] = POLICY_LIKELIHOOD if sampler.deterministic else POLICY_BOUND
-        written.append(Written(run=run, sampler=unstructure(sampler), seconds=of_all, on=on, **bound))
-    return written
+    of_each = zip(samplers, seconds, bounds, strict=True)
+    return [Written(run=run, sampler=sampler, seconds=of_all, on=on, **bound) for sampler, of_all, bound in of_each]
+
+
+def _quantity(sampler: Sampler) -> str:
+    return POLICY_LIKELIHOOD if sampler.deterministic else POLICY_BOUND
+
+
+def _bracket(sampler: Sampler, nats: Tensor, ends: Iterable[Sequence[float | None]]) -> Bracket | None:
+    """Return the bracket of kept nats; None for a deterministic order, which has none."""
+    return None if sampler.deterministic else Bracket(nats, *(tensor_of(end, -inf) for end in ends))
 
 
 def _time(spec: SamplersSpec, run: StudyRun, device: str, say: Callable[[str], None]) -> Table:
@@ -213,13 +220,110 @@ def _bound(spec: SamplersSpec, held: HeldOutSpec, run: StudyRun, device: str, sa
     }
 
 
+# Gaps: whole sequences, second halves and gaps, given the rest. n sequences of L tokens
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Priced:
+    """What a run pays for tokens given the rest: −log p(free | given), nats, or a bound on it."""
+
+    run: StudyRun
+    by: dict[str, Any] | None  # the sampler's specification; None: the bound of the objective
+    quantity: str  # `bound`, `policy bound` or `policy likelihood`
+    nats: dict[str, Tensor]  # by what is free, of each sequence, float64 [n]
+    count: dict[str, Tensor]  # of free tokens, int64 [n]
+    brackets: dict[str, Bracket | None] = attrs.field(factory=dict)  # of a sampler whose order is random
+
+
+def free_of(length: int, gaps: Sequence[int]) -> dict[str, Tensor]:
+    """Return which positions are free, bool [L], by name: all, the second half, gaps in the middle."""
+    position = torch.arange(length)
+    ends = {"the whole": (0, length), "the second half": (length // 2, length)}
+    ends |= {f"a gap of {n}": ((length - n) // 2, (length - n) // 2 + n) for n in gaps}
+    return {what: (position >= start) & (position < stop) for what, (start, stop) in ends.items()}
+
+
+def samplers_of(study: Study, run: StudyRun) -> list[Sampler | None]:
+    """Return by what a run is priced; a model of one order along it, by its own sampler, and no bound."""
+    assert study.gaps is not None
+    own: Sampler = run.experiment.parts["sampler"]
+    if run.experiment.parts["objective"].exact:
+        return [own]
+    return [None, *study.gaps.each, *(study.gaps.of_baseline if run.arm == study.baseline else ())]
+
+
+def price(study: Study, run: StudyRun, *, device: str = "cpu", say: Callable[[str], None] = print) -> list[Priced]:
+    """Return what a finished run pays by its bound and by each sampler; what was measured before is read.
+
+    Masks and orders of a sequence are a function of the study's mask seed, so all runs and samplers are paired. A
+    sampler whose order is random pays for `random_sequences` of them, spread evenly.
+    """
+    with claimed(run, wait=True):
+        return [_price(study, run, by, device, say) for by in samplers_of(study, run)]
+
+
+def _price(study: Study, run: StudyRun, sampler: Sampler | None, device: str, say: Callable[[str], None]) -> Priced:
+    held, spec = study.held_out, study.gaps
+    assert spec is not None
+    drawn = sampler is not None and not sampler.deterministic
+    n = min(spec.sequences, spec.random_sequences) if drawn else spec.sequences
+    by = None if sampler is None else unstructure(sampler)
+    settings = {"by": by, "lengths": spec.lengths, "sequences": n, "half": held.half, "seed": held.seed}
+    if sampler is None:
+        settings |= {"bound": unstructure(held.bound), "draws": held.draws}
+    elif drawn:
+        settings |= {"orders": spec.orders, "spread_over": spec.sequences}
+
+    def measured() -> Table:
+        say(f"{run.name}: prices of gaps {f'by {sampler.name}' if sampler else 'by its bound'}")
+        return _measure_gaps(study, run, sampler, n, device)
+
+    def read(table: Table) -> Priced:
+        nats = {what: tensor_of(values) for what, values in table["nats"].items()}
+        count = {what: torch.tensor(values) for what, values in table["count"].items()}
+        quantity, brackets = "bound", {}
+        if sampler:
+            quantity = _quantity(sampler)
+            brackets = {what: _bracket(sampler, nats[what], ends) for what, ends in table["bracket"].items()}
+        return Priced(run=run, by=by, quantity=quantity, nats=nats, count=count, brackets=brackets)
+
+    return once(*file_of(run, "gaps", **settings), read, measured)
+
+
+def _measure_gaps(study: Study, run: StudyRun, sampler: Sampler | None, n: int, device: str) -> Table:
+    held, spec = study.held_out, study.gaps
+    assert spec is not None
+    model = Model.from_run(run.path, device)
+    _, tokens, maskable = text_of(build(model.experiment), held.half, spec.sequences)
+    tokens, maskable = spread(tokens, n), spread(maskable, n)
+    counted = counted_of(model.experiment.data.form, model.tokenizer, tokens, maskable)
+    guided = model.experiment.parts["guidance"].guide(model.writer("fp32"))
+    options: dict[str, Any] = {"seed": held.seed, "orders": spec.orders, "batch_size": held.batch_size}
+    of_bound: Any = study.spec("validation")
+    of_bound = attrs.evolve(of_bound, metrics=())
+    table: Table = {"nats": {}, "count": {}, "bracket": {}}
+    for what, free in free_of(tokens.shape[1], spec.lengths).items():
+        among = free & maskable
+        if sampler:
+            priced = measure_policy(guided, sampler, tokens, among, **options)
+            nats = priced.nats
+            table["bracket"][what] = [finite(ends.tolist()) for ends in priced.ends[1:]]
+        else:
+            measured = measure(model.module, tokens, among, of_bound, seed=held.seed)
+            nats = next(iter(measured.contribution.values())).sum(1)
+        table["nats"][what] = finite(nats.tolist())
+        table["count"][what] = (free & counted).sum(1).tolist()
+    return table
+
+
+def spread(values: Tensor, n: int) -> Tensor:
+    """Return the values of n sequences, spread evenly over all: those that are priced if there are fewer."""
+    return values[evenly(len(values), n)]
+
+
 def tensor_of(values: Sequence[float | None], infinite: float = inf) -> Tensor:
     """Return nats as they were kept, float64: infinity is None in JSON, which cannot express it."""
     return torch.tensor([infinite if value is None else value for value in values], dtype=torch.float64)
-
-
-def _number(kept: float | None) -> float:
-    return nan if kept is None else kept
 
 
 def file_of(run: StudyRun, what: str, **settings: Any) -> File:

@@ -21,7 +21,7 @@ from atat_zoo.evaluation.results.naming import exponential, title
 from atat_zoo.evaluation.results.store import finite
 from atat_zoo.modeling.diffusion.bracket import Bracket
 from atat_zoo.studies.differences import alone, difference
-from atat_zoo.studies.measuring import Measured, Written
+from atat_zoo.studies.measuring import Measured, Priced, Written, spread
 from atat_zoo.studies.schema import Study, StudyRun
 
 _COSTS = ("steps", "tokens", "seconds", "seconds_per_step", "peak_memory")
@@ -253,6 +253,56 @@ def sampler_tables(written: Mapping[str, Sequence[Sequence[Written]]]) -> list[d
         on = list({json.dumps(run[0].on, sort_keys=True): run[0].on for run in runs}.values())
         arms.append({"arm": arm, "seeds": seeds, "sequences": len(runs[0][0].count), "on": on, "samplers": rows})
     return arms
+
+
+def gap_tables(study: Study, priced: Mapping[str, Sequence[Sequence[Priced]]]) -> list[dict[str, Any]]:
+    """Return for each thing to be written the price of every arm, beside every price of the baseline.
+
+    `priced` is of each arm and seed. Two prices are compared on the sequences that both have, seed by seed.
+    """
+    theirs = [list(each) for each in zip(*priced.get(study.baseline, ()), strict=True)]
+    rows = [(arm, list(each)) for arm, runs in priced.items() for each in zip(*runs, strict=True)]
+    whats = rows[0][1][0].nats if rows else ()
+    return [
+        {
+            "what": what,
+            "rows": [
+                _gap_row(arm, mine, [other for other in theirs if other[0] is not mine[0]], what) for arm, mine in rows
+            ],
+        }
+        for what in whats
+    ]
+
+
+def nats_of_gaps(priced: Mapping[str, Sequence[Sequence[Priced]]]) -> Iterator[dict[str, Any]]:
+    """Yield the nats of each sequence of every price, as `nats_of` does."""
+    for arm, runs in priced.items():
+        for each in (each for run in runs for each in run):
+            for what, nats in each.nats.items():
+                about = {"part": "gaps", "arm": arm, "seed": each.run.seed, "by": each.by, "what": what}
+                yield kept_nats(nats, each.count[what], **about)
+
+
+def _gap_row(arm: str, mine: list[Priced], theirs: Sequence[list[Priced]], what: str) -> dict[str, Any]:
+    values = [exponential(float(one.nats[what].sum() / one.count[what].sum())) for one in mine]
+    against = []
+    for other in theirs:
+        by_seed = {one.run.seed: one for one in other}
+        both = [(one, by_seed[one.run.seed]) for one in mine if one.run.seed in by_seed]
+        if both:
+            n = min(len(each.count[what]) for each in both[0])
+            pairs = [(spread(one.nats[what], n), spread(another.nats[what], n)) for one, another in both]
+            against.append({"by": other[0].by, **paired_over(pairs, spread(both[0][0].count[what], n))})
+    return {
+        "arm": arm,
+        "by": mine[0].by,
+        "quantity": mine[0].quantity,
+        "seeds": [one.run.seed for one in mine],
+        "sequences": len(mine[0].count[what]),
+        "values": values,
+        "brackets": [bracket_table(ends, one.count[what]) for one in mine if (ends := one.brackets.get(what))],
+        "against": against,
+    }
 
 
 def bracket_table(ends: Bracket, count: torch.Tensor) -> dict[str, Any]:

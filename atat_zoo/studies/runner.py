@@ -17,9 +17,9 @@ from atat_zoo.evaluation.results.store import finite
 from atat_zoo.evaluation.tasks import require
 from atat_zoo.experiment.runs import sha256_of, write_json
 from atat_zoo.experiment.runs.model_files import WEIGHTS
-from atat_zoo.studies import gaps, results, tasks
+from atat_zoo.studies import results, tasks
 from atat_zoo.studies.differences import NOT_WORSE, sensitivity
-from atat_zoo.studies.measuring import Written, measure_all, recorded, write_all
+from atat_zoo.studies.measuring import Written, measure_all, price, recorded, write_all
 from atat_zoo.studies.processes import LocalExecutor, elements, ran_with
 from atat_zoo.studies.schema import Study, StudyRun, in_order
 from atat_zoo.system import atomic, locks, parsing
@@ -177,11 +177,11 @@ class StudyRunner:
             return None
         runs = {arm: [run for run in self.runs.get(arm, ()) if run.finished] for arm in self.study.gaps.arms}
         priced = {
-            arm: [gaps.price(self.study, run, device=self.device, say=self.say) for run in of_arm]
+            arm: [price(self.study, run, device=self.device, say=self.say) for run in of_arm]
             for arm, of_arm in runs.items()
         }
-        self.nats += gaps.nats_of(priced)
-        return gaps.table(self.study, priced)
+        self.nats += results.nats_of_gaps(priced)
+        return results.gap_tables(self.study, priced)
 
     def _tasks(self) -> list[dict[str, Any]]:
         found: tasks.ByArm = {}
