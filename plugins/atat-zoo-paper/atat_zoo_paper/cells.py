@@ -1,38 +1,49 @@
-"""Cells and tables: what is shown of a number, what of it is kept unrounded, and which is the best of its column."""
+"""What a cell of a paper shows of a number, what of it is kept unrounded, and what fills one that is missing."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from atat_zoo.evaluation.results.format import NONE, as_text, cell, interval, markdown, number
+from atat_zoo.errors import nearest
+from atat_zoo.evaluation.results.format import NONE, cell, interval, number
 from atat_zoo.evaluation.results.intervals import Interval, percent
+from atat_zoo.evaluation.results.table import HIGHER, LOWER, Cell, Column, Table
+from atat_zoo.studies.differences import over_sequences
+from atat_zoo_paper.manifest import Directed, TableSpec
+from atat_zoo_paper.studies import CannotShow
 
 MISSING = "--"
-LOWER, HIGHER = -1, 1  # in which direction a column is better; 0 for neither
 
 
-@attrs.frozen(kw_only=True)
-class Cell:
-    """A cell; one with a command is missing, or a part of it, and the command fills it."""
+def filled(
+    spec: TableSpec,
+    corner: str,
+    columns: Iterable[Column],
+    rows: Iterable[tuple[str, Sequence[Cell]]],
+    notes: Sequence[str] = (),
+    cited: Iterable[tuple[str, str, Sequence[Cell]]] = (),
+) -> Table:
+    """Return a table whose rows are a name and its cells, and what others have published with its source behind it."""
+    return Table(
+        label=spec.label,
+        title=spec.caption,
+        columns=[Column(heading=corner, key="name"), *columns],
+        rows=[[name, *row] for name, row in rows],
+        notes=notes,
+        cited=[(source, [words(name), *row]) for name, source, row in cited],
+    )
 
-    text: str
-    value: float | str | None = None  # unrounded
-    low: float | None = None  # ends of the interval
-    high: float | None = None
-    command: str = ""
 
-    @property
-    def sure(self) -> Interval | None:
-        """The interval, None where there is none."""
-        if self.low is None or self.high is None or not isinstance(self.value, int | float):
-            return None
-        return Interval(value=self.value, low=self.low, high=self.high)
+def missing_in(table: Table) -> Iterator[tuple[str, str]]:
+    """Yield what is missing in a table and the command that fills it."""
+    for name, *row in table.rows:
+        for column, each in zip(table.columns[1:], row, strict=True):
+            if each.command:
+                yield f"{table.label}: {name.text}, {column.key}", each.command
 
 
 def words(text: str) -> Cell:
@@ -93,89 +104,27 @@ def trained_alike(columns: Sequence[str], how: Sequence[Any]) -> Iterator[str]:
         yield "Not all runs were trained alike: their seconds and memory are not comparable."
 
 
-@attrs.frozen(kw_only=True)
-class Column:
-    """A column: its key in the manifest, its heading, in which direction it is better, and from where on."""
-
-    key: str
-    heading: str
-    better: int = 0
-    than: float | None = None  # the baseline's, which has no cell of its own
-
-
-@attrs.frozen(kw_only=True)
-class FilledTable:
-    """A table with its numbers."""
-
-    label: str
-    caption: str
-    columns: Sequence[Column]
-    rows: Sequence[tuple[str, Sequence[Cell]]]
-    cited: Sequence[tuple[str, str, Sequence[Cell]]] = ()  # name, source, cells
-    notes: Sequence[str] = ()  # sentences below it
-    corner: str = ""  # the heading of the names
-
-    def best(self) -> set[tuple[int, int]]:
-        """Return row and column of the cells whose interval lies apart from all others of their column.
-
-        None of a column in which one is missing, or without an interval: it might be the best. What is cited is a
-        point, of a bound too: the true value may be lower still.
-        """
-        found = set()
-        for at, column in enumerate(self.columns):
-            cells = [cells[at] for _, cells in self.rows if cells[at].value is not None or cells[at].command]
-            finished = ((row, cells[at].sure) for row, (_, cells) in enumerate(self.rows) if not cells[at].command)
-            sure = {row: interval for row, interval in finished if interval}
-            points = [cells[at].value for *_, cells in self.cited] + [column.than]
-            fixed = [Interval(value=point, low=point, high=point) for point in points if isinstance(point, int | float)]
-            if not column.better or len(sure) < len(cells) or not sure or len(sure) + len(fixed) < 2:
-                continue
-            row, first = max(sure.items(), key=lambda each: column.better * each[1].value)
-            others = [*fixed, *(other for each, other in sure.items() if each != row)]
-            if all(_apart(first, other, column.better) for other in others):
-                found.add((row, at))
-        return found
-
-    def missing(self) -> Iterator[tuple[str, str]]:
-        """Yield what is missing and the command that fills it."""
-        for name, cells in self.rows:
-            for column, each in zip(self.columns, cells, strict=True):
-                if each.command:
-                    yield f"{self.label}: {name}, {column.key}", each.command
-
-    def lines(self) -> list[list[str]]:
-        """Return every row as text, its name first, the best in Markdown's bold."""
-        best, rows = self.best(), []
-        for row, (name, cells) in enumerate(self.rows):
-            shown = [f"**{each.text}**" if (row, at) in best else each.text for at, each in enumerate(cells)]
-            rows.append([name, *shown])
-        for name, source, cells in self.cited:
-            rows.append([f"{name} [{source}]" if source else name, *(each.text for each in cells)])
-        return rows
-
-    def to_markdown(self) -> str:
-        """Return it as Markdown."""
-        columns = [self.corner, *(column.heading for column in self.columns)]
-        notes = ["", *(f"- {note}" for note in self.notes)] if self.notes else []
-        return "\n".join([self.caption, "", *markdown(columns, self.lines()), *notes]) + "\n"
-
-    def to_csv(self) -> str:
-        """Return it as CSV: numbers as they were measured, the ends of an interval in columns of their own."""
-        file = io.StringIO()
-        writer = csv.writer(file, lineterminator="\n")
-        every = [*((name, "", cells) for name, cells in self.rows), *self.cited]
-        ends = [any(cells[at].sure for *_, cells in every) for at in range(len(self.columns))]
-        heads = [
-            [c.key, *([f"{c.key} low", f"{c.key} high"] if e else [])] for c, e in zip(self.columns, ends, strict=True)
-        ]
-        writer.writerow(["name", "source", *(as_text(head) for each in heads for head in each)])
-        for name, source, cells in every:
-            row: list[object] = [as_text(name), as_text(source)]
-            for each, has in zip(cells, ends, strict=True):
-                row += [each.value, *((each.low, each.high) if has else ())]
-            writer.writerow(row)
-        return file.getvalue()
+def directed(spec: Directed) -> Iterator[Column]:
+    """Yield the columns of a table that says itself in which of them less or more is better."""
+    for key in (*spec.lower, *spec.higher):
+        if key not in spec.columns:
+            raise CannotShow("columns", f"{key!r} is no column{nearest(key, list(spec.columns))}")
+    for key in spec.columns:
+        yield Column(key=key, heading=key, better=LOWER if key in spec.lower else HIGHER if key in spec.higher else 0)
 
 
-def _apart(best: Interval, other: Interval, better: int) -> bool:
-    return best.high < other.low if better == LOWER else best.low > other.high
+def require(columns: Sequence[str], task: str, scores: list[str] | None) -> None:
+    """Raise `CannotShow` for a column that is none of a task's scores, if these are known."""
+    for column in columns:
+        if scores is not None and column not in scores:
+            there = f"{nearest(column, scores)} (there are: {', '.join(scores)})"
+            raise CannotShow("columns", f"the task {task!r} has no score {column!r}{there}")
+
+
+def normal(value: float | None, error: float | None) -> Cell:
+    """Return a value with the interval of its standard error over items."""
+    if value is None:
+        return nothing("not finite")
+    if error is None:
+        return count(value, ".4g")
+    return within(over_sequences([value], [error]))

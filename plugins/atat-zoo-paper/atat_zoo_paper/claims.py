@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from atat_zoo.evaluation.results.format import number
-from atat_zoo_paper.cells import Cell, change
-from atat_zoo_paper.gaps import BOUND, by, gap_difference
+from atat_zoo.evaluation.results.table import Cell
+from atat_zoo_paper.cells import change
 from atat_zoo_paper.manifest import ArmsTable, GapsTable, WantedTable
 from atat_zoo_paper.studies import KnownStudy, Studies, compared
+from atat_zoo_paper.study_tables import BOUND, by, gap_difference
 
 
 def sentences(wanted: WantedTable, studies: Studies) -> Iterator[str]:

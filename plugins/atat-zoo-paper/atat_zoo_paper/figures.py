@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 from atat_zoo.errors import nearest
 from atat_zoo.evaluation.results.intervals import Interval
 from atat_zoo.evaluation.results.naming import NATS_PER_TOKEN
+from atat_zoo.evaluation.results.table import Cell, escape
 from atat_zoo.reports import PALETTE
-from atat_zoo.studies.sensitivity import labels
-from atat_zoo_paper.arms import nats, over_runs
-from atat_zoo_paper.cells import Cell, change, exponential
-from atat_zoo_paper.latex import escape
+from atat_zoo.studies.markdown import labels
+from atat_zoo_paper.cells import change, exponential
 from atat_zoo_paper.manifest import FigureSpec
-from atat_zoo_paper.samplers import along, axis_of
 from atat_zoo_paper.studies import CannotShow, KnownStudy, compared, seeds_enough
+from atat_zoo_paper.study_tables import along, axis_of, nats, over_runs
 from atat_zoo_paper.style import STYLE, WIDTH
 
 if TYPE_CHECKING:
@@ -84,7 +83,7 @@ def _grids(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str
                 continue
             cell = exponential(over_runs(arm["runs"], nats, False, spec.intervals))
             if cell.sure:
-                panel.append((", ".join(labels({"values": values})), cell, name == grid.arm))
+                panel.append((", ".join(labels(values)), cell, name == grid.arm))
         keys = " × ".join(grid.keys)
         found[keys if len(arms) == 1 else f"{spec.names.get(grid.arm, grid.arm)}: {keys}"] = panel
     if known.study.samplers and (axis := axis_of(known.study)):

@@ -13,14 +13,12 @@ import attrs
 
 from atat_zoo import experiment as experiments
 from atat_zoo.errors import UserError, clip
-from atat_zoo.evaluation.results.format import markdown
+from atat_zoo.evaluation.results.table import Cell, Table, escape
 from atat_zoo.experiment import Experiment
 from atat_zoo.registry.spec import parts_in
 from atat_zoo.system.atomic import write_all
 from atat_zoo_paper import claims, figures, latex
-from atat_zoo_paper.arms import arms_table
-from atat_zoo_paper.cells import Cell, FilledTable, nothing
-from atat_zoo_paper.gaps import gaps_table
+from atat_zoo_paper.cells import missing_in, nothing, words
 from atat_zoo_paper.manifest import (
     ArmsTable,
     CitedRow,
@@ -35,9 +33,8 @@ from atat_zoo_paper.manifest import (
     WantedTable,
 )
 from atat_zoo_paper.runs import evaluations_table, parameters_table, tasks_table
-from atat_zoo_paper.samplers import samplers_table
-from atat_zoo_paper.scores import scores_table
 from atat_zoo_paper.studies import CannotShow, KnownStudy, Studies, studies_of
+from atat_zoo_paper.study_tables import arms_table, gaps_table, samplers_table, scores_table
 
 
 @attrs.frozen(kw_only=True)
@@ -66,7 +63,7 @@ class FilledPaper:
     """A paper with its numbers."""
 
     paper: Paper
-    tables: list[FilledTable]
+    tables: list[Table]
     figures: list[FilledFigure]
     said: dict[str, list[str]]  # of each table, the sentences on its comparisons
     sources: dict[str, list[str]]  # what each is the source of
@@ -75,7 +72,7 @@ class FilledPaper:
         """Return what is missing by the command that fills it."""
         found: dict[str, list[str]] = {}
         for table in self.tables:
-            for what, command in table.missing():
+            for what, command in missing_in(table):
                 found.setdefault(command, []).append(what)
         for figure in self.figures:
             for what in figure.missing():
@@ -99,7 +96,7 @@ def _noting(where: str, problems: list[str]) -> Iterator[None]:
 def fill(paper: Paper) -> FilledPaper:
     """Read all results of a paper; what its manifest names and is not there is a `UserError`."""
     studies, problems = Studies(paper), list[str]()
-    tables, drawn, said = list[FilledTable](), list[FilledFigure](), dict[str, list[str]]()
+    tables, drawn, said = list[Table](), list[FilledFigure](), dict[str, list[str]]()
     for wanted in paper.tables:
         with _noting(wanted.where, problems):
             tables.append(_with_cited(_fill(wanted, studies), paper.cited))
@@ -115,7 +112,7 @@ def fill(paper: Paper) -> FilledPaper:
     return FilledPaper(paper=paper, tables=tables, figures=drawn, said=said, sources=_sources(paper, studies, tables))
 
 
-def _fill(wanted: WantedTable, studies: Studies) -> FilledTable:
+def _fill(wanted: WantedTable, studies: Studies) -> Table:
     match wanted.spec:
         case ArmsTable():
             return arms_table(wanted, studies)
@@ -134,22 +131,22 @@ def _fill(wanted: WantedTable, studies: Studies) -> FilledTable:
             return parameters_table(wanted)
 
 
-def _with_cited(table: FilledTable, cited: tuple[CitedRow, ...]) -> FilledTable:
+def _with_cited(table: Table, cited: tuple[CitedRow, ...]) -> Table:
     """Return a table with the rows that others have published below its own."""
     rows, notes = [], []
     for row in (row for row in cited if row.table == table.label):
-        cells = [nothing() for _ in table.columns]
+        cells = [words(row.name), *(nothing() for _ in table.columns[1:])]
         if row.value is None:
-            cells[0] = nothing("not comparable")
+            cells[1] = nothing("not comparable")
         else:
             at = [column.key for column in table.columns].index(str(row.column))
             cells[at] = Cell(text=f"{'≤ ' if row.at_most else ''}{row.value:g}", value=row.value)
-        rows.append((row.name, row.source, cells))
+        rows.append((row.source, cells))
         notes.append(f"{row.name}: {row.differs}.")
     return attrs.evolve(table, cited=[*table.cited, *rows], notes=[*table.notes, *notes])
 
 
-def _sources(paper: Paper, studies: Studies, tables: list[FilledTable]) -> dict[str, list[str]]:
+def _sources(paper: Paper, studies: Studies, tables: list[Table]) -> dict[str, list[str]]:
     """Return the sources of the parts that the paper's experiments use, and of what it cites.
 
     One without an address is what the zoo documents itself, of which there is nothing to cite.
@@ -166,9 +163,9 @@ def _sources(paper: Paper, studies: Studies, tables: list[FilledTable]) -> dict[
                 for source in each.refs:
                     add(source, f"{of_kind} {each.name}")
     for table in tables:
-        for name, source, _ in table.cited:
+        for source, (name, *_) in table.cited:
             if source:
-                add(source, name)
+                add(source, name.text)
     return found
 
 
@@ -177,8 +174,8 @@ def _experiments(paper: Paper, studies: Studies) -> Iterator[Experiment]:
         study = studies.named(name).study
         yield from (study.run(arm, study.seeds[arm][0]).experiment for arm in study.arms)
     rows = [row for table in paper.tables for row in table.rows if getattr(row, "experiment", None)]
-    for words in dict.fromkeys((row.experiment, row.overrides) for row in rows):
-        yield experiments.load(*words)
+    for named in dict.fromkeys((row.experiment, row.overrides) for row in rows):
+        yield experiments.load(*named)
 
 
 def write(filled: FilledPaper, out: Path) -> None:
@@ -189,7 +186,8 @@ def write(filled: FilledPaper, out: Path) -> None:
     paper, files = filled.paper, dict[str, str]()
     for table in filled.tables:
         name = f"tables/{table.label}"
-        files |= {f"{name}.tex": latex.table(table), f"{name}.md": table.to_markdown(), f"{name}.csv": table.to_csv()}
+        page = "\n".join([table.title, "", *table.to_markdown()]) + "\n"
+        files |= {f"{name}.tex": latex.table(table), f"{name}.md": page, f"{name}.csv": table.to_csv()}
     for figure in filled.figures:
         spec = figure.spec
         files[f"figures/{spec.label}.tex"] = latex.figure(spec.caption, spec.label, figure.drawn, figure.known.command)
@@ -212,7 +210,7 @@ def write(filled: FilledPaper, out: Path) -> None:
 def _results(filled: FilledPaper) -> str:
     """Return a paragraph of sentences for each table that compares."""
     paragraphs = [
-        f"\\paragraph{{Table~\\ref{{tab:{label}}}.}} " + "\n".join(map(latex.escape, said))
+        f"\\paragraph{{Table~\\ref{{tab:{label}}}.}} " + "\n".join(map(escape, said))
         for label, said in filled.said.items()
         if said
     ]
@@ -227,7 +225,7 @@ def missing_page(filled: FilledPaper) -> str:
         "",
         "Each command fills the cells beside it; then `atat paper` again.",
         "",
-        *markdown(["command", "what"], rows),
+        *Table(columns=["command", "what"], rows=rows).to_markdown(),
     ]
     return "\n".join(lines if rows else ["# Missing", "", "Nothing."]) + "\n"
 

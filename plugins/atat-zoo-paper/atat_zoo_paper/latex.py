@@ -1,62 +1,18 @@
-"""LaTeX: text escaped, tables with booktabs, the frame of the paper, and references.bib."""
+"""LaTeX: floats of tables and figures, the frame of the paper, and references.bib."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from atat_zoo.errors import UserError, clip
-from atat_zoo_paper.cells import FilledTable
-
-_ESCAPES = {
-    **{each: f"\\{each}" for each in "{}$&#_%"},
-    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\n": " "},
-    **{"[": "{[}", "]": "{]}", '"': r"\textquotedbl{}"},  # behind \\ a bracket would be its argument
-    **{"<": "$<$", ">": "$>$", "|": "$|$", "−": "$-$", "±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$"},
-    **{"≤": r"$\le$", "≥": r"$\ge$", "∞": r"$\infty$", "→": r"$\to$", "≈": r"$\approx$", "Σ": r"$\Sigma$"},
-    **{"—": "---", "–": "--", "…": r"\ldots{}", "’": "'", "“": "``", "”": "''", "√": r"$\surd$"},
-    **{"α": r"$\alpha$", "β": r"$\beta$", "λ": r"$\lambda$", "σ": r"$\sigma$", "θ": r"$\theta$"},
-}
-_LAST = "ſ"  # of the Latin letters that pdflatex sets by itself
+from atat_zoo.evaluation.results.table import Table, cite_key, escape
 
 
-def escape(text: str) -> str:
-    """Return a text for LaTeX, or raise a `UserError` when it has a character that pdflatex cannot set."""
-    for character in text:
-        if character not in _ESCAPES and (character > _LAST or not character.isprintable()):
-            raise UserError(f"{clip(repr(text), 60)}: LaTeX cannot set {character!r} here; write it in Latin letters")
-    escaped = "".join(_ESCAPES.get(character, character) for character in text)
-    return escaped.replace(" \\%", "~\\%")  # no line begins with a percent sign
-
-
-def cite_key(source: str) -> str:
-    """Return the key of a source in references.bib."""
-    return re.sub(r"[^A-Za-z0-9.]+", "-", source).strip("-")
-
-
-def table(filled: FilledTable) -> str:
+def table(filled: Table) -> str:
     """Return a table as a float with booktabs."""
-    best = filled.best()
-    heads = [f"\\textbf{{{escape(each)}}}" for each in (filled.corner, *(column.heading for column in filled.columns))]
-    lines = [
-        f"\\begin{{tabular}}{{l{'r' * len(filled.columns)}}}",
-        "\\toprule",
-        f"{' & '.join(heads)} \\\\",
-        "\\midrule",
-    ]
-    for number, (name, cells) in enumerate(filled.rows):
-        shown = [escape(cell.text) for cell in cells]
-        shown = [f"\\textbf{{{text}}}" if (number, at) in best else text for at, text in enumerate(shown)]
-        lines.append(f"{' & '.join([escape(name), *shown])} \\\\")
-    lines += ["\\midrule"] if filled.cited else []
-    for name, source, cells in filled.cited:
-        cited = f"{escape(name)}~\\cite{{{cite_key(source)}}}" if source else escape(name)
-        lines.append(f"{' & '.join([cited, *(escape(cell.text) for cell in cells)])} \\\\")
-    lines += ["\\bottomrule", "\\end{tabular}"]
     notes = [f"\\par\\smallskip{{\\footnotesize {' '.join(map(escape, filled.notes))}\\par}}"] if filled.notes else []
-    return floating(
-        "table", filled.caption, filled.label, ["\\adjustbox{max width=\\linewidth}{%", *lines, "}", *notes]
-    )
+    body = ["\\adjustbox{max width=\\linewidth}{%", *filled.to_latex(), "}", *notes]
+    return floating("table", filled.title, filled.label, body)
 
 
 def figure(caption: str, label: str, drawn: bool, instead: str = "") -> str:

@@ -17,6 +17,7 @@ from atat_zoo.evaluation.results.history import History, history
 from atat_zoo.evaluation.results.intervals import LEVEL
 from atat_zoo.evaluation.results.naming import title
 from atat_zoo.evaluation.results.naming import words as metric_words
+from atat_zoo.evaluation.results.table import LOWER, Cell, Column, Table
 from atat_zoo.evaluation.results.tasks import Score, TaskResult, task_results
 from atat_zoo.experiment import Experiment
 from atat_zoo.experiment.runs import RunFolder
@@ -24,12 +25,11 @@ from atat_zoo.experiment.runs.changes import changes
 from atat_zoo.experiment.runs.model_files import DESCRIPTION
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.reports.recorded import figure
-from atat_zoo_paper import scores
-from atat_zoo_paper.cells import LOWER, Cell, Column, FilledTable, count, missing, nothing, trained_alike, words
+from atat_zoo_paper.cells import count, directed, filled, missing, normal, nothing, require, trained_alike, words
 from atat_zoo_paper.manifest import EvaluationsTable, ParametersTable, RunRow, TasksTable, WantedTable
 from atat_zoo_paper.studies import CannotShow
 
-Table = dict[str, Any]
+Report = dict[str, Any]
 
 
 @attrs.frozen(kw_only=True)
@@ -80,20 +80,20 @@ class KnownRun:
             return f"atat train --resume {run} && {evaluate}"
         return evaluate
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[Report]:
         """Return what was measured."""
         return list(store.tables(self.folder)) if self.folder.exists else []
 
 
-def _bound(key: str, error: str, better: int = LOWER) -> tuple[str, int, Callable[[Table], Cell]]:
-    def of(table: Table) -> Cell:
+def _bound(key: str, error: str, better: int = LOWER) -> tuple[str, int, Callable[[Report], Cell]]:
+    def of(table: Report) -> Cell:
         bound = next(iter(table["bounds"].values()))
-        return scores.normal(figure(bound[key]), figure(bound.get(error)))
+        return normal(figure(bound[key]), figure(bound.get(error)))
 
     return key.replace("_", " "), better, of
 
 
-def _plain(key: str) -> tuple[str, int, Callable[[Table], Cell]]:
+def _plain(key: str) -> tuple[str, int, Callable[[Report], Cell]]:
     return key, 0, lambda table: count(figure(table[key]), ",.0f")
 
 
@@ -112,7 +112,7 @@ _OF_HISTORY: dict[str, tuple[str, Callable[[History], Cell]]] = {
 }
 
 
-def evaluations_table(wanted: WantedTable) -> FilledTable:
+def evaluations_table(wanted: WantedTable) -> Table:
     """Return a table of evaluations; runs on different text raise `CannotShow`."""
     spec: EvaluationsTable = wanted.spec
     runs = [KnownRun.of(row) for row in wanted.rows]
@@ -141,10 +141,10 @@ def evaluations_table(wanted: WantedTable) -> FilledTable:
             heading = bounds.pop() if len(bounds) == 1 else "e to the nats per token"
         columns.append(Column(key=key, heading=heading, better=better))
     notes = [_LEGEND, *trained_alike(spec.columns, trained)]
-    return FilledTable(label=spec.label, caption=spec.caption, columns=columns, rows=rows, notes=notes, corner="run")
+    return filled(spec, "run", columns, rows, notes)
 
 
-def _evaluation(run: KnownRun, split: str) -> Table | None:
+def _evaluation(run: KnownRun, split: str) -> Report | None:
     """Return the last evaluation of a run's own text, of those the one with the most sequences."""
     tables = [
         table
@@ -159,7 +159,7 @@ def _evaluation(run: KnownRun, split: str) -> Table | None:
 _TEXT = ("sequences", "tokens", "bytes", "words")
 
 
-def _same_text(measured: list[tuple[KnownRun, Table]], split: str) -> None:
+def _same_text(measured: list[tuple[KnownRun, Report]], split: str) -> None:
     for run, table in measured[1:]:
         first, own = measured[0]
         other = next((key for key in _TEXT if own.get(key) != table.get(key)), None)
@@ -172,7 +172,7 @@ def _same_text(measured: list[tuple[KnownRun, Table]], split: str) -> None:
             raise CannotShow("rows", f"{texts}: {values}; {remedy}")
 
 
-def _evaluated(key: str, table: Table | None, past: History | None, command: str) -> Cell:
+def _evaluated(key: str, table: Report | None, past: History | None, command: str) -> Cell:
     if table is None or past is None:
         return missing(command)
     if key in _OF_EVALUATION:
@@ -182,7 +182,7 @@ def _evaluated(key: str, table: Table | None, past: History | None, command: str
     metric = (table.get("metrics") or {}).get(key)
     if metric is None:
         return missing(command)
-    return scores.normal(figure(metric["value"]), figure(metric.get("stderr")))
+    return normal(figure(metric["value"]), figure(metric.get("stderr")))
 
 
 _LEGEND = (
@@ -191,14 +191,14 @@ _LEGEND = (
 )
 
 
-def tasks_table(wanted: WantedTable) -> FilledTable:
+def tasks_table(wanted: WantedTable) -> Table:
     """Return a table of scores, with what is published of the same; scores of other items raise `CannotShow`."""
     spec: TasksTable = wanted.spec
     runs = [KnownRun.of(row) for row in wanted.rows]
-    columns = list(scores.directed(spec))
+    columns = list(directed(spec))
     found = [_result(run, spec.task) for run in runs]
     for each in found:
-        scores.require(spec.columns, spec.task.name, list(each.scores) if each else None)
+        require(spec.columns, spec.task.name, list(each.scores) if each else None)
     for column in spec.columns:
         _same_items(column, [(run, result.scores[column]) for run, result in zip(runs, found, strict=True) if result])
     rows = []
@@ -207,15 +207,7 @@ def tasks_table(wanted: WantedTable) -> FilledTable:
         cells = [_score(result.scores[column]) if result else missing(command) for column in spec.columns]
         rows.append((run.name, cells))
     notes = [_LEGEND, *dict.fromkeys(note for result in found if result for note in result.notes)]
-    return FilledTable(
-        label=spec.label,
-        caption=spec.caption,
-        columns=columns,
-        rows=rows,
-        cited=list(_published(spec, [result for result in found if result])),
-        notes=notes,
-        corner="run",
-    )
+    return filled(spec, "run", columns, rows, notes, _published(spec, [result for result in found if result]))
 
 
 def _inline(value: Any, nested: bool = False) -> str:
@@ -241,7 +233,7 @@ def _same_items(column: str, scores: list[tuple[KnownRun, Score]]) -> None:
 
 
 def _score(score: Score) -> Cell:
-    return scores.normal(figure(score.value), figure(score.stderr))
+    return normal(figure(score.value), figure(score.stderr))
 
 
 def _published(spec: TasksTable, found: list[TaskResult]) -> Iterable[tuple[str, str, list[Cell]]]:
@@ -252,7 +244,7 @@ def _published(spec: TasksTable, found: list[TaskResult]) -> Iterable[tuple[str,
         yield f"{name}, published", next(iter(spec.task.refs), ""), [count(value, ".2f") for value in values]
 
 
-def parameters_table(wanted: WantedTable) -> FilledTable:
+def parameters_table(wanted: WantedTable) -> Table:
     """Return hyper-parameters: a row for each key, and a column for each experiment, by its run if that is there."""
     spec: ParametersTable = wanted.spec
     runs = [KnownRun.of(row) for row in wanted.rows]
@@ -265,18 +257,18 @@ def parameters_table(wanted: WantedTable) -> FilledTable:
             )
     columns = [Column(key=run.name, heading=run.name) for run in runs]
     rows = [(key, [_parameter(table.get(key)) for table in tables]) for key in spec.columns]
-    return FilledTable(label=spec.label, caption=spec.caption, columns=columns, rows=rows, corner="parameter")
+    return filled(spec, "parameter", columns, rows)
 
 
-def _table_of(run: KnownRun) -> Table:
+def _table_of(run: KnownRun) -> Report:
     made = run.experiment()
     if made is None:
         raise CannotShow("rows", f"{run.row.run} is not there, and its row names no experiment; name one, or train it")
     return made.to_table()
 
 
-def _flat(table: Table, within: str = "") -> Table:
-    flat: Table = {}
+def _flat(table: Report, within: str = "") -> Report:
+    flat: Report = {}
     for key, value in table.items():
         flat |= _flat(value, f"{within}{key}.") if isinstance(value, dict) else {f"{within}{key}": value}
     return flat

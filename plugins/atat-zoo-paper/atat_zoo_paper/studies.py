@@ -13,11 +13,10 @@ from atat_zoo.errors import UserError, clip, nearest
 from atat_zoo.evaluation.results.intervals import LEVEL
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.studies import Study, load
-from atat_zoo.studies.differences import completed
 from atat_zoo.system.parsing import from_json, read
 from atat_zoo_paper.manifest import ArmRow, ArmsTable, GapsTable, Paper, SamplersTable, ScoresTable
 
-Table = dict[str, Any]
+Report = dict[str, Any]
 
 
 class CannotShow(Exception):
@@ -37,10 +36,10 @@ class KnownStudy:
     """A study, and its results if there are any."""
 
     study: Study
-    report: Table | None
+    report: Report | None
     command: str  # that writes them
 
-    def arm(self, name: str, key: str = "rows") -> Table | None:
+    def arm(self, name: str, key: str = "rows") -> Report | None:
         """Return the results of an arm, None where there are none; the study must have it."""
         known = list(self.study.arms)
         if name not in known:
@@ -81,9 +80,9 @@ class Studies:
         return self.known[name]
 
 
-def _report(path: Path) -> Table | None:
+def _report(path: Path) -> Report | None:
     try:
-        report = completed(from_json(read(path)))
+        report = from_json(read(path))
         return report if report["arms"] or report["comparisons"] else None
     except FileNotFoundError:
         return None
@@ -115,7 +114,7 @@ def seeds_enough(spec: Any, arm: str, known: KnownStudy, columns: Sequence[str])
         raise CannotShow("intervals", f'{which}, and there is no interval over seeds; take intervals = "sequences"')
 
 
-def compared(report: Table, arm: str, other: str) -> Table | None:
+def compared(report: Report, arm: str, other: str) -> Report | None:
     """Return the comparison of two arms."""
     return next((each for each in report["comparisons"] if (each["arm"], each["against"]) == (arm, other)), None)
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import tomli_w
+from atat_zoo.studies.sensitivity import sensitivity
 from atat_zoo_paper import latex
 from atat_zoo_paper.cells import HIGHER, LOWER, Cell, Column, FilledTable, missing
 from atat_zoo_paper.folder import fill, write
@@ -31,7 +32,6 @@ from atat_zoo.errors import UserError
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.studies import study_file
 from atat_zoo.studies.differences import over_both
-from atat_zoo.studies.sensitivity import sensitivity
 from tests.limited import full_disk
 from tests.pages import ROOT
 
