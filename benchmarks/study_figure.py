@@ -14,12 +14,12 @@ DOCS = Path(__file__).parents[1] / "docs"
 FIGURE, SENSITIVITY = DOCS / "studies" / "arms.svg", DOCS / "studies" / "sensitivity.svg"
 # The rows of a table of docs/study-of-masks.md: words, arm.
 ROW = re.compile(r"^\| ([^|]+?) \| `(\w+)` \|", re.MULTILINE)
-# What it is, its colour, and its place in a row: one seed and its bootstrap over sequences, pale; several seeds and
-# their interval for other seeds and sequences, dark.
+# What it is, and its colour: one seed and its bootstrap over sequences, pale; several seeds and their interval for
+# other seeds and sequences, dark.
 STUDIES = {
-    "screen": ("one seed, 95 % over sequences", "#9db2c8", 0.2),
-    "confirm": ("three seeds, 95 % over seeds and sequences", "#123a63", 0.0),
-    "system": ("three seeds, all parts together", "#b5651d", -0.2),
+    "screen": ("one seed, 95 % over sequences", "#9db2c8"),
+    "confirm": ("three seeds, 95 % over seeds and sequences", "#123a63"),
+    "system": ("three seeds, all parts together", "#b5651d"),
 }
 PROMISED = -10
 
@@ -58,31 +58,28 @@ def points(report: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
 
 
 def main() -> None:
-    """Write the figures. They need matplotlib: pip install -e plugins/atat-zoo-paper."""
-    import matplotlib as mpl
-    from matplotlib import pyplot
+    """Write the figures, in the style of the papers': pip install -e plugins/atat-zoo-paper."""
+    import altair as alt
+    from atat_zoo_paper.style import chart, files
 
-    mpl.use("svg")
-    # The same input gives the same file; text stays text.
-    mpl.rcParams.update({"svg.hashsalt": "atat_zoo", "svg.fonttype": "none", "font.family": "sans-serif"})
     words, drawn = labels(), {name: points(report) for name, report in reports().items()}
-    arms = {arm: found for name in STUDIES for arm, found in drawn[name].items()}
-    rows = sorted(arms, key=lambda arm: arms[arm][0], reverse=True)
-    figure, axes = pyplot.subplots(figsize=(7.6, 0.28 * len(rows) + 1.1), layout="constrained")
-    for name, (label, color, below) in STUDIES.items():
-        at = [rows.index(arm) + below for arm in drawn[name]]
-        value, low, high = zip(*drawn[name].values(), strict=True)
-        error = [[v - a for v, a in zip(value, low, strict=True)], [b - v for v, b in zip(value, high, strict=True)]]
-        axes.errorbar(value, at, xerr=error, fmt="o", ms=4, lw=1.4, capsize=2, color=color, label=label)
-    axes.axvline(0, color="black", lw=0.8)
-    axes.axvline(PROMISED, color="#b03a2e", lw=0.8, ls="--", label="promised by the source documents")
-    axes.set_yticks(range(len(rows)), [words.get(arm, arm) for arm in rows])
-    axes.set_xlabel("perplexity against MDLM, %")
-    axes.grid(axis="x", lw=0.3)
-    axes.legend(fontsize="small", loc="lower left")
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    figure.savefig(FIGURE, metadata={"Date": None, "Description": digest()}, transparent=False)
+    ends = ("percent", "low", "high")
+    rows = [
+        {"arm": words.get(arm, arm), "of": STUDIES[name][0], **dict(zip(ends, found, strict=True))}
+        for name in STUDIES
+        for arm, found in drawn[name].items()
+    ]
+    of, colours = [each[0] for each in STUDIES.values()], [each[1] for each in STUDIES.values()]
+    arms = list(dict.fromkeys(row["arm"] for row in sorted(rows, key=lambda row: row["percent"])))
+    color = alt.Color("of:N", scale=alt.Scale(domain=of, range=colours), legend=alt.Legend(columns=1, labelLimit=300))
+    y = alt.Y("arm:N", sort=arms, title=None, axis=alt.Axis(grid=False, labelLimit=240))
+    points_of = chart(rows, alt.Step(4)).encode(y=y, yOffset=alt.YOffset("of:N", sort=of), color=color)
+    x = alt.X("low:Q", title="perplexity against MDLM, %; dashed: promised")
+    bars = points_of.mark_rule(strokeWidth=1.2).encode(x=x, x2="high:Q")
+    zero, promised = chart([{"x": 0}], alt.Step(4)), chart([{"x": PROMISED}], alt.Step(4))
+    lines = zero.mark_rule().encode(x="x:Q") + promised.mark_rule(color="#b03a2e", strokeDash=[3, 2]).encode(x="x:Q")
+    figure = lines + bars + points_of.mark_point().encode(x="percent:Q")
+    FIGURE.write_bytes(files(figure, digest(), width=547)["svg"])
     print(FIGURE)
     panels()
 

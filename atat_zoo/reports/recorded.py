@@ -164,7 +164,7 @@ _FIGURES = {  # of report/importance/: SVG, with the step that each is of
     "agreement": "How far the importance of two runs orders the same tokens alike.",
     "evaluations": "Network evaluations that texts take.",
 }
-_STEP = re.compile(rb"<dc:description>step (\d{1,15})</dc:description>")
+_STEP = re.compile(rb"<desc>step (\d{1,15})</desc>")
 _KEPT = {"text": _TEXT, "replay": _REPLAY, "compare": _COMPARED}
 
 

@@ -1,13 +1,11 @@
-"""Figures of studies with matplotlib: bounds over budgets, over points of a grid or sweep, and differences of arms."""
+"""Figures of studies: bounds over budgets, over points of a grid or sweep, and differences of arms."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from atat_zoo.errors import nearest
-from atat_zoo.evaluation.results.intervals import Interval
 from atat_zoo.evaluation.results.naming import NATS_PER_TOKEN
 from atat_zoo.evaluation.results.table import Cell, escape
 from atat_zoo.reports import PALETTE
@@ -16,13 +14,11 @@ from atat_zoo_paper.cells import change, exponential
 from atat_zoo_paper.manifest import FigureSpec
 from atat_zoo_paper.studies import CannotShow, KnownStudy, compared, seeds_enough
 from atat_zoo_paper.study_tables import along, axis_of, nats, over_runs
-from atat_zoo_paper.style import STYLE, WIDTH
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from atat_zoo_paper.style import Chart
 
-MARKS = "os^Dv<>"  # told apart in grey
+MARKS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")  # told apart in grey
 
 
 def points(spec: FigureSpec, known: KnownStudy) -> dict[str, Any]:
@@ -112,29 +108,21 @@ def _arms(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str,
 
 def draw(spec: FigureSpec, known: KnownStudy, found: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
     """Yield a figure of such `points` as PDF and SVG, each with its file's name; arms without any are left out."""
-    import matplotlib as mpl
+    from atat_zoo_paper import style
 
-    with mpl.rc_context(STYLE):
-        by_kind: Any = {"curve": _draw_curve, "sensitivity": _draw_sensitivity, "arms": _draw_arms}
-        drawn = by_kind[spec.kind](spec, known, {arm: each for arm, each in found.items() if each})
-        for form, dated in (("pdf", "CreationDate"), ("svg", "Date")):
-            drawn.savefig(content := io.BytesIO(), format=form, metadata={dated: None})
-            yield f"{spec.label}.{form}", content.getvalue()
+    by_kind: Any = {"curve": _draw_curve, "sensitivity": _draw_sensitivity, "arms": _draw_arms}
+    drawn = by_kind[spec.kind](spec, known, {arm: each for arm, each in found.items() if each})
+    yield from ((f"{spec.label}.{ending}", content) for ending, content in style.files(drawn).items())
 
 
-def _empty(height: float) -> Figure:
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(WIDTH, height))
-
-
-def _errors(cells: Sequence[Cell]) -> tuple[list[float], list[list[float]]]:
-    """Return values, and the lengths of their bars below and above: none of a value without an interval."""
-    values = [float(cell.value or 0) for cell in cells]
-    ends = [
-        cell.sure or Interval(value=value, low=value, high=value) for cell, value in zip(cells, values, strict=True)
-    ]
-    return values, [[one.value - one.low for one in ends], [one.high - one.value for one in ends]]
+def _ends(cell: Cell) -> dict[str, float]:
+    """Return a value with the ends of its bar, which are the value itself without an interval."""
+    value = float(cell.value or 0)
+    return {
+        "value": value,
+        "low": cell.sure.low if cell.sure else value,
+        "high": cell.sure.high if cell.sure else value,
+    }
 
 
 def _quantity(known: KnownStudy, arms: Sequence[str]) -> str:
@@ -147,69 +135,87 @@ def _common(quantities: set[str]) -> str:
     return next(iter(quantities)) if len(quantities) == 1 else f"e to the {NATS_PER_TOKEN}"
 
 
-def _draw_curve(spec: FigureSpec, known: KnownStudy, lines: dict[str, list[tuple[int, Cell]]]) -> Figure:
-    figure = _empty(2.4)
-    axes: Axes = figure.subplots()
-    for number, (arm, found) in enumerate(lines.items()):
-        value, error = _errors([cell for _, cell in found])
-        how: Any = {"marker": MARKS[number % len(MARKS)], "color": PALETTE[number % len(PALETTE)], "capsize": 2}
-        axes.errorbar([steps for steps, _ in found], value, yerr=error, label=spec.names.get(arm, arm), **how)
-    ticks = sorted({steps for found in lines.values() for steps, _ in found})
-    axes.set_xscale("log")
-    axes.set_xticks(ticks, [f"{steps:,}" for steps in ticks])
-    axes.minorticks_off()
-    axes.set_xlabel("optimizer steps")
-    axes.set_ylabel(_quantity(known, list(lines)))
-    axes.grid(axis="y")
-    axes.legend()
-    return figure
+def _draw_curve(spec: FigureSpec, known: KnownStudy, lines: dict[str, list[tuple[int, Cell]]]) -> Chart:
+    import altair as alt
+
+    from atat_zoo_paper.style import chart
+
+    names = [spec.names.get(arm, arm) for arm in lines]
+    rows: list[dict[str, Any]] = [
+        {"arm": name, "steps": steps, **_ends(cell)}
+        for name, found in zip(names, lines.values(), strict=True)
+        for steps, cell in found
+    ]
+    axis = alt.Axis(values=sorted({row["steps"] for row in rows}), format=",d", grid=False)
+    x = alt.X("steps:Q", title="optimizer steps", axis=axis, scale=alt.Scale(type="log", nice=False, padding=8))
+    y = alt.Y("low:Q", title=_quantity(known, list(lines)), scale=alt.Scale(zero=False))
+    colours = [PALETTE[number % len(PALETTE)] for number in range(len(names))]
+    color = alt.Color("arm:N", scale=alt.Scale(domain=names, range=colours))
+    shape = alt.Shape("arm:N", scale=alt.Scale(domain=names, range=[MARKS[i % len(MARKS)] for i in range(len(names))]))
+    of = chart(rows, 130).encode(x=x, color=color)
+    bars, line = of.mark_rule().encode(y=y, y2="high:Q"), of.mark_line().encode(y="value:Q")
+    return bars + line + of.mark_point(size=20).encode(y="value:Q", shape=shape)
 
 
-def _draw_sensitivity(spec: FigureSpec, known: KnownStudy, panels: dict[str, Any]) -> Figure:
-    columns = min(2, len(panels))
-    rows = -(-len(panels) // columns)
-    figure = _empty(0.4 + 1.5 * rows)
-    every: Any = figure.subplots(rows, columns, squeeze=False)
-    for axes in every.flat[len(panels) :]:
-        axes.set_visible(False)
+def _draw_sensitivity(spec: FigureSpec, known: KnownStudy, panels: dict[str, Any]) -> Chart:
+    import altair as alt
+
+    from atat_zoo_paper.style import chart
+
     axis = axis_of(known.study) if known.study.grids else None
-    for number, (title, found) in enumerate(panels.items()):
-        axes, color = every.flat[number], PALETTE[number % len(PALETTE)]
-        if axis and title.endswith(axis[0]):  # along samplers another quantity is paid
-            report: Any = known.report  # without which there is no panel
-            axes.set_ylabel(_common({row["quantity"] for arm in report["samplers"] for row in arm["samplers"]}))
-        elif number:
-            axes.sharey(every.flat[0])
-            axes.tick_params(labelleft=number % columns == 0)
+    varied = [name for grid in known.study.grids for _, name in grid.points]
+    quantity = _quantity(known, varied) if varied else f"{NATS_PER_TOKEN}, selection half"
+    of_panels: dict[str, list[dict[str, Any]]] = {}
+    for title, found in panels.items():
         if known.study.grids:
-            names, cells, own = (list(each) for each in zip(*found, strict=True))
-            value, error = _errors(cells)
-            ringed = own.index(True) if True in own else None
+            of_panels[title] = [{"point": name, "own": own, **_ends(cell)} for name, cell, own in found]
         else:
             values = {name: value for name, value in found["nats_per_token"].items() if value is not None}
-            names, value, error = list(values), list(values.values()), None
-            ringed = names.index(found["chosen"])
-        axes.errorbar(range(len(names)), value, yerr=error, marker="o", capsize=2, color=color)
-        if ringed is not None:
-            axes.plot(ringed, value[ringed], marker="o", ms=7, mfc="none", color="black")
-        axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
-        axes.set_title(spec.names.get(title, title).replace(".", ".\n", 1))  # a key is wider than a panel
-        axes.grid(axis="y")
-    varied = [name for grid in known.study.grids for _, name in grid.points]
-    figure.supylabel(_quantity(known, varied) if varied else f"{NATS_PER_TOKEN}, selection half")
-    return figure
+            of_panels[title] = [
+                {"point": name, "own": name == found["chosen"], **dict.fromkeys(("value", "low", "high"), value)}
+                for name, value in values.items()
+            ]
+    along_samplers = [title for title in of_panels if axis and title.endswith(axis[0])]
+    shared = [row for title, rows in of_panels.items() if title not in along_samplers for row in rows]
+    drawn = []
+    for number, (title, rows) in enumerate(of_panels.items()):
+        of_all, what = shared, quantity
+        if title in along_samplers:  # where another quantity is paid
+            report: Any = known.report  # without which there is no panel
+            what = _common({row["quantity"] for arm in report["samplers"] for row in arm["samplers"]})
+            of_all = rows
+        domain = [min(row["low"] for row in of_all), max(row["high"] for row in of_all)]
+        beside = number % 2 and title not in along_samplers
+        y = alt.Y(
+            "low:Q",
+            title=None if beside else what,
+            scale=alt.Scale(domain=domain, nice=True, zero=False),
+            axis=alt.Axis(labels=not beside, tickCount=5),
+        )
+        x = alt.X("point:N", sort=None, title=None, axis=alt.Axis(labelAngle=-30, grid=False))
+        of, color = chart(rows, 62).encode(x=x), PALETTE[number % len(PALETTE)]
+        panel = of.mark_rule(color=color).encode(y=y, y2="high:Q")
+        panel += of.mark_line(color=color, point={"color": color}).encode(y="value:Q")
+        panel += (
+            of.transform_filter("datum.own")
+            .mark_point(filled=False, color="black", strokeWidth=0.8, size=40)
+            .encode(y="value:Q")
+        )
+        said = spec.names.get(title, title).replace(".", ".\n", 1).split("\n")  # a key is wider than a panel
+        drawn.append(panel.properties(width=82, title=said))
+    return alt.concat(*drawn, columns=2)
 
 
-def _draw_arms(spec: FigureSpec, known: KnownStudy, found: dict[str, Cell]) -> Figure:
+def _draw_arms(spec: FigureSpec, known: KnownStudy, found: dict[str, Cell]) -> Chart:
+    import altair as alt
+
+    from atat_zoo_paper.style import chart
+
     arms = list(found) if spec.arms else sorted(found, key=lambda arm: found[arm].low or 0)
-    figure = _empty(0.5 + 0.2 * len(arms))
-    axes: Axes = figure.subplots()
-    value, error = _errors([found[arm] for arm in arms])
-    axes.errorbar(value, range(len(arms)), xerr=error, fmt="o", capsize=2, color=PALETTE[0])
-    axes.axvline(0, color="black", lw=0.6)
-    axes.set_yticks(range(len(arms)), [spec.names.get(arm, arm) for arm in arms])
-    axes.invert_yaxis()
+    rows = [{"arm": spec.names.get(arm, arm), **_ends(found[arm])} for arm in arms]
     base = known.study.baseline
-    axes.set_xlabel(f"{_quantity(known, arms)} against {spec.names.get(base, base)}, %")
-    axes.grid(axis="x")
-    return figure
+    title = f"{_quantity(known, arms)} against {spec.names.get(base, base)}, %"
+    of = chart(rows, alt.Step(14)).encode(y=alt.Y("arm:N", sort=None, title=None, axis=alt.Axis(grid=False)))
+    bars = of.mark_rule(color=PALETTE[0], strokeWidth=1.2).encode(x=alt.X("low:Q", title=title), x2="high:Q")
+    zero = chart([{"zero": 0}], alt.Step(14)).mark_rule(strokeWidth=0.6).encode(x="zero:Q")
+    return zero + bars + of.mark_point(color=PALETTE[0]).encode(x="value:Q")
