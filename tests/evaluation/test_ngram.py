@@ -147,7 +147,7 @@ def test_a_comparison_has_it_for_every_run(runs):
     paths = [runs["mdlm"], runs["autoregressive"], runs["block"]]
     _, spec, found = evaluated(runs["mdlm"])
     comparison = compare(measure_runs(paths, spec, seed=3), spec, seed=3)
-    assert comparison.rows[0].ngram == found.count_table
+    assert comparison.runs[0].beside() == found.count_table
     tables = [row["count_table"] for row in comparison.to_table()["runs"]]
     assert [table["reads"] for table in tables] == [BETWEEN, AFTER, BETWEEN]
     said = [line for line in notes(comparison) if line.startswith("count-table perplexity")]

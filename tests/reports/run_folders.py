@@ -6,14 +6,13 @@ import json
 import math
 import random
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from atat_zoo.evaluation.results.naming import NELBO
 from atat_zoo.experiment import load
 from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.studies.differences import sensitivity
 from atat_zoo.studies.schema import Grid
-from atat_zoo.studies.sensitivity import sensitivity
 
 RESOLVED = """\
 name = "{name}"
@@ -236,6 +235,6 @@ def with_grids(path):
     scales = [((0.6, "on"), "bell_middle"), ((1.0, "on"), "bell_wide"), ((None, "off"), "mdlm")]
     grids = [Grid(arm="mdlm", keys=("train.steps",), points=steps)]
     grids.append(Grid(arm="mdlm", keys=("rates.scale", "</script><b>"), points=scales))
-    report["grids"] = sensitivity(SimpleNamespace(grids=grids), report)  # type: ignore[arg-type]
+    report["grids"] = sensitivity(grids, report)
     path.write_text(json.dumps(report))
     return path

@@ -4,12 +4,9 @@ import base64
 import hashlib
 import json
 import math
-import os
 import shutil
-import signal
 import tempfile
 import warnings
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,16 +17,13 @@ from hypothesis import strategies as st
 from atat_zoo.errors import LeftOut, UserError
 from atat_zoo.evaluation.results import store
 from atat_zoo.evaluation.results.format import uncertain
-from atat_zoo.evaluation.results.history import history
 from atat_zoo.evaluation.results.naming import title
-from atat_zoo.experiment import from_table
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.reports import collect as collecting
 from atat_zoo.reports import recorded, tasks
-from atat_zoo.reports.collect import _rows, collect
+from atat_zoo.reports.collect import collect
 from atat_zoo.reports.offline import inert
 from atat_zoo.reports.page import page
-from atat_zoo.reports.runs import environment, glance
 from atat_zoo.reports.verdict import verdict
 from tests.cli.terminal import spawned
 from tests.reports.run_folders import HOSTILE, make, write_evaluation, write_task
@@ -90,18 +84,6 @@ def test_every_value_is_one_that_is_recorded(full):
     assert shown["texts"][0]["loss"][3] == [v and round(v, 3) for v in text["texts"][0]["loss"][3]]
 
 
-@pytest.mark.parametrize(("stage", "shown"), [("train", []), ("none", []), ("planner_aware", ["planner_aware"])])
-def test_a_stage_is_one_of_a_curriculum(copy, stage, shown):
-    RunFolder(copy).append_metrics({"step": 900, "stage": stage})
-    assert [row["stage"] for row in collect([copy])["tables"]["stages"]][3:] == shown
-
-
-def test_a_run_may_have_the_name_of_the_base_where_the_report_is_asked_for(full, tmp_path, monkeypatch):
-    shutil.copytree(full, tmp_path / "mdlm")
-    monkeypatch.chdir(tmp_path)
-    assert collect([Path("mdlm")])["experiment"]["rows"] == collect([full])["experiment"]["rows"]
-
-
 def save_model(run, weights):
     """Save a model whose description has the hashes of its files."""
     files = {"model.safetensors": weights, "tokenizer.json": "{}"}
@@ -157,39 +139,6 @@ def test_the_curve_of_the_bound_begins_before_the_first_step_and_is_of_one_text(
     assert "counts of neighbouring tokens are in the network from step 0" in of_counts
 
 
-def test_a_run_that_has_only_begun(full, tmp_path):
-    run = tmp_path / "begun"
-    run.mkdir()
-    shutil.copy(full / "resolved.toml", run)
-    data = collect([run])
-    assert all(rows == [] for rows in data["tables"].values())
-    assert data["verdict"][0] == "begun, trained by mdlm for 0 steps."
-    assert data["runs"][0]["text"] is None
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::atat_zoo.errors.LeftOut")
-def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(copy):
-    """Whatever else never ends, `tests/system/test_parsing.py` has."""
-    with RunFolder(copy).writing_checkpoint(450, 1) as path:
-        path.write_bytes(b"weights")
-    save_model(copy, "weights")
-    folder = RunFolder(copy)
-    readers = [lambda: glance(copy, "run"), lambda: collect([copy]), folder.last_checkpoint, folder.began_with]
-    readers += [lambda: environment(folder), lambda: history(folder, from_table(folder.table()))]
-    signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits"))
-    for path in [path for path in copy.rglob("*") if path.is_file()]:
-        path.rename(copy / "kept")
-        os.mkfifo(path)
-        signal.alarm(100)
-        for read in readers:
-            with suppress(UserError):
-                read()
-        signal.alarm(0)
-        path.unlink()
-        (copy / "kept").rename(path)
-
-
 def test_figures_are_shown_with_their_step_while_there_is_room(copy, monkeypatch):
     """Those that `atat importance-figures` of atat-zoo-paper leaves in the run."""
     drawn = copy / "report" / "importance"
@@ -211,14 +160,6 @@ def test_figures_are_shown_with_their_step_while_there_is_room(copy, monkeypatch
     assert f"{name}: its figures are left out, for the page would be too large." in small["notes"]["importance"]
 
 
-def test_eight_runs_have_eight_names_and_two_of_one_name_their_folders_too(full, tmp_path):
-    runs = [shutil.copytree(full, tmp_path / f"seed{i}" / "atat") for i in range(8)]
-    names = [run["name"] for run in collect(runs)["runs"]]
-    assert names == [f"seed{i}/atat" for i in range(8)]
-    with pytest.raises(UserError, match="is named twice"):
-        collect([runs[0], runs[1], runs[0] / ".." / "atat"])
-
-
 def test_what_is_compared_and_what_differs_comes_first(tmp_path):
     runs = [make(tmp_path / name, experiment="bell", overrides=(f"seed={i}",)) for i, name in enumerate("ab")]
     data = collect(runs)
@@ -232,19 +173,6 @@ def test_what_is_compared_and_what_differs_comes_first(tmp_path):
     assert sampler.endswith(", seed 1")
     more = [make(tmp_path / name, bound="SEDD") for name in "cde"]
     assert collect([*runs, *more])["title"] == "b, c, d and 1 more against a"
-
-
-def test_what_is_left_out_of_a_table_is_said_once_under_its_section_beside_what_is_said_there(full):
-    data = collect([full])
-    data["notes"]["curriculum"] = ["said before"]
-    for name, section in {"rates": "curriculum", "bins": "importance", "uncertainty": "uncertainty"}.items():
-        before = list(data["notes"].get(section, []))
-        data["tables"][name] = [{"row": i} for i in range(100_000)]
-        while len(data["tables"][name]) > 30_000:
-            assert _rows(data)
-        *others, said = data["notes"][section]
-        assert (others, said.startswith(f"Of {name} only rows at even distances are drawn")) == (before, True)
-        data["tables"][name] = []
 
 
 def test_a_long_run_is_thinned_the_page_says_so_and_its_histogram_counts_every_rate(tmp_path):
@@ -296,17 +224,6 @@ def test_an_experiment_that_is_not_whole_is_said_to_be(copy, key, value):
     (copy / "resolved.toml").write_text(tomli_w.dumps(RunFolder(copy).table() | {key: value}))
     with pytest.raises(UserError, match=r"resolved\.toml is not the whole of an experiment; copy the run again"):
         collect([copy])
-
-
-def test_a_date_in_an_experiment_is_shown_and_a_name_that_is_no_utf_8_is_written(full, tmp_path, monkeypatch):
-    monkeypatch.setattr("atat_zoo.reports.page._library", lambda: "")
-    run = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff"))
-    shutil.copytree(full, run)
-    (run / "resolved.toml").write_text("when = 1979-05-27\n" + (run / "resolved.toml").read_text())
-    data = collect([run])
-    assert ["when", "—", '"1979-05-27"'] in data["experiment"]["rows"]
-    assert data["title"] == "\\udcff"
-    assert page(data).encode()
 
 
 def test_a_negative_error_is_none_and_settings_hold_no_nan(copy):

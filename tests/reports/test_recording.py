@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 from atat_zoo.data.tokenizers.library import CharactersModel
 from atat_zoo.errors import LeftOut, NotKept, UserError
 from atat_zoo.evaluation.text import held_out_text
-from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.generation.model import Model
 from atat_zoo.generation.writer import Writer
 from atat_zoo.modeling.diffusion.randomness import fold, row_keys
 from atat_zoo.registry import Zoo
-from atat_zoo.reports import recorded
 from atat_zoo.reports.recorded import FORMAT
 from atat_zoo.reports.recording import compute, missing, record_replay, side_by_side
 from atat_zoo.reports.text import DRAWS, RATES, entropies, masks_of, replay_table, shown
@@ -208,15 +206,6 @@ def test_a_damaged_file_is_missing_and_is_computed_again(plain, damage):
     assert path.read_bytes() == whole
 
 
-def test_what_is_of_another_step_is_computed_again(plain):
-    path = plain / "report" / "text.json"
-    whole = path.read_text()
-    path.write_text(whole.replace('"step": 3', '"step": 2'))
-    assert recorded.kept(RunFolder(plain), "text")["step"] == 2
-    assert list(compute(plain)) == ["text"]
-    assert path.read_text() == whole
-
-
 def test_the_frontier_is_every_sampler_that_fits(plain):
     assert list(compute(plain, frontier=True)) == ["frontier"]
     assert missing(plain) == []
@@ -321,13 +310,6 @@ def test_the_entropy_is_that_of_the_prediction_at_this_state():
         assert [nats for _, nats in frame["open"]] == pytest.approx(expected, abs=6e-4)
 
 
-def test_many_states_are_asked_in_parts(monkeypatch):
-    z = torch.where(torch.rand(9, L, generator=torch.Generator().manual_seed(0)) < 0.5, V, 1)
-    whole = entropies(Hashed(V), z)
-    monkeypatch.setattr("atat_zoo.reports.text._CHUNK", 2 * L * V)
-    assert entropies(Hashed(V), z) == whole
-
-
 class InTurns(Hashed):
     """Of a text that is written it reads only what was visible one step ago."""
 
@@ -351,10 +333,3 @@ def test_a_model_that_reads_tokens_in_their_turns_is_shown_them_so():
     assert [[pair for pair in row if pair[0] == 2] for row in found] == [[row[-1]] for row in expected]
     # What is masked again has no turn.
     assert entropies(InTurns(9), z.flip(0)) == entropies(Hashed(9), z.flip(0))
-
-
-def test_no_text_and_no_masks_have_no_frames():
-    sampler = Zoo.load().spec("sampler", "ancestral")
-    assert replay_table(writer(), sampler, number=0, length=L, seed=0)["texts"] == []
-    (text,) = replay_table(writer("sequence"), sampler, number=1, length=2, seed=0)["texts"]
-    assert text == {"start": ["<bos>", "<eos>"], "frames": []}

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from atat_zoo import Zoo
 from atat_zoo.reports import studies
 from atat_zoo.reports.collect import collect
 from atat_zoo.reports.page import page as write_page
@@ -91,35 +89,6 @@ def test_what_a_run_wrote_is_text(browser, pages):
         page.locator("#curves .chart .mark-symbol path").last.hover(force=True)
 
 
-def test_the_held_out_bound_comes_first_and_without_a_legend_of_one_thing(browser, pages):
-    with opened(browser, pages / "one.html") as page:
-        drawn = page.locator("#curves .chart").evaluate_all("(all) => all.map((one) => one.classList[1])")
-        assert drawn == ["bound", "loss"]
-        assert page.locator(".bound .role-legend").count() == 0
-        assert page.locator(".uncertainty .role-legend-label text").all_text_contents() == ["ancestral", "strided"]
-
-
-def test_a_section_begins_with_a_run_that_has_what_it_shows_and_names_no_other(browser, pages):
-    """The first of eight runs has no estimator."""
-    with opened(browser, pages / "eight.html") as page:
-        assert page.locator("#text h3").all_text_contents() == ["Importance", "Loss at mask rate 0.5"]
-        assert page.locator("#importance .legend span").all_text_contents() == [f"run{i}" for i in range(1, 8)]
-        assert page.locator("#uncertainty .legend span").count() == 8
-        page.get_by_role("button", name="run3").click()
-        assert "run3" not in page.locator("#importance .legend").text_content()
-        assert page.locator("#samples .note").first.text_content().startswith("Written by the sampler ")
-
-
-def test_the_rates_of_runs_stand_side_by_side(browser, pages):
-    with opened(browser, pages / "eight.html") as page:
-        bars = page.locator("#curriculum .spread .mark-rect path").evaluate_all(
-            "(all) => all.map((one) => one.getBoundingClientRect()).map((box) => [box.left, box.right])"
-        )
-        assert len(bars) == len(page.evaluate("data.tables.spread")) == 8 * 14
-        bars.sort()
-        assert all(right <= left + 0.01 for (_, right), (left, _) in pairwise(bars))
-
-
 def test_the_verdict_is_read_without_javascript(browser, pages):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
@@ -176,23 +145,6 @@ def test_the_slider_and_the_tokens_by_keyboard_and_mouse(browser, pages):
         assert "never masked in these draws" in readout.text_content()
         page.locator("#text select").select_option("1")
         assert page.locator("#text .tokens").nth(0).locator("span").count() == len(text["texts"][1]["tokens"])
-
-
-def test_the_slider_is_dragged(browser, pages):
-    with opened(browser, pages / "one.html") as page:
-        slider, heading = page.locator("#text input[type=range]"), page.locator("#text h3").nth(1)
-        slider.scroll_into_view_if_needed()
-        box = slider.bounding_box()
-        x, y = box["x"], box["y"] + box["height"] / 2
-        page.mouse.move(x + box["width"] / 2, y)
-        page.mouse.down()
-        for share, rate in ((0.99, "0.9"), (0.01, "0.1"), (0.99, "0.9")):
-            page.mouse.move(x + share * box["width"], y, steps=8)
-            assert heading.text_content() == f"Loss at mask rate {rate}"
-            assert page.locator("#text output").text_content() == rate
-            assert slider.get_attribute("aria-valuetext") == rate
-        page.mouse.up()
-        assert slider.input_value() == "8"
 
 
 def test_a_chart_that_cannot_be_drawn_is_said_and_the_others_are_drawn(browser, pages):
@@ -260,32 +212,6 @@ def test_a_page_is_printed_on_paper_and_nothing_is_cut_off(browser, pages, name)
         assert page.pdf().startswith(b"%PDF")
 
 
-def test_a_page_that_is_drawn_again_keeps_the_focus(browser, pages):
-    with opened(browser, pages / "eight.html") as page:
-        page.get_by_role("button", name="tokens").focus()
-        page.evaluate(
-            "window.before = document.activeElement; data.tables.curves.push(data.tables.curves[0]); render()"
-        )
-        assert page.evaluate("document.activeElement.textContent") == "tokens"
-        assert not page.evaluate("window.before.isConnected")
-
-
-def test_a_run_with_one_line_has_a_point(browser, pages):
-    seen = """[...document.querySelectorAll(".chart.loss .mark-symbol path")].filter((one) =>
-        one.getAttribute("opacity") !== "0").length"""
-    for name, points in (("one", 0), ("short", 1)):
-        with opened(browser, pages / f"{name}.html") as page:
-            assert page.evaluate(seen) == points
-
-
-def test_what_is_not_recorded_says_which_command_records_it(browser, pages):
-    with opened(browser, pages / "bare.html") as page:
-        said = page.locator(".missing").all_text_contents()
-        assert sum("atat report RUN --compute records it" in each for each in said) == 3
-        assert any("atat importance RUN" in each for each in said)
-        assert "SEDD bound" in page.locator("#head").text_content()
-
-
 # A run of each objective, trained and recorded as a person does it
 
 MORE = ("train.steps=6", "train.batch_size=8", "evaluation.sequences=8", "evaluation.draws=2", "evaluation.samples=1")
@@ -305,12 +231,6 @@ OBJECTIVES = {
     "sets": (["position_sets.stride=4"], "strided", False),
     "strided": (["objective.stride=4", "sampler.stride=4"], "strided", False),
 }
-
-
-def test_every_objective_is_here():
-    zoo = Zoo.load()
-    own = {name for name in zoo.names("objective") if zoo.describe("objective", name).distribution == "atat-zoo"}
-    assert set(OBJECTIVES) == own
 
 
 @pytest.fixture(scope="module")

@@ -7,14 +7,11 @@ import os
 import re
 import shlex
 import shutil
-import sys
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import vl_convert
 
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.results.format import interval, uncertain
 from atat_zoo.reports import PALETTE, charts, studies
 from atat_zoo.reports.collect import collect
@@ -22,7 +19,7 @@ from atat_zoo.reports.page import page
 from atat_zoo.reports.reproduce import command, commands
 from tests.cli.terminal import printed, refused
 from tests.evaluation.making import make_run
-from tests.limited import full_disk, limited
+from tests.limited import full_disk
 from tests.reports.run_folders import CONFIRM, HOSTILE, make, with_grids
 
 
@@ -73,21 +70,6 @@ def test_a_page_may_fetch_nothing_and_a_live_one_only_from_its_host(data, text, 
     assert given(live)["live"] == "/data"
 
 
-def test_what_draws_a_part_is_there_when_the_table_of_parts_is_made(text):
-    """A function that is declared is; one in a `const` further down is not, and the page stays empty."""
-    script = html.unescape(text)
-    drawing = set(re.findall(r"\bdraw: (\w+)", script))
-    assert len(drawing) > 10
-    assert [name for name in drawing if not re.search(rf"^function {name}\(", script, re.MULTILINE)] == []
-
-
-def test_the_verdict_is_words_of_the_page_itself(data, text):
-    """Without JavaScript, too."""
-    head = text.partition("<main")[0].partition("<header")[2]
-    for said in (TITLE, *data["verdict"], *(each for row in data["overview"]["rows"] for each in row)):
-        assert html.escape(said) in re.sub("</?code>", "`", head)
-
-
 def test_a_legend_is_of_what_a_chart_has(data):
     """The second run has no estimator."""
 
@@ -118,22 +100,6 @@ def test_a_curve_does_not_hide_the_one_below_it(number):
         (areas,) = [each["encoding"]["size"] for each in layers if "size" in each.get("encoding", {})]
         assert areas["scale"]["range"][-1] == 60
         assert areas["scale"]["range"] == sorted(set(areas["scale"]["range"]), reverse=True)
-
-
-@pytest.mark.parametrize("number", [2, 6, 9])
-def test_the_labels_of_an_axis_do_not_touch_on_a_phone(number):
-    """Of ends that stand within the axis, as `labelFlush` has them: a label is about as wide as 6 px a character."""
-    rows = [{"run": "one", "sampler": "a", "evaluations": 7.0 * number * (i + 1), "value": 9.0 - i} for i in range(4)]
-    data = {"runs": [{"name": "one"}], "tables": {"frontier": rows}}
-    chart = charts.frontier(data).properties(width=300).configure(**charts.CONFIG)
-    svg = vl_convert.vegalite_to_svg(chart.to_dict(validate=False))
-    axis = svg.partition("X-axis")[2].partition("role-axis-label")[2].partition("role-axis-")[0]
-    found = re.findall(r'<text text-anchor="(\w+)" transform="translate\(([\d.]+),[^>]*opacity="1"[^>]*>([^<]+)', axis)
-    shift = {"start": 0.0, "middle": 0.5, "end": 1.0}
-    boxes = [(float(x) - shift[anchor] * 6 * len(text), 6 * len(text)) for anchor, x, text in found]
-    assert len(boxes) > 1
-    for (left, width), (right, _) in pairwise(sorted(boxes)):
-        assert left + width + 6 < right
 
 
 @pytest.fixture(scope="module")
@@ -297,15 +263,6 @@ def test_the_page_keeps_the_notices_of_the_libraries_that_are_in_it(text):
         assert licence in notices
 
 
-def test_without_its_packages_or_addresses_for_its_engine_it_says_so(atat, runs, monkeypatch):
-    with limited():
-        said = refused(atat, "report", str(runs[0]))
-    assert "needs 64 GiB of addresses" in said
-    assert "begin it without that limit (`ulimit -v unlimited`)" in said
-    monkeypatch.setitem(sys.modules, "vl_convert", None)
-    assert "pip install 'atat-zoo[report]'" in refused(atat, "report", str(runs[0]))
-
-
 # Studies
 
 
@@ -359,36 +316,6 @@ def test_the_verdict_of_a_study_is_of_the_arm_that_it_names(tmp_path):
     assert data["commands"][1] == f"atat report '{tmp_path}/a study.json'"
 
 
-@pytest.mark.parametrize(("scale", "said"), [(1.0, "53.6"), (0.01, "0.536"), (100.0, "5,360")])
-def test_the_values_of_samplers_have_the_digits_that_their_intervals_allow(tmp_path, scale, said):
-    report = json.loads(CONFIRM.read_text())
-    for row in report["samplers"][0]["samplers"]:
-        row["values"] = [value * scale for value in row["values"]]
-    (tmp_path / "study.json").write_text(json.dumps(report))
-    path = studies.file_of(tmp_path)  # a folder of a study is a study
-    assert studies.file_of(tmp_path / "elsewhere") is None
-    (block,) = (each for each in studies.of_study(path)["blocks"] if each["title"] == "Samplers of bell")
-    assert block["rows"][2][3].startswith(f"{said}, ")
-
-
-def test_runs_that_cannot_be_compared_have_a_page_all_the_same(atat, runs, tmp_path, monkeypatch, plain):
-    def refuse(*_):
-        raise UserError("two has other held-out text than one")
-
-    monkeypatch.setattr("atat_zoo.reports.recording.compute", lambda *_, **__: {})
-    monkeypatch.setattr("atat_zoo.cli.report._compare", refuse)
-    code, said, err = atat("report", *map(str, runs), "--compute", "--out", str(tmp_path / "page.html"))
-    assert code == 0
-    assert "no comparison in the report: two has other held-out text than one" in err
-    assert "page.html: " in said
-    nothing = {"runs": [{"bounds": [{"difference": None}]}] * 2}
-    monkeypatch.setattr("atat_zoo.reports.collect.compared", lambda _: nothing)
-    printed(atat, "report", *map(str, runs), "--compute", "--out", str(tmp_path / "page.html"))
-    said = given((tmp_path / "page.html").read_text())["data"]["verdict"]
-    assert "The recorded comparison with one holds no difference." in said
-    assert not any("Against" in each or "95 %" in each for each in said)
-
-
 # The commands that make a page again: all of them work in one folder, with what the page was asked for
 
 
@@ -421,25 +348,11 @@ def test_elsewhere_every_path_but_those_of_the_training_is_a_whole_one(tmp_path,
     ]
 
 
-@pytest.mark.parametrize("recorded", [{}, {"command": 3}, {"command": []}])
-def test_a_command_that_is_not_recorded_is_none(recorded):
-    assert command(recorded) is None
-
-
 def test_a_run_of_the_launcher_is_made_by_it():
     recorded = {"command": ["/a/atat_zoo/train.py", "mdlm", "--out", "a b"], "computes": {"ranks": 2}}
     assert command(recorded) == "composer -n 2 -m atat_zoo.train mdlm --out 'a b'"
     recorded["command"][0] = "/a/atat_zoo/__main__.py"
     assert command(recorded) == "atat mdlm --out 'a b'"
-
-
-def test_the_page_has_the_options_that_it_was_asked_for_with(atat, tmp_path, monkeypatch, plain):
-    monkeypatch.chdir(tmp_path)
-    make(Path("runs/it"))
-    assert atat("report", "runs/it", "--out", "page.html")[0] == 0
-    train, *found = given(Path("page.html").read_text())["data"]["commands"]
-    assert train == "atat train documented/atat --out runs/it"
-    assert found == ["atat eval runs/it", "atat report runs/it --compute --frontier --out page.html"]
 
 
 # `atat report --compute`: what commands print, and nothing else

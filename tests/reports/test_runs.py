@@ -119,22 +119,6 @@ def test_a_damaged_run_is_listed_with_a_sentence(atat, tmp_path, text, sentence)
     assert [run["name"] for run in listed(atat, str(tmp_path), "--state", "damaged")] == ["damaged"]
 
 
-def test_a_folder_that_cannot_be_read_is_left_out(atat, tmp_path, monkeypatch):
-    """Permissions are told by a stand-in: the superuser may read everything."""
-    for name in ("a", "closed", "z"):
-        write_run(tmp_path / name)
-    is_file = Path.is_file
-
-    def told(path):
-        if path.parent.name == "closed":
-            raise PermissionError(13, "Permission denied")
-        return is_file(path)
-
-    monkeypatch.setattr(Path, "is_file", told)
-    assert [run["name"] for run in listed(atat, str(tmp_path))] == ["a", "z"]
-    assert refused(atat, "ls", str(tmp_path / "closed")).count("closed cannot be read: Permission denied") == 1
-
-
 def test_a_folder_without_runs_and_what_is_no_folder_or_run_is_said(atat, tmp_path):
     assert atat("ls", str(tmp_path)) == (0, f"there is no run in {tmp_path}\n", "")
     assert listed(atat, str(tmp_path)) == []
@@ -165,16 +149,6 @@ def test_diff_says_what_differs_and_nothing_else(atat, tmp_path):
         [],
         [f"no bound is recorded for both on the same text and masks: `atat compare {one.path} {two.path}` measures it"],
     ]
-
-
-def test_diff_of_a_run_with_itself_is_empty(atat, tmp_path):
-    run = write_run(tmp_path / "run")
-    for said in ("are not recorded", "do not differ"):
-        out = atat("diff", str(run.path), str(run.path))[1]
-        assert out.startswith(f"the experiments do not differ\n\nthe environments {said}\n")
-        run.environment.write_text('{"python": "3.11.7"}')
-    said = json.loads(atat("diff", str(run.path), str(run.path), "--json")[1])
-    assert said == {"runs": [str(run.path)] * 2, "experiment": {}, "environment": {}, "bounds": []}
 
 
 def test_diff_puts_bounds_on_the_same_text_and_masks_side_by_side(atat, tmp_path):

@@ -6,7 +6,6 @@ import os
 import pty
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -21,8 +20,7 @@ from hypothesis import strategies as st
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.results.naming import PERPLEXITY
 from atat_zoo.reports.collect import collect
-from atat_zoo.reports.runs import glance
-from atat_zoo.reports.watch import PageServer, frame, now, ticks
+from atat_zoo.reports.watch import PageServer, frame, ticks
 from tests.cli.terminal import printed, received, refused
 from tests.reports.run_folders import write_evaluation, write_run
 
@@ -143,16 +141,6 @@ def test_a_mistake_is_an_error_of_the_server_and_the_terminal_says_where(tmp_pat
     assert said.count("ValueError: a mistake of ours") == 2
 
 
-@pytest.mark.parametrize(("error", "said"), [(ConnectionResetError, 0), (KeyError, 1)])
-def test_a_browser_that_has_gone_is_no_error(tmp_path, capfd, error, said):
-    with PageServer(write_run(tmp_path / "run").path, 0) as server:
-        try:
-            raise error
-        except error:
-            server.handle_error(None, ("127.0.0.1", 1))
-    assert capfd.readouterr().err.count(error.__name__) == said
-
-
 def test_a_port_in_use_is_a_sentence(atat, tmp_path):
     run = write_run(tmp_path / "run")
     with socket.socket() as taken:
@@ -172,18 +160,6 @@ def test_what_is_no_run_and_a_missing_package_are_named(atat, tmp_path, monkeypa
     for words, package in (((), "altair"), (("--terminal",), "plotext")):
         said = refused(atat, "watch", str(run.path), *words)
         assert f"needs the package {package}; install it with `pip install 'atat-zoo[report]'`" in said
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_it_quietly(tmp_path):
-    pytest.importorskip("vl_convert")
-    run = write_run(tmp_path / "run")
-    words = [sys.executable, "-m", "atat_zoo", "watch", str(run.path), "--port", "0"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        said = process.stdout.readline() if process.stdout else ""
-        assert re.fullmatch(rf"{run.path} is shown at http://127\.0\.0\.1:\d+/ until Ctrl-C\n", said)
-        process.send_signal(signal.SIGINT)
-        assert (*process.communicate(timeout=60), process.returncode) == ("", "", 0)
 
 
 # The terminal
@@ -214,17 +190,6 @@ def test_a_frame_has_the_curves_and_where_the_run_is(atat, tmp_path):
     for option in ("--terminal", "--once"):  # where there is no terminal one frame is printed
         out = printed(atat, "watch", str(run.path), option)
         assert (out.count("against steps"), "\x1b" in out) == (2, False)
-
-
-def test_the_time_that_is_left_is_told_by_the_last_steps_of_a_training(tmp_path):
-    run = write_run(tmp_path / "run", steps=10)  # at 8 s a step
-    for i in range(1, 11):
-        run.append_metrics({"step": 10 + i, "loss": 1.0, "seconds": 80.0 + 2 * i})
-    with run.lock():
-        said = now(run, glance(run.path, "run"))
-    assert said[:3] == ["training", "step 20/30", "about 20 s left"]
-    assert said[3].startswith("updated at ")
-    assert not any("left" in each for each in now(run, glance(run.path, "run")))  # it has stopped
 
 
 @given(st.integers(1, 10**7), st.integers(30, 200), st.floats(-1e4, 1e4))

@@ -8,8 +8,8 @@ import pytest
 
 from atat_zoo.errors import UserError
 from atat_zoo.reports.studies import of_study
-from atat_zoo.studies import grids, markdown
-from atat_zoo.studies.sensitivity import sensitivity, sensitivity_table
+from atat_zoo.studies import markdown
+from atat_zoo.studies.differences import sensitivity
 from tests.studies.making import STUDY, Place
 
 GRID = """
@@ -123,15 +123,15 @@ def test_a_point_has_its_interval_and_its_difference_from_the_arm(read):
         "arms": {"fast": arm_of(2.0, 2.2), low: arm_of(3.0, 3.0), high: arm_of(4.0)},
         "comparisons": [compared, {"arm": high, "against": "fast", "problem": "no seed"}],
     }
-    (grid,) = sensitivity(study, part)
-    columns, rows = sensitivity_table(grid)
-    assert columns == ["optimizer.learning_rate", "bound", "value", "seeds", "difference from fast"]
+    (grid,) = sensitivity(study.grids, part)
+    table = markdown.grid_table(grid)
+    assert table.headings == ["optimizer.learning_rate", "bound", "value", "seeds", "difference from fast"]
     # Student's t with one degree of freedom times the standard error of two values 0.2 apart; 1.96 errors of a bound.
     half = math.hypot(12.706204736 * 0.1, 0.1959964)
     own = [math.exp(2.1 + shift) for shift in (0, -half, half)]
     one = [math.exp(4 + shift) for shift in (0, -0.1959964, 0.1959964)]
     words = "{:.2f} [{:.2f}, {:.2f}]".format
-    assert rows == [
+    assert table.texts == [
         [
             "0.001",
             "perplexity",
@@ -143,7 +143,7 @@ def test_a_point_has_its_interval_and_its_difference_from_the_arm(read):
         ["1", "perplexity", words(*one), "1", "no seed"],
     ]
     del part["arms"][high]  # not finished yet
-    assert len(sensitivity(study, part)[0]["points"]) == 2
+    assert len(sensitivity(study.grids, part)[0]["points"]) == 2
 
 
 @pytest.mark.slow
@@ -171,13 +171,3 @@ def test_a_study_with_a_grid_from_its_file_to_its_pages(tmp_path):
     assert [(row["panel"], row["own"]) for row in rows][-2:] == [(1, False), (1, True)]
     assert [row["value"] for row in rows] == [each["value"] for grid in (by_rate, by_steps) for each in grid["points"]]
     assert json.loads(Path(tmp_path / "page.json").read_text()) == place.report()
-
-
-def test_keys_overlap_where_one_is_within_the_other():
-    for one, other, within in (
-        ("train", "train.steps", True),
-        ("train.steps", "train.steps", True),
-        ("train.step", "train.steps", False),
-        ("train.steps", "data.length", False),
-    ):
-        assert grids._overlap(one, other) is grids._overlap(other, one) is within

@@ -149,7 +149,7 @@ def test_a_step_multiplier_is_read_from_the_curve_of_the_baseline(tmp_path):
     assert far["each"][1] == {"seed": 2, "multiplier": 2, "where": "beyond"}
     assert far["both"] is None
     assert poor["each"] == [{"seed": 2, "multiplier": 2, "where": "before"}]
-    assert "| far | 1: 1.00, 2: > 2.00 | — |" in list(markdown._multipliers([same, good, far, poor]))
+    assert "| far | 1: 1.00, 2: > 2.00 | — |" in markdown._multipliers([same, good, far, poor]).to_markdown()
     assert results.multipliers(study, {arm: measured[arm] for arm in ("b", "b-100", "same")}) == []
     assert results.multipliers(study, measured | {"same": {1: run_of(tmp_path, "z", 1, 3.9, text="y")}})[0] is not same
     # What is not finite, or a curve that rises, tells nothing.
@@ -158,7 +158,7 @@ def test_a_step_multiplier_is_read_from_the_curve_of_the_baseline(tmp_path):
         changed = measured | {arm: {1: run_of(tmp_path, "other", 1, nats, steps=steps)}}
         (found, *_) = results.multipliers(study, changed)
         assert (found["each"], found["both"]) == ([{"seed": 1, "multiplier": None, "where": "unknown"}], None)
-        assert "| same | 1: — | — |" in list(markdown._multipliers([found]))
+        assert "| same | 1: — | — |" in markdown._multipliers([found]).to_markdown()
 
 
 def test_a_step_multiplier_has_the_chance_of_seeds_and_of_sequences(tmp_path):

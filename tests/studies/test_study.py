@@ -160,30 +160,6 @@ def test_a_failing_arm_is_listed_and_the_others_go_on(copy):
     assert "wild-seed18: continuing" in copy.study(code=1)[0]
 
 
-def test_the_plan_says_what_is_left_and_for_how_long(copy):
-    shutil.rmtree(copy.folder / "fast-seed19")
-    copy.write(STUDY + '[arms.long]\nlike = "fast"\noverrides = ["train.steps=300"]\nseeds = [18]\n')
-    plan = json.loads(copy.study("--dry-run", "--json", "--jobs", "2")[0])
-    rows = {row["run"]: row for row in plan["runs"]}
-    to_do = {"fast-seed19": "to do", "long-seed18": "to do"}
-    assert {name: row["state"] for name, row in rows.items()} == dict.fromkeys(RUNS, "finished") | to_do
-    # The time per step of the arm itself, and of the one that it is like.
-    speed = rows["fast-seed19"]["seconds"] / 3
-    assert speed > 0
-    assert rows["long-seed18"]["seconds"] == pytest.approx(300 * speed)
-    assert plan["seconds"] == pytest.approx(303 * speed / 2)
-    out, _ = copy.study("--dry-run")
-    assert "5 runs: 3 finished, 0 to continue, 2 to do" in out
-    assert not (copy.folder / "fast-seed19").exists()
-
-
-def test_before_it_begins_nobody_knows_the_time_and_a_wrong_page_is_refused(place):
-    out, _ = place.study("--dry-run")
-    assert "time left with 1 at a time, 1 thread each: unknown" in out
-    assert "--write page.txt: name a Markdown file" in place.study("--write", "page.txt", code=2)[1]
-    assert not place.folder.exists()
-
-
 @pytest.mark.parametrize("more", ["", '[sweep]\nseed = 7\npoints = { a = [], b = ["train.steps=2"] }\n'])
 def test_a_page_is_left_as_it_is_while_no_run_is_finished(place, more):
     place.write(STUDY + more)

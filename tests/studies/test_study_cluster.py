@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from atat_zoo.errors import UserError
-from atat_zoo.studies.cluster import elements, submit, write_script
+from atat_zoo.studies.processes import elements, submit, write_script
 from tests.studies.making import STUDY, Place, steps_of, wait_for
 
 SWEEP = '[sweep]\nseed = 7\npoints = { a = [], b = ["optimizer.learning_rate=1e-3"] }\n'

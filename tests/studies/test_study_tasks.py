@@ -70,15 +70,12 @@ def test_the_table_of_a_task_in_words():
     ]
     score = {"score": "text", "quantity": "perplexity", "exponential": True, "published": published, "rows": rows}
     report = {"tasks": [{"task": "any", "seed": 3, "scores": [score], "notes": ["one note"]}]}
-    ((title, (columns, cells), notes),) = markdown.task_tables(json.loads(json.dumps(report)))
-    assert (title, columns[2:5], notes) == (
-        "any",
-        ["arm", "items", "value by seed"],
-        ["- Measured with seed 3.", "- one note"],
-    )
+    (table,) = markdown.task_tables(json.loads(json.dumps(report)))
+    assert (table.title, table.headings[2:5]) == ("Task any", ["arm", "items", "value by seed"])
+    assert table.notes == ["Measured with seed 3.", "one note"]
     mean = [f"{math.exp(nats):.2f}" for nats in (3.25, 3.75, 2.75, 3.25)]
     # Differences that are all the same have no spread, which an interval would be of.
-    assert cells == [
+    assert table.texts == [
         ["text", "perplexity", "base", "4", f"{mean[0]}, {mean[1]}", "—", "—"],
         ["text", "perplexity", "arm", "4", f"{mean[2]}, {mean[3]}", "base", "— (all the same)"],
         ["text", "perplexity", "AR, published", "—", "25.75", "—", "—"],
@@ -90,7 +87,7 @@ def test_the_table_of_a_task_in_words():
         ([0.1, 0.1], {"value": 0.1, "low": -0.1, "high": 0.3}, "+10.52 % [-9.52, +34.99]"),
     ):
         against |= {"each": each, "both": both, "over_items": {"value": 0.1, "low": 0.0, "high": 0.2}}
-        assert next(markdown.task_tables(report))[1][1][1][6] == said
+        assert next(markdown.task_tables(report)).texts[1][6] == said
     against["over_items"] = against["both"] = None
-    assert next(markdown.task_tables(report))[1][1][1][6] == "—"
+    assert next(markdown.task_tables(report)).texts[1][6] == "—"
     assert list(markdown.task_tables({})) == []

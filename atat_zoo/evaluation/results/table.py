@@ -165,7 +165,7 @@ class Table:
         for by, row in every:
             line: list[object] = [as_text(row[0].text), as_text(by)]
             for each, has in zip(row[1:], ends[1:], strict=True):
-                line += [each.value, *((each.low, each.high) if has else ())]
+                line += [as_text(each.value), *((each.low, each.high) if has else ())]
             writer.writerow(line)
         return file.getvalue()
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import re
 import shutil
 
+import pytest
 import tomli_w
 from atat_zoo_paper.folder import fill, write
 from atat_zoo_paper.manifest import load
 
 from atat_zoo import experiment as experiments
+from atat_zoo.errors import UserError
 from tests.pages import ROOT
 
 STUDIES = ROOT / "docs" / "studies"
 ARMS = {"data": "study", "study": "sets", "label": "main", "caption": "What 50 % & more_of #1 costs."}
 ARMS |= {"columns": ["value", "bound", "difference", "steps"]}
 ARMS |= {"rows": [{"arm": "mdlm", "name": "MDLM"}, {"arm": "sets"}, {"arm": "sets_417"}, {"arm": "autoregressive"}]}
+CITED = {"table": "main", "name": "Other_one", "source": "arXiv:2406.07524", "differs": "50 % of the data"}
 
 
 class Place:
@@ -30,8 +36,15 @@ class Place:
         """Copy the results of a study, with a change."""
         report = json.loads((STUDIES / f"{name}.json").read_text(encoding="utf-8"))
         change(report)
-        (self.results / f"{name}.json").write_text(json.dumps(report), encoding="utf-8")
+        self.result(name, report)
         return report
+
+    def result(self, name, report):
+        (self.results / f"{name}.json").write_text(json.dumps(report), encoding="utf-8")
+
+    def file(self, name, text):
+        (self.root / name).write_text(text)
+        return str(self.root / name)
 
     def manifest(self, *tables, figures=(), cited=(), **plain):
         """Write a manifest and return its path."""
@@ -48,11 +61,22 @@ class Place:
         write(filled, self.out)
         return filled
 
+    def refused(self, said, *tables, **more):
+        """See that a manifest is refused in one sentence."""
+        with pytest.raises(UserError, match=re.escape(said)) as refused:
+            fill(load(self.manifest(*tables, **more)))
+        assert "\n" not in str(refused.value)
+
+    def text(self, name):
+        return (self.out / name).read_text(encoding="utf-8")
+
     def texts(self, label):
         """Return a table as LaTeX, Markdown and CSV."""
-        return [
-            (self.out / "tables" / f"{label}.{ending}").read_text(encoding="utf-8") for ending in ("tex", "md", "csv")
-        ]
+        return [self.text(f"tables/{label}.{ending}") for ending in ("tex", "md", "csv")]
+
+    def rows(self, label):
+        """Return the rows of a table's CSV by their names."""
+        return {row["name"]: row for row in csv.DictReader(io.StringIO(self.texts(label)[2]))}
 
     def run(self, name, results=(), experiment="mdlm", trained=True):
         """Write a run folder with results and return its path."""
@@ -67,6 +91,18 @@ class Place:
         return str(run)
 
 
+def balanced(text):
+    """Whether braces and environments of LaTeX close in the order in which they open, and mathematics ends."""
+    text = re.sub(r"\\[\\{}$%&#_]", "", re.sub(r"(?<!\\)%.*", "", text))
+    stack = []
+    for begin, end, brace in re.findall(r"\\begin\{(\w+)\}|\\end\{(\w+)\}|([{}])", text):
+        if begin or brace == "{":
+            stack.append(begin or "{")
+        elif not stack or stack.pop() != (end or "{"):
+            return False
+    return not stack and text.count("$") % 2 == 0
+
+
 def evaluation(value, **other):
     bound = {"value": value, "stderr": 0.5, "nats_per_token": 4.0, "bits_per_byte": 1.5, "bits_per_byte_stderr": 0.01}
     table = {"corpus": "", "split": "validation", "step": 450, "sequences": 768, "draws": 4, "seed": 0, "tokens": 49152}
@@ -76,22 +112,8 @@ def evaluation(value, **other):
 
 def scored(task, value, of="items", **published):
     """Return the result of a task with one score, `price`."""
-    score = {
-        "quantity": "nats per token",
-        "value": value,
-        "stderr": 0.1,
-        "items": 3,
-        "of": of,
-        "sums": [],
-        "weights": [],
-    }
-    score |= {"exponential": False, "published": published}
+    score = {"quantity": "nats per token", "value": value, "stderr": 0.1, "items": 3, "of": of, "sums": []}
+    score |= {"weights": [], "exponential": False, "published": published}
     settings = {"task": task, "inputs": None, "seed": 0, "weights": ""}
-    return {
-        "task": "it",
-        "settings": settings,
-        "step": 450,
-        "ema": False,
-        "scores": {"price": score},
-        "notes": ["a_note"],
-    }
+    result = {"task": "it", "settings": settings, "step": 450, "ema": False, "scores": {"price": score}}
+    return result | {"notes": ["a_note"]}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.evaluation.results.format import as_text, csv_of, interval, joined, place, rounded, told_apart, uncertain
+from atat_zoo.evaluation.results.format import as_text, csv_of, interval, place, rounded, told_apart, uncertain
 
 FINITE = st.floats(-1e9, 1e9, allow_nan=False)
 ERRORS = st.floats(1e-9, 1e9)
@@ -40,10 +40,6 @@ def test_a_number_is_rounded_to_one_or_two_digits_of_its_error(value, error):
 )
 def test_a_number_beside_its_error_or_within_its_interval(write, numbers, said):
     assert write(*numbers) == said
-
-
-def test_words_are_joined():
-    assert [joined(["a"]), joined(["a", "b"]), joined(["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
 
 
 def test_parts_that_read_alike_say_in_what_their_own_parts_differ():

@@ -78,12 +78,6 @@ def test_evaluations_of_a_likelihood_count_though_nothing_was_drawn(folder):
     assert (found.evaluated, found.evaluated_on) == (((10, 18.0),), "90 sequences, exact")
 
 
-def test_a_run_without_records_says_nothing(tmp_path, experiment):
-    found = history(RunFolder(tmp_path), experiment)
-    assert (found.seconds, found.tokens_per_second, found.peak_memory, found.final) == (None, None, None, None)
-    assert (found.reached(1e9), found.seconds_at(5), found.computed) == (None, None, {})
-
-
 def test_all_sequences_may_be_meant(folder):
     every = from_table({"name": "x", "seed": 3, "evaluation": {"sequences": 0, "draws": 2}})
     evaluated(folder, 10, 18.0, sequences=5000)
