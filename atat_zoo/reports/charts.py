@@ -46,32 +46,19 @@ CONFIG: Table = {
 def loss(data: Table, by: str = "step") -> alt.LayerChart:
     """Training loss as recorded, against steps, tokens or seconds."""
     y = _y("loss:Q", "training loss, nats per token")
-    chart = _chart(data, "curves").encode(x=_clock(by), y=y, color=_runs(data, "curves"))
-    line = chart.mark_line(clip=True).encode(strokeWidth=_widths(data))
-    layers = line + _lone(chart) + _hover(chart, by, ("loss:Q", ".3f"))
-    return layers.properties(description="Training loss of each run.")
+    return _curves(data, "curves", y, by, ("loss:Q", ".3f"), clip=True).properties(description="Training loss.")
 
 
 def bound(data: Table, by: str = "step") -> alt.LayerChart:
     """Bounds on held-out text as the training recorded them, with a standard error to either side."""
-    chart = _chart(data, "bounds").encode(x=_clock(by), color=_runs(data, "bounds"))
-    y = _y("value:Q", "held-out bound, exponential of nats per token")
-    tips = _tips("run:N", "bound:N", _SAID, (f"{by}:Q", ",.0f"))
-    points = chart.mark_point(filled=True, opacity=1).encode(y=y, tooltip=tips, size=_sizes(data))
-    bars = chart.mark_rule().encode(y=y, y2=alt.Y2("high:Q")).transform_calculate(value="datum.low")
-    line = chart.mark_line().encode(y=y, strokeDash=_dash(data, "bounds", "bound"), strokeWidth=_widths(data))
-    return (line + bars + points).properties(description="Bound on held-out text of each run.")
+    layers = _evaluated(data, "bounds", "bound", "held-out bound, exponential of nats per token", by)
+    return layers.properties(description="Bound on held-out text of each run.")
 
 
 def metrics(data: Table) -> alt.LayerChart:
     """Metrics of the evaluations on the way; a page shows one at a time."""
-    chart = _chart(data, "metrics").encode(x=_clock("step"), color=_runs(data, "metrics"))
-    y = _y("value:Q", "value of the metric (a share, or nats)")
-    tips = _tips("run:N", "metric:N", _SAID, ("step:Q", ",.0f"))
-    points = chart.mark_point(filled=True, opacity=1).encode(y=y, tooltip=tips, size=_sizes(data))
-    bars = chart.mark_rule().encode(y=y, y2=alt.Y2("high:Q")).transform_calculate(value="datum.low")
-    line = chart.mark_line().encode(y=y, strokeDash=_dash(data, "metrics", "metric"), strokeWidth=_widths(data))
-    return (line + bars + points).properties(description="Metrics of each run.")
+    layers = _evaluated(data, "metrics", "metric", "value of the metric (a share, or nats)", "step")
+    return layers.properties(description="Metrics of each run.")
 
 
 def reliability(data: Table) -> alt.LayerChart:
@@ -160,14 +147,9 @@ def stages(data: Table) -> alt.Chart:
 
 def strength(data: Table) -> alt.LayerChart:
     """The strength of the curriculum along the steps: a token weighs exp(strength · importance)."""
-    chart = _chart(data, "strengths").encode(
-        x=_clock("step"),
-        y=alt.Y("curriculum_strength:Q", title="strength, exponent of the importance (no unit)"),
-        color=_runs(data, "strengths"),
-    )
-    line = chart.mark_line().encode(strokeWidth=_widths(data))
-    line += _lone(chart) + _hover(chart, "step", ("curriculum_strength:Q", ".3~f"))
-    return line.properties(description="Strength of the curriculum.", height=160)
+    y = alt.Y("curriculum_strength:Q", title="strength, exponent of the importance (no unit)")
+    layers = _curves(data, "strengths", y, "step", ("curriculum_strength:Q", ".3~f"))
+    return layers.properties(description="Strength of the curriculum.", height=160)
 
 
 def uncertainty(data: Table) -> alt.LayerChart:
@@ -301,6 +283,23 @@ def _chart(data: Table, table: str) -> alt.Chart:
     return alt.Chart(alt.InlineData(values=data["tables"][table], name=table)).properties(height=_HEIGHT)
 
 
+def _curves(data: Table, table: str, y: alt.Y, by: str, tip: tuple[str, str], **line: Any) -> alt.LayerChart:
+    """Return what was recorded at each step, with invisible points that answer to the mouse."""
+    chart = _chart(data, table).encode(x=_clock(by), y=y, color=_runs(data, table))
+    hover = chart.mark_point(size=80, opacity=0).encode(tooltip=_tips("run:N", (f"{by}:Q", ",.0f"), tip))
+    return chart.mark_line(**line).encode(strokeWidth=_widths(data)) + _lone(chart) + hover
+
+
+def _evaluated(data: Table, table: str, of: str, title: str, by: str) -> alt.LayerChart:
+    """Return what was evaluated on the way, with a standard error to either side."""
+    chart, y = _chart(data, table).encode(x=_clock(by), color=_runs(data, table)), _y("value:Q", title)
+    tips = _tips("run:N", f"{of}:N", _SAID, (f"{by}:Q", ",.0f"))
+    points = chart.mark_point(filled=True, opacity=1).encode(y=y, tooltip=tips, size=_sizes(data))
+    bars = chart.mark_rule().encode(y=y, y2=alt.Y2("high:Q")).transform_calculate(value="datum.low")
+    line = chart.mark_line().encode(y=y, strokeDash=_dash(data, table, of), strokeWidth=_widths(data))
+    return line + bars + points
+
+
 def _clock(by: str) -> alt.X:
     axis = alt.Axis(format="~s" if by == "tokens" else ",d", tickMinStep=1)
     return alt.X(f"{by}:Q", title=CLOCKS[by], scale=alt.Scale(zero=True), axis=axis)
@@ -329,13 +328,12 @@ def _runs(data: Table, table: str) -> alt.Color:
     return alt.Color("run:N", scale=scale, legend=alt.Legend() if legend else None)
 
 
+# A later run lies on those before it, whose lines are wider and whose points are larger, and so stay visible.
 def _widths(data: Table) -> alt.StrokeWidth:
-    """Return the width of each run's line: a later one lies on those before it, which are wider and so stay visible."""
     return alt.StrokeWidth("run:N", scale=_falling(data, 1.5), legend=None)
 
 
 def _sizes(data: Table) -> alt.Size:
-    """Return the area of each run's points, by which they stay visible as lines do by their widths."""
     return alt.Size("run:N", scale=_falling(data, 60), legend=None)
 
 
@@ -360,12 +358,6 @@ def _lone(chart: alt.Chart, shape: str = "circle") -> alt.Chart:
     """Return a point for each run that has one line: a curve of one point cannot be seen."""
     counted = chart.transform_joinaggregate(lines="count()", groupby=["run"]).transform_filter("datum.lines === 1")
     return counted.mark_point(filled=shape == "circle", size=60, opacity=1, shape=shape, aria=False)
-
-
-def _hover(chart: alt.Chart, by: str, *fields: tuple[str, str]) -> alt.Chart:
-    """Return invisible points that answer to the mouse."""
-    tips = _tips("run:N", (f"{by}:Q", ",.0f"), *fields)
-    return chart.mark_point(size=80, opacity=0).encode(tooltip=tips)
 
 
 def _tips(*fields: str | tuple[str, str] | alt.Tooltip) -> list[alt.Tooltip]:

@@ -18,7 +18,7 @@ import tomli_w
 from atat_zoo import __version__
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.results import store
-from atat_zoo.evaluation.results.format import NONE, joined, settings, uncertain
+from atat_zoo.evaluation.results.format import NONE, joined, leaves, settings, uncertain
 from atat_zoo.evaluation.results.naming import title, words
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.reports import recorded, reproduce, tasks
@@ -184,7 +184,7 @@ def _described(name: str, folder: RunFolder, table: Table, lines: list[Table]) -
         "sampler": _sampler(table),
         "environment": [
             [key, shlex.join(map(str, value)) if isinstance(value, list) else str(value)]
-            for key, value in _flat(environment, " ")
+            for key, value in leaves(environment, " ")
             if key.partition(" ")[0] != "command"
         ],
         "command": reproduce.command(environment),
@@ -289,7 +289,7 @@ def _experiment(names: list[str], resolved: list[Table]) -> Table:
     base = load(str(shipped(BASE))).to_table()
     as_json = partial(json.dumps, ensure_ascii=False, default=str)
     tables = [
-        {key: value if isinstance(value, str) else as_json(value) for key, value in _flat(table, ".")}
+        {key: value if isinstance(value, str) else as_json(value) for key, value in leaves(table)}
         for table in (base, *resolved)
     ]
     keys = dict.fromkeys(key for table in tables for key in table if key != "name")
@@ -297,15 +297,6 @@ def _experiment(names: list[str], resolved: list[Table]) -> Table:
     rows = sorted((row for row in rows if len(set(row[1:])) > 1), key=lambda row: len(set(row[2:])) == 1)
     apart = sum(len(set(row[2:])) > 1 for row in rows)
     return {"columns": ["key", f"experiment {BASE}", *names], "rows": rows, "apart": apart}
-
-
-def _flat(table: Table, between: str, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the path of each key of a table and of the tables in it, with its value."""
-    for key, value in table.items():
-        if isinstance(value, dict):
-            yield from _flat(value, between, f"{path}{key}{between}")
-        else:
-            yield path + key, value
 
 
 def _size(data: Any) -> int:

@@ -144,7 +144,7 @@ def test_figures_are_shown_with_their_step_while_there_is_room(copy, monkeypatch
     drawn = copy / "report" / "importance"
     drawn.mkdir(parents=True)
     for name, step in (("classes", 450), ("agreement", 450), ("rates", 450), ("frequency", "x")):
-        (drawn / f"{name}.svg").write_text(f"<svg><dc:description>step {step}</dc:description></svg>")
+        (drawn / f"{name}.svg").write_text(f"<svg><desc>step {step}</desc></svg>")
     data = collect([copy])
     (figures,) = [run["figures"] for run in data["runs"]]
     assert [(figure["said"].partition(" ")[0], figure["step"]) for figure in figures] == [

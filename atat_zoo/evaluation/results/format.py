@@ -58,7 +58,8 @@ def _short(value: Any) -> Any:
 
 def told_apart(tables: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the settings of parts side by side; those that read alike also say in what their own parts differ."""
-    said, inner = [settings(table) for table in tables], [dict(_inner(table)) for table in tables]
+    said = [settings(table) for table in tables]
+    inner = [{key: value for key, value in leaves(table) if "." in key} for table in tables]
     found = []
     for words, mine in zip(said, inner, strict=True):
         alike = [other for text, other in zip(said, inner, strict=True) if text == words]
@@ -67,13 +68,13 @@ def told_apart(tables: Sequence[Mapping[str, Any]]) -> list[str]:
     return found
 
 
-def _inner(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the parameters of a part's own parts by their paths."""
+def leaves(table: Mapping[str, Any], between: str = ".", path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the path of each key of a table and of the tables in it, with its value."""
     for key, value in table.items():
         if isinstance(value, dict):
-            yield from _inner(value, f"{before}{key}.")
-        elif before:
-            yield f"{before}{key}", value
+            yield from leaves(value, between, f"{path}{key}{between}")
+        else:
+            yield path + key, value
 
 
 def number(count: int, what: str) -> str:

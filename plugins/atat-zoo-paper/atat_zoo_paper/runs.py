@@ -13,6 +13,7 @@ import attrs
 from atat_zoo import experiment as experiments
 from atat_zoo.errors import UserError, clip, nearest
 from atat_zoo.evaluation.results import store
+from atat_zoo.evaluation.results.format import leaves
 from atat_zoo.evaluation.results.history import History, history
 from atat_zoo.evaluation.results.intervals import LEVEL
 from atat_zoo.evaluation.results.naming import title
@@ -248,7 +249,7 @@ def parameters_table(wanted: WantedTable) -> Table:
     """Return hyper-parameters: a row for each key, and a column for each experiment, by its run if that is there."""
     spec: ParametersTable = wanted.spec
     runs = [KnownRun.of(row) for row in wanted.rows]
-    tables = [_flat(run.folder.table() if run.folder.exists else _table_of(run)) for run in runs]
+    tables = [dict(leaves(run.folder.table() if run.folder.exists else _table_of(run))) for run in runs]
     for key in spec.columns:
         if not any(key in table for table in tables):
             known = sorted({name for table in tables for name in table})
@@ -265,13 +266,6 @@ def _table_of(run: KnownRun) -> Report:
     if made is None:
         raise CannotShow("rows", f"{run.row.run} is not there, and its row names no experiment; name one, or train it")
     return made.to_table()
-
-
-def _flat(table: Report, within: str = "") -> Report:
-    flat: Report = {}
-    for key, value in table.items():
-        flat |= _flat(value, f"{within}{key}.") if isinstance(value, dict) else {f"{within}{key}": value}
-    return flat
 
 
 def _parameter(value: Any) -> Cell:

@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from atat_zoo.errors import nearest
+from atat_zoo.evaluation.results.format import leaves
 from atat_zoo.evaluation.results.intervals import Interval
 from atat_zoo.evaluation.results.naming import words as metric_words
 from atat_zoo.evaluation.results.table import HIGHER, LOWER, Cell, Column, Table
@@ -350,7 +351,7 @@ def axis_of(study: Study) -> tuple[str, list[float]] | None:
 
     What stands in several places, as the threshold of a pace and that of a stop, is one if it is everywhere the same.
     """
-    tables = [dict(_leaves(unstructure(each))) for each in (study.samplers.each if study.samplers else ())]
+    tables = [dict(leaves(unstructure(each))) for each in (study.samplers.each if study.samplers else ())]
     keys = [key for key in tables[0] if len({repr(table.get(key)) for table in tables}) > 1] if tables else []
     values = [{repr(table.get(key)): table.get(key) for key in keys} for table in tables]
     numbers: list[Any] = [next(iter(each.values())) for each in values if len(each) == 1]
@@ -364,11 +365,6 @@ def axis_of(study: Study) -> tuple[str, list[float]] | None:
     ):
         return None
     return f"samplers.{names.pop()}", numbers
-
-
-def _leaves(table: Any, at: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        yield from _leaves(value, f"{at}{key}.") if isinstance(value, dict) else [(f"{at}{key}", value)]
 
 
 def along(spec: FigureSpec, known: KnownStudy, arm: str) -> list[tuple[str, Cell, bool]] | None:
