@@ -28,13 +28,13 @@ EXAMPLE = np.array(
 )
 
 
-def make_form(sizes=(3, 3), seed=0, questions=QUESTIONS):
+def make_form(sizes=(3, 3), seed=0):
     """Return a form of runs with so many texts each, named by secrets that no text has."""
     texts = [RatedText(run=run, text=f"words of number {i}") for i, run in enumerate(_whose(sizes))]
-    runs = [
-        {"run": f"secret/{'abcdef'[i]}", "step": 98765432100 + i, "sampler": {"use": "sly"}} for i in range(len(sizes))
-    ]
-    return RatingForm.shuffled(questions, texts, runs, seed)
+    secret = {"step": 98765432100, "sampler": {"use": "sly"}}
+    return RatingForm.shuffled(
+        QUESTIONS, texts, [{"run": f"secret/{'abcdef'[i]}", **secret} for i in range(len(sizes))], seed
+    )
 
 
 def _whose(sizes):
@@ -63,11 +63,8 @@ def save(path, answers):
     return path
 
 
-def test_krippendorffs_alpha_is_that_of_his_example():
+def test_krippendorffs_alpha_is_that_of_his_example_and_none_where_nothing_could_disagree():
     assert alpha(EXAMPLE) == pytest.approx(0.815, abs=5e-4)
-
-
-def test_there_is_no_agreement_where_nothing_could_disagree():
     assert alpha(np.array([[1, 2, 3], [1, 2, 3]])) == 1.0
     assert alpha(np.full((3, 4), 2)) is None
     assert alpha(np.array([[1.0, 2.0, NONE], [NONE, NONE, 3.0]])) is None  # no text has two ratings
@@ -135,77 +132,68 @@ def test_the_interval_is_over_texts_and_one_rater_has_no_agreement(tmp_path):
     assert (one.alpha, three.alpha) == (None, 1.0)
 
 
-def test_a_single_run_is_rated_too(tmp_path):
-    form = make_form((4,))
-    result = unblinded(form, ratings_of(form, [save(tmp_path / "a.csv", answers_of(form, "a"))]))
-    assert result.pairs == []
-    assert result.to_table()["questions"]["overall"]["differences"] == []
-
-
 # Mistakes
 
 
-def changed(change):
+def in_a_file(change, name="a.json"):
     def write(form, folder):
         answers = answers_of(form, "ann")
         change(answers)
-        return [save(folder / "a.json", answers)]
+        return [save(folder / name, answers)]
 
     return write
 
 
-def _twice(form, folder):
+def twice(form, folder):
     return [save(folder / f"{name}.json", answers_of(form, "ann")) for name in "ab"]
 
 
-def _two_raters_in_one(form, folder):
+def two_raters_in_one(form, folder):
     path = save(folder / "a.csv", answers_of(form, "ann"))
     path.write_text(path.read_text() + save(folder / "b.csv", answers_of(form, "bob")).read_text().partition("\n")[2])
     return [path]
 
 
-def _text(text, name="a.json"):
+def text(content, name="a.json"):
     def write(form, folder):
-        (folder / name).write_bytes(text)
+        (folder / name).write_bytes(content)
         return [folder / name]
 
     return write
 
 
+def row(number, **keys):
+    return in_a_file(lambda answers: answers["ratings"][number].update(keys))
+
+
+HEAD = b"form,rater,text,question,rating\n"
+
+
 @pytest.mark.parametrize(
     ("write", "sentences"),
     [
-        (changed(lambda a: a.update(form="0123")), ["rates the form 0123, and this key is of "]),
+        (in_a_file(lambda a: a.update(form="0123")), ["rates the form 0123, and this key is of "]),
+        (in_a_file(lambda a: a["ratings"].pop(4)), ["no rating of text 2, coherence; complete the form, and save it"]),
         (
-            changed(lambda a: a["ratings"].pop(4)),
-            ["no rating of text 2, coherence; complete the form, and save it again"],
+            in_a_file(lambda a: a["ratings"].__delitem__(slice(0, 5))),
+            ["text 1, overall and 2 more; "],
         ),
+        (in_a_file(lambda a: a["ratings"].append(a["ratings"][0])), ["more than one rating of text 1, fluency"]),
+        (row(2, rating=6), ["text 1, overall: 6 is none of 1 to 5"]),
+        (row(2, rating=-(10**30)), ["is none of 1 to 5"]),
         (
-            changed(lambda a: a["ratings"].__delitem__(slice(0, 5))),
-            ["no rating of text 1, fluency; text 1, coherence; text 1, overall and 2 more; "],
+            row(0, question="fluenzy"),
+            ["'fluenzy' is none of the form's; did you mean 'fluency'?"],
         ),
-        (changed(lambda a: a["ratings"].append(a["ratings"][0])), ["more than one rating of text 1, fluency"]),
-        (changed(lambda a: a["ratings"][2].update(rating=6)), ["text 1, overall: 6 is none of 1 to 5"]),
-        (changed(lambda a: a["ratings"][2].update(rating=-(10**30))), ["is none of 1 to 5"]),
-        (
-            changed(lambda a: a["ratings"][0].update(question="fluenzy")),
-            ["the question 'fluenzy' is none of the form's; did you mean 'fluency'?", "no rating of text 1, fluency"],
-        ),
-        (
-            changed(lambda a: a["ratings"][0].update(text=7)),
-            ["text 7 is none of the form's 6", "no rating of text 1, fluency"],
-        ),
-        (changed(lambda a: a["ratings"][0].update(rating=True)), ["a.json holds no ratings as the form saves them"]),
-        (changed(lambda a: a.update(ratings=[])), ["a.json holds no ratings as the form saves them"]),
-        (changed(lambda a: a.update(rater=" ")), ["does not say who rated; write a name into the form"]),
-        (_twice, ["b.json: ann has rated in ", "a.json, too; a rater counts once: leave one out"]),
-        (_two_raters_in_one, ["a.csv is of more than one rater (ann, bob); name a file for each"]),
-        (_text(b"{"), ["holds no ratings"]),
-        (_text(b"[]"), ["holds no ratings"]),
-        (_text(b"a,b\n1,2\n", "a.csv"), ["holds no ratings"]),
-        (_text(b"form,rater,text,question,rating\nx,y,one,fluency,1\n", "a.csv"), ["holds no ratings"]),
-        (_text(b"form,rater,text,question,rating\nx\n", "a.csv"), ["holds no ratings"]),
-        (_text(b"\xff", "a.csv"), ["holds no ratings"]),
+        (row(0, text=7), ["text 7 is none of the form's 6", "no rating of text 1, fluency"]),
+        (row(0, rating=True), ["a.json holds no ratings as the form saves them"]),
+        (in_a_file(lambda a: a.update(ratings=[])), ["a.json holds no ratings as the form saves them"]),
+        (in_a_file(lambda a: a.update(rater=" ")), ["does not say who rated; write a name into the form"]),
+        (twice, ["b.json: ann has rated in ", "a.json, too; a rater counts once: leave one out"]),
+        (two_raters_in_one, ["a.csv is of more than one rater (ann, bob); name a file for each"]),
+        *((text(content), ["holds no ratings"]) for content in (b"{", b"[]")),
+        *((text(content, "a.csv"), ["holds no ratings"]) for content in (b"a,b\n1,2\n", HEAD + b"x\n", b"\xff")),
+        (text(HEAD + b"x,y,one,fluency,1\n", "a.csv"), ["holds no ratings"]),
         (lambda form, folder: [folder / "none.json"], ["none.json cannot be read: No such file"]),
     ],
 )
@@ -216,15 +204,12 @@ def test_ratings_that_do_not_fit_are_said_all_at_once(tmp_path, write, sentences
     for sentence in sentences:
         assert sentence in str(refused.value)
     assert len(str(refused.value).splitlines()) <= 2
-
-
-def test_mistakes_of_several_files_are_said_together(tmp_path):
-    form = make_form()
-    (tmp_path / "a.json").write_text("x")
-    other = save(tmp_path / "b.json", answers_of(form, "bob") | {"form": "0"})
-    with pytest.raises(UserError) as refused:
-        ratings_of(form, [tmp_path / "a.json", other, save(tmp_path / "c.json", answers_of(form, "c"))])
-    assert len(str(refused.value).splitlines()) == 2
+    good = save(tmp_path / "good.json", answers_of(form, "c"))
+    with pytest.raises(UserError) as more:
+        ratings_of(
+            form, [*write(form, tmp_path), good, save(tmp_path / "z.json", answers_of(form, "z") | {"form": "0"})]
+        )
+    assert len(str(more.value).splitlines()) == 1 + len(str(refused.value).splitlines())
 
 
 def forged(table, _):
@@ -235,24 +220,14 @@ def forged(table, _):
     table["form"] = hashlib.sha256(written).hexdigest()[:16]
 
 
-def test_the_digest_of_a_forged_key_is_right():
-    table = make_form().key()
-    digest = table["form"]
-    forged(table, None)
-    assert table["form"] == digest
-
-
 @pytest.mark.parametrize(
     "damage",
     [
         lambda table: table["texts"][0].update(run=2),
         lambda table: table["texts"][0].update(text="other"),
-        lambda table: table["texts"].pop(),
         lambda table: table.pop("form"),
-        lambda table: table.update(runs=[]),
         lambda table: table.update(runs=[{}, {}]),
         lambda table: table["questions"]["overall"].update(points=7),
-        lambda table: table["questions"]["overall"].update(points=99),
         lambda table: forged(table, table["questions"]["overall"].update(points="5")),
         lambda table: forged(table, table["questions"].update({"a\nb": {"text": "a name of two lines"}})),
         lambda table: forged(table, table["runs"][1].update(run=table["runs"][0]["run"])),
@@ -265,6 +240,9 @@ def test_a_key_that_was_changed_is_none(tmp_path, damage):
     path = tmp_path / "form.key.json"
     write_json(path, make_form().key())
     table = json.loads(path.read_text())
+    digest = table["form"]
+    forged(table, None)
+    assert table["form"] == digest
     damage(table)
     path.write_text(json.dumps(table))
     with pytest.raises(UserError, match="is not the key of a form, or is damaged"):
