@@ -17,7 +17,7 @@ from atat_zoo.generation.writer import Writer
 from atat_zoo.modeling.diffusion.randomness import fold, row_keys
 from atat_zoo.registry import Zoo
 from atat_zoo.reports.recorded import FORMAT
-from atat_zoo.reports.recording import compute, missing, record_replay, side_by_side
+from atat_zoo.reports.recording import compute, missing, side_by_side
 from atat_zoo.reports.text import DRAWS, RATES, entropies, masks_of, replay_table, shown
 from atat_zoo.testing.toys import Hashed, hashed_importance
 from tests.evaluation.making import make_run
@@ -138,7 +138,6 @@ def test_the_surprisal_is_by_the_counts_of_the_training_text(made, root):
     counts = Counter((root / "texts" / "train.txt").read_text())
     text = table_of(made[1], "text")["texts"][0]
     surprisal = {token: nats for token, nats in zip(text["tokens"], text["surprisal"], strict=True) if token in counts}
-    assert len(surprisal) > 5
     common = min(surprisal, key=surprisal.get)
     for token, nats in surprisal.items():
         # Less likely by as much as it occurs less often; one is added to every count. Some text is in no sequence.
@@ -239,16 +238,6 @@ def test_a_run_without_a_model_is_said(tmp_path):
         assert compute(tmp_path) == {}
 
 
-def test_other_samplers_can_be_named(plain, monkeypatch):
-    model, told = Model.from_run(plain), []
-    monkeypatch.setattr("atat_zoo.reports.recording.LONGEST", 5)
-    samplers = [model.experiment.parts["sampler"]] * 3
-    record_replay(model, plain, samplers=samplers, texts=1, seed=9, progress=lambda *at: told.append(at))
-    found = table_of(plain, "replay")
-    assert (found["seed"], found["length"], len(found["samplers"])) == (9, 5, 3)
-    assert told == [("replay", i, 3) for i in range(3)]
-
-
 # A replay is what the sampler did: every named sampler on a toy, whose predictions are known
 
 L, SEED = 12, 3
@@ -321,8 +310,7 @@ class InTurns(Hashed):
         return other
 
     def __call__(self, tokens, t, where):
-        read = tokens if self.seen is None else self.seen
-        self.seen = None if self.seen is None else tokens
+        read, self.seen = (tokens, None) if self.seen is None else (self.seen, tokens)
         return super().__call__(read, t, where)
 
 

@@ -10,11 +10,7 @@ import pytest
 from atat_zoo.reports import studies
 from atat_zoo.reports.collect import collect
 from atat_zoo.reports.page import page as write_page
-from atat_zoo.reports.recorded import POINTS
-from tests.cli.terminal import printed
-from tests.evaluation.making import prose
 from tests.reports.run_folders import CONFIRM, HOSTILE, make, with_grids
-from tests.studies.making import TINY
 
 pytestmark = pytest.mark.slow
 DRAWN = "html[data-drawn]"
@@ -100,17 +96,6 @@ def test_the_verdict_is_read_without_javascript(browser, pages):
     context.close()
 
 
-def test_a_long_run_asks_no_more_of_the_browser_than_is_seen(browser, pages):
-    """What makes the page of 10,000 lines answer in time, which `python -m benchmarks page` measures."""
-    sizes = {name: (pages / f"{name}.html").stat().st_size for name in ("one", "long")}
-    assert sizes["long"] < sizes["one"] + 200 * 2 * POINTS  # bytes for each point of two curves
-    with opened(browser, pages / "long.html") as page:
-        counts = page.evaluate("""["loss", "rates"].map((name) => charts[name].host.querySelector(".mark-line path"))
-            .map((path) => path.getAttribute("d").match(/[ML]/g).length)""")
-        assert all(POINTS // 2 < count <= POINTS for count in counts), counts
-        assert page.evaluate("document.querySelectorAll('*').length") < 10 * POINTS
-
-
 def test_the_axis_and_the_runs_are_chosen(browser, pages):
     lines = "#curves .chart >> nth=0 >> .mark-line path"
     drawn = "document.querySelector('#curves .chart').querySelectorAll('.mark-line path').length"
@@ -145,24 +130,6 @@ def test_the_slider_and_the_tokens_by_keyboard_and_mouse(browser, pages):
         assert "never masked in these draws" in readout.text_content()
         page.locator("#text select").select_option("1")
         assert page.locator("#text .tokens").nth(0).locator("span").count() == len(text["texts"][1]["tokens"])
-
-
-def test_a_chart_that_cannot_be_drawn_is_said_and_the_others_are_drawn(browser, pages):
-    context = browser.new_context()
-    page = context.new_page()
-    page.goto((pages / "one.html").as_uri())
-    page.wait_for_selector(DRAWN, state="attached")
-    page.evaluate("given.charts.loss.specs.tokens = { mark: 5 }")
-    page.get_by_role("button", name="tokens").click()
-    first, second = (page.locator(f"#curves .chart.{name}") for name in ("loss", "bound"))
-    second.get_by_text("training tokens").wait_for()
-    assert first.text_content() == "This chart cannot be drawn."
-    page.get_by_role("button", name="steps").click()
-    first.get_by_text("optimizer steps").wait_for()
-    second.get_by_text("optimizer steps").wait_for()
-    assert "cannot be drawn" not in page.locator("#curves").text_content()
-    assert "bound" in second.text_content()
-    context.close()
 
 
 def test_the_replay_by_keyboard_and_mouse(browser, pages):
@@ -213,61 +180,3 @@ def test_a_page_is_printed_on_paper_and_nothing_is_cut_off(browser, pages, name)
 
 
 # A run of each objective, trained and recorded as a person does it
-
-MORE = ("train.steps=6", "train.batch_size=8", "evaluation.sequences=8", "evaluation.draws=2", "evaluation.samples=1")
-ESTIMATOR = "estimator={use = 'transformer', layers = 1, width = 8, heads = 2}"
-# How many marks each chart has that the page shows.
-MARKS = """Object.fromEntries(Object.entries(charts).filter(([, one]) => one.host.isConnected).map(([name, one]) =>
-    [name, one.host.querySelectorAll(".role-mark:not(.mark-group) > *").length]))"""
-# What an objective is trained with, the sampler that writes its texts, and whether it weighs tokens.
-OBJECTIVES = {
-    "mdlm": ([ESTIMATOR, "masking=importance", "curriculum.use=three_stage"], "ancestral", True),
-    "mlm": ([], "ancestral", False),
-    "sedd": ([], "ancestral", False),
-    "d3pm": (["objective.steps=10"], "ancestral", False),
-    "adaptive": ([ESTIMATOR], "learned_order", True),
-    "block": (["objective.size=4"], "semi_autoregressive", False),
-    "autoregressive": ([], "left_to_right", False),
-    "sets": (["position_sets.stride=4"], "strided", False),
-    "strided": (["objective.stride=4", "sampler.stride=4"], "strided", False),
-}
-
-
-@pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    root = tmp_path_factory.mktemp("objectives")
-    for split, sentences in (("train", 200), ("validation", 60), ("test", 60)):
-        (root / f"{split}.txt").write_text(prose(sentences, seed=sentences))
-    (root / "small.toml").write_text(TINY)
-    return root
-
-
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_a_page_shows_what_an_objective_has_and_says_why_not(atat, browser, root, objective, monkeypatch):
-    pytest.importorskip("vl_convert")
-    monkeypatch.chdir(root)  # where the run has the name of an experiment
-    settings, sampler, weighs = OBJECTIVES[objective]
-    sampled = ["--sampler", sampler, "--steps", "4", "--number", "2", "--sequences", "4"]
-    settings = [f"objective.use={objective}", f"sampler.use={sampler}", *settings, *MORE]
-    printed(atat, "train", "small.toml", "--out", objective, *settings)
-    printed(atat, "bench", "samplers", objective, *sampled)
-    printed(atat, "report", objective, "--compute")
-    with opened(browser, root / objective / "report.html") as page:
-        drawn = page.evaluate(MARKS)
-        curriculum = objective == "mdlm"
-        assert drawn.pop("stages", 0) == (3 if curriculum else 0)
-        assert drawn.pop("strength", 0) > 0 if curriculum else "strength" not in drawn
-        assert drawn.pop("bands", 0) > 0 if weighs else "bands" not in drawn
-        assert drawn.pop("calibration", 0) > 0 if weighs else "calibration" not in drawn
-        assert set(drawn) == {"loss", "bound", "rates", "spread", "uncertainty", "frontier"}
-        assert all(drawn.values()), drawn
-        asked = ["No metric is recorded. atat eval RUN --metric calibration_error records it."]
-        lacking = ["Without an importance estimator there is nothing to hold against the loss."]
-        asked += [*([] if weighs else lacking), "No task is recorded. atat eval RUN --task infilling records it."]
-        assert page.locator(".missing").all_text_contents() == asked
-        assert page.locator("#text .tokens").count() == 1 + weighs
-        assert page.locator("#replay .sampler").count() == 1 + page.evaluate("data.runs[0].replay.samplers.length > 1")
-        assert page.locator("#samples pre").text_content().strip()
-        rate = page.evaluate("data.tables.rates[0].mask_rate_target")
-        if page.evaluate("data.tables.rates.every((row) => row.mask_rate === data.tables.rates[0].mask_rate)"):
-            assert f"{rate:g}" in page.locator("#curriculum figure .role-axis-label").all_text_contents()

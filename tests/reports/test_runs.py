@@ -2,15 +2,12 @@
 
 import json
 import os
-import shlex
 import time
-from pathlib import Path
 
 import pytest
 
 from atat_zoo.errors import LeftOut
 from atat_zoo.evaluation.results.naming import PERPLEXITY
-from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.reports.runs import RecordedBound, find, glance
 from tests.cli.terminal import printed, refused
 from tests.reports.run_folders import RESOLVED, write_evaluation, write_run
@@ -165,12 +162,3 @@ def test_diff_puts_bounds_on_the_same_text_and_masks_side_by_side(atat, tmp_path
     (same,) = json.loads(atat("diff", str(one.path), str(two.path), "--json")[1])["bounds"]
     assert [bound["value"] for bound in same["bounds"]] == [60.0, 50.0]
     assert (same["split"], same["draws"], same["seed"]) == ("validation", 2, 17)
-
-
-def test_the_command_that_diff_prints_can_be_pasted(atat, tmp_path):
-    paths = [str(write_run(tmp_path / name).path) for name in ("my run", "it's; $(rm)")]
-    for value in (None, 60.0):  # without a bound of both, and with one
-        for path in paths if value else ():
-            write_evaluation(RunFolder(Path(path)), 60.0)
-        said = atat("diff", *paths)[1].split("`")[1]
-        assert shlex.split(said) == ["atat", "compare", *paths]

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 
 import pytest
@@ -119,26 +118,6 @@ def test_only_pages_of_this_machine_are_answered(tmp_path):
             answer, body = get(server, "/data", Host=host, If_None_Match=tag)
             assert (answer.status, b"run" in body) == (status, False), host
         assert server.server_address[0] == "127.0.0.1"
-
-
-def test_a_mistake_is_an_error_of_the_server_and_the_terminal_says_where(tmp_path, monkeypatch, capfd):
-    def broken(runs):
-        raise ValueError("a mistake of ours")
-
-    run = write_run(tmp_path / "run")
-    monkeypatch.setattr("atat_zoo.reports.watch.collect", broken)
-    with serving(run.path) as server:
-        for path in ("/", "/data"):
-            answer, text = get(server, path)
-            assert answer.status == 500
-            assert text == b"This page cannot be made; the terminal in which `atat watch` runs says why.\n"
-        assert get(server, "//[")[0].status == 404
-        assert get(server, "/favicon.ico?it")[0].status == 204
-    said, end = "", time.monotonic() + 60
-    while said.count("ValueError: a mistake of ours") < 2 and time.monotonic() < end:
-        time.sleep(0.01)  # the server says so after it has answered
-        said += capfd.readouterr().err
-    assert said.count("ValueError: a mistake of ours") == 2
 
 
 def test_a_port_in_use_is_a_sentence(atat, tmp_path):

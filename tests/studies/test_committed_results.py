@@ -13,8 +13,6 @@ from atat_zoo.evaluation.results.format import change
 from atat_zoo.studies import markdown
 from atat_zoo.studies.differences import shown
 from benchmarks import study_figure, study_samples
-from tests import forked
-from tests.evaluation.making import make_run
 from tests.studies import figures
 
 ROOT = Path(__file__).parents[2]
@@ -163,24 +161,6 @@ def test_a_figure_belongs_to_the_source_at_its_place():
 def test_the_figure_is_drawn_from_the_results():
     assert study_figure.digest() in study_figure.FIGURE.read_text(encoding="utf-8")
     assert study_figure.of_sensitivity() in study_figure.SENSITIVITY.read_text(encoding="utf-8")
-
-
-@pytest.mark.slow
-def test_texts_of_runs_are_judged(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("mauve", reason="the extra atat-zoo[mauve] is not installed")
-    make_run(tmp_path / "it", "autoregressive-seed1")
-    make_run(tmp_path / "it", "writer-seed1", "mdlm")
-    samplers = study_samples.RUNS["screen"]["bell-seed17"][1:]
-    monkeypatch.setattr(study_samples, "atat", lambda *words, capture: forked.run(words, tmp_path).stdout)
-    monkeypatch.setattr(study_samples, "RUNS", {"it": {"writer-seed1": samplers}})
-    monkeypatch.setattr(study_samples, "RESULT", tmp_path / "study-samples.json")
-    words = ["--runs", str(tmp_path), "--number", "20", "--write"]
-    monkeypatch.setattr("sys.argv", ["benchmarks", "study_samples", *words])
-    study_samples.main()
-    rows = json.loads(study_samples.RESULT.read_text(encoding="utf-8"))["it"]
-    assert [row["sampler"] for row in rows] == samplers
-    assert all(0 < row["mauve"] <= 1 and row["generative_perplexity"] > 1 for row in rows)
-    assert capsys.readouterr().out.endswith(study_samples.table_of(rows) + "\n")
 
 
 def written(use, entropy, perplexity, **settings):

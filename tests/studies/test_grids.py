@@ -1,16 +1,14 @@
 """Grids: which arms they are, what is refused, and how a bound changes along their axes."""
 
-import json
 import math
 from pathlib import Path
 
 import pytest
 
 from atat_zoo.errors import UserError
-from atat_zoo.reports.studies import of_study
 from atat_zoo.studies import markdown
 from atat_zoo.studies.differences import sensitivity
-from tests.studies.making import STUDY, Place
+from tests.studies.making import STUDY
 
 GRID = """
 [[grid]]
@@ -144,30 +142,3 @@ def test_a_point_has_its_interval_and_its_difference_from_the_arm(read):
     ]
     del part["arms"][high]  # not finished yet
     assert len(sensitivity(study.grids, part)[0]["points"]) == 2
-
-
-@pytest.mark.slow
-def test_a_study_with_a_grid_from_its_file_to_its_pages(tmp_path):
-    place = Place(tmp_path)
-    base, _, _ = STUDY.replace("seeds = [18, 19]", "seeds = [18]").partition("[arms.fast]")
-    place.write(
-        base + '[grid]\narm = "plain"\naxes.optimizer.learning_rate = [1e-3, 3e-3]\naxes.train.steps = [2, 3]\n'
-    )
-    place.study("--write", "page.md")
-    own = place.report()["arms"]["plain"]["runs"][0]["bounds"]["perplexity"]["value"]
-    by_rate, by_steps = place.report()["grids"]
-    assert [point["arm"] for point in by_steps["points"]] == ["plain-train.steps=2", "plain"]
-    assert place.runs() == sorted(f"{arm}-seed18" for arm in place.report()["arms"])
-    assert by_steps["points"][1]["value"] == pytest.approx(own)
-    (compared,) = (each for each in place.report()["comparisons"] if each["arm"] == "plain-train.steps=2")
-    assert by_steps["points"][0]["difference"] == compared["sequences"]
-    page = (tmp_path / "page.md").read_text()
-    assert page == markdown.page(place.report())
-    assert "\n## Sensitivity of plain to train.steps\n" in page
-    data = of_study(tmp_path / "page.json")
-    titles = [block["title"] for block in data["blocks"]]
-    assert "Sensitivity of plain to optimizer.learning_rate" in titles
-    rows = data["tables"]["sensitivity"]
-    assert [(row["panel"], row["own"]) for row in rows][-2:] == [(1, False), (1, True)]
-    assert [row["value"] for row in rows] == [each["value"] for grid in (by_rate, by_steps) for each in grid["points"]]
-    assert json.loads(Path(tmp_path / "page.json").read_text()) == place.report()

@@ -250,22 +250,3 @@ def test_the_time_of_a_step_is_known_of_the_device_that_would_take_it(tmp_path, 
     environment = {"machine": machine(), "computes": {"device": there, "precision": "fp32", "ranks": 1}}
     (tmp_path / "a" / "environment.json").write_text(json.dumps(environment))
     assert runner._seconds_per_step(run) == (pytest.approx(0.5) if known else None)
-
-
-def test_the_cells_of_an_arm_are_of_its_seeds():
-    runs = [
-        {
-            "seed": seed,
-            "bound": "perplexity",
-            "bounds": {"perplexity": {"value": value, "nats_per_token": math.log(value)}},
-        }
-        for seed, value in ((1, 10.0), (2, 40.0))
-    ]
-    runs = [run | {"count_table": None, "metrics": {"mine": {"value": run["seed"] / 3}}} for run in runs]
-    costs = {"steps": 1000, "tokens": 20000, "seconds": 12.34, "seconds_per_step": 0.01234, "parameters": 1234}
-    cells = ["1,000", "20,000", "12.3", "0.01234"]
-    for memory, said in ((3 << 20, "3 MiB"), (None, "—")):
-        arm = {"runs": runs, **costs, "peak_memory": memory}
-        assert markdown._arm(arm) == ["perplexity", "20.00", "1: 10.00, 2: 40.00", "—", *cells, said, "1,234"]
-    assert markdown._metrics_of({"runs": runs}) == {"mine": "0.3333, 0.6667"}
-    assert markdown._metrics_of({"runs": [{}]}) == {}

@@ -235,73 +235,6 @@ def test_the_test_split_is_evaluated_once(copy):
     assert "test.json cannot be read" in copy.study(code=2)[1]
 
 
-WRITING = """
-[samplers]
-arms = ["plain"]
-texts = 2
-orders = 3
-sequences = 4
-repeat = 1
-each = [{use = "ancestral", steps = 16}, {use = "left_to_right"}, {use = "strided", stride = 4}]
-"""
-
-
-def test_samplers_are_measured_on_the_runs_of_an_arm(copy):
-    copy.write(STUDY + WRITING)
-    out, _ = copy.study()
-    (table,) = copy.report()["samplers"]
-    assert (table["arm"], table["seeds"], table["sequences"]) == ("plain", [18, 19], 4)
-    first, left, strided = table["samplers"]
-    assert [row["quantity"] for row in (first, left, strided)] == ["policy bound", *["policy likelihood"] * 2]
-    assert (left["nfe"], strided["nfe"]) == (16, 4)
-    assert [round(row["seconds_ratio"], 6) for row in (left, strided)] != [1, 1]
-    # The differences are those of the values, and each is what `atat eval --bound policy` would say.
-    for row in (left, strided):
-        each = [one["percent"] for one in row["each"]]
-        assert each == pytest.approx([100 * (a / b - 1) for a, b in zip(row["values"], first["values"], strict=True)])
-    assert (out.count("timing 3 samplers"), out.count("policy bounds of 3 samplers")) == (2, 2)
-    assert "## Samplers of plain" in out
-    # Another number of texts is timed again; the bounds, which take longest, are not repeated. What is damaged is.
-    copy.write(STUDY + WRITING.replace("texts = 2", "texts = 3"))
-    (damaged, *_) = sorted(copy.root.rglob("plain-seed18/evaluations/study-policy-*.json"))
-    damaged.write_text(damaged.read_text().replace('"nats"', '"gnats"'))
-    out, _ = copy.study()
-    assert (out.count("timing 3 samplers"), out.count("policy bounds of 3 samplers")) == (2, 1)
-    out, _ = copy.study()
-    assert (out.count("timing"), out.count("policy bounds of")) == (0, 0)
-
-
-BUDGETS = """
-seeds = [18]
-baseline = "plain"
-folder = "study"
-[evaluation]
-draws = 2
-[arms.plain]
-experiment = "tiny.toml"
-budgets = [1, 2]
-[arms.sets]
-like = "plain"
-overrides = ["objective.use=sets", "sampler.use=strided"]
-bound = "sets"
-budgets = [2]
-"""
-
-
-def test_budgets_are_arms_and_give_step_multipliers(place):
-    place.write(BUDGETS)
-    out, _ = place.study()
-    report = place.report()
-    assert list(report["arms"]) == ["plain", "plain-1", "plain-2", "sets", "sets-2"]
-    assert [report["arms"][arm]["steps"] for arm in report["arms"]] == [3, 1, 2, 3, 2]
-    compared = [(each["arm"], each["against"], each["bound"]) for each in report["comparisons"]]
-    assert compared == [("sets", "plain", "sets bound"), ("sets-2", "plain-2", "sets bound")]
-    assert [(each["arm"], each["curve"]) for each in report["multipliers"]] == [
-        (arm, ["plain", "plain-1", "plain-2"]) for arm in ("sets", "sets-2")
-    ]
-    assert "By how many times as many steps the baseline is as good, between plain, plain-1, plain-2:" in out
-
-
 def test_metrics_are_measured_of_every_arm(copy):
     copy.write(STUDY.replace("draws = 2", 'draws = 2\nmetrics = ["brier_score", {use = "top_accuracy", k = 3}]'))
     out, _ = copy.study()
@@ -353,34 +286,6 @@ sequences = 6
 random_sequences = 4
 orders = 2
 """
-
-
-def test_gaps_are_priced_beside_everything_that_the_baseline_pays(copy):
-    copy.write(STUDY + GAPS)
-    out, _ = copy.study()
-    gaps = {part["what"]: part["rows"] for part in copy.report()["gaps"]}
-    assert list(gaps) == ["the whole", "the second half", "a gap of 4"]
-    every = [
-        (row["arm"], row["quantity"], row["by"] and row["by"]["use"], row["sequences"]) for row in gaps["the whole"]
-    ]
-    bound, strided, random = ("bound", None, 6), ("policy likelihood", "strided", 6), ("policy bound", "combination", 4)
-    assert every == [
-        *[("plain", *by) for by in (bound, strided, random)],
-        *[("sets", *by) for by in (bound, strided)],
-        ("left", "policy likelihood", "left_to_right", 6),
-    ]
-    for rows in gaps.values():
-        for row in rows:
-            # Beside all prices of the baseline but itself; the differences are those of the values.
-            assert len(row["against"]) == (2 if row["arm"] == "plain" else 3)
-            for each in row["against"]:
-                (other,) = [one for one in rows if one["arm"] == "plain" and one["by"] == each["by"]]
-                if row["sequences"] == other["sequences"]:
-                    percent = [100 * (a / b - 1) for a, b in zip(row["values"], other["values"], strict=True)]
-                    assert [one["percent"] for one in each["each"]] == pytest.approx(percent)
-    assert "| a gap of 4 | left | policy likelihood | left_to_right, draw = categorical |" in out
-    out, _ = copy.study()
-    assert "prices of gaps" not in out
 
 
 @pytest.mark.parametrize(

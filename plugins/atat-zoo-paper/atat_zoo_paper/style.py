@@ -1,6 +1,7 @@
 """How figures for a paper look: as wide as a column, letters that are readable there, on a white ground.
 
-The colours are the `PALETTE` of the report. The same rows give the same files.
+The colours are the `PALETTE` of the report. The same rows give the same SVG; in a PDF
+whose text needs several fonts their order may differ.
 """
 
 import re
