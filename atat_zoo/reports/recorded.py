@@ -84,15 +84,20 @@ def _or_none(declared: Any) -> Callable[[Any], Any]:
 # length, and a function is of a value. Other keys are left out.
 
 
-def record(declared: Any, value: Any) -> Any:
-    """Return what a value of JSON has of what is declared; a KeyError or TypeError says that something has not."""
-    if isinstance(declared, dict):
-        return {key: record(of, value[key]) for key, of in declared.items()}
-    if not isinstance(declared, list | tuple):
-        return declared(value)
-    if not isinstance(value, list) or (isinstance(declared, tuple) and len(value) != len(declared)):
-        raise TypeError
-    return [record(of, each) for of, each in zip(declared * (len(value) // len(declared)), value, strict=True)]
+def record(declared: Any, value: Any, at: str = "") -> Any:
+    """Return what a value of JSON has of what is declared; a TypeError names the key that has it not."""
+    if isinstance(declared, dict) and isinstance(value, dict):
+        if absent := [key for key in declared if key not in value]:
+            raise TypeError(f"{at}{absent[0]} is missing")
+        return {key: record(of, value[key], f"{at}{key}.") for key, of in declared.items()}
+    if isinstance(declared, list | tuple) and isinstance(value, list):
+        every = declared * (len(value) // len(declared))
+        if len(every) == len(value) and (isinstance(declared, list) or every == declared):
+            return [record(of, each, f"{at}{i}.") for i, (of, each) in enumerate(zip(every, value, strict=True))]
+    elif callable(declared):
+        with suppress(TypeError, ValueError, KeyError, AttributeError):
+            return declared(value)
+    raise TypeError(f"{at.rstrip('.') or 'it'} is {clip(repr(value), 40)}")
 
 
 _TOKENS = {
@@ -183,8 +188,8 @@ def kept(run: RunFolder, name: str) -> Table | None:
         return None
     except (OSError, ValueError) as error:
         problem = f"cannot be read: {clip(error)}"
-    except (TypeError, KeyError, AttributeError):
-        problem = "is not what was recorded"
+    except (TypeError, KeyError) as error:
+        problem = f"is not what was recorded: {clip(error)}"
     problem = f"{clip(path)} {problem}; it is left out"
     warnings.warn(f"{problem}: `atat report --compute` records it again", LeftOut, stacklevel=1)
     return None
@@ -196,17 +201,17 @@ def _whole(table: Table) -> Table:
         grids = [grid for grid in (text["importance"], text["loss"]) if grid is not None]
         rows = [row for grid in ([text["maskable"], text["surprisal"]], *grids) for row in grid if row is not None]
         if {*map(len, grids)} - {len(table["rates"]) or 1} or {*map(len, rows)} - {len(text["tokens"])}:
-            raise TypeError
+            raise TypeError("a text has lists of other lengths than its tokens")
     for sampler in table.get("samplers", ()):
         if len(sampler["evaluations"]) != len(sampler["texts"]):
-            raise TypeError
+            raise TypeError("a sampler has evaluations of other texts")
         for text in sampler["texts"]:
             for frame in text["frames"]:
                 positions = [*frame["hidden"], *(position for position, _ in frame["filled"] + frame["open"])]
                 if max(positions, default=-1) >= len(text["start"]):
-                    raise TypeError
+                    raise TypeError("a frame has positions behind the end of its text")
     if len(table.get("models", ())) != len(table.get("runs", ())):
-        raise TypeError
+        raise TypeError("models and runs are not as many")
     return table
 
 
