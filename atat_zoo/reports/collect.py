@@ -5,8 +5,9 @@ records it.
 """
 
 import json
+import os
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -20,13 +21,15 @@ from atat_zoo.errors import UserError
 from atat_zoo.evaluation.results import store
 from atat_zoo.evaluation.results.format import NONE, joined, leaves, settings, uncertain
 from atat_zoo.evaluation.results.naming import title, words
+from atat_zoo.evaluation.results.tasks import TaskResult, notes_of, task_results
 from atat_zoo.experiment.runs import RunFolder
-from atat_zoo.reports import recorded, reproduce, tasks
+from atat_zoo.reports import recorded
 from atat_zoo.reports.recorded import figure, first
 from atat_zoo.reports.runs import whole
 from atat_zoo.reports.verdict import heading, table_of_bounds, table_of_metrics, verdict
 
 Table = dict[str, Any]
+Results = dict[tuple[str, int], TaskResult]  # of tasks, by title and seed
 BASE = "mdlm"  # the experiment that the others are variations of
 _SEQUENCES = ("length", "special", "rows", "remainder")  # the keys of [data] of which the sequences depend
 # Bytes of the data: with the library, which has 0.9 MB, and the charts the page stays under 3 MB.
@@ -66,8 +69,8 @@ def collect(runs: Sequence[Path], *, out: Path | None = None, figures: Path | No
     more: Table = {"runs": described, "overview": table_of_bounds(described), "notes": notes}
     more["metrics"] = table_of_metrics(described)
     more["experiment"] = _experiment(names, resolved)
-    more["tasks"] = tasks.tables({run["name"]: run.pop("tasks") for run in described})
-    more["commands"] = reproduce.commands(runs, trained, priced, out=out, figures=figures)
+    more["tasks"] = task_tables({run["name"]: run.pop("tasks") for run in described})
+    more["commands"] = commands(runs, trained, priced, out=out, figures=figures)
     data = page_data("runs", heading(described), sentences, rows, **more)
     for run in described:
         run["evaluated"] = run["evaluated"][-1:]
@@ -176,7 +179,7 @@ def _described(name: str, folder: RunFolder, table: Table, lines: list[Table]) -
         "source": source | {"data": {key: source["data"].get(key) for key in _SEQUENCES}},
         "quality": recorded.quality(evaluations),
         "policies": recorded.policy_nll(evaluations),
-        "tasks": tasks.last(evaluations),
+        "tasks": last_tasks(evaluations),
         "text": recorded.kept(folder, "text"),
         "replay": recorded.kept(folder, "replay"),
         "figures": recorded.figures(folder),
@@ -187,7 +190,7 @@ def _described(name: str, folder: RunFolder, table: Table, lines: list[Table]) -
             for key, value in leaves(environment, " ")
             if key.partition(" ")[0] != "command"
         ],
-        "command": reproduce.command(environment),
+        "command": command(environment),
         "resolved": tomli_w.dumps(table),
     }
 
@@ -353,3 +356,92 @@ def _rows(data: Table) -> bool:
         notes = data["notes"].setdefault(TABLES[name], [])
         notes += [said] * (said not in notes)
     return len(rows) > 200
+
+
+# Tasks: a table for each, with a column for each run
+
+
+def last_tasks(evaluations: Iterable[Mapping[str, Any]]) -> Results:
+    """Return the results of a run's latest weights, among those of its evaluations/."""
+    found: Results = {}
+    for result in sorted(task_results(evaluations), key=lambda result: result.step):
+        found[result.task, result.seed] = result
+    return found
+
+
+def task_tables(by_run: Mapping[str, Results]) -> list[Table]:
+    """Return a table for each task and seed that a run was measured by: scores with their errors, and notes."""
+    both = sorted(dict.fromkeys(each for results in by_run.values() for each in results))
+    return [
+        _task_table(task, seed, {run: of[task, seed] for run, of in by_run.items() if (task, seed) in of}, by_run)
+        for task, seed in both
+    ]
+
+
+def _task_table(task: str, seed: int, results: Mapping[str, TaskResult], runs: Iterable[str]) -> Table:
+    every = [score for result in results.values() for score in result.scores.values()]
+    published = list(dict.fromkeys(name for score in every for name in score.published))
+    rows = []
+    for name in dict.fromkeys(name for result in results.values() for name in result.scores):
+        of = {run: result.scores[name] for run, result in results.items() if name in result.scores}
+        one = next(iter(of.values()))
+        items = ", ".join(dict.fromkeys(f"{score.items:,}" for score in of.values()))
+        theirs = [f"{one.published[each]:.2f}" if each in one.published else NONE for each in published]
+        ours = [uncertain(of[run].value, of[run].stderr) if run in of else NONE for run in runs]
+        rows.append([name, one.quantity, items, *ours, *theirs])
+    steps = dict.fromkeys(result.step for result in results.values())
+    at = [f"step {step:,} of {joined([run for run, each in results.items() if each.step == step])}" for step in steps]
+    said = [
+        f"Seed {seed}, {joined(at)}; ± one standard error over items.",
+        *notes_of({run: [each] for run, each in results.items()}),
+    ]
+    if len(results) > 1:
+        said.append("Differences item by item, with their intervals: `atat compare RUN RUN --task`.")
+    columns = ["score", "quantity", "items", *runs, *(f"{name}, published" for name in published)]
+    return written.Table(title=task, said=said, columns=columns, rows=rows).to_json()
+
+
+# The commands that make the runs of a page, and the page, again
+
+
+def command(environment: dict[str, Any]) -> str | None:
+    """Return the command that began the run of a recorded environment, as a person types it; None when it has none."""
+    try:
+        program, *words = map(str, environment["command"])
+        if program.endswith("atat_zoo/train.py"):  # of the launcher, which started a process for each rank
+            return shlex.join(["composer", "-n", str(environment["computes"]["ranks"]), "-m", "atat_zoo.train", *words])
+        return shlex.join(["atat", *words])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def commands(
+    runs: Sequence[Path], trained: Sequence[str | None], frontier: bool, *, out: Path | None, figures: Path | None
+) -> list[str]:
+    """Return the commands, all of them to be given in one folder: that of the training, if the runs share it.
+
+    They name the runs as they were named here, or with their whole paths if the training was in another folder.
+    `trained` is `command` of each run, and `frontier` whether policy bounds of samplers are recorded.
+    """
+    here = all(_makes(one, run) for one, run in zip(trained, runs, strict=True) if one)
+
+    def word(path: Path) -> str:
+        return shlex.quote(str(path if here else path.absolute()))
+
+    folders = [word(run) for run in runs]
+    every = " ".join(folders)
+    options = [f" {option} {word(path)}" for option, path in (("--out", out), ("--figures", figures)) if path]
+    return [
+        *([] if here else ["# In the folder where the runs were trained, where the paths of `atat train` begin:"]),
+        *filter(None, trained),
+        *(f"atat eval {folder}" for folder in folders),
+        *([f"atat compare {every}"] if len(runs) > 1 else []),
+        f"atat report {every} --compute{' --frontier' * frontier}{''.join(options)}",
+    ]
+
+
+def _makes(command: str, run: Path) -> bool:
+    """Return whether a command of `atat train`, given in the working directory, makes this run folder."""
+    words = [word.removeprefix("--out=") for word in shlex.split(command)]
+    named = words if "--out" in command else [f"runs/{run.resolve().name}"]
+    return any(os.path.abspath(each) == os.path.abspath(run) for each in named)

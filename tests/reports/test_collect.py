@@ -20,7 +20,7 @@ from atat_zoo.evaluation.results.format import uncertain
 from atat_zoo.evaluation.results.naming import title
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.reports import collect as collecting
-from atat_zoo.reports import recorded, tasks
+from atat_zoo.reports import recorded
 from atat_zoo.reports.collect import collect
 from atat_zoo.reports.offline import inert
 from atat_zoo.reports.page import page
@@ -313,7 +313,7 @@ def test_a_file_that_is_changed_anywhere_is_refused_or_still_a_page(full, data):
             text, replay = (recorded.kept(run, name) for name in ("text", "replay"))
             tables = list(store.tables(run))
         evaluated = recorded.evaluated(tables)
-        scored = tasks.tables({"a": tasks.last(tables)})
+        scored = collecting.task_tables({"a": collecting.last_tasks(tables)})
         found = [text, replay, evaluated, scored, recorded.quality(tables), recorded.policy_nll(tables)]
     assert inert(found)
     for one in text["texts"] if text else ():

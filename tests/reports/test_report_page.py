@@ -14,9 +14,8 @@ import vl_convert
 
 from atat_zoo.evaluation.results.format import interval, uncertain
 from atat_zoo.reports import PALETTE, charts, studies
-from atat_zoo.reports.collect import collect
+from atat_zoo.reports.collect import collect, command, commands
 from atat_zoo.reports.page import page
-from atat_zoo.reports.reproduce import command, commands
 from tests.cli.terminal import printed, refused
 from tests.evaluation.making import make_run
 from tests.reports.run_folders import CONFIRM, HOSTILE, make, with_grids

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import altair as alt
 
 from atat_zoo.errors import nearest
 from atat_zoo.evaluation.results.naming import NATS_PER_TOKEN
@@ -14,9 +16,7 @@ from atat_zoo_paper.cells import change, exponential
 from atat_zoo_paper.manifest import FigureSpec
 from atat_zoo_paper.studies import CannotShow, KnownStudy, compared, seeds_enough
 from atat_zoo_paper.study_tables import along, axis_of, nats, over_runs
-
-if TYPE_CHECKING:
-    from atat_zoo_paper.style import Chart
+from atat_zoo_paper.style import Chart, chart, files
 
 MARKS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross")  # told apart in grey
 
@@ -108,11 +108,9 @@ def _arms(spec: FigureSpec, known: KnownStudy, arms: Sequence[str]) -> dict[str,
 
 def draw(spec: FigureSpec, known: KnownStudy, found: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
     """Yield a figure of such `points` as PDF and SVG, each with its file's name; arms without any are left out."""
-    from atat_zoo_paper import style
-
     by_kind: Any = {"curve": _draw_curve, "sensitivity": _draw_sensitivity, "arms": _draw_arms}
     drawn = by_kind[spec.kind](spec, known, {arm: each for arm, each in found.items() if each})
-    yield from ((f"{spec.label}.{ending}", content) for ending, content in style.files(drawn).items())
+    yield from ((f"{spec.label}.{ending}", content) for ending, content in files(drawn).items())
 
 
 def _ends(cell: Cell) -> dict[str, float]:
@@ -136,10 +134,6 @@ def _common(quantities: set[str]) -> str:
 
 
 def _draw_curve(spec: FigureSpec, known: KnownStudy, lines: dict[str, list[tuple[int, Cell]]]) -> Chart:
-    import altair as alt
-
-    from atat_zoo_paper.style import chart
-
     names = [spec.names.get(arm, arm) for arm in lines]
     rows: list[dict[str, Any]] = [
         {"arm": name, "steps": steps, **_ends(cell)}
@@ -158,10 +152,6 @@ def _draw_curve(spec: FigureSpec, known: KnownStudy, lines: dict[str, list[tuple
 
 
 def _draw_sensitivity(spec: FigureSpec, known: KnownStudy, panels: dict[str, Any]) -> Chart:
-    import altair as alt
-
-    from atat_zoo_paper.style import chart
-
     axis = axis_of(known.study) if known.study.grids else None
     varied = [name for grid in known.study.grids for _, name in grid.points]
     quantity = _quantity(known, varied) if varied else f"{NATS_PER_TOKEN}, selection half"
@@ -207,10 +197,6 @@ def _draw_sensitivity(spec: FigureSpec, known: KnownStudy, panels: dict[str, Any
 
 
 def _draw_arms(spec: FigureSpec, known: KnownStudy, found: dict[str, Cell]) -> Chart:
-    import altair as alt
-
-    from atat_zoo_paper.style import chart
-
     arms = list(found) if spec.arms else sorted(found, key=lambda arm: found[arm].low or 0)
     rows = [{"arm": spec.names.get(arm, arm), **_ends(found[arm])} for arm in arms]
     base = known.study.baseline

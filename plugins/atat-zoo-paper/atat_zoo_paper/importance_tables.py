@@ -30,8 +30,7 @@ from atat_zoo.generation.model import Model
 from atat_zoo.generation.samplers import Sampler
 from atat_zoo.modeling.diffusion.statistics import average_ranks
 from atat_zoo.registry.spec import unstructure
-from atat_zoo.reports import tasks
-from atat_zoo.reports.collect import short_names
+from atat_zoo.reports.collect import last_tasks, short_names
 from atat_zoo.reports.text import shown, text_table
 from atat_zoo_paper.word_classes import CLASSES, word_classes
 
@@ -191,7 +190,7 @@ class Analysis:
 
     def _probe(self) -> Iterator[Row]:
         """Yield the scores of the task context_probe, if it was measured of these weights."""
-        for result in tasks.last(store.tables(RunFolder(self.run))).values():
+        for result in last_tasks(store.tables(RunFolder(self.run))).values():
             if result.settings["task"]["use"] == _PROBE and result.step == self.model.step:
                 for name, score in result.scores.items():
                     about = {"task": result.task, "seed": result.seed, "score": name, "quantity": score.quantity}

@@ -15,6 +15,7 @@ import attrs
 from atat_zoo.errors import nearest
 from atat_zoo.evaluation.results.format import leaves
 from atat_zoo.evaluation.results.intervals import Interval
+from atat_zoo.evaluation.results.naming import NATS_PER_TOKEN
 from atat_zoo.evaluation.results.naming import words as metric_words
 from atat_zoo.evaluation.results.table import HIGHER, LOWER, Cell, Column, Table
 from atat_zoo.registry.spec import unstructure
@@ -73,27 +74,25 @@ def nats(run: Report) -> float | None:
     return value if run["bounds"][run["bound"]]["value"] is not None else None
 
 
-def _value(arm: Report, intervals: str) -> Cell:
-    return exponential(over_runs(arm["runs"], nats, False, intervals))
-
-
-def _nats(arm: Report, intervals: str) -> Cell:
-    return within(over_runs(arm["runs"], nats, False, intervals))
-
-
-def _bits(arm: Report, intervals: str) -> Cell:
-    return within(over_runs(arm["runs"], lambda run: run["bounds"][run["bound"]]["bits_per_byte"], True, intervals))
+def _bits(run: Report) -> float | None:
+    bits: float | None = run["bounds"][run["bound"]]["bits_per_byte"]
+    return bits
 
 
 def _cost(key: str, digits: str, times: float = 1) -> Callable[[Report, str], Cell]:
     return lambda arm, _: count(arm[key] and arm[key] * times, digits)
 
 
+EXPONENTIAL = f"e to the {NATS_PER_TOKEN}"
 # key -> heading, direction, and the cell of an arm. The differences and step multipliers are of the whole study.
 _OF_ARM: dict[str, tuple[str, int, Callable[[Report, str], Cell]]] = {
-    "value": ("e to the nats per token", LOWER, _value),
-    "nats_per_token": ("nats per token", LOWER, _nats),
-    "bits_per_byte": ("bits per byte", LOWER, _bits),
+    "value": (
+        "e to the nats per token",
+        LOWER,
+        lambda arm, over: exponential(over_runs(arm["runs"], nats, False, over)),
+    ),
+    "nats_per_token": (NATS_PER_TOKEN, LOWER, lambda arm, over: within(over_runs(arm["runs"], nats, False, over))),
+    "bits_per_byte": ("bits per byte", LOWER, lambda arm, over: within(over_runs(arm["runs"], _bits, True, over))),
     "bound": ("bound", 0, lambda arm, _: words(arm["runs"][0]["bound"])),
     "seeds": ("seeds", 0, lambda arm, _: count(len(arm["runs"]), "d")),
     "steps": ("steps", 0, _cost("steps", ",.0f")),
