@@ -19,6 +19,7 @@ import tomli_w
 from atat_zoo import __version__
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.results import store
+from atat_zoo.evaluation.results import table as written
 from atat_zoo.evaluation.results.format import NONE, joined, leaves, settings, uncertain
 from atat_zoo.evaluation.results.naming import title, words
 from atat_zoo.evaluation.results.tasks import TaskResult, notes_of, task_results
