@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-FOLDER = Path(__file__).parents[1] / "experiments" / "baselines"
 # The first is what the others are held against.
 BASELINES = (
     "mdlm",
@@ -97,7 +96,7 @@ def train(name: str, run: Path, *overrides: str) -> Path:
     if (run / "model" / "model.json").is_file():
         return run
     begun = (run / "resolved.toml").is_file()
-    atat("train", *(["--resume", str(run)] if begun else [str(FOLDER / f"{name}.toml"), *overrides, "--out", str(run)]))
+    atat("train", *(["--resume", str(run)] if begun else [f"baselines/{name}", *overrides, "--out", str(run)]))
     return run
 
 

@@ -9,7 +9,6 @@ larger pieces: the more texts at once, the less there is to save. The bars: text
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,14 +20,13 @@ from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
 from benchmarks.pairs import hold, interleave, report
 
-FOLDER = Path(__file__).parents[1] / "experiments"
 V = 2048
 BARS = {1: 0.35, 64: 0.7}  # of the ratio, by texts at once
 
 
 def denoiser(name: str, *overrides: str) -> Any:
     """Return the denoiser of an experiment with random weights, the same for every objective."""
-    experiment = load(str(FOLDER / f"{name}.toml"), list(overrides))
+    experiment = load(name, list(overrides))
     module = assemble(experiment, Context(vocabulary_size=V, length=experiment.data.length)).eval()
     generator = torch.Generator().manual_seed(0)
     for parameter in module.parameters():

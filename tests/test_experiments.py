@@ -7,77 +7,93 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from atat_zoo import UserError
 from atat_zoo import studies as study
 from atat_zoo.cli.experiment import missing
 from atat_zoo.data.build import build
 from atat_zoo.data.manifest import load as load_manifest
-from atat_zoo.experiment import from_table, load
+from atat_zoo.experiment import from_table, load, names
 from atat_zoo.registry import Context
 from atat_zoo.training import train
 from tests import fixtures, talk
 
 ROOT = Path(__file__).parents[1] / "experiments"
-APART = {"base", "corpora", "studies"}
-ALL = sorted(p for p in ROOT.rglob("*.toml") if not APART & set(p.relative_to(ROOT).parts))
+NAMES = [name for name in names() if not name.startswith(("base/", "corpora/", "studies/"))]
+VARIANTS = sorted(path.stem for path in (ROOT / "base" / "variants").glob("*.toml"))
 SIZES = ("owt-small", "lm1b", "wikitext103", "text8")
-WIDTHS = ("owt-8x256", "owt-12x512")  # of OWT, in the ATAT report beside that of MDLM
-LARGE = [p for p in ALL if p.parent.name in SIZES + WIDTHS]
-CPU = [p for p in ALL if p.parent in (ROOT, ROOT / "baselines", ROOT / "documented")]
+# What trains in its shape but for width and vocabulary: every variant on one text, and every text.
+LARGE = [*(f"text8/{variant}" for variant in VARIANTS), *(f"{size}/atat" for size in SIZES[:3])]
+BASELINES = sorted(path.stem for path in (ROOT / "baselines").glob("*.toml"))
+CPU = [name for name in NAMES if "/" not in name and name not in (*BASELINES, "documented") and "_short" not in name]
+CPU += [*(name for name in NAMES if name.startswith("documented/")), *(f"baselines/{name}" for name in BASELINES)]
 VOCABULARIES = (50_257, 30_522)  # of GPT-2 and of BERT
 STUDIES = sorted((ROOT / "studies").glob("*.toml"))
 shipped = functools.cache(load)  # as it is in its file
 SMALL = ["backbone.layers=1", "backbone.width=64", "tokenizer.vocabulary_size=512", "data.sequences=64"]
 SMALL += ["train.steps=3", "train.batch_size=4", "evaluation.sequences=4", "evaluation.draws=1", "train.log_every=1"]
-# ATAT, MDLM, and a learned importance with and without its parts.
+# A learned importance with and without its parts.
 IMPORTANCE = {"importance", "importance_only", "no_importance", "no_curriculum", "curriculum_only"}
-TABLE = IMPORTANCE | {"mdlm", "bell", "sets", "atat"}
-# The ATAT report's system and its opponents: with the recipe of MDLM, and with its own.
-REPORT = {"documented", "mdlm", "autoregressive", "sedd", "d3pm", "mlm", "block", "documented_short", "mdlm_short"}
 
 
-def test_the_table_is_there_at_every_size_and_every_experiment_is_trained():
-    others = {p for p in ALL if p.parent.name in ("finetuning", "guidance")}
-    assert set(ALL) == {*CPU, *LARGE, *others}
-    for folder in (ROOT, *(ROOT / size for size in SIZES)):
-        assert {p.stem for p in folder.glob("*.toml")} >= TABLE, folder
-    for size in SIZES + WIDTHS:
-        assert {p.stem for p in (ROOT / size).glob("*.toml")} >= REPORT, size
+def test_every_name_is_an_experiment_that_resolves_to_itself():
+    assert {f"{size}/{variant}" for size in (*SIZES, "owt-8x256", "cpu") for variant in VARIANTS} | {*VARIANTS} < {
+        *NAMES
+    }
+    for name in NAMES:
+        made = shipped(name)
+        assert made.name == name.replace("/", "-")
+        assert from_table(made.to_table()) == made
 
 
-@pytest.mark.parametrize("path", ALL, ids=lambda p: str(p.relative_to(ROOT)))
-def test_it_validates_and_resolves_to_itself(path):
-    made = shipped(str(path))
-    assert made.name == "-".join(path.relative_to(ROOT).with_suffix("").parts)
-    assert from_table(made.to_table()) == made
+def test_a_pair_is_its_variant_over_its_size_and_a_file_of_its_name_comes_first(tmp_path, monkeypatch):
+    short, plain = (load(name, ["name=same"]) for name in ("lm1b/mdlm_short.toml", "lm1b/mdlm"))
+    assert (short.train.batch_size, plain.train.batch_size, plain.data.rows) == (64, 512, "document")
+    assert (short.parts["sampler"].name, load("lm1b/d3pm").parts["objective"].name) == ("ancestral", "d3pm")
+    table = plain.to_table() | {key: short.to_table()[key] for key in ("train", "optimizer")}
+    assert from_table(table) == short
+    assert load("mdlm", ["name=same"]) == load("cpu/mdlm", ["name=same"])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text('extends = "lm1b/mdlm"\n[train]\nsteps = 5')
+    assert load("mine.toml", ["train.steps=1000000", "name=same"]) == plain
+    (tmp_path / "lm1b").mkdir()
+    (tmp_path / "lm1b" / "mdlm").write_text("seed = 3")
+    assert load("lm1b/mdlm").seed == 3
+    assert load("baselines/mdlm").parts["objective"].weight == "simple"
 
 
-@pytest.mark.parametrize("size", ["", *SIZES])
-def test_at_every_size_masks_by_importance_are_corrected_and_the_curriculum_is_gentle(size):
+@pytest.mark.parametrize("wrong", ["lm1b/mdml", "lm1/mdlm", "mdml", "lm1b/", "base/lm1b/mdlm"])
+def test_a_wrong_pair_is_told_the_sizes_and_the_variants(wrong):
+    with pytest.raises(UserError) as caught:
+        load(wrong)
+    said = str(caught.value)
+    assert said.startswith(f"there is no experiment {wrong!r}: no such file; did you mean ")
+    assert "of the sizes baselines, cpu, " in said
+    assert f"and the variants {', '.join(VARIANTS)}; more in baselines, documented, finetuning, guidance)" in said
+
+
+@pytest.mark.parametrize("size", ["cpu", *SIZES])
+def test_at_every_size_atat_writes_in_the_turns_it_learns_and_masks_by_importance_are_corrected(size):
     for name in sorted(IMPORTANCE):
-        made = shipped(str(ROOT / size / f"{name}.toml"))
+        made = shipped(f"{size}/{name}")
         assert made.parts["objective"].correction == "horvitz_thompson", name
         assert getattr(made.parts["curriculum"], "sharpness", 0) <= 0.5, name
-
-
-@pytest.mark.parametrize("size", ["", *SIZES])
-def test_at_every_size_atat_writes_in_the_turns_it_learns_and_reads_what_is_visible(size):
-    atat, sets = (shipped(str(ROOT / size / f"{name}.toml")).parts for name in ("atat", "sets"))
+    atat, sets = (shipped(f"{size}/{name}").parts for name in ("atat", "sets"))
     assert atat["estimator"].reads == "z"
     assert atat["curriculum"].sharpness <= 0.5
     for made in (atat, sets):
-        assert made["position_sets"].stride == made["sampler"].stride
+        assert made["position_sets"].stride == made["sampler"].stride == shipped(f"{size}/atat").data.length / 4
     assert {key for key in atat if atat[key] != sets[key]} == {"estimator", "curriculum"}
 
 
 @pytest.mark.parametrize("size", ["owt-small", "lm1b"])
 def test_no_training_text_is_held_out_where_there_is_a_published_set(size):
-    corpus = shipped(str(ROOT / size / "mdlm.toml")).parts["corpus"]
+    corpus = shipped(f"{size}/mdlm").parts["corpus"]
     assert corpus.validation
     assert corpus.test_share == 0
 
 
 def test_the_documented_ones_are_as_the_report_has_them():
-    found = {path.stem: shipped(str(path)) for path in sorted((ROOT / "documented").glob("*.toml"))}
+    found = {path.stem: shipped(f"documented/{path.stem}") for path in sorted((ROOT / "documented").glob("*.toml"))}
     assert all(made.parts["target"].name == "was_masked" for made in found.values())
     assert all(made.parts["estimator"].own_embedding for made in found.values())
     assert [name for name, made in found.items() if not made.parts["estimator"].reads_time] == ["without_time"]
@@ -97,9 +113,9 @@ def shards(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", CPU, ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_cpu_sized_train(path, shards, tmp_path):
-    experiment = load(str(path), [*SMALL, f'data.root="{shards}"'])
+@pytest.mark.parametrize("name", CPU)
+def test_the_cpu_sized_train(name, shards, tmp_path):
+    experiment = load(name, [*SMALL, f'data.root="{shards}"'])
     result = train(experiment, tmp_path / "run")
     assert result.finished
     assert len(result.folder.read_metrics()) == 3
@@ -113,26 +129,12 @@ def corpora(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def trained():
-    return []
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("path", LARGE, ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_large_train_on_real_text_in_their_shape_but_for_width_and_vocabulary(
-    path, corpora, trained, tmp_path, monkeypatch
-):
-    """Of those that differ in depth, the learning rate or the text alone, one is trained, and one of each text."""
+@pytest.mark.parametrize("name", LARGE)
+def test_the_large_train_on_real_text_in_their_shape_but_for_width_and_vocabulary(name, corpora, tmp_path, monkeypatch):
     monkeypatch.chdir(corpora)
-    experiment = load(str(path), fixtures.NARROW)
+    experiment = load(name, fixtures.NARROW)
     assert missing(experiment) == []
-    table = experiment.to_table()
-    del table["name"], table["backbone"]["preset"], table["optimizer"]["learning_rate"]
-    text = {kind: table.pop(kind) for kind in ("corpus", "tokenizer", "data")}
-    if text in trained and table in trained:
-        return
-    trained.extend([text, table])
     two_steps(experiment, tmp_path)
 
 
@@ -177,13 +179,13 @@ def test_importance_that_nothing_reads_changes_no_weight_of_the_denoiser(shards,
     # So small a norm that every step is clipped.
     together, apart = "train.clip=0.01", "train.algorithms=[{use='gradient_clipping', by='part', threshold=0.01}]"
     runs = {
-        "mdlm": ["mdlm.toml", together],
-        "importance": ["documented/importance_only.toml", apart],
-        "coupled": ["documented/importance_only.toml", "train.algorithms=[]", together],
+        "mdlm": ["mdlm", together],
+        "importance": ["documented/importance_only", apart],
+        "coupled": ["documented/importance_only", "train.algorithms=[]", together],
     }
     weights = {}
     for name, (path, *clipping) in runs.items():
-        experiment = load(str(ROOT / path), [*SMALL, *clipping, f'data.root="{shards}"'])
+        experiment = load(path, [*SMALL, *clipping, f'data.root="{shards}"'])
         train(experiment, tmp_path / name)
         weights[name] = load_file(tmp_path / name / "model" / "model.safetensors")
     assert {key.partition(".")[0] for key in weights["importance"]} == {"backbone", "estimator"}

@@ -23,6 +23,8 @@ Table = dict[str, Any]
 Origins = dict[str, str]  # key path -> the file or override that sets it
 
 CORPORA = "corpora"  # the folder of the recipes: a [corpus] alone
+# `lm1b/mdlm` is the file lm1b of the one folder and then mdlm of the other; `mdlm` alone is `cpu/mdlm`.
+SIZES, VARIANTS, SMALL = "base", "base/variants", "cpu"
 _CHAIN = 32  # files of which each extends the next
 
 
@@ -30,20 +32,27 @@ def _roots() -> list[Path]:
     return [root for root in (PACKAGE.parent / "experiments", PACKAGE / "experiments") if root.is_dir()]
 
 
-def shipped(name: str, ending: str = ".toml") -> Path | None:
+def shipped(name: str) -> Path | None:
     """Return the file of this name that ships with the zoo, with or without its ending."""
-    files = (root / f"{name.removesuffix(ending)}{ending}" for root in _roots())
+    files = (root / f"{name.removesuffix('.toml')}.toml" for root in _roots())
     return next((file for file in files if file.is_file()), None)
 
 
+def _within(folder: str) -> list[str]:
+    """Return the names of the files in a folder of those that ship, without those of folders in it."""
+    return sorted(path.stem for root in _roots() for path in (root / folder).glob("*.toml"))
+
+
 def names() -> list[str]:
-    """Return the names of the files that ship with the zoo, `studies/…` among them."""
-    return sorted(str(p.relative_to(root).with_suffix("")) for root in _roots() for p in root.rglob("*.toml"))
+    """Return the names that ship with the zoo: of files, `studies/…` among them, and of each size with each variant."""
+    files = (path.relative_to(root).with_suffix("") for root in _roots() for path in root.rglob("*.toml"))
+    variants = _within(VARIANTS)
+    return sorted({*map(str, files), *variants, *(f"{size}/{each}" for size in _within(SIZES) for each in variants)})
 
 
 def recipes() -> list[str]:
     """Return the names of the corpora whose recipes ship with the zoo."""
-    return [Path(name).name for name in names() if name.startswith(f"{CORPORA}/")]
+    return _within(CORPORA)
 
 
 def recipe(name: str, zoo: Zoo | None = None) -> Any:
@@ -55,24 +64,33 @@ def recipe(name: str, zoo: Zoo | None = None) -> Any:
     return (zoo or Zoo.load()).spec("corpus", table["corpus"])
 
 
-def find(name: str) -> Path:
-    """Return the file that `name` means: a path, or an experiment that ships with the zoo."""
+def find(name: str) -> list[Path]:
+    """Return the files that `name` means, each to be merged into those before it.
+
+    They are a path, or what ships with the zoo: a file, or those of a size and of a variant.
+    """
     path = Path(name)
     try:
         if path.is_file():
-            return path
+            return [path]
         if path.is_dir():
             raise UserError(f"{name} is a folder; name the experiment file in it")
         if (file := shipped(name)) is not None:
-            return file
+            return [file]
+        size, slash, variant = name.removesuffix(".toml").rpartition("/")
+        pair = shipped(f"{SIZES}/{size if slash else SMALL}"), shipped(f"{VARIANTS}/{variant}")
+        if None not in pair and "/" not in size:
+            return [file for file in pair if file]
     except (OSError, ValueError) as error:  # too long a name, no permission, a NUL byte
         reason = getattr(error, "strerror", error)
         raise UserError(f"{clip(repr(name))} cannot be read: {reason}; name an experiment file") from None
     known = [n for n in names() if not n.startswith(("studies/", f"{CORPORA}/"))]
-    folders = sorted({n.partition("/")[0] for n in known if "/" in n} - {"base"})
+    folders = {path.parent.name for root in _roots() for path in root.glob("*/*.toml")} - {SIZES, CORPORA, "studies"}
+    alone, sizes, variants, more = map(", ".join, (_within(""), _within(SIZES), _within(VARIANTS), sorted(folders)))
     raise UserError(
         f"there is no experiment {clip(repr(name))}: no such file{nearest(name, known)} "
-        f"(shipped: {', '.join(n for n in known if '/' not in n)}; more in {', '.join(folders)})"
+        f"(shipped: {alone}; SIZE/VARIANT, or VARIANT for the size {SMALL}, "
+        f"of the sizes {sizes} and the variants {variants}; more in {more})"
     )
 
 
@@ -87,13 +105,14 @@ def load(
         zoo: provides the parts; by default, those of this installation.
         overrides_from: where the overrides stand, for messages.
     """
-    path, zoo = find(name), zoo or Zoo.load()
-    where = str(path)
-    table, origins = _read(path, (), {})
+    files, zoo = find(name), zoo or Zoo.load()
+    pair = len(files) > 1
+    where = name if pair else str(files[0])
+    table, origins = _joined(files, (), {}) if pair else _read(files[0], (), {})
     in_files = dict(origins)
     _override(table, origins, overrides, overrides_from)
     _drop_unused(table, origins, in_files, where, zoo)
-    table.setdefault("name", _name(path))
+    table.setdefault("name", name.removesuffix(".toml").replace("/", "-") if pair else _name(files[0]))
     try:
         merged, source = base_of(table)
     except Refused as error:
@@ -262,17 +281,25 @@ def _read(path: Path, trail: tuple[Path, ...], known: dict[Path, tuple[Table, Or
     bases = [bases] if isinstance(bases, str) else bases
     if not isinstance(bases, list) or not all(isinstance(base, str) for base in bases):
         raise UserError(f"{where}: extends: expected a file name or a list of them, got {clip(repr(bases))}")
-    table: Table = {}
-    origins: Origins = {}
-    for base in bases:
-        # Relative to this file, or the name of a shipped experiment.
-        file = path.parent / base if base.endswith(".toml") else find(base)
-        inherited, sources = _read(file, (*trail, resolved), known)
-        _merge(table, {key: value for key, value in inherited.items() if key != "name"}, TABLES)
-        origins |= sources
+    # Relative to this file, or the name of a shipped experiment.
+    files = [file for base in bases for file in ([path.parent / base] if base.endswith(".toml") else find(base))]
+    table, origins = _joined(files, (*trail, resolved), known)
     _merge(table, own, TABLES)
     origins |= dict.fromkeys(_paths(own), str(path))
     known[place] = table, origins
+    return table, origins
+
+
+def _joined(
+    files: Iterable[Path], trail: tuple[Path, ...], known: dict[Path, tuple[Table, Origins]]
+) -> tuple[Table, Origins]:
+    """Return the tables of files as one, without their names, the later over the earlier."""
+    table: Table = {}
+    origins: Origins = {}
+    for file in files:
+        own, sources = _read(file, trail, known)
+        _merge(table, {key: value for key, value in own.items() if key != "name"}, TABLES)
+        origins |= sources
     return table, origins
 
 

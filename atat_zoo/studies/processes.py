@@ -256,7 +256,7 @@ def write_script(study: Study, measure: Sequence[str], jobs: int | None) -> Path
         jobs: elements that run at a time; as many as SLURM starts, if None.
     """
     array = f"1-{len(elements(study))}{f'%{jobs}' if jobs else ''}"
-    sbatch = shlex.quote(str(experiments.shipped("cluster/study", ".sbatch")))
+    sbatch = shlex.quote(str(Path(__file__).with_name("sbatch") / "study.sbatch"))
     path = study.folder / "cluster.sh"
     lines = [
         "#!/bin/bash",

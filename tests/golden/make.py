@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from atat_zoo import Model, Zoo
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.likelihood import evaluate_run
-from atat_zoo.experiment import EvaluationSpec, load
+from atat_zoo.experiment import EvaluationSpec, load, names
 from atat_zoo.testing.toys import Hashed, hashed_importance
 from atat_zoo.training import train
 from tests.golden.experiments import BASE, RUNS, write_corpus
@@ -154,13 +154,11 @@ def bounds(run):
 
 def _resolved():
     """Return every shipped experiment, resolved: what most share once, and by name what differs."""
-    folder = Path(__file__).parents[2] / "experiments"
     tables = {}
-    for path in sorted(folder.rglob("*.toml")):
-        name = str(path.relative_to(folder).with_suffix(""))
-        if not name.startswith(("base/", "data/corpora/", "studies/")):
+    for name in names():
+        if not name.startswith(("base/", "studies/")):
             # Without the words that say where files come from.
-            found = flat(load(str(path)).to_table())
+            found = flat(load(name).to_table())
             tables[name] = {key: value for key, value in found.items() if not key.endswith(".source")}
     common = dict(set.intersection(*({(k, json.dumps(v)) for k, v in t.items()} for t in tables.values())))
     return {
