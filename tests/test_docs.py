@@ -11,7 +11,7 @@ import pytest
 from atat_zoo.registry import KINDS, Zoo
 from atat_zoo.registry.spec import fields_of
 from atat_zoo.studies import schema
-from tests import pages
+from tests import bad_input, pages
 from tests.pages import ROOT
 
 DOCS = ROOT / "docs"
@@ -95,8 +95,8 @@ def test_a_plugin_is_installed_from_the_checkout(readme):
 
 
 def test_the_messages_of_troubleshooting_are_messages():
-    """Each is a line of the page of bad input, or is said in the package."""
-    said = (DOCS / "bad-input.md").read_text(encoding="utf-8")
+    """Each is printed for bad input, or is said in the package."""
+    said = "\n".join(case["prints"] for case in bad_input.CASES.values())
     said += "".join(path.read_text(encoding="utf-8") for path in (ROOT / "atat_zoo").rglob("*.py"))
     messages = re.findall(r"^\| `([^`]+)` \|", (DOCS / "troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert len(messages) > 10
