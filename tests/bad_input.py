@@ -1,8 +1,8 @@
 """Every kind of bad input, produced for real.
 
 A case is a table of bad_input.toml: its title, the command after `atat`, what it prints, and what is there before:
-`toml` in bad.toml, `files`, and what functions of `prepare` make, each with its arguments. `python -m tests.bad_input` writes
-what each prints, there and in the sections of docs/bad-input.md.
+`toml` in bad.toml, `files`, and what functions of `prepare` make, each with its arguments. `python -m tests.bad_input`
+writes what each prints, there and in the sections of docs/bad-input.md.
 """
 
 from __future__ import annotations
