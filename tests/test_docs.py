@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 
 import pytest
 
@@ -52,13 +53,33 @@ def test_the_readme_names_every_part_and_where_it_is(monkeypatch):
     assert named == {kind: set(zoo.names(kind)) for kind in KINDS}
 
 
-def test_the_tree_of_contributing_is_there():
-    """The annotated tree names what exists, and all of the top level."""
+def test_every_path_in_the_tree_of_contributing_leads_somewhere():
+    """A file or folder is in the room whose lines name it, and every room of the package is there."""
     tree = next(block.text for block in pages.blocks(ROOT / "CONTRIBUTING.md") if block.language == "text")
-    named = {line.split()[0] for line in tree.splitlines() if line and not line.startswith(" ")}
-    assert named >= {"atat_zoo/", "plugins/", "registry.toml", "experiments/", "tests/", "docs/", "benchmarks/"}
-    inside = {f"atat_zoo/{name}" for name in re.findall(r"^  (\S+)  +\S", tree, re.MULTILINE)}
-    assert [name for name in named | inside if not (ROOT / name).exists()] == []
+    room, top, rooms, lost = ROOT, [], [], []
+    for line in tree.splitlines():
+        if found := re.match(r"( {0,2})(\S+)", line):
+            place, name = (ROOT / "atat_zoo" if found[1] else ROOT), found[2].rstrip("/")
+            room = place / name
+            (rooms if found[1] else top).append(name)
+        named = re.findall(r"(?<![\w./-])[\w./-]*\w(?:\.(?:py|toml|md|json)\b|/(?!\w))|atat-zoo-[\w-]*\w", line)
+        near = [path for path in (ROOT, room.parent, room, *room.rglob("*")) if path.is_dir()]
+        lost += [(room.name, name) for name in named if not any((at / name).exists() for at in near)]
+    assert lost == []
+    assert {"atat_zoo", "plugins", "registry.toml", "experiments", "tests", "docs", "benchmarks"} <= {*top}
+    package = {
+        path.name for path in (ROOT / "atat_zoo").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert {*rooms} == package - {"__init__.py", "__main__.py", "train.py"}
+
+
+def test_what_contributing_names_besides_leads_somewhere():
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(re.findall(r"`make ([\w-]+)", text)) <= targets
+    assert all((ROOT / path).exists() for path in re.findall(r"`((?:atat_zoo|tests|plugins|docs)/[\w./-]+)`", text))
+    assert all(find_spec(module) for module in re.findall(r"`(atat_zoo(?:\.\w+)+)`", text))
+    assert all((ROOT / "benchmarks" / f"{name}.py").exists() for name in re.findall(r"-m benchmarks (\w+)", text))
 
 
 @pytest.mark.slow
