@@ -61,18 +61,21 @@ def test_what_the_weights_depend_on_is_taken_from_the_run(run, write):
     assert made.train.batch_size == 64
 
 
-def test_dialogues_have_the_special_tokens_of_their_template_and_none_of_the_run(run, write):
-    made = load(
-        write("chat.toml", f'init_from = "{run}"\n[data]\nform = "chat"\n[corpus]\nuse = "files"\ntrain = ["a"]')
-    )
-    assert (made.data.length, made.data.special, made.data.rows) == (64, "none", "document")
-
-
-def test_what_the_run_says_may_be_said_again(run, write):
-    plain = load(write("a.toml", f'init_from = "{run}"'))
+def test_what_the_run_says_may_be_said_again_or_change_where_the_weights_allow_it(run, write, tmp_path):
+    path = write("a.toml", f'init_from = "{run}"')
+    plain = load(path)
     named = f'[tokenizer]\nuse = "run"\npath = "{run}"'
     for again in (f"{BACKBONE}{TOKENIZER}{DATA}", 'tokenizer = "run"', named):
-        assert load(write("a.toml", f'init_from = "{run}"\n{again}')) == plain
+        assert load(write("b.toml", f'init_from = "{run}"\n{again}'), ["name=a"]) == plain
+    made = load(path, ["backbone.dropout=0.3", "data.length=96"])  # longer than trained on, not than it reads
+    assert (made.parts["backbone"].dropout, made.data.length) == (0.3, 96)
+    # Dialogues have the special tokens of their template, and none of the run.
+    chat = load(path, ['data.form="chat"', "corpus={use='files', train=['a']}"])
+    assert (chat.data.length, chat.data.special, chat.data.rows) == (64, "none", "document")
+    resolved = write("resolved.toml", plain.to_toml())
+    moved = shutil.move(run, tmp_path / "moved")
+    again = load(resolved, [f"init_from={moved}"])
+    assert again.parts["tokenizer"] == attrs.evolve(plain.parts["tokenizer"], path=str(moved))
 
 
 def test_it_resolves_to_itself_with_and_without_the_run(run, write):
@@ -85,27 +88,12 @@ def test_it_resolves_to_itself_with_and_without_the_run(run, write):
     assert "is no run folder" in line
 
 
-def test_a_run_may_move(run, write, tmp_path):
-    made = load(write("fine.toml", f'init_from = "{run}"'))
-    path = write("resolved.toml", made.to_toml())
-    moved = shutil.move(run, tmp_path / "moved")
-    again = load(path, [f"init_from={moved}"])
-    assert again.parts["tokenizer"] == attrs.evolve(made.parts["tokenizer"], path=str(moved))
-
-
 def test_a_chain_keeps_the_first_tokenizer(run, write, tmp_path):
     second = finished(tmp_path / "second", f'init_from = "{run}"')
     shutil.rmtree(run)
     made = load(write("third.toml", f'init_from = "{second}"'))
     assert made.parts["tokenizer"].like == Zoo.load().spec("tokenizer", {"use": "bpe", "vocabulary_size": 512})
     assert made.parts["tokenizer"].path == second
-
-
-def test_dropout_may_change_and_the_length_shrink(run, write):
-    made = load(write("a.toml", f'init_from = "{run}"'), ["backbone.dropout=0.3", "data.length=16"])
-    assert (made.parts["backbone"].dropout, made.data.length) == (0.3, 16)
-    # Longer than it was trained on, not longer than it reads.
-    assert load(write("a.toml", f'init_from = "{run}"'), ["data.length=96"]).data.length == 96
 
 
 @pytest.mark.parametrize(
@@ -137,27 +125,21 @@ def test_a_difference_names_the_file_that_said_it(run, write):
 
 
 @pytest.mark.parametrize(
-    ("gone", "words"),
+    ("file", "text", "words"),
     [
-        ("model/model.json", "has no final model yet; finish its training with `atat train --resume"),
-        ("model/model.safetensors", "has no model.safetensors; copy the run again"),
-        ("model/tokenizer.json", "has no tokenizer.json; copy the run again"),
-        ("resolved.toml", "is no run folder"),
+        ("model/model.json", None, "has no final model yet; finish its training with `atat train --resume"),
+        ("model/model.safetensors", None, "has no model.safetensors; copy the run again"),
+        ("model/tokenizer.json", None, "has no tokenizer.json; copy the run again"),
+        ("resolved.toml", None, "is no run folder"),
+        *(("model/model.json", text, "copy the run again") for text in ("{", "[]", '{"experiment": {}, "step": 3}')),
+        ("model/model.json", '{"experiment": 3, "step": "x"}', "copy the run again"),
     ],
 )
-def test_a_run_that_is_not_whole(run, write, gone, words):
-    (Path(run) / gone).unlink()
+def test_a_run_that_is_not_whole(run, write, file, text, words):
+    (Path(run) / file).unlink() if text is None else (Path(run) / file).write_text(text)
     (line,) = refused(write("a.toml", f'init_from = "{run}"'))
     assert "a.toml: init_from: " in line
     assert words in line
-
-
-@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"experiment": {}, "step": 3}', '{"experiment": 3, "step": "x"}'])
-def test_a_description_that_is_none(run, write, text):
-    (Path(run) / "model" / "model.json").write_text(text)
-    (line,) = refused(write("a.toml", f'init_from = "{run}"'))
-    assert "init_from: " in line
-    assert "copy the run again" in line
 
 
 def test_a_training_looks_again(run, write):

@@ -9,7 +9,7 @@ import pytest
 
 from atat_zoo import UserError, Zoo
 from atat_zoo.errors import clip
-from atat_zoo.experiment import find, from_table, load, recipe, recipes
+from atat_zoo.experiment import from_table, load, recipe, recipes
 from atat_zoo.registry import TABLES, component
 from atat_zoo.registry.manifest import entry_of, read, shipped
 
@@ -35,31 +35,25 @@ def refused(*args, **kwargs):
 # What is merged
 
 
-def test_an_empty_file_is_every_default(write):
+def test_a_part_is_a_name_or_a_table_with_or_without_use_and_all_else_is_default(write):
+    text = 'masking = "importance"\n[estimator]\nuse = "transformer"\nlayers = 1\n[backbone]\npreset = "nano"'
+    parts = load(write("a.toml", text)).parts
+    assert (parts["masking"].name, parts["estimator"].layers, parts["backbone"].preset) == ("importance", 1, "nano")
+    assert load(write("a.toml", 'masking = "time_only"')).to_table()["masking"] == {"use": "uniform"}  # an alias
     made = load(write("plain.toml", ""))
     assert (made.name, made.seed) == ("plain", 17)
-    assert {kind: spec.name for kind, spec in made.parts.items()} == TABLES
     assert made.parts == {kind: Zoo.load().spec(kind, name) for kind, name in TABLES.items()}
 
 
-def test_a_part_is_a_name_or_a_table_with_or_without_use(write):
-    path = write(
-        "a.toml", 'masking = "importance"\n[estimator]\nuse = "transformer"\nlayers = 1\n[backbone]\npreset = "nano"'
-    )
-    made = load(path)
-    assert made.parts["masking"].name == "importance"
-    assert made.parts["estimator"].layers == 1
-    assert made.parts["backbone"].preset == "nano"
-    assert load(write("a.toml", 'masking = "time_only"')).to_table()["masking"] == {"use": "uniform"}  # an alias
-
-
-def test_extends_is_relative_to_the_file_that_says_it(write, monkeypatch, tmp_path):
-    write("base/deep/one.toml", "seed = 1\n[train]\nsteps = 11\nbatch_size = 22")
+def test_extends_is_relative_to_the_file_that_says_it_and_the_later_wins(write, monkeypatch, tmp_path):
+    write("base/deep/one.toml", "seed = 1\n[train]\nsteps = 11\nbatch_size = 22\ncheckpoints_kept = 7")
     write("base/two.toml", 'extends = "deep/one.toml"\n[train]\nsteps = 33')
-    path = write("mine/exp.toml", 'extends = ["../base/two.toml"]\n[train]\nclip = 0.5')
+    write("mine/other.toml", "seed = 2\n[train]\nbatch_size = 5\nclip = 0.1")
+    path = write("mine/exp.toml", 'extends = ["../base/two.toml", "other.toml"]\n[train]\nclip = 0.5')
     monkeypatch.chdir(tmp_path)
     made = load(path)
-    assert (made.seed, made.train.steps, made.train.batch_size, made.train.clip) == (1, 33, 22, 0.5)
+    assert (made.seed, made.train.steps, made.train.batch_size, made.train.clip) == (2, 33, 5, 0.5)
+    assert made.train.checkpoints_kept == 7
     assert load("mine/exp.toml") == made
 
 
@@ -70,14 +64,6 @@ def test_a_link_extends_what_is_beside_it(write, tmp_path):
     os.symlink("../there/real.toml", tmp_path / "here" / "link.toml")
     for names, seed in ((["here/link.toml", "there/real.toml"], 1), (["there/real.toml", "here/link.toml"], 2)):
         assert load(write("a.toml", f"extends = {names}")).seed == seed
-
-
-def test_of_several_bases_the_later_wins_and_the_file_itself_last(write):
-    write("one.toml", "seed = 1\n[train]\nsteps = 1\nclip = 0.1\ncheckpoints_kept = 7")
-    write("two.toml", "seed = 2\n[train]\nsteps = 2\nclip = 0.2")
-    path = write("a.toml", 'extends = ["one.toml", "two.toml"]\n[train]\nsteps = 3')
-    made = load(path)
-    assert (made.seed, made.train.steps, made.train.clip, made.train.checkpoints_kept) == (2, 3, 0.2, 7)
 
 
 def test_a_file_is_read_once_however_many_ways_lead_to_it(write, monkeypatch):
@@ -115,16 +101,14 @@ def test_tables_merge_and_a_changed_use_drops_what_the_old_part_was_given(write)
         assert load(write("again.toml", f'extends = "base.toml"\n{text}')).parts["masking"].temperature == 0.7
 
 
-def test_the_default_part_is_the_same_part_when_it_is_named(write):
-    write("base.toml", '[backbone]\npreset = "nano"')
-    child = load(write("child.toml", 'extends = "base.toml"\n[backbone]\nuse = "dit"\ndropout = 0.1'))
-    assert (child.parts["backbone"].preset, child.parts["backbone"].dropout) == ("nano", 0.1)
-
-
-def test_parts_inside_parts_merge_alike(write):
-    write("base.toml", '[estimator]\nuse = "hybrid"\nmix = 0.6\nlearned = "uniform"')
-    child = load(write("child.toml", 'extends = "base.toml"\n[estimator]\nmix = 0.5'))
-    assert (child.parts["estimator"].mix, child.parts["estimator"].learned.name) == (0.5, "uniform")
+def test_parts_inside_parts_and_the_default_part_merge_alike(write):
+    write("base.toml", '[backbone]\npreset = "nano"\n[estimator]\nuse = "hybrid"\nmix = 0.6\nlearned = "uniform"')
+    child = load(write("child.toml", 'extends = "base.toml"\n[backbone]\nuse = "dit"\n[estimator]\nmix = 0.5')).parts
+    assert (child["estimator"].mix, child["estimator"].learned.name, child["backbone"].preset) == (
+        0.5,
+        "uniform",
+        "nano",
+    )
     write("base.toml", '[estimator]\nuse = "hybrid"\nmix = 0.6\n[estimator.learned]\nlayers = 1\nwidth = 8')
     child = load(write("child.toml", 'extends = "base.toml"\n[estimator.learned]\nheads = 2'))
     learned = child.parts["estimator"].learned
@@ -139,12 +123,12 @@ def test_parts_inside_parts_merge_alike(write):
 def test_overrides_are_toml_or_a_bare_word(write):
     path = write("a.toml", 'name = "a"\nestimator = "frequency"\n[masking]\nuse = "importance"\ntemperature = 0.7')
     words = ["train.steps=5", "masking.temperature = 0.2", "data.special=document", "train.compile=true", 'name="b"']
-    made = load(path, [*words, "optimizer.betas=[0.5, 0.6]", "data.root=some/folder"])
+    made = load(path, [*words, "optimizer.betas=[0.5, 0.6]", "data.root=a folder # with a = sign"])
     assert (made.train.steps, made.parts["masking"].temperature, made.data.special) == (5, 0.2, "document")
     assert (made.train.compile, made.name, made.parts["optimizer"].betas) == (True, "b", (0.5, 0.6))
-    assert made.data.root == "some/folder"
-    assert load(path, ["train.steps=5", "train.steps=6"]).train.steps == 6
-    assert load(path, ["train={steps=8, clip=2}"]).train.clip == 2.0
+    assert made.data.root == "a folder # with a = sign"
+    assert load(path, ["corpus.use = files", "corpus.train=[\n'a',\n]"]).parts["corpus"].train == ("a",)
+    assert load(path, ["train.steps=5", "train.steps=6", "train={steps=8, clip=2}"]).train.steps == 8
 
 
 def test_overrides_change_a_part_in_any_order(write):
@@ -165,8 +149,6 @@ def test_overrides_change_a_part_in_any_order(write):
     ("override", "words"),
     [
         ("train.steps", "expected key=value, like train.steps=200"),
-        ("train.steps=0", "train.steps: must be at least 1, not 0"),
-        ("train.stepz=3", "train.stepz: is not a parameter of 'train'; did you mean 'steps'?"),
         ("masking=importence", "masking.use: there is no masking named 'importence'"),
         ("extends=other.toml", "extends: can only stand in a file"),
         ("trian.steps=3", "trian: is no key of an experiment; did you mean 'train'?"),
@@ -175,9 +157,7 @@ def test_overrides_change_a_part_in_any_order(write):
         ("data.root=\udcff", "data.root: expected text in UTF-8 without NUL characters, got '\\udcff' (str)"),
         # Without end.
         (f"{'a.' * 2000}b=1", "cannot be a key of an experiment: it is nested more than 64 deep"),
-        (f"train.steps={'9' * 5000}", "train.steps: expected int, got '99999"),
         (f"seed=0x{'f' * 5000}", "seed: expected an int from 0 to 2**63 - 1, got '0xfffff"),
-        (f"init_from={'x' * 5000}", "init_from: xxxxx"),
         (f"name={'ü' * 128}", "name: expected a word that can name a folder, without '/', got 'üü"),
     ],
 )
@@ -187,14 +167,6 @@ def test_overrides_take_the_same_validation(write, override, words):
     assert len(line) < 900
 
 
-def test_a_bare_word_of_an_override_is_all_of_it(write):
-    path = write("a.toml", "")
-    made = load(
-        path, ["data.root=a folder # with a = sign", "name=x # y", "corpus.use = files", "corpus.train=[\n'a',\n]"]
-    )
-    assert (made.data.root, made.name, made.parts["corpus"].train) == ("a folder # with a = sign", "x # y", ("a",))
-
-
 # What is refused: one sentence, with the file, the key and the remedy
 
 
@@ -202,33 +174,21 @@ def test_a_bare_word_of_an_override_is_all_of_it(write):
     ("text", "words"),
     [
         ("maskin.use = 'x'", "maskin: is no key of an experiment; did you mean 'masking'? (there are: name, seed,"),
-        ("optimizer.lerning_rate = 1", "optimizer.lerning_rate: is not a parameter of 'adamw'; did you mean 'learning"),
-        ("train.steps = 'ten'", "train.steps: expected int, got 'ten' (str)"),
-        ("schedule.use = 'cosin'", "schedule.use: there is no schedule named 'cosin'; did you mean 'cosine'? (there"),
         ("train.loggers = ['file', 'fil']", "train.loggers[1].use: there is no logger named 'fil'; did you mean 'fi"),
         ("train = 3", "train: expected a table, got 3"),
-        ("masking = 3", "masking: expected a masking's name or a table {use = …}, got 3"),
-        ("estimator = {use = 'hybrid', learned = 'transformr'}", "estimator.learned.use: there is no estimator named"),
         ("order.use = 'random'", "order: is no table of an experiment; it is a parameter of the part that uses it"),
-        ("name = 3", "name: expected a word that can name a folder, without '/', got 3"),
         ("name = 'a/b'", "name: expected a word that can name a folder"),
         ('name = "a\\nb"', "name: expected a word that can name a folder"),
         ("seed = -1", "seed: expected an int from 0 to 2**63 - 1, got -1"),
-        ("curriculum = {use = 'three_stage', boundaries = [0.8, 0.2]}", "curriculum: boundaries must not fall, not ["),
-        ("data.length = 2000", "data.length: 2000 is longer than backbone.max_length = 1024; shorten the one or"),
-        ("backbone.heads = 5", "backbone.width: 768 does not divide into 5 heads of even width; change backbone.heads"),
         (
             "data.length = 64\nestimator = {use = 'hybrid', learned.max_length = 32}",
             "data.length: 64 is longer than estimator.learned.max_length = 32; shorten the one or raise the other",
         ),
-        ("requires = ['atat-zoo-nowhere']", "requires: atat-zoo-nowhere is not installed; pip install atat-zoo-now"),
         ("requires = 'click'", "requires: expected a list of packages to install, got 'click'"),
         ("extends = 3", "extends: expected a file name or a list of them, got 3"),
         ("extends = ['a.toml', 2]", "extends: expected a file name or a list of them, got ['a.toml', 2]"),
         ("extends = 'mine.toml'", "extends itself by way of mine.toml; break the circle"),
-        ("seed = 1\n[train\nsteps = 2", "is not valid TOML: Expected ']' at the end of a table declaration (at line 2"),
         (f"seed = {'1' * 5000}", "is not valid TOML: "),
-        (f"{'a.' * 2000}b = 1", "is not valid TOML: it "),
     ],
 )
 def test_every_mistake_is_one_sentence_with_file_and_key(write, text, words):
@@ -248,56 +208,30 @@ def test_all_mistakes_are_said_at_once_each_with_the_file_that_made_it(write):
     ]
 
 
-def test_text_that_is_not_utf_8_is_refused(tmp_path):
-    path = tmp_path / "latin.toml"
-    path.write_bytes("name = 'ü'".encode("latin-1"))
-    (line,) = refused(str(path))
-    assert re.fullmatch(rf"{path}: is not UTF-8 text: .*; save it as UTF-8", line)
-
-
-def test_a_missing_file_names_what_there_is(tmp_path):
-    (line,) = refused(str(tmp_path / "nothing.toml"))
-    assert "there is no experiment" in line
-    assert "(shipped: " in line
-    (line,) = refused("quikstart")
-    assert "did you mean 'quickstart'?" in line
-    (line,) = refused(str(tmp_path))
-    assert line == f"{tmp_path} is a folder; name the experiment file in it"
-    (line,) = refused("x" * 5000)
-    assert "cannot be read" in line
-
-
-def test_a_missing_base_names_both_files(write, tmp_path):
+def test_what_is_no_experiment_is_said(write, tmp_path):
+    assert "there is no experiment" in refused(str(tmp_path / "nothing.toml"))[0]
+    assert refused(str(tmp_path)) == [f"{tmp_path} is a folder; name the experiment file in it"]
+    assert "cannot be read" in refused("x" * 5000)[0]
+    assert refused(write("b.toml", "extends = 'atta'"))[0].startswith("there is no experiment 'atta'")
     path = write("a.toml", "extends = 'gone.toml'")
-    (line,) = refused(path)
-    assert line.startswith(f"{path}: extends {str(tmp_path / 'gone.toml')!r}, which does not exist; name a file")
+    base = str(tmp_path / "gone.toml")
+    assert refused(path)[0].startswith(f"{path}: extends {base!r}, which does not exist; name a file")
+    (tmp_path / "a.toml").write_bytes("name = 'ü'".encode("latin-1"))
+    assert re.fullmatch(rf"{path}: is not UTF-8 text: .*; save it as UTF-8", refused(path)[0])
 
 
-def test_a_base_without_a_suffix_is_an_experiment_that_ships(write):
-    made = load(str(write("a.toml", "extends = 'atat'\nseed = 4")))
-    assert made.parts == load("atat").parts
-    (line,) = refused(write("b.toml", "extends = 'atta'"))
-    assert line.startswith("there is no experiment 'atta'")
-
-
-def test_circles_are_refused(write, tmp_path):
+def test_a_circle_and_a_chain_without_end_are_refused(write, tmp_path):
     write("one.toml", "extends = 'two.toml'")
     write("two.toml", "extends = 'three/../one.toml'")
     (tmp_path / "three").mkdir()
-    (line,) = refused(str(tmp_path / "one.toml"))
-    assert "extends itself by way of one.toml, two.toml" in line
+    assert "extends itself by way of one.toml, two.toml" in refused(str(tmp_path / "one.toml"))[0]
     os.symlink(tmp_path / "four.toml", tmp_path / "link.toml")
-    (line,) = refused(write("four.toml", "extends = 'link.toml'"))
-    assert "extends itself" in line
-
-
-def test_a_chain_without_end_is_refused(write):
+    assert "extends itself" in refused(write("four.toml", "extends = 'link.toml'"))[0]
     write("0.toml", "seed = 3")
-    for number in range(1, 100):
+    for number in range(1, 40):
         write(f"{number}.toml", f"extends = '{number - 1}.toml'")
-    path = write("top.toml", "extends = '99.toml'")
-    (line,) = refused(path)
-    assert line.endswith("68.toml: is the base of 32 files that extend each other; join some of them")
+    (line,) = refused(write("top.toml", "extends = '39.toml'"))
+    assert line.endswith("8.toml: is the base of 32 files that extend each other; join some of them")
     assert load(write("top.toml", "extends = '30.toml'")).seed == 3
 
 
@@ -371,6 +305,11 @@ def test_tables_that_an_objective_does_not_use_are_not_inherited(write, larger, 
     named = "" if overrides else "objective = 'plain'"
     made = load(write("a.toml", f"extends = 'base.toml'\n{named}"), overrides, larger)
     assert made == load(write("b.toml", "objective = 'plain'\nname = 'a'\nnoise = 'cosine'"), overrides, larger)
+    assert " ".join(made.kinds) == "corpus tokenizer backbone noise objective sampler guidance optimizer schedule"
+    assert "masking" not in made.to_table()
+    assert from_table(made.to_table(), zoo=larger) == made
+    # A long sequence is no problem of an absent backbone.
+    load(write("a.toml", "objective = 'bare'\n[data]\nlength = 2000"), zoo=larger)
 
 
 @pytest.mark.parametrize(
@@ -400,21 +339,6 @@ def test_tables_beside_the_objective_are_refused(write, larger, own, overrides, 
         assert found.startswith(line.format(a=a)), found
 
 
-def test_an_experiment_without_those_kinds_resolves_to_itself(write, larger):
-    made = load(write("a.toml", "objective = 'plain'\n[backbone]\npreset = 'nano'"), zoo=larger)
-    assert " ".join(made.kinds) == "corpus tokenizer backbone noise objective sampler guidance optimizer schedule"
-    table = made.to_table()
-    assert "masking" not in table
-    assert from_table(table, zoo=larger) == made
-
-
-def test_what_is_not_used_is_not_checked(write, larger):
-    """A long sequence is no problem of an absent backbone."""
-    load(write("a.toml", "objective = 'bare'\n[data]\nlength = 2000"), zoo=larger)
-    (line,) = refused(write("b.toml", "objective = 'plain'\n[data]\nlength = 2000"), zoo=larger)
-    assert "data.length: 2000 is longer than backbone.max_length" in line
-
-
 @pytest.mark.parametrize(
     ("objective", "sampler"),
     [("autoregressive", "left_to_right"), ("strided", "strided"), ("block", "semi_autoregressive")],
@@ -426,15 +350,6 @@ def test_a_backbone_that_reads_both_ways_only_is_not_asked_to_read_a_part(write,
         "always reads all of it, both ways; take another backbone, or an objective like mdlm"
     ]
     load(write("b.toml", "backbone = 'recurrent'"), zoo=larger)
-
-
-def test_find_prefers_the_path_and_takes_shipped_names(write, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (shipped_one,) = find("quickstart")
-    assert shipped_one.name == "quickstart.toml"
-    assert find("quickstart.toml") == [shipped_one]
-    write("quickstart.toml", "")
-    assert find("quickstart.toml") == [Path("quickstart.toml")]
 
 
 def test_a_recipe_is_the_corpus_of_its_file_and_another_name_is_none():
