@@ -1,5 +1,7 @@
 """`registry.toml` and the code say the same, in both directions."""
 
+import re
+
 import attrs
 import pytest
 from hypothesis import given
@@ -30,19 +32,15 @@ def test_the_file_is_what_would_be_written(code):
     assert shipped().read_text(encoding="utf-8") == write(code), "run `atat zoo manifest --write`"
 
 
-def test_every_alias_leads_to_a_part_and_hides_none(menu):
-    names = {(e.kind, e.name) for e in menu.entries}
-    for kind, aliases in menu.aliases.items():
-        for alias, name in aliases.items():
-            assert (kind, name) in names
-            assert (kind, alias) not in names
-
-
-def test_a_part_belongs_to_the_kind_in_whose_place_it_stands():
+def test_a_part_belongs_to_the_kind_in_whose_place_it_stands_and_an_alias_hides_none(menu):
     names = {kind: {cls.__name__ for cls in manifest.parts_of(kind)} for kind in KINDS}
     assert all(names.values())
     assert "RandomOrder" in names["order"] - names["sampler"]
     assert {"AncestralSampler", "SemiAutoregressiveSampler"} <= names["sampler"]
+    there = {(e.kind, e.name) for e in menu.entries}
+    for kind, aliases in menu.aliases.items():
+        assert {(kind, name) for name in aliases.values()} <= there
+        assert not {(kind, alias) for alias in aliases} & there
 
 
 @component
@@ -121,6 +119,8 @@ LISTED = "[masking.x]\npath = 'a:b'\nsummary = ''\n"
 @pytest.mark.parametrize(
     ("text", "words"),
     [
+        (None, "registry.toml is missing; reinstall"),
+        (b"\xff\xfe", "is not valid TOML"),
         ("[masking", "is not valid TOML"),
         ("[maskin.x]\npath = 'a:b'\nsummary = ''", "[maskin] is no kind of part; the kinds are corpus, "),
         ("[alias.maskin]\na = 'b'", "[maskin] is no kind of part"),
@@ -135,20 +135,11 @@ LISTED = "[masking.x]\npath = 'a:b'\nsummary = ''\n"
 )
 def test_a_broken_file_is_said_in_one_sentence(tmp_path, text, words):
     path = tmp_path / "registry.toml"
-    path.write_text(text)
-    with pytest.raises(UserError) as caught:
+    if text is not None:
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(UserError, match=rf"^[^\n]*{re.escape(str(path))}[^\n]*$") as caught:
         read(path)
-    assert str(path) in str(caught.value)
     assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_missing_or_binary_file_is_said_in_one_sentence(tmp_path):
-    with pytest.raises(UserError, match=r"registry\.toml is missing; reinstall"):
-        read(tmp_path / "registry.toml")
-    (tmp_path / "registry.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(UserError, match="is not valid TOML"):
-        read(tmp_path / "registry.toml")
 
 
 def test_a_class_that_is_no_component_is_refused():
@@ -173,13 +164,8 @@ def test_the_menu_inside_the_package_comes_before_the_one_beside_it(tmp_path, mo
     beside, inside = package.parent / "registry.toml", package / "registry.toml"
     beside.write_text("")
     assert shipped() == beside
+    assert manifest.read(beside).contract == manifest.Manifest().contract == 1
+    beside.write_text("[plugins]\ncontract = 2\n")
+    assert manifest.read(beside).contract == 2
     inside.write_text("")
     assert shipped() == inside
-
-
-def test_a_registry_file_that_states_no_contract_is_of_the_first(tmp_path):
-    path = tmp_path / "registry.toml"
-    path.write_text("")
-    assert manifest.read(path).contract == manifest.Manifest().contract == 1
-    path.write_text("[plugins]\ncontract = 2\n")
-    assert manifest.read(path).contract == 2

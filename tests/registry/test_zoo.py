@@ -42,20 +42,11 @@ def test_every_kind_has_a_part_and_every_default_exists(zoo):
         assert zoo.describe(kind, default).name == default
 
 
-def test_time_only_is_another_name_of_uniform(zoo):
-    assert zoo.describe("masking", "time_only") == zoo.describe("masking", "uniform")
-    assert zoo.spec("masking", "time_only") == zoo.spec("masking", "uniform")
-    assert "time_only" not in zoo.names("masking")
-
-
-def test_an_unknown_kind_names_the_nearest_and_all(zoo):
+def test_an_unknown_kind_or_name_names_the_nearest_and_all(zoo):
     words = rf"^there is no kind named 'maskin'; did you mean 'masking'\? \(there are: {', '.join(KINDS)}\)$"
     for ask in (zoo.names, lambda kind: zoo.describe(kind, "x"), lambda kind: zoo.build(kind, "x")):
         with pytest.raises(UserError, match=words):
             ask("maskin")
-
-
-def test_an_unknown_name_names_the_nearest_and_all(zoo):
     with pytest.raises(UserError) as caught:
         zoo.describe("masking", "importence")
     text = str(caught.value)
@@ -63,9 +54,10 @@ def test_an_unknown_name_names_the_nearest_and_all(zoo):
     assert all(name in text for name in zoo.names("masking"))
     with pytest.raises(UserError, match="did you mean 'time_only'"):
         zoo.describe("masking", "time_onlee")
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(UserError, match=r"^((?!did you mean).)*$"):
         zoo.describe("masking", "qqqqqq")
-    assert "did you mean" not in str(caught.value)
+    assert zoo.spec("masking", "time_only") == zoo.spec("masking", "uniform")
+    assert "time_only" not in zoo.names("masking")
 
 
 def test_spec_reports_every_problem_of_a_table(zoo):
@@ -76,13 +68,17 @@ def test_spec_reports_every_problem_of_a_table(zoo):
         zoo.spec("masking", {"temperature": 1.0})
 
 
-def test_build_gives_what_build_returns_or_the_part_itself():
+def test_build_gives_what_build_returns_or_the_part_itself(monkeypatch):
     zoo = zoo_of(entry_of("masking", Spiral, "here"))
     context = Context(vocabulary_size=3, length=4)
     assert zoo.build("masking", {"use": "spiral", "turns": 2}, context) == ("built", 2, context)
-    built = Zoo.load().build("noise", "linear")
+    monkeypatch.setenv("ATAT_ZOO_PLUGINS", "")
+    first = Zoo.load()
+    built = first.build("noise", "linear")
     assert built.name == "linear"
     assert attrs.has(type(built))
+    assert Zoo.load() is first, "it is read once per environment"
+    assert first.names("masking") == Zoo(read(shipped()), []).names("masking")
 
 
 def test_an_alias_does_not_stand_in_for_a_part():
@@ -90,13 +86,6 @@ def test_an_alias_does_not_stand_in_for_a_part():
     other = attrs.evolve(plain, name="other", distribution="sly")
     sly = Plugin(name="p", distribution="sly", version="1", entries=(other,), aliases={"masking": {"spiral": "other"}})
     assert zoo_of(plain, found=[sly]).describe("masking", "spiral") == plain
-
-
-def test_the_zoo_is_read_once_per_environment(monkeypatch):
-    monkeypatch.setenv("ATAT_ZOO_PLUGINS", "")
-    first = Zoo.load()
-    assert Zoo.load() is first
-    assert first.names("masking") == Zoo(read(shipped()), []).names("masking")
 
 
 HEAVY = ("torch", "composer", "rich", "webdataset", "tokenizers", "hypothesis", "pytest")
