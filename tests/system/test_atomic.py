@@ -7,6 +7,7 @@ import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +22,14 @@ from tests.system.dying import dies
 
 def listing(folder):
     return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """Return what is synced, as it is."""
+    places = []
+    monkeypatch.setattr(os, "fsync", lambda descriptor: places.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+    return places
 
 
 def test_a_file_is_written_with_its_folders(tmp_path):
@@ -41,48 +50,22 @@ def broken_off(replacing, path, error):
         raise error
 
 
-@pytest.mark.parametrize("failure", [ZeroDivisionError, KeyboardInterrupt])
-def test_a_failure_in_the_middle_leaves_the_old_file(tmp_path, failure):
-    path = tmp_path / "file"
-    path.write_text("old")
-    with pytest.raises(failure):
-        broken_off(replacing, path, failure)
-    assert path.read_text() == "old"
-    assert listing(tmp_path) == ["file"]
-
-
-def test_a_pipe_is_not_replaced(tmp_path):
-    path = tmp_path / "pipe"
-    os.mkfifo(path)
-    with pytest.raises(UserError, match="pipe is a device or a pipe, which cannot be replaced; name a file"):
-        write_text(path, "new")
-    assert path.is_fifo()
-    assert listing(tmp_path) == ["pipe"]
-
-
-def test_a_link_stays_a_link(tmp_path):
-    target, link = tmp_path / "target", tmp_path / "link"
-    target.write_text("old")
-    link.symlink_to(target)
-    write_text(link, "new")
-    assert link.is_symlink()
-    assert target.read_text() == "new"
-
-
-def test_links_in_a_circle_are_a_sentence(tmp_path):
-    link = tmp_path / "link"
-    link.symlink_to(tmp_path / "back")
-    (tmp_path / "back").symlink_to(link)
-    with pytest.raises(UserError, match="link cannot be written: Too many levels of symbolic links; free some space"):
-        write_text(link, "new")
-    assert listing(tmp_path) == ["back", "link"]
-
-
-def test_a_file_has_the_mode_of_any_other_whoever_writes_it(tmp_path):
-    (tmp_path / "plain").touch()
-    with replacing(tmp_path / "file") as beside:
-        os.close(os.open(beside, os.O_CREAT, 0o600))  # as safetensors does
-    assert (tmp_path / "file").stat().st_mode == (tmp_path / "plain").stat().st_mode
+def test_a_link_stays_a_link_and_what_is_no_file_is_not_replaced(tmp_path):
+    (tmp_path / "target").write_text("old")
+    for name, target in (("link", "target"), ("one", "other"), ("other", "one")):
+        (tmp_path / name).symlink_to(tmp_path / target)
+    os.mkfifo(tmp_path / "pipe")
+    write_text(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_text() == "new"
+    for name, words in (
+        ("pipe", "pipe is a device or a pipe, which cannot be replaced; name a file"),
+        ("one", "one cannot be written: Too many levels of symbolic links; free some space"),
+    ):
+        with pytest.raises(UserError, match=words):
+            write_text(tmp_path / name, "new")
+    assert (tmp_path / "pipe").is_fifo()
+    assert listing(tmp_path) == ["link", "one", "other", "pipe", "target"]
 
 
 def test_unfinished_files_of_dead_processes_are_removed(tmp_path):
@@ -147,37 +130,35 @@ def test_a_full_disk_is_a_sentence_and_loses_nothing(tmp_path):
     assert len(steps) > 100
 
 
-def test_a_folder_is_synced(tmp_path, monkeypatch):
-    synced = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
+def test_a_file_and_its_folder_are_synced(tmp_path, synced):
     write_text(tmp_path / "file", "x")
-    # First the file under its other name, then the folder with the new name.
-    assert len(synced) == 2
-    assert synced[0].endswith(".part")
-    assert synced[1] == str(tmp_path)
     sync_folder(tmp_path)
-    assert synced[2] == str(tmp_path)
+    # First the file under its other name, then the folder with the new name.
+    assert synced[0].endswith(".part")
+    assert synced[1:] == [str(tmp_path)] * 2
 
 
-def test_a_folder_is_replaced_as_a_whole(tmp_path):
-    for content in ("old", "new"):
-        with making_folder(tmp_path / "folder", replace=True) as beside:
-            (beside / content).write_text(content)
-            assert not (tmp_path / "folder" / content).exists()
-        assert [p.name for p in (tmp_path / "folder").iterdir()] == [content]
-    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+FULL = "No space left on device"
 
 
-def test_a_folder_that_cannot_be_filled_leaves_the_old_one(tmp_path):
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    (folder / "old").touch()
-    full = "No space left on device"
-    errors = (OSError(28, full), RuntimeError("I/O error: broken (os error 28)"), KeyError("x"), KeyboardInterrupt("x"))
-    for error, words in zip(errors, (f"folder cannot be written: {full}; free some", full, "x", "x"), strict=True):
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(28, FULL), f"it cannot be written: {FULL}; free some"),
+        (RuntimeError("I/O error: broken (os error 28)"), FULL),
+        (KeyError("x"), "x"),
+        (KeyboardInterrupt("x"), "x"),
+    ],
+)
+def test_a_file_or_folder_that_cannot_be_filled_leaves_the_old_one(tmp_path, error, words):
+    for make, old in ((replacing, "it"), (partial(making_folder, replace=True), "it/old")):
+        folder = tmp_path / str(len(old))
+        (folder / old).parent.mkdir(parents=True)
+        (folder / old).write_text("old")
         with pytest.raises((UserError, KeyError, KeyboardInterrupt), match=words):
-            broken_off(partial(making_folder, replace=True), folder, error)
-        assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")] == ["folder", "folder/old"]
+            broken_off(make, folder / "it", error)
+        assert [str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()] == [old]
+        assert (folder / old).read_text() == "old"
 
 
 def test_the_sentence_about_a_file_in_it_names_the_place_that_is_meant(tmp_path):
@@ -193,22 +174,7 @@ def test_the_sentence_about_a_file_in_it_names_the_place_that_is_meant(tmp_path)
         assert ".part" not in str(caught.value)
 
 
-def test_what_others_put_into_a_new_folder_meanwhile_stays(tmp_path):
-    folder = tmp_path / "folder"
-
-    def make():
-        with making_folder(folder) as beside:
-            (beside / "ours").touch()
-            folder.mkdir()
-            (folder / "theirs").write_text("work")
-
-    with pytest.raises(UserError, match="folder is not empty any more, and is left as it is; name a new folder"):
-        make()
-    assert (folder / "theirs").read_text() == "work"
-    assert [str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*")] == ["folder", "folder/theirs"]
-
-
-def test_one_process_makes_a_folder(tmp_path):
+def test_one_process_makes_a_folder_and_what_others_put_there_meanwhile_stays(tmp_path):
     with making_folder(tmp_path / "folder") as beside:
         (beside / "first").touch()
         words = rf"folder is being written by another process \(process {os.getpid()} on .*\); wait for it"
@@ -216,8 +182,17 @@ def test_one_process_makes_a_folder(tmp_path):
             pass
         with making_folder(tmp_path / "other"):
             pass
-    assert listing(tmp_path) == ["folder", "other"]
-    assert listing(tmp_path / "folder") == ["first"]
+
+    def make():
+        with making_folder(tmp_path / "theirs") as beside:
+            (beside / "ours").touch()
+            write_text(tmp_path / "theirs" / "work", "x")
+
+    with pytest.raises(UserError, match="theirs is not empty any more, and is left as it is; name a new folder"):
+        make()
+    assert [str(p.relative_to(tmp_path)) for p in sorted(tmp_path.rglob("*"))] == [
+        "folder", "folder/first", "other", "theirs", "theirs/work",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["link", "empty/."])
@@ -230,17 +205,18 @@ def test_an_empty_folder_is_filled_by_whatever_name(tmp_path, name):
     assert (tmp_path / "link").is_symlink()
 
 
-def test_the_files_of_a_folder_have_the_mode_of_any_other_and_are_durable(tmp_path, monkeypatch):
+def test_files_have_the_mode_of_any_other_whoever_writes_them_and_are_durable(tmp_path, synced):
     (tmp_path / "plain").touch()
-    synced = []
-    monkeypatch.setattr(os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}")))
     with making_folder(tmp_path / "folder") as beside:
         (beside / "inner").mkdir()
         os.close(os.open(beside / "inner" / "file", os.O_CREAT, 0o600))  # as safetensors does
         places = {str(beside / "inner" / "file"), str(beside / "inner"), str(beside)}
-    assert (tmp_path / "folder" / "inner" / "file").stat().st_mode == (tmp_path / "plain").stat().st_mode
     assert {*synced[:-1]} == places
     assert synced[-1] == str(tmp_path)
+    with replacing(tmp_path / "file") as beside:
+        os.close(os.open(beside, os.O_CREAT, 0o600))
+    for path in (tmp_path / "folder" / "inner" / "file", tmp_path / "file"):
+        assert path.stat().st_mode == (tmp_path / "plain").stat().st_mode
 
 
 def test_a_kill_at_any_moment_leaves_the_old_folder_or_the_new_one(tmp_path, monkeypatch):
@@ -250,6 +226,8 @@ def test_a_kill_at_any_moment_leaves_the_old_folder_or_the_new_one(tmp_path, mon
         with making_folder(tmp_path / "folder", replace=True) as beside:
             (beside / "file").write_text(text)
 
+    put("new")
+    assert listing(tmp_path / "folder") == ["file"]
     seen, at, died = set(), 0, True
     while died:
         put("old")
@@ -260,27 +238,19 @@ def test_a_kill_at_any_moment_leaves_the_old_folder_or_the_new_one(tmp_path, mon
         seen.add((tmp_path / "folder" / "file").read_text())
     assert at > 5
     assert seen == {"old", "new"}
-
-
-def test_an_exchange_that_is_refused_leaves_the_old_folder(tmp_path, monkeypatch):
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "old").touch()
     rename = os.rename
 
     def refused(source, target):
         if Path(target).name == "folder" and ".before." not in Path(source).name:
-            raise OSError(28, "No space left on device")
+            raise OSError(28, FULL)
         rename(source, target)
 
-    def put():
-        with making_folder(tmp_path / "folder", replace=True):
-            pass
-
+    put("old")
     monkeypatch.setattr(os, "rename", refused)
     with pytest.raises(UserError, match="No space left"):
-        put()
+        put("new")
     assert listing(tmp_path) == ["folder"]
-    assert listing(tmp_path / "folder") == ["old"]
+    assert (tmp_path / "folder" / "file").read_text() == "old"
 
 
 def test_the_next_that_writes_it_removes_what_a_killed_process_has_left(tmp_path):
@@ -302,20 +272,15 @@ def test_the_next_that_writes_it_removes_what_a_killed_process_has_left(tmp_path
 
 @settings(max_examples=20)
 @given(st.dictionaries(st.sampled_from("abcd"), st.binary(max_size=200), min_size=1), st.integers(0, 250))
-def test_files_are_written_together_or_not_at_all(tmp_path_factory, contents, room):
-    folder = tmp_path_factory.mktemp("files")
+def test_files_are_written_together_in_this_order_or_not_at_all(tmp_path_factory, contents, room):
+    folder, order, rename = tmp_path_factory.mktemp("files"), [], os.replace
     for name in contents:
         (folder / name).write_bytes(b"old")
     files = {folder / name: content for name, content in contents.items()}
-    with full_disk(room), suppress(UserError):
+    noted = partial(mock.patch.object, os, "replace")
+    with full_disk(room), suppress(UserError), noted(lambda old, new: (order.append(Path(new)), rename(old, new))):
         write_all(files)
     fits = all(len(content) <= room for content in contents.values())
+    assert order == (list(files) if fits else [])
     assert {path: path.read_bytes() for path in files} == (files if fits else dict.fromkeys(files, b"old"))
     assert listing(folder) == sorted(contents)
-
-
-def test_files_take_their_places_in_the_order_in_which_they_are_given(tmp_path, monkeypatch):
-    order, rename = [], os.replace
-    monkeypatch.setattr(os, "replace", lambda old, new: (order.append(Path(new).name), rename(old, new)))
-    write_all({tmp_path / name: b"" for name in ("key", "form", "a")})
-    assert order == ["key", "form", "a"]

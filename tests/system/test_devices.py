@@ -26,10 +26,15 @@ def test_auto_is_a_gpu_if_there_is_one(monkeypatch, there, device):
     assert device_of("cpu") == "cpu"
 
 
-@pytest.mark.parametrize("name", ["", "foo", "cpu:x", "gpu:0"])
-def test_what_is_no_device_is_a_sentence(name):
-    with pytest.raises(UserError, match=f"device '{name}' is none that torch knows; use cpu, gpu or mps"):
-        torch_device(name)
+def test_what_is_no_device_for_this_is_a_sentence(monkeypatch):
+    for name in ("", "foo", "cpu:x", "gpu:0"):
+        with pytest.raises(UserError, match=f"device '{name}' is none that torch knows; use cpu, gpu or mps"):
+            torch_device(name)
+    only(monkeypatch, "cuda")
+    with pytest.raises(UserError, match=r'train.device = "cuda:0": a process takes the GPU of its rank'):
+        device_of("cuda:0")
+    with pytest.raises(UserError, match='precision "bf16": torch has no autocast for the device \'meta\'; use "fp32"'):
+        computes_in_bf16("bf16", "meta")
 
 
 def test_a_gpu_must_be_there(monkeypatch):
@@ -77,19 +82,6 @@ def test_a_device_that_composer_does_not_have_evaluates_and_samples(monkeypatch)
     assert device_of("auto") == "cpu"
     with pytest.raises(UserError, match=r'train.device = "xpu": Composer, .* use one of "cpu", "gpu", "mps"'):
         device_of("xpu")
-
-
-def test_a_training_takes_no_number_of_a_gpu(monkeypatch):
-    only(monkeypatch, "cuda")
-    with pytest.raises(UserError, match=r'train.device = "cuda:0": a process takes the GPU of its rank'):
-        device_of("cuda:0")
-
-
-def test_without_autocast_bf16_is_refused():
-    with pytest.raises(
-        UserError, match="""precision "bf16": torch has no autocast for the device 'meta'; use "fp32\""""
-    ):
-        computes_in_bf16("bf16", "meta")
 
 
 def test_parts_in_float64_stay_where_it_is(monkeypatch):

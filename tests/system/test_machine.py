@@ -26,17 +26,11 @@ from tests.limited import limited
 CONTEXT = Context(vocabulary_size=258, length=16, width=32)
 
 
-def test_the_memory_is_what_there_is():
+def test_the_memory_is_what_there_is_and_what_a_limit_or_a_container_leaves(tmp_path, monkeypatch):
     total = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
     assert 0 < machine.memory() <= int(total.split()[1]) * 1024
-
-
-def test_the_memory_is_what_a_limit_leaves():
     with limited(1 << 28):
         assert 1 << 27 < machine.memory() <= 1 << 28
-
-
-def test_the_memory_is_that_of_a_container(tmp_path, monkeypatch):
     for name, text in (("none", "max\n"), ("limit", "5000000\n")):
         (tmp_path / name).write_text(text)
     monkeypatch.setattr(machine, "_CGROUPS", [str(tmp_path / name) for name in ("none", "limit", "missing")])
