@@ -27,76 +27,54 @@ class Kind(NamedTuple):
 
     name: str  # in the singular, as in `[masking]` and `atat_zoo_masking`
     summary: str
-    module: str  # the module or package of its contract and its built-in parts
+    room: str  # within atat_zoo: the module or package of its contract and its built-in parts
     default: str | None = None  # used when an experiment has no table of this kind; None where none has one
 
+    @property
+    def module(self) -> str:
+        """The name by which its room is imported."""
+        return f"{PROJECT}.{self.room}"
 
-KINDS: dict[str, Kind] = {
-    kind.name: kind
-    for kind in (
-        Kind("corpus", "Text to learn from, as documents per split.", "atat_zoo.data.corpora", "sotu"),
-        Kind("boundary", "Where a document ends in a file of plain text.", "atat_zoo.data.corpora.boundaries"),
-        Kind("detokenizer", "From the tokens of a benchmark to ordinary text.", "atat_zoo.data.corpora.detokenizers"),
-        Kind("tokenizer", "Text to token ids and back.", "atat_zoo.data.tokenizers", "bpe"),
-        Kind("stage", "What becomes of a training sequence before the batch.", "atat_zoo.data.stages"),
-        Kind("backbone", "The network that reads noisy tokens.", "atat_zoo.modeling.backbones", "dit"),
-        Kind("noise", "The noise schedule α(t).", "atat_zoo.modeling.noise", "linear"),
-        Kind("rates", "Which mask rates a training sees, and how often.", "atat_zoo.modeling.rates", "noise"),
-        Kind("objective", "The training loss, and the bound that is reported.", "atat_zoo.modeling.objectives", "mdlm"),
-        Kind(
-            "position_sets", "In which sets a text is read and predicted.", "atat_zoo.modeling.position_sets", "strided"
-        ),
-        Kind("bound", "How the bound is estimated on held-out text.", "atat_zoo.modeling.bounds"),
-        Kind(
-            "estimator",
-            "Which tokens are hard: importance in [0, 1] per token.",
-            "atat_zoo.modeling.estimators",
-            "uniform",
-        ),
-        Kind("masking", "From importance and a rate to masking probabilities.", "atat_zoo.modeling.masking", "uniform"),
-        Kind(
-            "position_bias",
-            "Where in a sequence position masking masks more.",
-            "atat_zoo.modeling.masking.position_bias",
-        ),
-        Kind(
-            "mask_drawing",
-            "From masking probabilities to a mask.",
-            "atat_zoo.modeling.masking.mask_drawing",
-            "bernoulli",
-        ),
-        Kind(
-            "curriculum", "Loss weights from easy to hard as training goes on.", "atat_zoo.modeling.curricula", "none"
-        ),
-        Kind("target", "What the importance estimator learns to predict.", "atat_zoo.modeling.targets", "difficulty"),
-        Kind("uncertainty", "How unsure a prediction is, in [0, 1].", "atat_zoo.modeling.uncertainty"),
-        Kind(
-            "sampler",
-            "From masks to text: order, pace, remask, stop and draw.",
-            "atat_zoo.generation.samplers",
-            "ancestral",
-        ),
-        Kind("order", "Which masked position comes first.", "atat_zoo.generation.samplers.order"),
-        Kind("pace", "How many positions are unmasked in a step.", "atat_zoo.generation.samplers.pace"),
-        Kind("remask", "Which drawn tokens are masked again.", "atat_zoo.generation.samplers.remask"),
-        Kind("stop", "When the rest is filled in one draw.", "atat_zoo.generation.samplers.stop"),
-        Kind("draw", "From log-probabilities to a token.", "atat_zoo.generation.samplers.draw"),
-        Kind("guidance", "What a model is made to write about.", "atat_zoo.generation.guidance", "none"),
-        Kind("classifier", "Scores the class of a text, for guidance.", "atat_zoo.generation.classifiers"),
-        Kind("optimizer", "How the gradients update the weights.", "atat_zoo.training.optimizers", "adamw"),
-        Kind("schedule", "The learning rate at each step.", "atat_zoo.training.schedules", "constant"),
-        Kind("logger", "Destinations of the training curves.", "atat_zoo.training.loggers"),
-        Kind("callback", "Additional measurements in a training, and early stopping.", "atat_zoo.training.callbacks"),
-        Kind("algorithm", "Changes to the training loop itself.", "atat_zoo.training.algorithms"),
-        Kind(
-            "metric",
-            "A number of the predictions of masked tokens, or of texts that a model writes.",
-            "atat_zoo.evaluation.metrics",
-        ),
-        Kind("task", "A held-out problem with scores, on a finished model.", "atat_zoo.evaluation.tasks"),
-        Kind("judge", "Scores text that a model wrote.", "atat_zoo.evaluation.judges"),
-    )
-}
+
+_KINDS = (
+    Kind("corpus", "Text to learn from, as documents per split.", "data.corpora", "sotu"),
+    Kind("boundary", "Where a document ends in a file of plain text.", "data.corpora.boundaries"),
+    Kind("detokenizer", "From the tokens of a benchmark to ordinary text.", "data.corpora.detokenizers"),
+    Kind("tokenizer", "Text to token ids and back.", "data.tokenizers", "bpe"),
+    Kind("stage", "What becomes of a training sequence before the batch.", "data.stages"),
+    Kind("backbone", "The network that reads noisy tokens.", "modeling.backbones", "dit"),
+    Kind("noise", "The noise schedule α(t).", "modeling.noise", "linear"),
+    Kind("rates", "Which mask rates a training sees, and how often.", "modeling.rates", "noise"),
+    Kind("objective", "The training loss, and the bound that is reported.", "modeling.objectives", "mdlm"),
+    Kind("position_sets", "In which sets a text is read and predicted.", "modeling.position_sets", "strided"),
+    Kind("bound", "How the bound is estimated on held-out text.", "modeling.bounds"),
+    Kind("estimator", "Which tokens are hard: importance in [0, 1] per token.", "modeling.estimators", "uniform"),
+    Kind("masking", "From importance and a rate to masking probabilities.", "modeling.masking", "uniform"),
+    Kind("position_bias", "Where in a sequence position masking masks more.", "modeling.masking.position_bias"),
+    Kind("mask_drawing", "From masking probabilities to a mask.", "modeling.masking.mask_drawing", "bernoulli"),
+    Kind("curriculum", "Loss weights from easy to hard as training goes on.", "modeling.curricula", "none"),
+    Kind("target", "What the importance estimator learns to predict.", "modeling.targets", "difficulty"),
+    Kind("uncertainty", "How unsure a prediction is, in [0, 1].", "modeling.uncertainty"),
+    Kind("sampler", "From masks to text: order, pace, remask, stop and draw.", "generation.samplers", "ancestral"),
+    Kind("order", "Which masked position comes first.", "generation.samplers.order"),
+    Kind("pace", "How many positions are unmasked in a step.", "generation.samplers.pace"),
+    Kind("remask", "Which drawn tokens are masked again.", "generation.samplers.remask"),
+    Kind("stop", "When the rest is filled in one draw.", "generation.samplers.stop"),
+    Kind("draw", "From log-probabilities to a token.", "generation.samplers.draw"),
+    Kind("guidance", "What a model is made to write about.", "generation.guidance", "none"),
+    Kind("classifier", "Scores the class of a text, for guidance.", "generation.classifiers"),
+    Kind("optimizer", "How the gradients update the weights.", "training.optimizers", "adamw"),
+    Kind("schedule", "The learning rate at each step.", "training.schedules", "constant"),
+    Kind("logger", "Destinations of the training curves.", "training.loggers"),
+    Kind("callback", "Additional measurements in a training, and early stopping.", "training.callbacks"),
+    Kind("algorithm", "Changes to the training loop itself.", "training.algorithms"),
+    Kind(
+        "metric", "A number of the predictions of masked tokens, or of texts that a model writes.", "evaluation.metrics"
+    ),
+    Kind("task", "A held-out problem with scores, on a finished model.", "evaluation.tasks"),
+    Kind("judge", "Scores text that a model wrote.", "evaluation.judges"),
+)
+KINDS: dict[str, Kind] = {kind.name: kind for kind in _KINDS}
 
 # The kinds with a table in an experiment, and the part that is used when the table is absent.
 TABLES: dict[str, str] = {kind.name: kind.default for kind in KINDS.values() if kind.default is not None}
