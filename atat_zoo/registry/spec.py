@@ -199,9 +199,13 @@ class Field(typing.NamedTuple):
         return f"{self.kind} part" if self.kind else type_name(self.type)
 
 
-@functools.cache
 def fields_of(cls: type) -> tuple[Field, ...]:
     """Return the parameters of a component in the order of their declaration."""
+    return _fields_of(cls)
+
+
+@functools.cache
+def _fields_of(cls: type) -> tuple[Field, ...]:
     fields = []
     for attribute in attrs.fields(cls):
         meta, default, tp = attribute.metadata, attribute.default, attribute.type
