@@ -97,6 +97,16 @@ def test_every_objective_and_sampler_is_held_against_the_cpu():
     assert {name for name, _ in sampling.samplers()} == set(zoo.names("sampler"))
 
 
+def fine(setting, found):
+    found.row("speed", "≥ 1", "2", True)
+    found.figures["speed"] = 2.0
+
+
+def broken(setting, found):
+    found.row("half", "≥ 1", "0", False)
+    raise RuntimeError("no\nkernel")
+
+
 class Setup:
     """The parts share nothing here."""
 
@@ -106,21 +116,11 @@ class Setup:
         pass
 
 
-def measured(path, *parts, seconds=100.0, heading="mine", report=None):
-    report = report or Report({"device": heading}, "abc", path)
+def measured(path, *parts, seconds=100.0, heading="mine"):
+    report = Report({"device": heading}, "abc", path)
     report.go_on()
     report.measure(parts, Setup(), seconds)
     return report
-
-
-def fine(setting, found):
-    found.row("speed", "≥ 1", "2", True)
-    found.figures["speed"] = 2.0
-
-
-def broken(setting, found):
-    found.row("half", "≥ 1", "0", False)
-    raise RuntimeError("no\nkernel")
 
 
 def test_what_fails_and_what_does_not_fit_is_said_and_the_rest_goes_on(tmp_path, capsys):
@@ -147,18 +147,13 @@ def test_what_fails_and_what_does_not_fit_is_said_and_the_rest_goes_on(tmp_path,
     assert set(states(page).values()) == {"done"}
 
 
-def test_a_failure_is_not_forgotten_where_there_is_no_time_to_try_again(tmp_path):
-    page, part = tmp_path / "gpu.md", Part("a", "A", 10, broken)
-    measured(page, part)
-    measured(page, part, seconds=5)
-    assert states(page) == {"a": "failed"}
-
-
-def test_the_minutes_end_within_a_part(tmp_path):
-    page = tmp_path / "gpu.md"
-    measured(page, Part("a", "A", 0, lambda *_: time.sleep(60)), Part("b", "B", 1, fine), seconds=0.2)
+def test_the_minutes_end_within_a_part_and_a_failure_is_not_forgotten(tmp_path):
+    page, last = tmp_path / "gpu.md", Part("b", "B", 1, fine)
+    measured(page, Part("a", "A", 0, lambda *_: time.sleep(60)), last, seconds=0.2)
     assert states(page) == {"a": "failed", "b": "left out"}
     assert "OutOfTime: not done when the minutes were over" in page.read_text()
+    measured(page, Part("a", "A", 10, fine), last, seconds=5)  # no time to try again
+    assert states(page) == {"a": "failed", "b": "done"}
 
 
 def test_a_signal_keeps_what_is_done(tmp_path, monkeypatch):
@@ -186,9 +181,6 @@ def test_what_was_measured_elsewhere_is_not_gone_on_with(tmp_path, monkeypatch, 
         assert "--fresh" in error
     gpu.main(["--small", "--markdown", str(page), "--fresh"])
     assert states(page) == {"a": "done"}
-
-
-def test_without_a_gpu_it_says_so(monkeypatch, capsys):
     monkeypatch.setattr(gpu.torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit, match="2"):
         gpu.main([])

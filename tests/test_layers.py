@@ -1,17 +1,20 @@
-"""An import goes down, never up, and in no circle; and what is read without torch is imported without it."""
+"""The shape of the package: imports go down and in no circle, a class name means one thing, nothing branches on a name."""
 
 import ast
 import re
-import shutil
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import networkx
 import pytest
+import yaml
 
 import atat_zoo
+from atat_zoo import Zoo
+from atat_zoo.registry import KINDS
 
 PACKAGE = Path(atat_zoo.__file__).parent
 ROOT = PACKAGE.parent
@@ -30,17 +33,14 @@ def layers(contracts):
     return [[name.strip().removeprefix("atat_zoo.") for name in layer.split("|")] for layer in contracts[0]["layers"]]
 
 
-def test_every_package_of_plugins_is_forbidden(contracts):
-    there = {path.name.replace("-", "_") for path in (ROOT / "plugins").glob("atat-zoo-*")}
-    assert {*contracts[1]["forbidden_modules"]} == there
-
-
-def test_every_room_has_its_layer(layers):
+def test_every_room_has_its_layer_and_every_package_of_plugins_is_forbidden(contracts, layers):
     """One that is in no layer would be checked by nobody."""
     there = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     there |= {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
     assert {name for layer in layers for name in layer} == there
     assert len(there - {"__main__", "train"}) <= 13, "a newcomer surveys no more"
+    plugins = {path.name.replace("-", "_") for path in (ROOT / "plugins").glob("atat-zoo-*")}
+    assert {*contracts[1]["forbidden_modules"]} == plugins
 
 
 def test_contributing_lists_the_rooms_in_the_order_of_the_work(layers):
@@ -52,28 +52,11 @@ def test_contributing_lists_the_rooms_in_the_order_of_the_work(layers):
     assert [level[name] for name in named] == sorted(level[name] for name in named)
 
 
-def lint(folder):
-    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as main; main()", "--no-cache"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-
-
 def test_an_import_goes_down_never_up():
-    done = lint(ROOT)
+    command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command as main; main()", "--no-cache"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Contracts: 4 kept, 0 broken." in done.stdout
-
-
-@pytest.mark.slow
-def test_an_import_that_goes_up_is_found(tmp_path):
-    """The check above can fail."""
-    shutil.copy(ROOT / "pyproject.toml", tmp_path)
-    shutil.copytree(PACKAGE, tmp_path / "atat_zoo")
-    with (tmp_path / "atat_zoo" / "errors.py").open("a") as file:
-        file.write("\nimport atat_zoo.registry\nimport atat_zoo_serve\n")
-    done = lint(tmp_path)
-    assert done.returncode == 1
-    assert "atat_zoo.errors -> atat_zoo.registry" in done.stdout
-    assert "atat_zoo.errors -> atat_zoo_serve" in done.stdout
 
 
 def imported(tree, modules):
@@ -140,3 +123,64 @@ def test_only_measuring_asks_a_model_for_its_bound():
     """Besides `Model.score`, of texts in hand, and the suite that objectives are held to."""
     asking = rooms_that(lambda node: isinstance(node, ast.Call) and is_attribute(node.func, "bound"))
     assert asking == {"evaluation", "generation", "testing"}
+
+
+def test_a_class_name_means_one_thing():
+    names = Counter(
+        node.name
+        for tree in TREES.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_what_is_cited_is_what_is_released():
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert (cited["version"], cited["license"]) == (project["version"], project["license"])
+    assert project["version"] == atat_zoo.__version__
+    assert cited.keys() >= {"cff-version", "message", "title", "authors"}, "the format demands them"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_part_is_named_after_its_kind(kind):
+    zoo = Zoo.load()
+    ending = kind.rpartition("_")[2].capitalize()  # a position bias is a `…Bias`
+    for name in zoo.names(kind):
+        entry = zoo.describe(kind, name)
+        if entry.distribution == "atat-zoo":
+            assert entry.path.endswith(ending), entry.path
+
+
+def branches_on_a_name(tree, names):
+    """Return the lines that compare an attribute called `name`, of anything, with the name of a part."""
+
+    def is_name(node):
+        return isinstance(node, ast.Attribute) and node.attr == "name"
+
+    def is_text(node):
+        if isinstance(node, ast.Tuple | ast.List | ast.Set):
+            return any(map(is_text, node.elts))
+        return isinstance(node, ast.Constant) and node.value in names
+
+    def branches(node):
+        sides = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
+        matched = isinstance(node, ast.Match) and is_name(node.subject)
+        return matched or (any(map(is_name, sides)) and any(map(is_text, sides)))
+
+    return [node.lineno for node in ast.walk(tree) if branches(node)]
+
+
+def test_nothing_outside_the_registry_branches_on_the_name_of_a_part():
+    zoo = Zoo.load()
+    names = {name for kind in KINDS for name in zoo.names(kind)}
+    others = {path: tree for path, tree in TREES.items() if path.parts[1] != "registry"}
+    found = {str(path): branches_on_a_name(tree, names) for path, tree in others.items()}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+def test_only_a_branch_on_a_name_is_found():
+    branches = ["if bound.name == 'exact_k': ...", "x = part.name in ('a', 'b')", "match part.name:\n  case 'a': ..."]
+    others = ["if part.name == other.name and place == 'a': ...", "field.name != 'rows'"]
+    assert [branches_on_a_name(ast.parse(text), {"exact_k", "a"}) for text in branches + others] == [[1]] * 3 + [[]] * 2

@@ -144,10 +144,14 @@ def test_composer_has_ddp_copy_all_gradients_into_buckets():
     assert size(buckets) == cost.buckets(backbone.weights(V), gpus=2)
 
 
-def test_the_page_has_what_its_command_prints():
+def test_the_page_has_what_its_command_prints_and_the_assumptions_are_arguments():
     given = scale.assumptions([])
     assert scale.table(given) in PAGE
     assert scale.experiments(given) in PAGE
+    half, whole = (scale.plans(scale.assumptions(["--utilisation", share]))[0].speed for share in ("0.2", "0.4"))
+    assert whole == pytest.approx(2 * half)
+    for plan in scale.plans(given):
+        assert plan.memory(compiled=True) < plan.memory(compiled=False) < 76e9, "every plan fits its GPU"
 
 
 def test_a_dry_run_says_what_the_table_has_for_the_same_step(atat):
@@ -162,10 +166,3 @@ def test_a_dry_run_says_what_the_table_has_for_the_same_step(atat):
     assert json.loads(out)["weights"] == cost.cost(load("text8/mdlm")).weights
     # Twice the price in half the time; in words as in JSON.
     assert "cost    $7\n" in atat("train", "text8/documented_short", "--dry-run", "--gpus", "2", "--price", "12")[1]
-
-
-def test_the_assumptions_are_arguments():
-    half, whole = (scale.plans(scale.assumptions(["--utilisation", share]))[0].speed for share in ("0.2", "0.4"))
-    assert whole == pytest.approx(2 * half)
-    for plan in scale.plans(scale.assumptions([])):
-        assert plan.memory(compiled=True) < plan.memory(compiled=False) < 76e9, "every plan fits its GPU"
