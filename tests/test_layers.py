@@ -1,4 +1,4 @@
-"""The shape of the package: imports go down and in no circle, a class name means one thing, nothing branches on a name."""
+"""The shape of the package: imports go down and in no circle, a class name means one thing, no branch on a name."""
 
 import ast
 import re
