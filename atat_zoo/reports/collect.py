@@ -287,10 +287,10 @@ def _short(count: float) -> str:
 
 def _experiment(names: list[str], resolved: list[Table]) -> Table:
     """Return the keys that differ from the base, or between the runs: first these, then those."""
-    from atat_zoo.experiment.experiment_file import load, shipped
+    from atat_zoo.experiment.experiment_file import load
 
-    # By its path: here a run may have the name of the base.
-    base = load(str(shipped(BASE))).to_table()
+    # With its size: here a run may have the name of the base.
+    base = load(f"cpu/{BASE}", [f"name={BASE}"]).to_table()
     as_json = partial(json.dumps, ensure_ascii=False, default=str)
     tables = [
         {key: value if isinstance(value, str) else as_json(value) for key, value in leaves(table)}
