@@ -373,9 +373,15 @@ def test_what_reads_importance_says_so_and_masks_by_position_alone_do_not():
     assert not zoo.spec("position_sets", "random").reads_importance
 
 
-def test_what_reads_a_row_as_a_whole_takes_no_packed_dialogues():
+@pytest.mark.parametrize(
+    ("parts", "words"),
+    [
+        ({"objective": "sets"}, "objective 'sets' reads a row as a whole, and packed dialogues must not see each"),
+        ({"estimator": "transformer"}, "estimator 'transformer' reads the answers of a row together; set data.rows"),
+    ],
+)
+def test_what_reads_a_row_as_a_whole_takes_no_packed_dialogues(parts, words):
     table = {"name": "talk", "corpus": {"use": "files", "train": ["a"]}, "backbone": {"neighbours": 0}}
     with pytest.raises(UserError) as caught:
-        from_table(table | {"objective": "sets", "data": {"form": "chat", "rows": "packed"}})
-    said = "data.rows: objective 'sets' reads a row as a whole, and packed dialogues must not see each other; set"
-    assert said in str(caught.value)
+        from_table(table | parts | {"data": {"form": "chat", "rows": "packed"}})
+    assert f"data.rows: {words}" in str(caught.value)

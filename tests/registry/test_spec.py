@@ -238,6 +238,8 @@ def test_what_is_required_suffices(zoo):
     assert structure(Parted, {"inner": "other"}, "here", zoo) == (Parted(inner=Other()), [])
     with pytest.raises(TypeError, match="inner"):
         Parted()
+    (problem,) = structure(Needy, {"path": 3}, "", zoo)[1]
+    assert str(problem) == "path: expected str, got 3 (int)", "of a whole file"
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ def test_what_is_no_device_for_this_is_a_sentence(monkeypatch):
     for name in ("", "foo", "cpu:x", "gpu:0"):
         with pytest.raises(UserError, match=f"device '{name}' is none that torch knows; use cpu, gpu or mps"):
             torch_device(name)
+    with pytest.raises(UserError, match="device 'xpu': torch sees no device of the kind xpu; use cpu"):
+        torch_device("xpu")
     only(monkeypatch, "cuda")
     with pytest.raises(UserError, match=r'train.device = "cuda:0": a process takes the GPU of its rank'):
         device_of("cuda:0")

@@ -16,6 +16,7 @@ def test_each_signal_is_received_and_the_first_is_kept():
     with interruption as entered:
         assert entered is interruption
         assert interruption.signal is None
+        assert not {signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} & {*before}
         for number in (signal.SIGTERM, signal.SIGINT):
             os.kill(os.getpid(), number)
     assert received == [(signal.SIGTERM, False), (signal.SIGINT, True)]
