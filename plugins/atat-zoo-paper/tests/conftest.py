@@ -10,9 +10,9 @@ sys.path.append(str(next(path for path in Path(__file__).parents if (path / "tes
 
 from manifests import Place
 
-from tests.conftest import atat, pytest_configure, share_of_examples, tiny
+from tests.conftest import atat, pytest_configure, pytest_runtest_setup, tiny
 
-__all__ = ["atat", "place", "pytest_configure", "share_of_examples", "tiny"]
+__all__ = ["atat", "place", "pytest_configure", "pytest_runtest_setup", "tiny"]
 
 
 @pytest.fixture

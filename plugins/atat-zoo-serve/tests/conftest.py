@@ -10,10 +10,10 @@ sys.path.append(str(next(path for path in Path(__file__).parents if (path / "tes
 
 from servers import in_process, served
 
-from tests.conftest import atat, pytest_configure, share_of_examples
+from tests.conftest import atat, pytest_configure, pytest_runtest_setup
 from tests.generation.making import tiny_model
 
-__all__ = ["atat", "pytest_configure", "share_of_examples"]
+__all__ = ["atat", "pytest_configure", "pytest_runtest_setup"]
 
 
 @pytest.fixture(scope="module")
