@@ -58,16 +58,22 @@ def test_every_node_has_a_launcher_with_its_number(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("code", "restarts", "goes_on"),
-    [("1", "0", True), ("143", "19", True), ("137", "20", False), ("2", "0", False)],
+    ("script", "code", "restarts", "goes_on"),
+    [
+        *(("train", "1", "0", True), ("train", "143", "19", True), ("train", "137", "20", False)),
+        *(("train", "2", "0", False), ("study", "143", "19", True), ("study", "143", "20", False)),
+        *(("study", "1", "0", False), ("study", "2", "0", False)),  # at the end of its time alone
+    ],
 )
-def test_a_failure_goes_back_to_the_queue(tmp_path, code, restarts, goes_on):
+def test_what_goes_back_to_the_queue(tmp_path, script, code, restarts, goes_on):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "resolved.toml").touch()
-    settings = {"CODE": code, "SLURM_RESTART_COUNT": restarts, "NPROC": "2"}
-    left, (call,) = said(tmp_path, "train.sbatch", "a", "mine", commands={"composer": RECORDS}, **settings)
-    assert call.endswith("-m atat_zoo.train --resume mine ")
-    assert call.startswith("-n 2 --world_size 2 ")
+    settings = {"CODE": code, "SLURM_RESTART_COUNT": restarts, "NPROC": "2", "SLURM_ARRAY_TASK_ID": "1"}
+    words = ("train.sbatch", "a", "mine") if script == "train" else ("study.sbatch", "mine")
+    left, (call,) = said(tmp_path, *words, commands={"composer": RECORDS, "atat": RECORDS}, **settings)
+    if script == "train":
+        assert call.endswith("-m atat_zoo.train --resume mine ")
+        assert call.startswith("-n 2 --world_size 2 ")
     assert left == (0 if goes_on else int(code))
     assert (tmp_path / "requeued").exists() is goes_on
     assert not goes_on or (tmp_path / "requeued").read_text() == "requeue 7\n"
@@ -90,31 +96,28 @@ signal.pause()
 LAUNCHES = f"{sys.executable} -c '{RANK}'\ncode=$?\necho the rank ended with $code >> said\nexit $code"
 
 
-def test_the_launcher_outlives_the_signal_at_the_end_of_the_time(tmp_path):
-    ended = said(tmp_path, "train.sbatch", "a", "mine", commands={"srun": TERMS, "composer": LAUNCHES})
-    assert ended == (0, ["the rank ended with 143"])
-    assert (tmp_path / "requeued").read_text() == "requeue 7\n"
-
-
-def test_a_slice_of_the_shards_is_a_task_of_an_array(tmp_path):
-    task = {"SLURM_ARRAY_TASK_ID": "3", "SLURM_ARRAY_TASK_COUNT": "16"}
-    found = said(tmp_path, "build.sbatch", "a", "data.length=8", commands={"atat": RECORDS}, **task)
-    assert found == (0, ["data build a data.length=8 --slice 3/16 "])
-
-
-@pytest.mark.parametrize(("task", "words"), [({"SLURM_ARRAY_TASK_ID": "3"}, "--element 3"), ({}, "--measure")])
-def test_a_study_is_an_array_and_a_job_that_measures(tmp_path, task, words):
-    found = said(tmp_path, "study.sbatch", "mine", "--device", "cuda", commands={"atat": RECORDS}, **task)
-    assert found == (0, [f"study mine --device cuda {words} "])
+def test_the_end_of_the_time_is_handed_on_and_waited_for(tmp_path):
+    cases = [
+        (("train.sbatch", "a", "mine"), {"srun": TERMS, "composer": LAUNCHES}, "the rank ended with 143"),
+        (("study.sbatch", "mine"), {"atat": f"exec {sys.executable} -c '{ENDS}'"}, "the study is saved"),
+    ]
+    for number, (words, commands, last) in enumerate(cases):
+        (folder := tmp_path / str(number)).mkdir()
+        assert said(folder, *words, commands=commands, SLURM_ARRAY_TASK_ID="1") == (0, [last])
+        assert (folder / "requeued").read_text() == "requeue 7\n"
 
 
 @pytest.mark.parametrize(
-    ("code", "restarts", "goes_on"), [("143", "19", True), ("143", "20", False), ("1", "0", False), ("2", "0", False)]
+    ("words", "task", "call"),
+    [
+        ("build.sbatch a data.length=8", {"SLURM_ARRAY_TASK_ID": "3"}, "data build a data.length=8 --slice 3/16 "),
+        ("study.sbatch mine --device cuda", {"SLURM_ARRAY_TASK_ID": "3"}, "study mine --device cuda --element 3 "),
+        ("study.sbatch mine --device cuda", {}, "study mine --device cuda --measure "),
+    ],
 )
-def test_an_element_goes_back_to_the_queue_at_the_end_of_its_time_alone(tmp_path, code, restarts, goes_on):
-    settings = {"CODE": code, "SLURM_RESTART_COUNT": restarts, "SLURM_ARRAY_TASK_ID": "1"}
-    left, _ = said(tmp_path, "study.sbatch", "mine", commands={"atat": RECORDS}, **settings)
-    assert (left, (tmp_path / "requeued").exists()) == (0 if goes_on else int(code), goes_on)
+def test_a_slice_and_a_training_are_tasks_of_an_array_and_a_job_measures(tmp_path, words, task, call):
+    found = said(tmp_path, *words.split(), commands={"atat": RECORDS}, SLURM_ARRAY_TASK_COUNT="16", **task)
+    assert found == (0, [call])
 
 
 # The end of the time: SIGTERM to the shell alone, when the study runs, which takes a while to save itself.
@@ -127,13 +130,6 @@ signal.signal(signal.SIGTERM, save)
 os.kill(os.getppid(), signal.SIGTERM)
 signal.pause()
 """
-
-
-def test_the_end_of_the_time_is_handed_on_and_waited_for(tmp_path):
-    commands = {"atat": f"exec {sys.executable} -c '{ENDS}'"}
-    found = said(tmp_path, "study.sbatch", "mine", commands=commands, SLURM_ARRAY_TASK_ID="1")
-    assert found == (0, ["the study is saved"])
-    assert (tmp_path / "requeued").read_text() == "requeue 7\n"
 
 
 @pytest.mark.slow
