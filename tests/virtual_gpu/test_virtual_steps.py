@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from atat_zoo import Zoo
-from atat_zoo.modeling.objectives import chunks, placement
+from atat_zoo.modeling.objectives import chunks, denoising
 from atat_zoo.testing import EXAMPLES
 from tests.modeling.objectives.small_objectives import BACKBONE, BASELINES, PARTS, batch, build
 from tests.virtual_gpu.context import CONTEXT, V
@@ -139,7 +139,7 @@ def check_without_float64(name, expected):
 
 
 def test_a_planted_float64_is_caught(monkeypatch):
-    monkeypatch.setattr(placement, "exact_device", lambda device: device)  # times, masks and weights are drawn there
+    monkeypatch.setattr(denoising, "exact_device", lambda device: device)  # times, masks and weights are drawn there
     with_state = next(name for name, (_, parts) in CASES.items() if "adaptive" in str(parts.get("rates")))
     with pytest.raises(NoFloat64Error, match="no float64, at "):
         check_without_float64(with_state, None)
