@@ -6,7 +6,7 @@ of the cross-entropy over them, and of any other scores of the masked tokens.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from typing_extensions import override
 
@@ -146,8 +146,8 @@ class ClippedTBound(Bound):
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
         from atat_zoo.modeling.diffusion.bounds import clipped_t
 
-        how: Any = {"least": self.least, "most": self.most, "batch": self.batch}
-        return clipped_t(maskable, keys, draws, time_at=noise.time_at, **how)
+        at = noise.time_at
+        return clipped_t(maskable, keys, draws, time_at=at, least=self.least, most=self.most, batch=self.batch)
 
 
 @component

@@ -163,8 +163,9 @@ class AdaptiveModule(DenoisingModule):
     ) -> dict[str, Estimate]:
         # `adaptive`, the bound of the full process in the chosen form.
         log_w = self.log_weights(self.importance(tokens, maskable, None))
-        options = {"mask_id": self.context.mask_id, "time_at": self.noise.time_at}
-        return {"adaptive": estimate(self.form, self.look, tokens, maskable, log_w, keys, draws, **options)}
+        m, time_at = self.context.mask_id, self.noise.time_at
+        found = estimate(self.form, self.look, tokens, maskable, log_w, keys, draws, mask_id=m, time_at=time_at)
+        return {"adaptive": found}
 
     @override
     def denoiser(self) -> Denoiser:

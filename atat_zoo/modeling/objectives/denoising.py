@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from typing_extensions import override
 
 from atat_zoo.errors import UserError
-from atat_zoo.modeling.backbones.ngram import neighbours_of
+from atat_zoo.modeling.backbones import BackboneModule
+from atat_zoo.modeling.backbones.ngram import NgramModel, neighbours_of
 from atat_zoo.modeling.bounds import Bound
 from atat_zoo.modeling.curricula import ExponentialWeighting
 from atat_zoo.modeling.diffusion.attention import visible, within
@@ -29,10 +30,12 @@ from atat_zoo.modeling.diffusion.dropout import set_keys
 from atat_zoo.modeling.diffusion.positions import Where, pairs, within_documents
 from atat_zoo.modeling.diffusion.randomness import row_keys, stratified, uniform
 from atat_zoo.modeling.masking import VisibleTextMasking
+from atat_zoo.modeling.noise import Noise
 from atat_zoo.modeling.objectives import Batch, ObjectiveModule, Observer
 from atat_zoo.modeling.objectives.chunks import in_chunks, rows_for, weighted_sum, wide
-from atat_zoo.modeling.rates import NoiseRates
+from atat_zoo.modeling.rates import NoiseRates, Rates
 from atat_zoo.registry import Context
+from atat_zoo.registry.spec import complete
 from atat_zoo.system.devices import exact_device, has_float64, moved
 
 Losses = Callable[..., dict[str, Tensor]]
@@ -63,8 +66,10 @@ class DenoisingModule(nn.Module, ObjectiveModule):
     def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> None:
         super().__init__()
         self.context, self.batch_size = context, batch_size
-        self.backbone, self.noise = parts["backbone"], parts["noise"]
-        self.rates: Any = parts.get("rates", NoiseRates())
+        self.backbone: Any = parts["backbone"]  # a `BackboneModule`, and one of torch
+        complete(self.backbone, BackboneModule)
+        self.noise: Noise = parts["noise"]
+        self.rates: Rates = parts.get("rates", NoiseRates())
         # The importance of tokens, in objectives that use an estimator.
         self.estimator: Any = None
         self.stride = golden_stride(batch_size)
@@ -156,7 +161,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
 
         If the `first` tokens are asked for, it is those of these alone.
         """
-        if first is not None and getattr(self.backbone, "returns_first", False):
+        if first is not None and self.backbone.returns_first:
             more["first"] = first
         given = {name: moved(each, self.device) for name, each in more.items()}
         hidden: Tensor = self.backbone(*moved(inputs, self.device), **given)
@@ -173,8 +178,8 @@ class DenoisingModule(nn.Module, ObjectiveModule):
 
     def attends_in_blocks(self, tokens: Tensor) -> bool:
         """Return whether a pass over tokens has a `BlockMask`: a training is compiled, and a GPU is faster with it."""
-        compiled = self.context.compiled and getattr(self.backbone, "takes_block_masks", False)
-        return compiled and self.training and tokens.is_cuda
+        in_blocks: bool = self.context.compiled and self.backbone.takes_block_masks
+        return in_blocks and self.training and tokens.is_cuda
 
     def hidden(self, z: Tensor, t: Tensor | None, documents: Tensor | None = None) -> Tensor:
         """Return the backbone's hidden states [B, L, D]; if t is None, it follows from the share of masked tokens."""
@@ -196,9 +201,10 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return moved(self.read(read, positions=positions, **how)[:, 1:], tokens.device)
 
     @property
-    def prior(self) -> Any:
-        """The backbone's `NgramModel`, or None."""
-        return getattr(self.backbone, "prior", None)
+    def prior(self) -> NgramModel | None:
+        """What the backbone's counts say of neighbouring tokens, or None."""
+        prior: NgramModel | None = self.backbone.prior
+        return prior
 
     def neighbours(self, z: Tensor, reach: int) -> Tensor:
         """Return the tokens beside each position that its prediction may read, int64 [B, L, 2R]; V for none."""
@@ -214,7 +220,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         logits = wide(self.backbone.head(head_inputs.hidden))
         if head_inputs.neighbours is None:
             return logits
-        return cast("Tensor", self.prior(logits, moved(head_inputs.neighbours, logits.device), x))
+        return cast("Tensor", self.backbone.prior(logits, moved(head_inputs.neighbours, logits.device), x))
 
     def of_head_inputs(self, losses: Losses) -> Losses:
         """Return losses of logits as a function of hidden states, neighbours, true tokens and what else they read."""
