@@ -200,6 +200,7 @@ def test_the_tied_head_is_the_embedding(tokens):
     names = [name for name, _ in model.named_parameters()]
     assert "head.weight" not in names
     assert "head.weight" not in model.state_dict()
+    assert build(tied=True, random=False).embedding.weight.std() < 0.03  # as a head it is small
     hidden = model(tokens)
     torch.testing.assert_close(model.head(hidden), hidden @ model.embedding.weight[:V].T)
     with torch.no_grad():

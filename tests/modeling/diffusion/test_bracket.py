@@ -44,6 +44,14 @@ def test_the_ends_are_in_order_for_any_nats(nats, data):
     assert 1 - 1e-9 <= float(found.effective) <= len(nats) + 1e-9
 
 
+@given(st.floats(0, 20), st.floats(0, 20))
+def test_two_orders_are_the_mean_of_both_tangents(one, other):
+    """log ψ + w/ψ − 1 at ψ of the one and w of the other, and the other way round."""
+    tangents = [math.exp(a - b) - b - 1 for a, b in ((one, other), (other, one))]
+    found = bracket(torch.tensor([[one, other]], dtype=torch.float64))
+    assert float(found.lower) == pytest.approx(-sum(tangents) / 2, rel=1e-9, abs=1e-9)
+
+
 def test_equal_orders_leave_nothing_open():
     for orders in (0, 1, 3):
         with pytest.raises(ValueError, match="even number"):

@@ -1,6 +1,7 @@
 """Golden numbers of strategies, drawings and biases; the general properties are held by the conformance suite."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +10,14 @@ from hypothesis import strategies as st
 
 from atat_zoo.modeling.diffusion.contracts import StatefulPart
 from atat_zoo.modeling.diffusion.randomness import row_keys
-from atat_zoo.modeling.masking import ImportanceMasking, InverseMasking, LogitMasking, PositionMasking, PowerMasking
+from atat_zoo.modeling.masking import (
+    ImportanceMasking,
+    InverseMasking,
+    LogitMasking,
+    Masking,
+    PositionMasking,
+    PowerMasking,
+)
 from atat_zoo.modeling.masking.mask_drawing import BernoulliMaskDrawing, SystematicMaskDrawing, comb
 from atat_zoo.modeling.masking.position_bias import FlatBias, GradientBias, LeftToRightBias, RunningBias, UShapeBias
 from atat_zoo.registry import Context
@@ -43,6 +51,12 @@ def test_logit_keeps_odds_ratios():
     p = LogitMasking(temperature=0.5).probabilities(row(0.0, 0.5, 1.0), torch.tensor([0.3]), ALL)
     odds = (p / (1 - p)).log()
     torch.testing.assert_close(odds - odds[:, :1], row(0.0, 1.0, 2.0), atol=1e-5, rtol=0)
+
+
+def test_a_strategy_goes_by_importance_unless_it_ignores_it_or_goes_by_positions_too():
+    for direction, positional, reads in ((1, False, True), (-1, False, True), (0, False, False), (1, True, False)):
+        says = SimpleNamespace(direction=direction, positional=positional)
+        assert Masking.reads_importance.fget(says) is reads
 
 
 def test_position_is_importance_of_the_sum():

@@ -112,6 +112,12 @@ def test_ascending_sets_need_no_carrier_but_those_of_the_text(sets, given_):
         torch.testing.assert_close(short, module.of_turns(x, turns).hidden[turns >= 0])
 
 
+def test_around_a_random_subset_every_token_that_is_given_is_read():
+    module, one = sets_of(L, prompts=0, gaps=0, subsets=1.0), batch(3, padded=False)
+    expected = nats(module, one.tokens, module.turns(one))
+    torch.testing.assert_close(module.loss(one)["token_loss"], expected)
+
+
 def test_only_the_rows_that_need_it_are_read_twice(monkeypatch):
     module, x, read = sets_of(12), text(12, rows=4), []
     strided, order = torch.arange(12) % 4, torch.randperm(12, generator=torch.Generator().manual_seed(1))

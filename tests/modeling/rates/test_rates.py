@@ -219,6 +219,12 @@ def test_adaptive_rates_are_uniform_until_every_bin_has_been_seen(losses):
         assert not torch.allclose(rate, U.float(), atol=1e-12, rtol=0)
 
 
+def test_a_bin_has_been_seen_however_much_its_sums_have_decayed():
+    module = taught([0.1, 1.0], decay=0.01)
+    module.update(torch.zeros(2, 2, dtype=torch.float64), 0.0)
+    torch.testing.assert_close(module.heights(), taught([0.1, 1.0]).heights())
+
+
 def test_what_is_seen_is_the_loss_at_masked_tokens_by_the_bin_of_the_row():
     module = AdaptiveRates(bins=2, decay=0.5).build(CONTEXT)
     seen = noised([[True, False], [True, True], [False, True]], [0.2, 0.5, 0.9])
