@@ -107,5 +107,3 @@ def test_settings_of_ones_own_as_markdown(bench):
 )
 def test_what_is_refused(bench, words, message):
     assert re.search(message, refused(bench, *words))
-
-

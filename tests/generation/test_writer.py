@@ -186,6 +186,13 @@ def test_nothing_to_write():
     assert made.sample.nfe.tolist() == [0, 0, 0]
 
 
+@pytest.mark.parametrize(("name", "least"), [("number", 0), ("length", 1), ("batch_size", 1)])
+def test_a_number_that_is_too_small(name, least):
+    texts(**{"number": 2, name: least})
+    with pytest.raises(UserError, match=f"^{name} = {least - 1}: at least {least} is needed; ask for more$"):
+        texts(**{"number": 2, name: least - 1})
+
+
 def test_a_prompt_that_does_not_fit():
     with pytest.raises(UserError, match=r"prompt and suffix are 13 tokens together.* and the length is 12"):
         texts(prompt="abcdefg", suffix="abcdef")

@@ -97,9 +97,10 @@ def test_positions_come_in_the_order_of_their_scores_under_the_masks_at_that_ste
 
 
 def test_the_network_predicts_the_chosen_positions_alone():
-    one, all_open = reading_z(), reading_z()
+    weighed = []
+    one, all_open = reading_z(lambda *given: weighed.append(0) or of_z(*given)), reading_z()
     PolicySampler(pace=FixedPace(steps=3)).sample(one, MASKS, torch.arange(4))
-    assert (one.calls, one.asked) == (3, 4 * L)
+    assert (one.calls, one.asked, len(weighed)) == (3, 4 * L, 2)  # nothing is to be chosen in the last step
     # With an order that reads the predictions as well it looks at all of them, and the scores are those of z still.
     order = UncertaintyOrder(importance=True)
     assemble(order=order, pace=FixedPace(steps=3)).sample(all_open, MASKS, torch.arange(4))

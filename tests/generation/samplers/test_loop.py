@@ -258,6 +258,19 @@ def test_no_gradient_is_kept_and_no_global_random_number_drawn():
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_what_is_masked_again_has_no_confidence_of_before():
+    class Watching(ReMDMCapRemask):
+        needs = frozenset({"confidence"})
+
+        def __call__(self, step):
+            assert (step.confidence[step.open] == 1).all()
+            assert (step.confidence[step.free & ~step.open] < 1).all()
+            return super().__call__(step)
+
+    z = torch.full((3, 12), 9)
+    assert (sample(assemble(pace=BinomialPace(steps=9), remask=Watching(eta=0.5)), z).tokens < 9).all()
+
+
 def test_a_stop_finishes_a_row_whatever_the_remask_hides():
     # Everything is certain enough at once, so each row is filled in its first evaluation, and stays.
     sampler = assemble(pace=BinomialPace(steps=20), remask=ReMDMCapRemask(eta=1.0), stop=UncertaintyStop(threshold=1.0))

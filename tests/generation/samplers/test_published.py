@@ -10,7 +10,7 @@ from exactness import fit, masks
 from atat_zoo import UserError
 from atat_zoo.evaluation.sample_quality import bench
 from atat_zoo.experiment import from_table
-from atat_zoo.generation.samplers import Sample, shifted
+from atat_zoo.generation.samplers import Sample, changes, shifted
 from atat_zoo.generation.samplers.draw import NucleusDraw
 from atat_zoo.generation.samplers.loop import run
 from atat_zoo.generation.samplers.order import UncertaintyOrder
@@ -246,6 +246,8 @@ def test_an_observer_is_told_of_the_whole_text():
     observe = shifted(told.append, rows=10, positions=3, steps=5)
     observe({"step": 1, "rows": [0, 1], "positions": [0, 4], "tokens": [7, 8]})
     observe({"step": 2, "hidden": {"rows": [0], "positions": [1]}})
+    assert [*changes(told[0], 9)] == [(10, 3, 7), (11, 7, 8)]
+    assert [*changes(told[1], 9)] == [(10, 4, 9)]
     assert told == [
         {"step": 6, "rows": [10, 11], "positions": [3, 7], "tokens": [7, 8]},
         {"step": 7, "hidden": {"rows": [10], "positions": [4]}},
