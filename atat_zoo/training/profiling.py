@@ -117,7 +117,7 @@ def operations(profiler: Any, gpu: bool) -> list[tuple[str, float, int]]:
     for average in profiler.key_averages():
         # On a GPU its kernels: the operators that start them have the same time once more.
         if average.device_type == (DeviceType.CUDA if gpu else DeviceType.CPU):
-            if gpu and average.is_user_annotation:
+            if average.is_user_annotation and (gpu or average.key.startswith("ProfilerStep")):
                 continue
             own = average.self_device_time_total if gpu else average.self_cpu_time_total
             found.append((average.key, own / 1e6, average.count))

@@ -16,6 +16,10 @@ def test_a_profile_of_some_steps(tiny):
     table = json.loads((tiny.root / "profiled/profile/steps.json").read_text())
     assert len(table["phases"]) == 2
     assert all(row["backward"] > 0 and row["forward and loss"] > 0 for row in table["phases"])
-    assert any("mm" in name for name, _, _ in table["operations"])
+    names = [name for name, _, _ in table["operations"]]
+    assert any("mm" in name for name in names)
+    assert not any("ProfilerStep" in name for name in names), "of torch's schedule"
     trace = json.loads((tiny.root / "profiled/profile/trace.json").read_text())
     assert len(trace["traceEvents"]) > 100
+    short = tiny.atat("train", str(tiny.path), "--out", "short", "--profile", "2", "train.steps=4").stdout
+    assert "nothing was profiled: that takes 3 steps and then 2, and 4 were done" in short
