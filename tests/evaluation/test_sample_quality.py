@@ -165,13 +165,6 @@ def test_a_shorter_length_holds_for_both(writer, judge, root):
         assert found.model.tokens <= 3 * (length - 2)  # the model may write BOS or EOS inside, too
 
 
-@pytest.mark.slow
-def test_mauve_stands_beside_that_of_real_text(writer, judge):
-    pytest.importorskip("mauve", reason="the extra atat-zoo[mauve] is not installed")
-    found = judged(writer, judge, number=20, mauve=True)
-    assert 0 < found.model.mauve < found.data.mauve <= 1
-
-
 @pytest.mark.parametrize(("number", "apart"), [(30, True), (50, False)])
 def test_mauve_is_of_model_and_data_unless_the_data_would_be_compared_with_itself(
     writer, judge, monkeypatch, number, apart

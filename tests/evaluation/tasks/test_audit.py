@@ -53,6 +53,7 @@ def test_the_bound_is_that_of_the_evaluation(root, model):
     counted = text.maskable & ~special
     assert scores["without BOS and EOS"].value == pytest.approx(exp_of(nats[counted], counted))
     assert 0 < scores["calibration error"].value < 1
+    assert scores["calibration error"].quantity == "error"
     assert f"{int(special.sum())} are BOS or EOS" in scores["text"]
     exact = HeldOutTask(sequences=4).measure(Model.from_run(root / "autoregressive"), root / "autoregressive", seed=3)
     assert "by continuous_t" not in exact

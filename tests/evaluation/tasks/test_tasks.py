@@ -70,6 +70,7 @@ def test_what_is_measured_once_is_read(root, monkeypatch):
     first, again = (measure_tasks([FEW], model, run, seed=1, progress=lambda *d: told.append(d)) for _ in range(2))
     assert len(times) == 1
     assert first == again == [result for result in task_results(tables(RunFolder(run))) if result.seed == 1]
+    assert first[0].settings.keys() == {"task", "inputs", "seed", "weights"}
     assert told[-1] == ("infilling (gap = 3, texts = 6)", 6, 6)
     # Measured anew with another seed, parameter or sampler, and of other weights.
     measure_tasks([FEW], model, run, seed=2)
