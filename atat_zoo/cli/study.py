@@ -106,12 +106,12 @@ def _failures(failed: Mapping[str, str]) -> int:
 
 
 def _submit(loaded: Study, words: Sequence[str], jobs: int | None, as_json: bool) -> None:
-    script = write_script(loaded, words, jobs)
+    script, trainings = write_script(loaded, words, jobs), len(elements(loaded))
     said = submit(script)
     if as_json:
-        print_json({"script": str(script), "trainings": len(elements(loaded)), "submitted": said})
+        print_json({"script": str(script), "trainings": trainings, "submitted": said})
         return
-    click.echo(f"{number(len(elements(loaded)), 'training')}, and a job that measures them: {script}")
+    click.echo(f"{number(trainings, 'training')}, and a job that measures them: {script}")
     click.echo(said or f"there is no sbatch here; on the cluster: bash {script}")
 
 

@@ -28,14 +28,9 @@ FROM_MARGINS = (
 
 def difference(each: Sequence[Interval], sequences: Interval) -> Table:
     """Return the table of a difference: of each seed, of their mean over sequences, and over seeds and sequences."""
-    return {"each": [one.to_table() for one in each], "sequences": sequences.to_table()} | _of_both(
-        [one.value for one in each], sequences
-    )
-
-
-def _of_both(each: Sequence[float], sequences: Interval) -> Table:
-    both = of_seeds_and_sequences(each, sequences)
-    return {"both": both and both.to_table(), "not_worse": both and percent(both.high) <= NOT_WORSE}
+    both = of_seeds_and_sequences([one.value for one in each], sequences)
+    found = {"both": both and both.to_table(), "not_worse": both and percent(both.high) <= NOT_WORSE}
+    return {"each": [one.to_table() for one in each], "sequences": sequences.to_table()} | found
 
 
 def shown(table: Table) -> Table:

@@ -35,7 +35,7 @@ def choices(study: Study, measured: Sequence[Measured]) -> dict[str, dict[str, A
     points, chosen = list(study.sweep.points), {}
     for arm in study.swept:
         of_arm = [each for each in measured if each.run.arm == arm]
-        nats = {str(each.run.point): _nats(each, each.compared) for each in of_arm}
+        nats = {str(each.run.point): float(each.nats[each.compared].sum() / each.count.sum()) for each in of_arm}
         nats = {point: value for point, value in nats.items() if math.isfinite(value)}
         if nats:
             best = min(nats, key=nats.__getitem__)
@@ -180,10 +180,6 @@ def _of_logs(logs: Sequence[float], samples: Sequence[torch.Tensor]) -> dict[str
     if both is None or not math.isfinite(both.width):
         return None
     return {key: exponential(getattr(both, key)) for key in ("value", "low", "high")}
-
-
-def _nats(measured: Measured, bound: str) -> float:
-    return float(measured.nats[bound].sum() / measured.count.sum())
 
 
 def _log_multiplier(steps: Sequence[int], sums: torch.Tensor) -> torch.Tensor:

@@ -258,6 +258,12 @@ def test_the_numbers_of_a_study_are_those_of_its_json(name, plain):
         seeds = [row["value"] for row in data["tables"]["arms"] if (row["arm"], row["kind"]) == (each["arm"], "seed")]
         assert seeds == [one["percent"] for one in each["each"]]
     assert all(len(row) == len(block["columns"]) for block in data["blocks"] for row in block["rows"])
+    arms, differences, *_ = data["blocks"]
+    assert (arms["columns"][:3], arms["said"][0][:12]) == (["arm", "experiment", "bound"], "Count table:")
+    for row, (arm, found) in zip(arms["rows"], report["arms"].items(), strict=True):
+        own = [each for each in found["overrides"] if not each.startswith("evaluation.")]
+        assert row[:2] == [arm, " ".join([found["experiment"], *own])]
+    assert any("before nats per sequence" in each for each in differences["said"])
     assert all(html.escape(each) in re.sub("</?code>", "`", page(data)) for each in data["verdict"])
 
 
@@ -280,6 +286,22 @@ def test_a_grid_has_a_panel_for_each_axis(of_study, tmp_path, monkeypatch):
     ]
     monkeypatch.setattr(charts, "CHARTS", {"sensitivity": charts.CHARTS["sensitivity"]})
     assert {path.stem for path in charts.figures(data, tmp_path)} == {"sensitivity-1", "sensitivity-2"}
+
+
+def test_a_page_has_every_table_of_a_study_and_those_of_its_test_split(tmp_path):
+    report = json.loads(CONFIRM.read_text())
+    multiplier = {"arm": "bell", "curve": ["a", "b"], "each": [{"seed": 1, "multiplier": 2.5, "where": "beyond"}]}
+    report["multipliers"] = [multiplier | {"both": None}]
+    part = {key: report[key] for key in ("arms", "comparisons", "sequences", "tokens", "draws", "seed")}
+    report |= {"test": {"times": 2, **part}, "failed": {"wild-seed1": "why"}}
+    (tmp_path / "study.json").write_text(json.dumps(report))
+    blocks = {block["title"]: block for block in studies.of_study(tmp_path / "study.json")["blocks"]}
+    assert [*blocks][:3] == ["Arms", "Differences", "Step multipliers"]
+    assert blocks["Step multipliers"]["rows"] == [["bell", "1: > 2.50", "—"]]
+    tested = blocks["Test split: differences"]
+    assert tested["rows"] == blocks["Differences"]["rows"]
+    assert tested["said"] == ["Evaluated 2 times, after all settings were fixed."]
+    assert blocks["Failed"]["rows"] == [["wild-seed1", "why"]]
 
 
 def test_the_verdict_of_a_study_is_of_the_arm_that_it_names(tmp_path):

@@ -5,37 +5,13 @@ import math
 from pathlib import Path
 
 import pytest
-import torch
 
-from atat_zoo.evaluation.results.intervals import of_mean, of_seeds_and_sequences, paired
 from atat_zoo.reports import studies
 from atat_zoo.studies import markdown, results
 from atat_zoo.studies.differences import mark, over_both, over_sequences, shown
-from tests.studies.test_results import ALONE, NOISE, run_of
+from tests.studies.test_results import ALONE, run_of
 
 LONE = [{"jobs": 1, "threads": 1, "alone": True}]
-
-
-def test_the_intervals_can_be_computed_again_from_the_nats_of_each_sequence(tmp_path):
-    arms = {
-        arm: {seed: run_of(tmp_path, f"{arm}{seed}", seed, 4 + shift * seed * (NOISE + 1)) for seed in (1, 2, 3)}
-        for arm, shift in (("a", 0.05), ("b", 0.0))
-    }
-    found = results.compare(arms["a"], arms["b"], {})
-    lines = [json.loads(json.dumps(line)) for line in results.nats_of("claim", arms)]
-    assert {(line["part"], line["arm"], line["seed"], line["bound"]) for line in lines} == {
-        ("claim", arm, seed, "nelbo") for arm in "ab" for seed in (1, 2, 3)
-    }
-    nats = {(line["arm"], line["seed"]): torch.tensor(line["nats"], dtype=torch.float64) for line in lines}
-    count = torch.tensor(lines[0]["tokens"])
-    pairs = [(nats["a", seed], nats["b", seed]) for seed in (1, 2, 3)]
-    mean = [torch.stack(each).mean(0) for each in zip(*pairs, strict=True)]
-    both = of_seeds_and_sequences([paired(*pair, count).value for pair in pairs], paired(*mean, count))
-    for key, end in (("nats_per_token", both.value), ("low", both.low), ("high", both.high)):
-        assert found["both"][key] == pytest.approx(end, abs=1e-5)
-    # Wider than over the seeds, and than over the sequences.
-    assert both.width > of_mean([each["nats_per_token"] for each in found["each"]]).width
-    assert both.width > found["sequences"]["high"] - found["sequences"]["low"]
 
 
 def test_a_run_that_did_not_train_alone_has_no_seconds(tmp_path):

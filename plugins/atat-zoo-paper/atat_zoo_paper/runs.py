@@ -205,7 +205,10 @@ def tasks_table(wanted: WantedTable) -> Table:
     rows = []
     for run, result in zip(runs, found, strict=True):
         command = run.command(f"--task {shlex.quote(_inline(wanted.given['task']))}")
-        cells = [_score(result.scores[column]) if result else missing(command) for column in spec.columns]
+        cells = [missing(command)] * len(spec.columns)
+        if result:
+            of_run = [result.scores[column] for column in spec.columns]
+            cells = [normal(figure(score.value), figure(score.stderr)) for score in of_run]
         rows.append((run.name, cells))
     notes = [_LEGEND, *dict.fromkeys(note for result in found if result for note in result.notes)]
     return filled(spec, "run", columns, rows, notes, _published(spec, [result for result in found if result]))
@@ -231,10 +234,6 @@ def _same_items(column: str, scores: list[tuple[KnownRun, Score]]) -> None:
         if (score.quantity, score.of) != (own.quantity, own.of):
             which = f"{column!r} of {run.row.run} is of other items than of {first.row.run}"
             raise CannotShow("columns", f"{which}, such as other tokens; make two tables of it")
-
-
-def _score(score: Score) -> Cell:
-    return normal(figure(score.value), figure(score.stderr))
 
 
 def _published(spec: TasksTable, found: list[TaskResult]) -> Iterable[tuple[str, str, list[Cell]]]:
