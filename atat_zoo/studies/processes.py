@@ -19,7 +19,6 @@ from pathlib import Path
 
 import attrs
 
-from atat_zoo import experiment as experiments
 from atat_zoo.errors import UserError, clip
 from atat_zoo.experiment.runs import write_text
 from atat_zoo.studies.schema import Study, StudyRun, in_order

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from atat_zoo.data import SPLITS
 from atat_zoo.data.corpora import Corpus
-from atat_zoo.data.pipeline import Apply
 from atat_zoo.data.stages import Stage
+from atat_zoo.data.stream import Apply
 from atat_zoo.data.tokenizers import BytesTokenizer, Tokenizer
 from atat_zoo.errors import UserError
 from atat_zoo.registry import Context

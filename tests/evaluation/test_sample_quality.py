@@ -11,7 +11,7 @@ import torch
 from atat_zoo import UserError, Zoo
 from atat_zoo.data.build import build
 from atat_zoo.data.sequences import held_out
-from atat_zoo.data.tokenizers.tables import BytesModel
+from atat_zoo.data.tokenizers.library import BytesModel
 from atat_zoo.evaluation import sample_quality, text_scores
 from atat_zoo.evaluation.judges import RunJudge
 from atat_zoo.evaluation.overlap import Overlap

@@ -26,7 +26,7 @@ from atat_zoo.experiment import Experiment, recipe, recipes
 from atat_zoo.experiment.runs import RunFolder, sha256_of
 from atat_zoo.registry import Zoo
 from atat_zoo.registry.spec import parts_in, unstructure
-from atat_zoo.reports import recorded, reproduce
+from atat_zoo.reports import collect, recorded
 from atat_zoo.reports.runs import RecordedBound, bounds
 from atat_zoo_checkpoints.exporting import HUB_NAME
 
@@ -120,7 +120,7 @@ def card_of(model: Model, run: Path, folder: Path, name: str, base: Base | None 
         else "",
         environment=environment | {"python": environment.get("python")},
         again=shlex.join(again),
-        begun=reproduce.command(environment),
+        begun=collect.command(environment),
         at=f", at commit `{git['commit']}`{' with changes' * bool(git.get('changed'))}"
         if isinstance(git, dict) and git.get("commit")
         else "",

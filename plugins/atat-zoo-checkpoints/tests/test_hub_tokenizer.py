@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from atat_zoo_checkpoints.hub.tokenizer import save
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
@@ -11,7 +12,6 @@ from atat_zoo import UserError
 from atat_zoo.data.tokenizers import TokenizerModel
 from atat_zoo.data.tokenizers.library import LibraryModel, of_characters
 from atat_zoo.registry import Zoo
-from atat_zoo_checkpoints.hub.tokenizer import save
 from tests.fixtures import sentences, write_all
 
 LETTERS = st.text("abc xyz", max_size=40)
@@ -103,19 +103,12 @@ def test_text_that_is_called_as_the_padding_is_no_padding(tmp_path):
     assert theirs.pad_token == "[[[PAD]]]"
     assert theirs(["a", "aab"], padding=True)["input_ids"] == [[2, 0, 3, 6, 6], [2, 0, 0, 1, 3]]
     library.add_special_tokens(["<|pad|>"])
-    assert (
-        save(
-            LibraryModel(library, bos="[PAD]", eos="<pad>"), tmp_path, framed=False, causal=True, length=8
-        )
-        == 5
-    )
+    assert save(LibraryModel(library, bos="[PAD]", eos="<pad>"), tmp_path, framed=False, causal=True, length=8) == 5
 
 
 def test_what_the_library_cannot_express_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"none that the library `tokenizers` can express.*train with"):
-        save(
-            TokenizerModel.__new__(type("Own", (TokenizerModel,), {})), tmp_path, framed=False, causal=False, length=8
-        )
+        save(TokenizerModel.__new__(type("Own", (TokenizerModel,), {})), tmp_path, framed=False, causal=False, length=8)
 
 
 def test_a_vocabulary_with_gaps_is_refused(tmp_path):

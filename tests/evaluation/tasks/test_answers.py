@@ -6,7 +6,7 @@ import attrs
 import pytest
 import torch
 
-from atat_zoo.data.tokenizers.tables import BytesModel
+from atat_zoo.data.tokenizers.library import BytesModel
 from atat_zoo.evaluation.tasks.answers import AnswersTask, HeldOutQuestion, answers_to, questions_of, shared_words
 from atat_zoo.evaluation.text import Text, digest, held_out_text
 from atat_zoo.experiment import load
