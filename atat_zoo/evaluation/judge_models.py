@@ -137,7 +137,7 @@ class RunScorer(ChunkJudge):
 
     @override
     def losses(self, tokens: Tensor, counted: Tensor) -> Tensor:
-        keys = torch.zeros(len(tokens), dtype=torch.int64, device=tokens.device)  # nothing is drawn
+        keys = torch.zeros_like(tokens[:, 0])  # nothing is drawn
         return self.module.bound(tokens, counted, keys, 1, ExactKBound())["nelbo"].contribution
 
     @override

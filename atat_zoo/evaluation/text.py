@@ -59,11 +59,18 @@ def text_of(
     check_evaluation(model, run, spec)
     if corpus is None:
         return held_out_text(model, run, spec.split, spec.sequences, packed=packed)
-    data, split = model.experiment.data, "all" if all_of_corpus else spec.split
-    options: Any = {key: getattr(data, key) for key in ("special", "rows", "form")}
-    options |= {"length": model.context.length, "limit": spec.sequences}
-    found = corpus_sequences(corpus, model.tokenizer, "train" if all_of_corpus else spec.split, **options)
-    return _text(model, found, packed, data=None, split=split, corpus=corpus_name)
+    data = model.experiment.data
+    found = corpus_sequences(
+        corpus,
+        model.tokenizer,
+        "train" if all_of_corpus else spec.split,
+        length=model.context.length,
+        special=data.special,
+        rows=data.rows,
+        form=data.form,
+        limit=spec.sequences,
+    )
+    return _text(model, found, packed, "all" if all_of_corpus else spec.split, corpus=corpus_name)
 
 
 def held_out_text(model: Model, run: str | Path, split: Split, sequences: int, *, packed: bool = False) -> Text:
@@ -76,20 +83,22 @@ def held_out_text(model: Model, run: str | Path, split: Split, sequences: int, *
     if (data / TOKENIZER).read_bytes() != read(RunFolder(Path(run)).model_at(model.step) / TOKENIZER):
         problem = f"{data} was tokenized by another tokenizer than the model of {run}: the corpus has changed since"
         raise UserError(f"{problem}; bring its old text back, or train again")
-    return _text(model, held_out_sequences(data, split, sequences), packed, data=data, split=split)
+    return _text(model, held_out_sequences(data, split, sequences), packed, split, data=data)
 
 
-def _text(model: Model, found: Sequences, packed: bool, **about: Any) -> Text:
+def _text(
+    model: Model, found: Sequences, packed: bool, split: str, *, data: Path | None = None, corpus: str = ""
+) -> Text:
     if not packed:
         alone(found)
     read = (found.tokens != model.tokenizer.unknown) & found.maskable
     if not byte_counts(model.tokenizer, found.tokens, read).any():
         raise UserError(
-            f"{about.get('corpus') or about['data']}: the tokenizer of the model reads none of the text, and bits over "
+            f"{corpus or data}: the tokenizer of the model reads none of the text, and bits over "
             "0 bytes are no number; name text that it knows, or import the model with its own tokenizer"
         )
     counted = counted_of(model.experiment.data.form, model.tokenizer, found.tokens, found.maskable)
-    return Text(**found._asdict(), counted=counted, **about)
+    return Text(**found._asdict(), counted=counted, data=data, split=split, corpus=corpus)
 
 
 def counted_of(form: str, tokenizer: TokenizerModel, tokens: Tensor, maskable: Tensor) -> Tensor:

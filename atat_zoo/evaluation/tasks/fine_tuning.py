@@ -61,10 +61,10 @@ class NetworkWithHead(nn.Module):
         tokens = functional.pad(tokens, (0, short), value=self.mask_id).to(device)
         here = torch.arange(tokens.shape[1], device=device) < lengths[:, None].to(device)
         t = torch.zeros(len(tokens), device=tokens.device) if self.network.reads_time else None  # nothing is noisy
-        options: dict[str, Any] = {}
         if self.fill is None and not bool(here.all()):
-            options["attention"] = here[:, None, None].expand(-1, 1, here.shape[1], -1)
-        hidden = self.network(tokens, t, **options)
+            hidden = self.network(tokens, t, attention=here[:, None, None].expand(-1, 1, here.shape[1], -1))
+        else:
+            hidden = self.network(tokens, t)
         mean = (hidden * here[..., None]).sum(1) / here.sum(1, keepdim=True)
         largest = hidden.masked_fill(~here[..., None], -torch.inf).amax(1)
         logits: Tensor = self.head(torch.cat([mean, largest], dim=-1)).float()
