@@ -137,14 +137,14 @@ class AdaptiveRatesModule(MixedRatesModule):
         heights = self.floor + torch.where((count > 0).all(), gain.clamp(min=0), 0.0)
         return heights / heights.mean()
 
-    def bin_of(self, rate: Tensor) -> Tensor:
+    def bins(self, rate: Tensor) -> Tensor:
         """Return the bin of each rate, int64 in its shape; the end of a bin belongs to it."""
         R = self.sums.shape[-1]
         return (rate.double() * R).ceil().long().sub(1).clamp(0, R - 1)
 
     @override
     def density(self, rate: Tensor) -> Tensor:
-        return self.heights()[self.bin_of(rate)]
+        return self.heights()[self.bins(rate)]
 
     @override
     def quantile(self, u: Tensor) -> Tensor:
@@ -159,7 +159,7 @@ class AdaptiveRatesModule(MixedRatesModule):
         here = noised.masked.double()
         rows = torch.stack([(loss.detach().double() * here).sum(-1), here.sum(-1)])
         # A product instead of an indexed sum: the latter has no fixed order on a GPU.
-        return rows @ nn.functional.one_hot(self.bin_of(noised.rate), self.sums.shape[-1]).double()
+        return rows @ nn.functional.one_hot(self.bins(noised.rate), self.sums.shape[-1]).double()
 
     def update(self, total: Tensor, progress: float) -> None:
         """Decay the sums and add those of the global batch."""
