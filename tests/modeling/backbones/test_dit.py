@@ -5,6 +5,8 @@ import copy
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from atat_zoo import UserError
 from atat_zoo.experiment import from_table
@@ -13,7 +15,9 @@ from atat_zoo.modeling.backbones.dit import PRESETS, DiTBackbone
 from atat_zoo.modeling.backbones.dit_module import Rotary, local_offset, rotate
 from atat_zoo.modeling.diffusion.dropout import set_keys
 from atat_zoo.modeling.diffusion.randomness import row_keys
+from atat_zoo.modeling.objectives.causal_module import one_stream
 from atat_zoo.registry import Context
+from tests.examples import at_most
 
 V, L, B = 11, 9, 4
 
@@ -273,3 +277,49 @@ def test_local_heads_look_at_one_neighbour_each(width, head):
     for place in (10, 100, 200):
         assert int(attention[place].argmax()) == place + distance
         assert attention[place].max() > 0.9
+
+
+SIZE = 3
+
+
+def text(length):
+    return torch.randint(0, V + 1, (3, length), generator=torch.Generator().manual_seed(1))
+
+
+@torch.no_grad()
+def in_pieces(model, tokens, sizes):
+    """Hidden states when the pieces are read one after the other, each kept."""
+    cache, found, start = Cache(grows=True), [], 0
+    for size in sizes:
+        positions = torch.arange(start, start + size)
+        seen = one_stream(start + size, SIZE, tokens.device)[start:]
+        found.append(model(tokens[:, start : start + size], positions=positions, attention=seen, cache=cache))
+        start += size
+    assert len(cache) == start
+    return torch.cat(found, dim=1)
+
+
+@at_most(15)
+@given(st.lists(st.integers(1, 3).map(lambda blocks: blocks * SIZE), min_size=1, max_size=4), st.booleans())
+def test_reading_in_pieces_is_reading_at_once(sizes, local):
+    model = build(layers=3, local_heads=2 if local else 0, max_length=64).double()
+    tokens = text(sum(sizes))
+    with torch.no_grad():
+        whole = model(tokens, attention=one_stream(sum(sizes), SIZE, tokens.device))
+    torch.testing.assert_close(in_pieces(model, tokens, sizes), whole, rtol=1e-12, atol=1e-12)
+
+
+def test_rows_and_the_last_tokens():
+    cache = Cache(grows=True)
+    keys = torch.arange(24.0).view(3, 1, 4, 2)
+    cache.join(0, keys, -keys)
+    some = cache.of(torch.tensor([2, 0]))
+    some.trim(3)
+    assert len(some) == 3
+    assert len(cache) == 4
+    assert torch.equal(some.layers[0][0], keys[[2, 0], :, 1:])
+    assert torch.equal(some.layers[0][1], -keys[[2, 0], :, 1:])
+    some.trim(5)
+    assert len(some) == 3
+    some.trim(0)
+    assert len(some) == 0
