@@ -186,7 +186,7 @@ def _sizes(experiment: Experiment) -> str:
     return "How much it is `atat data build experiment.toml` says where the text is."
 
 
-def _prices(tables: list[Mapping[str, Any]], step: int) -> Iterator[list[str]]:
+def _prices(tables: list[dict[str, Any]], step: int) -> Iterator[list[str]]:
     """Yield rows of what samplers pay for held-out text."""
     for each in recorded.policy_nll(tables):
         if each["step"] == step:

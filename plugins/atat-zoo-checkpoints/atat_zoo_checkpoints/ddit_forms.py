@@ -312,9 +312,12 @@ def config_of(spec: Any, rows: int, experiment: Experiment) -> dict[str, Any]:
         network = {key: own[name] for name, key in _HYDRA.items()}
         network |= {"type": "ddit", "scale_by_sigma": True}
         return {"tokens": rows - 1, "graph": {"type": "absorb"}, "noise": {"type": "loglinear"}, "model": network}
-    config = {"model_type": spec.form, **{key: own[name] for name, key in _HUB.items()}}
+    config: dict[str, Any] = {"model_type": spec.form, **{key: own[name] for name, key in _HUB.items()}}
     config["time_conditioning"] = spec.time_conditioning
-    blocks = {"cross_attn": objective.masks_attention, "block_size": getattr(objective, "size", spec.max_length)}
+    blocks: dict[str, Any] = {
+        "cross_attn": objective.masks_attention,
+        "block_size": getattr(objective, "size", spec.max_length),
+    }
     return config | ({**blocks, "var_min": spec.clipped, "adaln": True} if spec.form == "bd3lm" else {})
 
 
@@ -333,7 +336,12 @@ def _setdlm_config(spec: Any, own: dict[str, Any], experiment: Experiment) -> di
             "max_block_size": length,
             "b": b,
         }
-    config = {"model_type": "bd3lm", "architectures": ["SetDLM"], "backbone_config": network, "noise_config": noise}
+    config: dict[str, Any] = {
+        "model_type": "bd3lm",
+        "architectures": ["SetDLM"],
+        "backbone_config": network,
+        "noise_config": noise,
+    }
     config |= {**shared, "eval_block_size": length, "keep_clean_bos": True, "vocab_size": own["rows"]}
     config["bos_token_id"] = experiment.parts["objective"].start
     return config | {"mask_token_id": own["rows"] - 1 if spec.mask_id is None else spec.mask_id}

@@ -23,12 +23,12 @@ class LLaDA2Backbone(LlamaBackbone):
     name = "llada2"
     kinds: ClassVar[tuple[str, ...]] = ("llada2_moe", "llada21_moe")
     summary = "the mixture of experts of LLaDA 2.0 and 2.1, for their published weights"
-    refs = ("arXiv:2512.15745", "arXiv:2602.08676", "arXiv:2412.19437")
+    refs = ("arXiv:2512.15745", "arXiv:2602.08676", "arXiv:2412.19437")  # type: ignore[assignment]
 
     head_width: int = param(128, help="width of a head", ge=2)
-    rotated: float = param(0.5, help="share of a head that is turned by its position", gt=0, le=1)
-    qk_norm: bool = param(True, help="whether queries and keys are normalised")
-    out_bias: bool = param(False, help="whether the last layer of the attention has a bias")
+    rotated: float = param(0.5, help="share of a head that is turned by its position", gt=0, le=1)  # type: ignore[misc]
+    qk_norm: bool = param(True, help="whether queries and keys are normalised")  # type: ignore[misc]
+    out_bias: bool = param(False, help="whether the last layer of the attention has a bias")  # type: ignore[misc]
     experts: int = param(256, help="E, experts of a layer", ge=2)
     chosen: int = param(8, help="k, experts of a token", ge=1)
     groups: int = param(8, help="G, groups of experts", ge=1)
@@ -37,7 +37,9 @@ class LLaDA2Backbone(LlamaBackbone):
     expert_inner: int = param(512, help="width of an expert's feed-forward layer", ge=1)
     shared_experts: int = param(1, help="experts that every token has", ge=0)
     dense_layers: int = param(1, help="layers at the start without experts, of width `inner`", ge=0)
-    form: Literal["llada2"] = param("llada2", help="whose published names the weights have")
+    form: Literal["llada2"] = param(  # type: ignore[assignment]
+        "llada2", help="whose published names the weights have"
+    )
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()

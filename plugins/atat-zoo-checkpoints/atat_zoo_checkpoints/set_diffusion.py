@@ -31,10 +31,10 @@ class SetDiffusionObjective(SetsObjective):
 
     name = "set_diffusion"
     summary = "sets as in SetDLM: a mask predicts at each position, beside the tokens of earlier sets"
-    refs = ("arXiv:2607.01775",)
+    refs = ("arXiv:2607.01775",)  # type: ignore[assignment]
     network = "atat_zoo_checkpoints.set_diffusion_module:SetDiffusionModule"
     shifted = False
-    hub_form = ""
+    hub_form = ""  # type: ignore[assignment]
     start: int = param(0, help="the token that stands before each text and is given, the published model's BOS", ge=0)
 
     @override

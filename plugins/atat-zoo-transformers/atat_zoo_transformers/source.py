@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import re
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from atat_zoo_checkpoints.published import Published, refuse_links_out
 
 from atat_zoo.errors import UserError, clip
+from atat_zoo.system.machine import quiet_transformers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,28 +40,17 @@ def reading(model: str, sentence: str = _LOADS) -> Iterator[None]:
     Raises:
         Unreadable: when the model is not there, or is none that the library knows.
     """
-    import transformers
-
     if os.path.isdir(model):
         refuse_links_out(Path(model))
-    own, hub = transformers.utils.logging, logging.getLogger("huggingface_hub")
-    level, bars, hub_level = own.get_verbosity(), own.is_progress_bar_enabled(), hub.level
-    own.set_verbosity_error()
-    own.disable_progress_bar()
-    hub.setLevel(logging.ERROR)
     try:
-        yield
+        with quiet_transformers():
+            yield
     except (UserError, MemoryError):
         raise
     # No such model, no network, files of another shape or architecture: the library raises many kinds.
     except Exception as error:
         first = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise Unreadable(sentence.format(model=model, first=first)) from None
-    finally:
-        own.set_verbosity(level)
-        hub.setLevel(hub_level)
-        if bars:
-            own.enable_progress_bar()
 
 
 def config_of(model: str, revision: str | None) -> dict[str, Any]:
