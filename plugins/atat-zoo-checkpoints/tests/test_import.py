@@ -2,10 +2,12 @@
 
 import json
 
+import huggingface_hub
 import pytest
 import torch
 from atat_zoo_checkpoints.exporting import export_run
 from atat_zoo_checkpoints.importing import import_model
+from huggingface_hub.errors import LocalEntryNotFoundError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import CONFIGS, END, V, checkpoint, small
@@ -317,11 +319,8 @@ def test_a_damaged_file_and_an_absent_one_are_said_in_a_sentence(tmp_path):
 
 
 def test_a_tokenizer_is_that_of_the_hub_which_the_settings_name(tmp_path, monkeypatch):
-    import huggingface_hub
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
     checkpoint(tmp_path / "given", TRAINED["mdlm"])
-    asked = []
+    path, asked = str(tmp_path / "given" / "last.ckpt"), []
 
     def download(model, name, revision=None):
         asked.append((model, name))
@@ -330,10 +329,7 @@ def test_a_tokenizer_is_that_of_the_hub_which_the_settings_name(tmp_path, monkey
         return str(tmp_path / "given" / "tokenizer.json")
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
-    path = str(tmp_path / "given" / "last.ckpt")
-    with pytest.raises(
-        UserError, match=r"has the tokenizer of 'gpt2': .*; or name its tokenizer\.json by tokenizer\.path="
-    ):
+    with pytest.raises(UserError, match=r"tokenizer of .gpt2.: .*; or name its tokenizer\.json by tokenizer\.path="):
         import_model(path, tmp_path / "run")
     made = import_model(path, tmp_path / "run")
     assert asked == [("openai-community/gpt2", "tokenizer.json")] * 2
@@ -377,8 +373,7 @@ def test_a_noise_with_another_sigma_than_the_network_learned_is_refused(tmp_path
         import_model(str(tmp_path / "model"), tmp_path / "run", ["noise.use=linear"])
 
 
-JUNK = [None, 5, -1, 0, 2**40, 2**70, 1e300, -0.5, float("inf"), float("nan"), "x", "", "a\nb\x1b", "9" * 50, "\ud800"]
-JUNK += [[], {}, [[]], [1, 2], {"a": 1}, True, False, "../../x", "${length}"]
+JUNK = [None, -1, 2**70, 1e300, float("nan"), "x", "a\nb\x1b", "\ud800", [], {}, {"a": 1}, True, "../../x", "${length}"]
 
 
 def _places(table, path=()):

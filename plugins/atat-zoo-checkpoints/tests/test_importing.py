@@ -7,6 +7,7 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+import huggingface_hub
 import pytest
 import torch
 from atat_zoo_checkpoints.commands import import_
@@ -15,6 +16,7 @@ from atat_zoo_checkpoints.lightning import read_checkpoint
 from atat_zoo_checkpoints.published import Published, fetched, refuse_links_out
 from click.testing import CliRunner
 from huggingface_hub import save_torch_state_dict
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
@@ -389,9 +391,6 @@ def test_a_damaged_checkpoint_is_read_or_refused_in_a_sentence(seed):
 
 
 def test_a_model_of_the_hub_is_fetched_or_said_to_be_absent(tmp_path, monkeypatch):
-    import huggingface_hub
-    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
-
     asked = []
 
     def download(model, name, revision=None):

@@ -19,7 +19,6 @@ from atat_zoo import Model, Zoo
 from atat_zoo.cli import atat
 from atat_zoo.errors import UserError
 from atat_zoo.evaluation.likelihood import evaluate_run
-from atat_zoo.evaluation.policy import policy_of_run
 from atat_zoo.evaluation.text import text_of
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.testing import check_judge
@@ -102,19 +101,6 @@ def test_infilling_guidance_and_scores_of_tokens_work(bert):
     assert len(model.uncertainty("the people of this nation")) == 5
 
 
-def test_bounds_are_measured_and_the_policy_bound_too(bert):
-    model = Model.from_run(bert)
-    corpus = Zoo.load().spec("corpus", {"use": "sotu", "first_year": 2010})
-    spec = Zoo.load().spec
-    wanted = EvaluationSpec(sequences=2, draws=2)
-    text = text_of(model, bert, wanted, corpus=corpus, corpus_name="sotu")
-    evaluation = evaluate_run(model, bert, wanted, seed=1, text=text)
-    assert 0 < evaluation.nelbo.value < 1e4
-    sampler = spec("sampler", {"use": "klass", "steps": 8})
-    policy = policy_of_run(model, bert, text, sampler, spec("guidance", "none"), seed=1, orders=1, batch_size=2)
-    assert 0 < policy.nats_per_token < 20
-
-
 def test_a_causal_model_with_the_objective_of_its_kind_has_its_own_likelihood_ends_included_and_judges(tmp_path):
     model, run = small("gpt2", tmp_path / "model"), tmp_path / "run"
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")
@@ -173,14 +159,6 @@ def test_muon_leaves_the_embedding_to_adam(bert):
     assert backbone.head.weight is backbone.network.get_input_embeddings().weight
     assert linear_weights(backbone)
     assert all(weight is not backbone.head.weight for weight in linear_weights(backbone))
-
-
-def test_a_model_without_a_language_model_s_head_is_refused(tmp_path):
-    config = transformers.AutoConfig.for_model("bert", vocab_size=83, hidden_size=16, num_attention_heads=2)
-    small("bert", tmp_path)
-    transformers.AutoModel.from_config(config).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match=r"lacks the weights cls\.predictions"):
-        import_model(str(tmp_path), tmp_path / "run", ["backbone.mask_id=4"])
 
 
 def test_a_model_whose_code_takes_no_attention_mask_denoises_and_does_nothing_else(tmp_path):
@@ -291,10 +269,6 @@ def _without_text(folder, table):
     table["model"]["vocab"] = {name: i for name, i in table["model"]["vocab"].items() if name.startswith("[")}
 
 
-def _in_capitals(folder, table):
-    table["model"]["vocab"] = {name.upper(): i for name, i in table["model"]["vocab"].items()}
-
-
 def _alone(folder, table):
     (folder / "tokenizer_config.json").unlink()
     table.clear()
@@ -322,7 +296,6 @@ UNKNOWN = "tokens and reads any text as unknown; take the files of its tokenizer
         (_alone, r"has no tokenizer file \(tokenizer\.json, tokenizer\.model, vocab\.txt, vocab\.json\); put that of"),
         (_vocabulary, "has 65 " + UNKNOWN),
         (_without_text, "has 5 " + UNKNOWN),
-        (_in_capitals, UNKNOWN),
         (_longer, r"has 83 rows and the tokenizer 85 tokens, the first without one is '<\|extra0\|>'; take .*s\(85\)"),
     ],
 )
@@ -375,8 +348,7 @@ def test_weights_are_of_the_files_of_the_folder(tmp_path):
         import_model(str(tmp_path / "model"), tmp_path / "run")
 
 
-JUNK = [None, 5, -1, 0, 2**40, 2**70, 1e300, -0.5, float("inf"), float("nan"), "x", "", "a\nb\x1b", "9" * 50, "\ud800"]
-JUNK += [[], {}, [[]], [1, 2], {"a": 1}, True, False, "../../x", "${length}"]
+JUNK = [None, -1, 2**70, 1e300, float("nan"), "x", "a\nb\x1b", "\ud800", [], {}, {"a": 1}, True, "../../x", "${length}"]
 
 
 @pytest.fixture(scope="module")
