@@ -27,6 +27,43 @@ class Spiral:
 def atat_zoo_masking():
     return [Spiral]
 '''
+# A backbone that reads models of the form "small", which are the weights of `dit`; {name} is its name.
+READER = '''
+    from atat_zoo.modeling.backbones.dit import DiTBackbone
+    from atat_zoo.registry import component, hookimpl
+
+    CONTRACT = 2
+
+
+    @component
+    class {name}(DiTBackbone):
+        """A dit that reads models."""
+
+        name = "{name}"
+        summary = "reads models"
+        refs = ()
+
+        @classmethod
+        def reads(cls, config):
+            return config.get("model_type") == "small"
+
+        @classmethod
+        def import_table(cls, published, said):
+            own = {{"use": cls.name, "layers": published.config["layers"], "width": 16, "heads": 2}}
+            table = {{"backbone": own, "tokenizer": "bytes", "objective": "mdlm", "noise": "cosine"}}
+            return table | {{"data": {{"length": 16}}}}
+
+        def imported(self, module, published):
+            from atat_zoo_checkpoints.importing import fill
+
+            fill(dict(module.backbone.named_parameters()), {{}}, published)
+            return self
+
+
+    @hookimpl
+    def atat_zoo_backbone():
+        return [{name}]
+'''
 
 
 def good(part):

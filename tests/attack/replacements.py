@@ -103,8 +103,7 @@ def _published(folder):
 
     from atat_zoo.modeling.backbones.dit import DiTBackbone
     from atat_zoo.registry import Context
-    from tests.generation.test_importing import READER
-    from tests.installing import described
+    from tests.installing import READER, described
 
     model, plugins = folder / "model", folder / "plugins"
     model.mkdir()

@@ -30,47 +30,10 @@ from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.registry import Context
 from atat_zoo.reports.watch import frame
 from tests.attack.damage import CHANGES
-from tests.installing import alone, install
+from tests.installing import READER, alone, install
 from tests.limited import full_disk
 
 __all__ = ["alone", "install"]
-
-READER = '''
-    from atat_zoo.modeling.backbones.dit import DiTBackbone
-    from atat_zoo.registry import component, hookimpl
-
-    CONTRACT = 2
-
-
-    @component
-    class {name}(DiTBackbone):
-        """A dit that reads models."""
-
-        name = "{name}"
-        summary = "reads models"
-        refs = ()
-
-        @classmethod
-        def reads(cls, config):
-            return config.get("model_type") == "small"
-
-        @classmethod
-        def import_table(cls, published, said):
-            own = {{"use": cls.name, "layers": published.config["layers"], "width": 16, "heads": 2}}
-            table = {{"backbone": own, "tokenizer": "bytes", "objective": "mdlm", "noise": "cosine"}}
-            return table | {{"data": {{"length": 16}}}}
-
-        def imported(self, module, published):
-            from atat_zoo_checkpoints.importing import fill
-
-            fill(dict(module.backbone.named_parameters()), {{}}, published)
-            return self
-
-
-    @hookimpl
-    def atat_zoo_backbone():
-        return [{name}]
-'''
 
 
 @pytest.fixture
