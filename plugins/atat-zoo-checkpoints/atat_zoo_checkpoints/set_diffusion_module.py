@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 class SetDiffusionModule(SetsModule):
     """Trained as `sets` is, by masks in a stream of their own."""
 
-    objective: SetDiffusionObjective
-
     def __init__(
         self, context: Context, parts: Mapping[str, Any], batch_size: int, *, start: int, **parameters: float
     ) -> None:
