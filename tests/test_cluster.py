@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from atat_zoo.studies import cluster
+from atat_zoo import studies
 
-FOLDER = Path(cluster.__file__).with_name("sbatch")
+FOLDER = Path(studies.__file__).with_name("sbatch")
 # Stand-ins for SLURM's commands. A node is a process on this machine; one after the other, or they would share a port.
 SRUN = """
 shift

@@ -36,7 +36,13 @@ def save(tokenizer: TokenizerModel, folder: Path, *, framed: bool, causal: bool,
     """
     from transformers import PreTrainedTokenizerFast
 
-    library = expressed(tokenizer)
+    if tokenizer.library is None:
+        raise UserError(
+            "the tokenizer is none that the library `tokenizers` can express, so no other program would read the "
+            'model\'s text; train with tokenizer.use = "bpe", "bytes" or "pretrained"'
+        )
+    library = Tokenizer.from_str(tokenizer.library.to_str())
+    library.encode_special_tokens = False
     ids = {"bos": tokenizer.bos, "eos": tokenizer.eos}
     names = {key: str(library.id_to_token(i)) for key, i in ids.items() if i is not None}
     vocabulary, V = library.get_vocab(with_added_tokens=True), tokenizer.vocabulary_size
@@ -70,8 +76,9 @@ def save(tokenizer: TokenizerModel, folder: Path, *, framed: bool, causal: bool,
     PreTrainedTokenizerFast(tokenizer_object=library, **roles, **how).save_pretrained(folder)
     # For versions of the library that have no other name for the class, and do not read these tokens there.
     path = folder / "tokenizer_config.json"
-    _write(path, json.loads(path.read_text(encoding="utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"})
-    _write(folder / "special_tokens_map.json", roles)
+    own_table = json.loads(path.read_text(encoding="utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
+    for file, table in ((path, own_table), (folder / "special_tokens_map.json", roles)):
+        file.write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return library.get_vocab(with_added_tokens=True)[padding]
 
 
@@ -79,23 +86,3 @@ def padding_of(library: Tokenizer, eos: str | None) -> str | None:
     """Return the name of a token that pads a batch: a special one named so, else EOS, else any special one."""
     special = [token.content for _, token in sorted(library.get_added_tokens_decoder().items()) if token.special]
     return next((name for name in (*_PADDINGS, eos, *special) if name is not None and name in {*special, eos}), None)
-
-
-def _write(path: Path, table: dict[str, Any]) -> None:
-    path.write_text(json.dumps(table, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def expressed(tokenizer: TokenizerModel) -> Tokenizer:
-    """Return a copy of the tokenizer's `library` in which names of special tokens are these.
-
-    Raises:
-        UserError: when it has none.
-    """
-    if tokenizer.library is None:
-        raise UserError(
-            "the tokenizer is none that the library `tokenizers` can express, so no other program would read the "
-            'model\'s text; train with tokenizer.use = "bpe", "bytes" or "pretrained"'
-        )
-    library = Tokenizer.from_str(tokenizer.library.to_str())
-    library.encode_special_tokens = False
-    return library
