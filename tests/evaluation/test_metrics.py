@@ -85,15 +85,15 @@ def test_they_are_the_same_over_one_batch_and_over_several_and_weights_count_as_
 
 
 def test_the_diagram_of_a_calibration():
-    confidence = torch.tensor([0.6, 0.6, 0.9, 0.9])
+    confidence = torch.tensor([0.6, 0.6, 0.85, 0.95])
     log_probs, tokens = torch.stack([confidence, 1 - confidence], 1).log(), torch.tensor([0, 1, 0, 0])
     metric = Calibration(10)
     metric.update(log_probs, tokens, torch.ones(4, dtype=torch.float64), torch.arange(4), torch.arange(4))
     found = metric.compute()
-    assert found.value == pytest.approx(0.1)  # 0.6 is right in one of two, 0.9 in two of two
-    assert found.table["share"] == [0.5, 0.5]
-    assert found.table["accuracy"] == [0.5, 1.0]
-    assert found.table["confidence"] == pytest.approx([0.6, 0.9])
+    assert found.value == pytest.approx(0.1)  # 0.6 is right in one of two, the others always are
+    assert found.table["share"] == [0.5, 0.25, 0.25]
+    assert found.table["accuracy"] == [0.5, 1.0, 1.0]
+    assert found.table["confidence"] == pytest.approx([0.6, 0.85, 0.95])
 
 
 class Backbone(nn.Module):
