@@ -51,6 +51,14 @@ def test_what_is_no_better_than_the_baseline_is_not_bold(column, ends, bold):
     assert column_of(cells, **column).best() == ({(0, 1)} if bold else set())
 
 
+def test_nothing_is_best_beside_what_is_missing_or_touches_it_or_by_itself():
+    one, far = (Cell(text="x", value=low + 1, low=low, high=low + 2) for low in (0, 8))
+    touching, absent = Cell(text="x", value=2.5, low=2, high=3), Cell(text="--", command="atat eval")
+    assert column_of([one, far], better=LOWER).best() == {(0, 1)}
+    for cells in ([one, touching], [one, far, absent], [one]):
+        assert column_of(cells, better=LOWER).best() == set()
+
+
 def test_a_table_in_every_form():
     cells = [Cell(text="1.5 [1, 2]", value=1.50001, low=1.0, high=2.0), Cell(text="=a|<b> `c`", value="=x")]
     cited = [("arXiv:1", [Cell(text="theirs"), Cell(text="9", value=9)])]
@@ -67,7 +75,7 @@ def test_a_table_in_every_form():
     assert table.to_csv().splitlines() == [
         *("name,source,share,share low,share high", "one,,1.50001,1.0,2.0", "two & 2,,'=x,,", "theirs,arXiv:1,9,,"),
     ]
-    assert table.to_latex()[0] == r"\begin{tabular}{lr}"
+    assert (table.to_latex()[0], table.to_latex().count(r"\midrule")) == (r"\begin{tabular}{lr}", 2)
     assert r"theirs~\cite{arXiv-1} & 9 \\" in table.to_latex()
     assert r"\textbf{} & \textbf{50~\%} \\" in table.to_latex()
     said = {"title": "It", "said": ["above", "below"], "columns": ["", "50 %"]}
