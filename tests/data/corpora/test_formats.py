@@ -199,6 +199,10 @@ def test_files_for_each_split_and_shares_of_one(tmp_path):
     found = splits(FilesCorpus(train=train, validation=valid, test_share=0.5))
     assert (found["validation"], len(found["test"])) == (["valid"], 1)
     assert sorted(found["train"] + found["test"]) == ["train-1", "train-2"]
+    lines = FilesCorpus(train=test, validation_share=0.0, test_share=0.5, document="line")
+    for count in (10, 40):  # of the text as it is now
+        (tmp_path / "test.txt").write_text("".join(f"{i}\n" for i in range(count)))
+        assert len(splits(lines)["test"]) == count // 2
     before = FilesCorpus(train=valid).fingerprint()
     (tmp_path / "moved.txt").write_text("valid")
     assert FilesCorpus(train=(f"{tmp_path}/moved.txt",)).fingerprint() == before
@@ -206,17 +210,14 @@ def test_files_for_each_split_and_shares_of_one(tmp_path):
     assert FilesCorpus(train=valid).fingerprint() != before
 
 
-@pytest.mark.parametrize(
-    ("named", "split", "read"),
-    [
+def test_where_only_one_held_out_text_is_named_it_is_that_one():
+    for named, split, wanted in (
         ({}, "validation", "validation"),
         ({"test": ("b",)}, "validation", "test"),
         ({"validation": ("b",)}, "test", "validation"),
         ({"validation": ("b",), "test": ("c",)}, "validation", "validation"),
-    ],
-)
-def test_where_only_one_held_out_text_is_named_it_is_that_one(named, split, read):
-    assert FilesCorpus(train=("a",), **named).held_out_split(split) == read
+    ):
+        assert FilesCorpus(train=("a",), **named).held_out_split(split) == wanted
 
 
 def test_missing_files_and_packages(tmp_path, monkeypatch):
