@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 # Two workers, one thread each: tests are many and small.
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+ARGUMENTS = -n 2 --dist loadfile --no-loadscope-reorder
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(ARGUMENTS)
 
 .PHONY: help quickstart test test-fast current test-browser test-new test-plugins test-clients attack mutants docs lint golden bench gpu study study-all study-rest study-gpu baselines samplers clean
 
 help:
 	@echo "make quickstart   train a model on English text, evaluate it, read what it writes, and look at it all (minutes)"
-	@echo "make test         the whole suite, with those of $(BESIDE)"
+	@echo "make test         the whole suite, and those of the packages in plugins/"
 	@echo "make test-fast    the part that takes about three minutes"
 	@echo "make current      the whole suite in .venv-current, under a torch that is newer than Composer allows; FAST=1 for the fast part"
 	@echo "make test-browser the pages in Chromium, which is installed if there is none"
@@ -42,6 +43,15 @@ $(VENV)/installed-test: $(VENV)/installed $(wildcard plugins/*/pyproject.toml)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[test]" -e plugins/atat-zoo-example $(foreach name,$(BESIDE),-e "plugins/$(name)[test]")
 	@touch $@
 
+# Packages whose components the tests of the zoo do not try, in an environment that sees the libraries of the other.
+WITH_COMPONENTS = atat-zoo-checkpoints atat-zoo-genomics atat-zoo-lm-eval atat-zoo-transformers
+LIBRARIES = import sysconfig; print(sysconfig.get_path("purelib"))
+$(VENV)-plugins/installed: $(VENV)/installed-test
+	$(PYTHON) -m venv $(VENV)-plugins
+	$(BIN)/python -c '$(LIBRARIES)' > "$$($(VENV)-plugins/bin/python -c '$(LIBRARIES)')/borrowed.pth"
+	$(VENV)-plugins/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e . $(foreach name,$(BESIDE) $(WITH_COMPONENTS),-e "plugins/$(name)[test]")
+	@touch $@
+
 $(VENV)/installed-browser: $(VENV)/installed-test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[browser]"
 	command -v chromium || $(BIN)/playwright install chromium
@@ -70,7 +80,9 @@ quickstart: $(VENV)/installed
 	$(BIN)/atat train quickstart --overwrite
 	$(BIN)/atat report runs/quickstart --compute
 
-test: $(VENV)/installed-test
+# The zoo comes last: its line, with most of the tests, is the last one.
+test: $(VENV)/installed-test $(VENV)-plugins/installed
+	for name in $(WITH_COMPONENTS); do (cd plugins/$$name && OMP_NUM_THREADS=1 $(abspath $(VENV)-plugins/bin/python) -m pytest $(ARGUMENTS) -q) || exit 1; done
 	$(PYTEST)
 
 test-fast: $(VENV)/installed-test
@@ -92,19 +104,13 @@ test-clients: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 PYTHONPATH=. $(BIN)/python plugins/atat-zoo-serve/tests/client_environments.py $(NAME)
 
 # N=100: 300 kills, 200 trainings that are killed 20 times each, 20,000 experiments, 2,000 command lines, 2,000 damaged artefacts, 200 corpora.
-attack: $(VENV)/installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.attack $(ONLY) --scale $(or $(N),1) --seed $(or $(SEED),17)
+attack: $(VENV)-plugins/installed
+	OMP_NUM_THREADS=1 $(VENV)-plugins/bin/python -m tests.attack $(ONLY) --scale $(or $(N),1) --seed $(or $(SEED),17)
 
-# What was tested is kept in build/mutants, so it is continued; ONLY=rates for one room. Tests of a plugin need it
-# installed, and those of the zoo need it absent, so the plugins are in an environment of their own.
+# What was tested is kept in build/mutants, so it is continued; ONLY=rates for one room.
 PLUGINS_PYTHON = $(wildcard $(VENV)-plugins/bin/python)
 mutants: $(VENV)/installed-mutants $(if $(PLUGINS),$(VENV)-plugins/installed)
 	$(BIN)/python -m tests.mutants $(ONLY) --number $(or $(N),200) --seed $(or $(SEED),1) $(if $(PLUGINS_PYTHON),--plugins-python $(PLUGINS_PYTHON))
-
-$(VENV)-plugins/installed: pyproject.toml constraints.txt $(wildcard plugins/*/pyproject.toml)
-	$(PYTHON) -m venv $(VENV)-plugins
-	$(VENV)-plugins/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[mutants]" $(foreach plugin,$(wildcard plugins/atat-zoo-*),-e "$(plugin)[test]")
-	@touch $@
 
 docs: $(VENV)/installed-docs
 	$(BIN)/python -m sphinx -W --keep-going -q -E -d build/doctrees docs build/site

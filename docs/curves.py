@@ -10,6 +10,7 @@ import torch
 import vl_convert
 
 from atat_zoo.modeling.diffusion.contracts import StatefulPart
+from atat_zoo.modeling.masking import VisibleTextMasking
 from atat_zoo.modeling.noise import LinearNoise
 from atat_zoo.registry import Context
 from atat_zoo.reports import PALETTE
@@ -65,7 +66,8 @@ def _masking(zoo: Zoo) -> Iterator[tuple[str, str]]:
     importance = torch.linspace(0, 1, 65)
     for name in zoo.names("masking"):
         part = zoo.spec("masking", name)
-        if hasattr(part, "probabilities"):  # by importance alone: one that reads the position, too, has to be built
+        # By importance alone: one that reads the position, too, has to be built, and another draws by visible text.
+        if not isinstance(part, VisibleTextMasking) and not part.positional:
             lines = {
                 f"rate {rate:g}": part.probabilities(
                     importance[None], torch.tensor([rate]), torch.ones(1, 65, dtype=torch.bool)

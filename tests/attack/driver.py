@@ -70,13 +70,13 @@ def source(kind, seed, number):
     return random.Random(f"{kind} {seed} {number}")
 
 
-def atat(words, cwd, *, env=None, seconds=SECONDS, **how):
+def atat(words, cwd, *, env=None, seconds=SECONDS, space=SPACE, **how):
     """Run `atat …` to its end.
 
     One that takes longer than `seconds` is asked to stop as a person would, by Ctrl-C, once and again: work that takes
     long is no fault if it can be stopped. `how` is handed on to `forked.Atat`.
     """
-    process = forked.Atat(words, cwd, env=env, space=SPACE, **how)  # type: ignore[arg-type]
+    process = forked.Atat(words, cwd, env=env, space=space, **how)  # type: ignore[arg-type]
     for patience in (seconds, 20, 20):
         if process.wait(patience):
             return Ended(process.returncode, *process.communicate(), process.memory)

@@ -10,6 +10,7 @@ import random
 import shutil
 import signal
 import threading
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ import tomli_w
 
 from tests import forked
 from tests.attack import kills, moments
-from tests.attack.driver import FINE, REFUSED, Verdict, atat, judge, one_by_one
+from tests.attack.driver import FINE, REFUSED, SPACE, Verdict, atat, judge, one_by_one
 from tests.tiny import Tiny
 
 STUDIES = Path(__file__).parents[2] / "docs" / "studies"
@@ -43,14 +44,17 @@ class Variant(NamedTuple):
 
 
 VARIANTS = {
-    "import": Variant(["import", "model", "imported", "--overwrite", "data.length=8"], ["imported"]),
     "train": Variant([*TRAIN, "--overwrite", "seed=6"], ["run"]),
-    "export": Variant(["export", "run", "hub"], ["hub"], refused="is not empty"),
     "paper": Variant(["paper", "paper.toml", "--out", "paper"], ["paper"], whole=False),
     "rate export": Variant(FORM, ["form.key.json", "form.html"], whole=False, refused="is there already"),
     "rate import": Variant(RATED, ["ann.results.json"]),
     "trace": Variant(["sample", "run", "--trace", "steps.jsonl", "--seed", "2"], ["steps.jsonl"]),
 }
+if CHECKPOINTS := find_spec("atat_zoo_checkpoints") is not None:
+    VARIANTS |= {
+        "import": Variant(["import", "model", "imported", "--overwrite", "data.length=8"], ["imported"]),
+        "export": Variant(["export", "run", "hub"], ["hub"], refused="is not empty"),
+    }
 ACTS = ("kill", "kill", "kill", "tear", "full", "full", "small", "interrupt", "terminate")
 STOPPED = kills.STOPPED | {"interrupt": (0, 130), "terminate": (0, -signal.SIGTERM)}
 LEFT = (".part", ".new", ".old", ".leaving")
@@ -67,7 +71,7 @@ def prepare(base):
     (files / "paper.toml").write_text(tomli_w.dumps(PAPER | {"title": "Before", "figure": [figure]}))
     first = [
         TRAIN,
-        ["import", "model", "imported"],
+        *([["import", "model", "imported"]] if CHECKPOINTS else []),
         ["paper", "paper.toml", "--out", "paper"],
         ["sample", "run", "--trace", "steps.jsonl", "--seed", "1"],
         ["rate", "export", "run", "--number", "1", "--out", "old.html"],
@@ -120,7 +124,8 @@ def _env(place):
 
 
 def run(variant, place, env, limit=None):
-    return atat(variant.words, place, env=env | _env(place), code=moments.CODE, file_limit=limit)
+    space = None if variant.words[0] == "paper" else SPACE  # the engine that draws reserves more addresses
+    return atat(variant.words, place, env=env | _env(place), code=moments.CODE, file_limit=limit, space=space)
 
 
 def attack(draw, number, seed, base, work):

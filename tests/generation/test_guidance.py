@@ -582,7 +582,6 @@ def test_a_ban_holds_across_blocks():
         *((ClassifierGuidance(classifier=bag(), method=method, candidates=7, strength=2.0), "") for method in METHODS),
         *((ClassifierFreeGuidance(condition="ca", strength=2.0, empty=empty), "ca") for empty in ("masked", "dropped")),
     ],
-    ids=str,
 )
 def test_conformance(guidance, start):
     check_guidance(guidance, 15, start=start)

@@ -12,6 +12,7 @@ from atat_zoo.evaluation.results.format import number
 from atat_zoo.experiment import from_table
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.modeling.estimators import require_estimator
+from atat_zoo.reports import require
 from atat_zoo_paper.folder import compile_in, compiler, fill, write
 from atat_zoo_paper.manifest import load
 
@@ -25,6 +26,7 @@ def paper(manifest: Path, out: Path | None) -> int:
     Every number is of a study's JSON or of a run folder. A cell that is not measured is --, and is listed with the
     command that fills it. Where tectonic or latexmk is installed, main.tex is compiled.
     """
+    require("atat paper", "vl_convert")
     filled = fill(load(manifest))
     folder = out or Path("papers") / filled.paper.name
     write(filled, folder)
@@ -66,6 +68,7 @@ def importance_figures(
     those of other seeds, and how many evaluations texts take with RUN's sampler or another one (--sampler).
     """
     # Mistakes in these are reported before torch is imported.
+    require("atat importance-figures", "vl_convert")
     if out is not None and out.exists() and not out.is_dir():
         raise UserError(f"--out {clip(out)}: is a file; name a folder")
     for each in (run, *others):

@@ -53,7 +53,7 @@ def test_what_is_cited_may_be_the_best(place, value, bold):
     place.study("sets")
     place.made(ARMS, cited=[CITED | ({"column": "value", "value": value} if value else {})])
     tex, markdown, _ = place.texts("main")
-    assert ("| autoregressive | **39.5" in markdown) == (r"autoregressive & \textbf{39.5" in tex) == bold
+    assert ("| autoregressive | **39.6" in markdown) == (r"autoregressive & \textbf{39.6" in tex) == bold
     assert r"Other\_one~\cite{arXiv-2406.07524}" in tex
     assert f"| Other_one [arXiv:2406.07524] | {f'{value:g}' if value else 'not comparable'} |" in markdown
 
