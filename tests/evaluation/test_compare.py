@@ -48,6 +48,7 @@ def test_a_constant_gap_is_found_exactly():
     assert a["perplexity"] == pytest.approx(math.exp(float((HARD * COUNT).sum() / COUNT.sum())))
     assert b["perplexity"] == pytest.approx(1.1 * a["perplexity"])
     assert a["bounds"]["nelbo"]["difference"] is None
+    assert (a["tokens_per_second"], a["peak_memory"], a["parameters"]) == (123.0, 3 << 20, 1000)
     difference = b["bounds"]["nelbo"]["difference"]
     assert difference["nats_per_token"] == pytest.approx(math.log(1.1))
     for key in ("percent", "percent_low", "percent_high"):

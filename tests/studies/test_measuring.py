@@ -104,6 +104,7 @@ def test_two_prices_are_compared_on_the_sequences_that_both_have():
     against = [each for row in found["rows"] for each in row["against"]]
     assert (len(against), [row["sequences"] for row in found["rows"]]) == (4, [12, 5, 12])
     assert all(each["percent"] == 0 for row in against for each in row["each"])
+    assert {each["by"] and each["by"]["use"] for each in against} == {None, "random"}
     line = next(results.nats_of_gaps(prices))
     assert {key: line[key] for key in ("part", "arm", "seed", "by", "what")} == {
         "part": "gaps", "arm": "one", "seed": 1, "by": None, "what": "the whole",

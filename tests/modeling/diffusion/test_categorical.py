@@ -75,6 +75,11 @@ def test_the_nucleus_is_the_fewest_that_reach_p(weights, p, temperature):
     assert torch.equal(nucleus(log_probs, p, temperature)[0][kept], log_probs[0][kept])
 
 
+def test_a_nucleus_that_reaches_p_exactly_takes_no_further_token():
+    log_probs = torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64).log()
+    assert (nucleus(log_probs, 0.5) > -torch.inf).tolist() == [[True, False, False]]
+
+
 @pytest.mark.parametrize("rows", [0, 1, 7])
 def test_many_nuclei_are_found_in_parts(rows, monkeypatch):
     log_probs = torch.randn(rows, 10, generator=torch.Generator().manual_seed(1)).log_softmax(-1)
