@@ -31,7 +31,8 @@ def main():
                 made.atat(command, "--help")
             if "atat_zoo" in points:  # or it has no parts
                 print(made.atat("zoo", "check", folder.name).splitlines()[-1], flush=True)
-            tested = made.run(made.python, "-m", "pytest", "-q", cwd=folder)
+            # From another folder: in its own, `tests` would be the package's for the server that forks.
+            tested = made.run(made.python, "-m", "pytest", "-q", str(folder / "tests"), cwd=made.folder)
             print(f"{folder.name}: {tested.strip().splitlines()[-1]}", flush=True)
             made.run(made.python, "-m", "pip", "uninstall", "--quiet", "--yes", folder.name)
             for command in points.get("atat_zoo.commands", {}):

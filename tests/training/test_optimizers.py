@@ -8,7 +8,7 @@ from torch import nn
 
 from atat_zoo import Zoo
 from atat_zoo.training import memory
-from atat_zoo.training.gradients import orthogonalise
+from atat_zoo.training.gradients import Muon, orthogonalise
 from tests import forked
 
 
@@ -57,6 +57,26 @@ def test_orthogonalised_steps_have_singular_values_near_one(shape):
     assert cosine > 0.95
     # The size of the gradient does not matter, to the rounding of bfloat16.
     assert torch.allclose(made, orthogonalise(matrix * 1000), atol=0.15)
+
+
+def test_muon_decays_then_steps_by_the_orthogonal_matrix_of_its_momentum():
+    layer = nn.Linear(4, 12, bias=False)
+    made = Muon([{"params": [layer.weight], "weight_decay": 0.5, "muon": True}], lr=0.1)
+    before, gradient = layer.weight.detach().clone(), torch.randn(12, 4, generator=torch.Generator().manual_seed(1))
+    layer.weight.grad = gradient.clone()
+    made.step()
+    # The first average is a share of the gradient, and of an update the direction alone counts.
+    expected = before * (1 - 0.1 * 0.5) - 0.1 * 3**0.5 * orthogonalise(gradient)
+    torch.testing.assert_close(layer.weight.detach(), expected, rtol=0.02, atol=0.01)
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon", "adafactor"])
+def test_every_parameter_is_stepped(name):
+    net = Net()
+    before = [p.detach().clone() for p in net.parameters()]
+    net(torch.arange(7)).sum().backward()
+    optimizer(net, name, weight_decay=0.1).step()
+    assert all(not torch.equal(old, new) for old, new in zip(before, net.parameters(), strict=True))
 
 
 def trained(by_closure):
