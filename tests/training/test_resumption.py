@@ -167,3 +167,22 @@ def test_a_chosen_checkpoint_is_continued_from_and_those_after_it_are_deleted(ti
     same(tiny, "chosen", uninterrupted)
     kept = sorted(path.name for path in (folder / "checkpoints").glob("*.pt"))
     assert kept == [f"step-{step:08d}.pt" for step in (20, 24)]
+
+
+def test_a_change_of_steps_is_recorded_once_however_often_it_is_killed_behind_the_line(tiny, tmp_path):
+    run = RunFolder(tmp_path / "run")
+    run.path.mkdir()
+    few, more = (load(str(tiny.path), [f"train.steps={steps}"]) for steps in (3, 6))
+    run.resolved.write_text(few.to_toml())
+    run.environment.write_text('{"ranks": 1}')
+    for _ in range(2):
+        record(run, more, 3)
+        assert run.table()["train"]["steps"] == 6
+        run.resolved.write_text(few.to_toml())  # killed before that was written
+    found = json.loads(run.environment.read_text())
+    assert found["ranks"] == 1
+    assert [(each["train.steps"], each["after_step"]) for each in found["changed"]] == [([3, 6], 3)]
+    record(run, few, 3)
+    assert json.loads(run.environment.read_text()) == found, "nothing has changed"
+    record(run, more, 5)
+    assert [each["after_step"] for each in json.loads(run.environment.read_text())["changed"]] == [3, 5]
