@@ -35,7 +35,8 @@ def main():
             tested = made.run(made.python, "-m", "pytest", "-q", str(folder / "tests"), cwd=made.folder)
             print(f"{folder.name}: {tested.strip().splitlines()[-1]}", flush=True)
             made.run(made.python, "-m", "pip", "uninstall", "--quiet", "--yes", folder.name)
-            for command in points.get("atat_zoo.commands", {}):
+            # Of borrowed libraries it may be one that is still there.
+            for command in () if made.borrow else points.get("atat_zoo.commands", {}):
                 assert f"comes with {folder.name}: pip install" in made.atat(command, code=2), command
 
 
