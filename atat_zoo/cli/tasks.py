@@ -166,7 +166,7 @@ def _beside(score: Score, published: Sequence[str]) -> list[str]:
 @count("--sequences", 0, "Maximum number of sequences of the bounds; 0 for all.", 1024)
 @count("--draws", 1, "Masks drawn for every sequence.", 4)
 @count("--orders", 2, "Orders of the bracket, an even number.", 16)
-@count("--bracket", 0, "Sequences of the bracket, each of whose tokens takes an evaluation an order; 0: none.", 16)
+@count("--bracket", 0, "Sequences of the bracket, with one forward pass per token and order; 0 skips the bracket.", 16)
 @count("--prices", 0, "Sequences that samplers are priced on; 0: none.", 64)
 @count("--number", 0, "Texts that each sampler writes.", 16)
 @options("mask_seed", "device", "markdown", "json")

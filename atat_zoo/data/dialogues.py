@@ -120,7 +120,7 @@ def messages_of(value: Any) -> list[Message]:
 def message_of(value: Any, number: int = 1) -> Message:
     """Return an object with a role and a content as a message, or raise a `ValueError` with its number."""
     if not isinstance(value, Mapping):
-        raise ValueError(f"message {number} is none: {clip(repr(value), 60)}; {_FORM}")
+        raise ValueError(f"message {number} is not a message: {clip(repr(value), 60)}; {_FORM}")
     named, content = (value.get(key, value.get(other)) for key, other in (("role", "from"), ("content", "value")))
     role = _ROLES.get(named) if isinstance(named, str) else None
     if role is None:

@@ -180,7 +180,7 @@ def entropy(text: str, pieces: Sequence[Tokens]) -> tuple[float, float]:
 def adjacent(text: str, pieces: Sequence[Tokens]) -> tuple[float, float]:
     """Return the sum of the cosines of the word counts of adjacent sentences, and the number of these pairs.
 
-    A sentence ends at ., ! or ? before white space, or at the end of a line; one without a word is none.
+    A sentence ends at ., ! or ? before white space, or at the end of a line, and has at least one word.
     """
     counts = [Counter(_WORD.findall(sentence.casefold())) for sentence in _SENTENCE.split(text)]
     pairs = list(pairwise(filter(None, counts)))

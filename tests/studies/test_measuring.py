@@ -124,7 +124,7 @@ def test_a_bracket_that_says_nothing_is_not_shown():
     # No probability is above one: a truth above less than zero nats is nothing new.
     for lower in (-0.001, -1e9, -torch.inf, torch.nan):
         assert bracket_value(ends(40.0, lower), count) is None
-    assert bracket_value(ends(40.0, 0.0), count) is not None
+    assert bracket_value(ends(40.0, 0.0), count).value == pytest.approx(1.0)
     wide = Bracket(torch.tensor([40.0, 40.0, 40.0]), torch.tensor([39.0, 39.0, 0.0]), torch.ones(3))
     assert bracket_value(wide, count).width_stderr < bracket_value(wide, count).width
     tables = [results.bracket_table(each, count) for each in (ends(40.0, 36.86), ends(40.0, -1.0, 1.04))]

@@ -31,7 +31,7 @@ class Cell:
 
     @property
     def sure(self) -> Interval | None:
-        """The interval, None where there is none."""
+        """The interval, or None if an end or the value is missing."""
         if self.low is None or self.high is None or not isinstance(self.value, int | float):
             return None
         return Interval(value=self.value, low=self.low, high=self.high)

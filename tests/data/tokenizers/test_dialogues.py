@@ -157,7 +157,7 @@ NONE = [
     ({"prompt": "x"}, "has 'prompt'"),
     ({"prompt": "x", "response": "y", "completion": "z"}, "has 'prompt' and 'response' and 'completion'"),
     ({"messages": "hello"}, "has no list of messages"),
-    ({"messages": ["hello"]}, "message 1 is none: 'hello'"),
+    ({"messages": ["hello"]}, "message 1 is not a message: 'hello'"),
     ({"messages": [SAYS, {"role": "usr", "content": "x"}]}, "message 2 has the role 'usr'; did you mean 'user'?"),
     ({"messages": [{"content": "x"}]}, "message 1 has the role None (there are: system, user, assistant, tool)"),
     ({"messages": [turn("user", ["x"]), SAYS]}, "message 1 has no text as its content"),
