@@ -7,8 +7,8 @@ that importing `atat_zoo` stays instant.
 
 from typing import TYPE_CHECKING, Any
 
-from atat_zoo.errors import UserError
 from atat_zoo.registry import Zoo
+from atat_zoo.system.errors import UserError
 
 if TYPE_CHECKING:
     from atat_zoo.generation.model import Model

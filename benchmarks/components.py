@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.experiment import load
-from atat_zoo.modeling.diffusion.randomness import row_keys
 from atat_zoo.system.environment import machine
 from atat_zoo.training.memory import keep_freed_memory
 from benchmarks.importance_overhead import VOCABULARY, peak, stepper

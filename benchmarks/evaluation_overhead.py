@@ -8,10 +8,10 @@ import torch
 from atat_zoo.data import manifest
 from atat_zoo.data.build import build
 from atat_zoo.data.sequences import held_out
+from atat_zoo.diffusion.bounds import average, exact_k
+from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.evaluation.likelihood import measure, summarise
 from atat_zoo.experiment import load
-from atat_zoo.modeling.diffusion.bounds import average, exact_k
-from atat_zoo.modeling.diffusion.randomness import row_keys
 from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
 from benchmarks.pairs import interleave, options, report

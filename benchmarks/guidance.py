@@ -19,11 +19,11 @@ import attrs
 import torch
 
 from atat_zoo.cli import console
+from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.evaluation.metrics import UnigramEntropyMetric
 from atat_zoo.evaluation.overlap import pieces
 from atat_zoo.evaluation.text_scores import ScoredTexts, values_of
 from atat_zoo.generation.model import Model
-from atat_zoo.modeling.diffusion.statistics import ratio
 from atat_zoo.registry import Zoo
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from atat_zoo import Zoo
+from atat_zoo.diffusion.contracts import Denoiser
+from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.generation.samplers.published import AncestralSampler
-from atat_zoo.modeling.diffusion.contracts import Denoiser
-from atat_zoo.modeling.diffusion.randomness import row_keys
 from atat_zoo.registry import Context
 from benchmarks import plain_loop
 from benchmarks.pairs import report, seconds

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 from atat_zoo import Zoo
+from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.experiment import load
-from atat_zoo.modeling.diffusion.randomness import row_keys
 from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
 from benchmarks.pairs import hold, interleave, report

@@ -9,7 +9,7 @@ import altair as alt
 import torch
 import vl_convert
 
-from atat_zoo.modeling.diffusion.contracts import StatefulPart
+from atat_zoo.diffusion.contracts import StatefulPart
 from atat_zoo.modeling.masking import VisibleTextMasking
 from atat_zoo.modeling.noise import LinearNoise
 from atat_zoo.registry import Context

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from atat_zoo.modeling.diffusion.adaptive import log1mexp
-from atat_zoo.modeling.diffusion.calibration import power_time
+from atat_zoo.diffusion.adaptive import log1mexp
+from atat_zoo.diffusion.calibration import power_time
 
 
 def subsets(length):

@@ -20,7 +20,7 @@ class Spiral:
 
     def probabilities(self, importance, rate, maskable):
         import torch
-        from atat_zoo.modeling.diffusion.calibration import water_fill
+        from atat_zoo.diffusion.calibration import water_fill
         return water_fill(importance.double() * self.power, rate, maskable)
 
 @hookimpl

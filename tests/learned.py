@@ -9,7 +9,7 @@ from math import comb
 
 import torch
 
-from atat_zoo.modeling.diffusion.randomness import fold, to_unit
+from atat_zoo.diffusion.randomness import fold, to_unit
 
 
 def masks(length):

@@ -18,9 +18,9 @@ from typing import Literal
 import attrs
 from hypothesis import strategies as st
 
-from atat_zoo.errors import UserError
 from atat_zoo.registry import Zoo
 from atat_zoo.registry.spec import fields_of
+from atat_zoo.system.errors import UserError
 
 # The range of a number above its minimum or default, if it has no upper bound.
 _NUMBERS, _REACH = 11, 3.0

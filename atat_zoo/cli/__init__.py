@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from atat_zoo.cli import packages
-from atat_zoo.errors import Note, UserError, clip
+from atat_zoo.system.errors import Note, UserError, clip
 
 # command -> (module, function, one line of help): the help is here, so that `atat --help` imports nothing. Packages add
 # others, which packages.py finds.

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import attrs
 import click
 
-from atat_zoo.errors import UserError, clip, nearest
 from atat_zoo.registry import Zoo
+from atat_zoo.system.errors import UserError, clip, nearest
 from atat_zoo.system.parsing import TrailingInput, value_of
 
 # Every command imports this module, and few read an experiment.

@@ -11,12 +11,12 @@ import click
 from atat_zoo.cli.arguments import chosen, count, named, options
 from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.cli.judge import judge_of
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.results.format import NONE, with_error
 from atat_zoo.evaluation.results.format import number as number_of
 from atat_zoo.evaluation.results.naming import GENERATIVE_PERPLEXITY, POLICY_BOUND, POLICY_LIKELIHOOD
 from atat_zoo.experiment import Experiment
 from atat_zoo.generation.samplers.published import at_steps, fitting
+from atat_zoo.system.errors import UserError
 
 if TYPE_CHECKING:
     from atat_zoo.evaluation.sample_quality import Bench, SamplerResult

@@ -14,7 +14,6 @@ import click
 from atat_zoo.cli.arguments import HELD_OUT, named, options, other_text, with_options, with_parts
 from atat_zoo.cli.console import Bars, print_json, printable, show
 from atat_zoo.cli.tasks import evaluate_tasks
-from atat_zoo.errors import UserError, nearest
 from atat_zoo.evaluation.results.evaluation import LIKELIHOOD
 from atat_zoo.evaluation.results.format import NONE, cell, change, errors_over, number, with_error
 from atat_zoo.evaluation.results.naming import PERPLEXITY, TABLE, title, words
@@ -22,6 +21,7 @@ from atat_zoo.evaluation.results.table import Table
 from atat_zoo.experiment import from_table
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.experiment.runs.changes import between_models
+from atat_zoo.system.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from atat_zoo.evaluation.compare import ComparedRun, Comparison, Difference

@@ -10,9 +10,9 @@ import click
 from atat_zoo.cli.arguments import options
 from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.data import joints, manifest
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.results.format import number
 from atat_zoo.experiment import load
+from atat_zoo.system.errors import UserError
 from atat_zoo.system.machine import cores
 
 _TOLD = ("size", "licence", "cite")

@@ -13,13 +13,13 @@ from atat_zoo.cli.arguments import HELD_OUT, chosen, even, options, other_text, 
 from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.cli.packages import PACKAGES
 from atat_zoo.cli.tasks import evaluate_tasks
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.results import naming
 from atat_zoo.evaluation.results.evaluation import Evaluation
 from atat_zoo.evaluation.results.format import aligned, cell, errors_over, number, settings, with_error
 from atat_zoo.experiment import from_table
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.modeling.estimators import require_estimator
+from atat_zoo.system.errors import UserError
 
 if TYPE_CHECKING:
     from atat_zoo.evaluation.policy import PolicyValue

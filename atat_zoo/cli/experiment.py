@@ -4,9 +4,9 @@ import click
 
 from atat_zoo.cli.arguments import options
 from atat_zoo.cli.console import print_json
-from atat_zoo.errors import UserError
 from atat_zoo.experiment import Experiment, load
 from atat_zoo.registry.spec import parts_in
+from atat_zoo.system.errors import UserError
 from atat_zoo.system.machine import lacking
 
 

@@ -9,7 +9,6 @@ import click
 
 from atat_zoo.cli.arguments import count, named, options, with_options, with_sampler
 from atat_zoo.cli.console import Bars, print_json, table
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.judges import judges_itself
 from atat_zoo.evaluation.metrics import RELIABLE_OF_MAUVE, check_mauve
 from atat_zoo.evaluation.results.format import NONE, cell, with_error
@@ -18,6 +17,7 @@ from atat_zoo.evaluation.results.naming import GENERATIVE_PERPLEXITY, words
 from atat_zoo.experiment import from_overrides
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.registry import Zoo
+from atat_zoo.system.errors import UserError
 
 if TYPE_CHECKING:
     from atat_zoo.evaluation.sample_quality import JudgedRun, Scores

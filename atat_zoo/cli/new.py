@@ -10,13 +10,13 @@ from typing import Any
 import click
 
 from atat_zoo.cli.arguments import named, options
-from atat_zoo.errors import UserError
 from atat_zoo.experiment import Experiment, from_table, load
 from atat_zoo.experiment.runs import write_text
 from atat_zoo.experiment.schema import ALWAYS, SECTIONS
 from atat_zoo.registry import KINDS, TABLES, Zoo
 from atat_zoo.registry.manifest import PACKAGE, inline
 from atat_zoo.registry.spec import fields_of
+from atat_zoo.system.errors import UserError
 
 _LONGEST = 30  # characters of a part's name, so that no line that has it becomes too long
 # What reads importance is given one by these, the first that fits: of the clean text, and of the text with masks.

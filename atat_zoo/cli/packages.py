@@ -17,8 +17,8 @@ from importlib.metadata import EntryPoint
 
 import click
 
-from atat_zoo.errors import UserError, nearest
 from atat_zoo.registry.plugins import entry_points, metadata_of, of_plugin, registry_file
+from atat_zoo.system.errors import UserError, nearest
 
 GROUP = "atat_zoo.commands"
 # The commands of the packages in plugins/, by name.

@@ -12,10 +12,10 @@ import click
 
 from atat_zoo.cli.arguments import options, output
 from atat_zoo.cli.console import Bars, on_terminal, printable
-from atat_zoo.errors import NotKept, UserError, clip
 from atat_zoo.experiment import from_table
 from atat_zoo.experiment.runs import RunFolder, write_json, write_text
 from atat_zoo.reports import PAGE, require
+from atat_zoo.system.errors import NotKept, UserError, clip
 
 _EVERY = 2.0  # seconds between two looks of `atat watch` at the files
 

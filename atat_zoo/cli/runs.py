@@ -11,11 +11,11 @@ import click
 
 from atat_zoo.cli.arguments import options
 from atat_zoo.cli.console import print_json, printable, table
-from atat_zoo.errors import UserError, clip
 from atat_zoo.evaluation.results.format import NONE, lasting, uncertain
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.experiment.runs.changes import changes
 from atat_zoo.reports.runs import IMPORTED, STATES, ListedRun, RecordedBound, environment, find, glance, side_by_side
+from atat_zoo.system.errors import UserError, clip
 
 # What has no bound comes last.
 _ORDERS: dict[str, Callable[[ListedRun], Any]] = {

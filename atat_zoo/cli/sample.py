@@ -15,20 +15,20 @@ import click
 from atat_zoo.cli.arguments import CHANGED, check_text, chosen, count, lines_of, options, output
 from atat_zoo.cli.console import on_terminal, print_json, printable
 from atat_zoo.data.tokenizers import TokenizerModel
-from atat_zoo.errors import UserError
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.generation.layout import TextForm, parse
 from atat_zoo.generation.samplers import changes
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.atomic import replacing
+from atat_zoo.system.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from atat_zoo.diffusion.precision import Precision
     from atat_zoo.experiment import Experiment
     from atat_zoo.generation.writer import Infilling, Writer
-    from atat_zoo.modeling.diffusion.precision import Precision
 
 STEP = 0.04  # seconds at least that a step is shown, so that it can be followed by eye
 HIDDEN = "▁"

@@ -9,12 +9,12 @@ import click
 from atat_zoo.cli.arguments import check_output, count, options, output
 from atat_zoo.cli.console import print_json, table
 from atat_zoo.cli.train import wait_passively
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.results.format import NONE, joined, number
 from atat_zoo.experiment.runs import write_text
 from atat_zoo.studies import Study, load, markdown
 from atat_zoo.studies.processes import LocalExecutor, Stopped, elements, submit, threads_for, write_script
 from atat_zoo.system.atomic import write_all
+from atat_zoo.system.errors import UserError
 
 _CLUSTER = "Write a SLURM job array of the trainings, and submit it where sbatch is."
 _WRITE = "Write the tables there as well, and beside them the JSON and the nats of each sequence."

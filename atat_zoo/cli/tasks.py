@@ -11,7 +11,6 @@ import click
 from atat_zoo.cli.arguments import count, even, named, options, other_text
 from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.cli.judge import judge_of
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.results.format import NONE
 from atat_zoo.evaluation.results.tasks import Score, TaskResult, difference, notes_of
 from atat_zoo.evaluation.tasks import Task, measure_tasks, require
@@ -19,6 +18,7 @@ from atat_zoo.evaluation.tasks.protocol import PROTOCOLS
 from atat_zoo.experiment import from_table
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.registry import Zoo, problems_of
+from atat_zoo.system.errors import UserError
 
 if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment

@@ -13,9 +13,9 @@ from atat_zoo.cli.arguments import count, options, output
 from atat_zoo.cli.console import Bars, print_json
 from atat_zoo.cli.evaluate import lines
 from atat_zoo.cli.tasks import show
-from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.experiment.runs import write_text
+from atat_zoo.system.errors import UserError
 
 if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment

@@ -7,9 +7,9 @@ import click
 
 from atat_zoo.cli.arguments import options
 from atat_zoo.cli.console import print_json, printable, table
-from atat_zoo.errors import UserError, nearest
 from atat_zoo.experiment.runs import write_text
 from atat_zoo.registry import KINDS, Zoo, manifest
+from atat_zoo.system.errors import UserError, nearest
 
 
 @click.group()

@@ -53,11 +53,11 @@ from atat_zoo.data.pack import (
 )
 from atat_zoo.data.shards import write_split
 from atat_zoo.data.tokenizers import Tokenizer, TokenizerModel
-from atat_zoo.errors import UserError
 from atat_zoo.experiment.runs import sha256_of
 from atat_zoo.experiment.schema import Experiment
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.atomic import discard, replacing, sync_folder, write_bytes, write_text
+from atat_zoo.system.errors import UserError
 from atat_zoo.system.locks import locked
 from atat_zoo.system.machine import require
 

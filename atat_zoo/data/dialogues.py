@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from atat_zoo.data import Split
-from atat_zoo.errors import clip, nearest
+from atat_zoo.system.errors import clip, nearest
 
 ROLES = ("system", "user", "assistant", "tool")
 ASSISTANT = "assistant"  # whose messages are answers

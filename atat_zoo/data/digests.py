@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from atat_zoo.data import Progress
-from atat_zoo.errors import UserError
 from atat_zoo.system.atomic import write_text
+from atat_zoo.system.errors import UserError
 
 FILE = "digests.json"
 _TICK = 2 * 10**9  # nanoseconds in which every clock has ticked

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from atat_zoo.data import SPLITS
 from atat_zoo.data.pack import DIALOGUE_DTYPE, IDS, Totals
-from atat_zoo.errors import UserError
 from atat_zoo.experiment.runs import sha256_of
+from atat_zoo.system.errors import UserError
 
 FORMAT = 1
 FILE = "manifest.json"

@@ -18,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 
-# SplitMix64 (Steele et al., OOPSLA 2014), as in atat_zoo.modeling.diffusion.randomness, here without torch.
+# SplitMix64 (Steele et al., OOPSLA 2014), as in atat_zoo.diffusion.randomness, here without torch.
 _ALL = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _MUL_1 = 0xBF58476D1CE4E5B9

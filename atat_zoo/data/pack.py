@@ -20,7 +20,7 @@ from atat_zoo.data import is_framed
 from atat_zoo.data.dialogues import Part, from_text
 from atat_zoo.data.order import permutation
 from atat_zoo.data.tokenizers import TokenizerModel
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 
 PIECE = 1 << 20  # maximum number of characters in a piece
 BATCH = 1024  # maximum number of pieces encoded at once

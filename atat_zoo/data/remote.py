@@ -38,8 +38,8 @@ import attrs
 
 from atat_zoo.data import SPLITS, manifest
 from atat_zoo.data.manifest import Shard
-from atat_zoo.errors import UserError, clip
 from atat_zoo.system.atomic import clean, replacing, write_bytes
+from atat_zoo.system.errors import UserError, clip
 from atat_zoo.system.locks import locked
 
 ALLOW = "ATAT_ZOO_ALLOW_PIPE"  # set by `atat --allow-pipe`: an experiment file must not run a command by itself

@@ -13,7 +13,7 @@ from atat_zoo.data.dialogues import texts_of
 from atat_zoo.data.pack import Packer, batches, dialogue_tokens, dtype_for, pad_of
 from atat_zoo.data.shards import read
 from atat_zoo.data.tokenizers import TokenizerModel
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 
 
 class Sequences(NamedTuple):

@@ -31,10 +31,10 @@ from atat_zoo.data import Progress, Split, manifest, remote
 from atat_zoo.data.manifest import Shard, ShardManifest, array_of, broken
 from atat_zoo.data.pack import IDS, Encoded, Packer, dialogue_tokens, pad_of
 from atat_zoo.data.tokenizers import BOS, EOS, TokenizerModel
-from atat_zoo.errors import UserError
 from atat_zoo.experiment.runs import sha256_of
 from atat_zoo.experiment.schema import DataSpec
 from atat_zoo.system.atomic import replacing
+from atat_zoo.system.errors import UserError
 from atat_zoo.system.machine import require
 
 _AT_ONCE = 1 << 30  # bytes that are read at once; Linux reads no more than twice as many

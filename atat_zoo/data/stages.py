@@ -11,8 +11,8 @@ import numpy as np
 from typing_extensions import override
 
 from atat_zoo.data.order import uniforms
-from atat_zoo.errors import Problem
 from atat_zoo.registry import component, param
+from atat_zoo.system.errors import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -26,9 +26,9 @@ from atat_zoo.data.manifest import ShardManifest
 from atat_zoo.data.order import SampleOrder, key_of
 from atat_zoo.data.pack import dialogue_tokens, pad_of
 from atat_zoo.data.shards import ShardRows
-from atat_zoo.errors import UserError
 from atat_zoo.registry import Context
 from atat_zoo.registry.spec import unstructure
+from atat_zoo.system.errors import UserError
 from atat_zoo.system.machine import require
 
 Sample = dict[str, Any]

@@ -12,7 +12,6 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation import Progress
 from atat_zoo.evaluation.likelihood import bound_value, measure
 from atat_zoo.evaluation.ngram import NGramNats, figure, measure_ngram
@@ -27,6 +26,7 @@ from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.experiment.runs.model_files import TOKENIZER
 from atat_zoo.generation.model import Model
+from atat_zoo.system.errors import UserError
 from atat_zoo.system.parsing import read
 
 # Of the predictions, where neither the experiment nor the command line names any.

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from atat_zoo.diffusion.statistics import spearman
 from atat_zoo.evaluation import Progress
 from atat_zoo.evaluation.likelihood import Measurement, measure
 from atat_zoo.evaluation.results.store import RunResult, finite
 from atat_zoo.evaluation.text import Text, held_out_text
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.model import Model
-from atat_zoo.modeling.diffusion.statistics import spearman
 from atat_zoo.modeling.estimators import require_estimator
 from atat_zoo.modeling.targets.networks import rank_within
 

@@ -10,11 +10,11 @@ from torch import Tensor
 from typing_extensions import override
 
 from atat_zoo.data import is_framed
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.judges import HuggingFaceJudge
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.bounds import ExactKBound
 from atat_zoo.system.devices import exact_device, moved, torch_device
+from atat_zoo.system.errors import UserError
 from atat_zoo.system.machine import quiet_transformers
 
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from atat_zoo.errors import Problem, UserError
 from atat_zoo.registry import component, param
+from atat_zoo.system.errors import Problem, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -19,7 +19,9 @@ from torch import Tensor
 
 from atat_zoo.data.manifest import load_counts
 from atat_zoo.data.tokenizers import TokenizerModel
-from atat_zoo.errors import UserError
+from atat_zoo.diffusion.bounds import average
+from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.diffusion.statistics import ratio, spearman
 from atat_zoo.evaluation import Progress, batches
 from atat_zoo.evaluation.metrics import reading
 from atat_zoo.evaluation.ngram import NGramNats, figure, measure_ngram
@@ -31,10 +33,8 @@ from atat_zoo.evaluation.text_scores import measure_texts
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.bounds import Bound
-from atat_zoo.modeling.diffusion.bounds import average
-from atat_zoo.modeling.diffusion.randomness import row_keys
-from atat_zoo.modeling.diffusion.statistics import ratio, spearman
 from atat_zoo.system.devices import exact_device
+from atat_zoo.system.errors import UserError
 
 _WORD = re.compile(r"(?<=\s)\S")
 

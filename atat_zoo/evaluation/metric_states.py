@@ -23,14 +23,14 @@ from torchmetrics.functional.text import bleu_score
 from torchmetrics.utilities import dim_zero_cat
 from typing_extensions import override
 
-from atat_zoo.errors import UserError
+from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.evaluation.judges import JudgeModel
 from atat_zoo.evaluation.metrics import Metric, check_mauve
 from atat_zoo.evaluation.overlap import Overlap, Tokens
 from atat_zoo.evaluation.results.evaluation import MetricValue
 from atat_zoo.evaluation.results.naming import exponential
-from atat_zoo.modeling.diffusion.statistics import ratio
 from atat_zoo.modeling.objectives import Observer
+from atat_zoo.system.errors import UserError
 
 JudgeOf = Callable[[Any], JudgeModel]
 

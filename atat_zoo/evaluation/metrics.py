@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 import attrs
 from typing_extensions import override
 
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.results.naming import GENERATIVE_PERPLEXITY
 from atat_zoo.registry import component, param, part
 from atat_zoo.registry.spec import values_of
+from atat_zoo.system.errors import UserError
 from atat_zoo.system.machine import lacking
 
 if TYPE_CHECKING:

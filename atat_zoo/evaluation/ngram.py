@@ -16,16 +16,16 @@ import attrs
 import torch
 from torch import Tensor
 
-from atat_zoo.errors import LeftOut, UserError
+from atat_zoo.diffusion.bounds import Scores, average
+from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.evaluation import batches
 from atat_zoo.evaluation.results.evaluation import NGramFigure
 from atat_zoo.evaluation.results.naming import exponential
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.modeling.backbones.neighbours import CountTable, count_table
 from atat_zoo.modeling.backbones.ngram import neighbours_of
-from atat_zoo.modeling.diffusion.bounds import Scores, average
-from atat_zoo.modeling.diffusion.randomness import row_keys
-from atat_zoo.modeling.diffusion.statistics import ratio
+from atat_zoo.system.errors import LeftOut, UserError
 
 BETWEEN, AFTER = "two neighbours", "two tokens to the left"
 

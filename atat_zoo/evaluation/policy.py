@@ -15,6 +15,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from atat_zoo.diffusion.bracket import Bracket, bracket
+from atat_zoo.diffusion.contracts import Denoiser
+from atat_zoo.diffusion.randomness import fold, row_keys
+from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.evaluation import Progress, batches
 from atat_zoo.evaluation.likelihood import bound_value
 from atat_zoo.evaluation.results.naming import POLICY, POLICY_BOUND, POLICY_LIKELIHOOD, exponential
@@ -25,10 +29,6 @@ from atat_zoo.generation.model import Model
 from atat_zoo.generation.samplers import Sampler
 from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing
 from atat_zoo.generation.writer import Writer
-from atat_zoo.modeling.diffusion.bracket import Bracket, bracket
-from atat_zoo.modeling.diffusion.contracts import Denoiser
-from atat_zoo.modeling.diffusion.randomness import fold, row_keys
-from atat_zoo.modeling.diffusion.statistics import ratio
 from atat_zoo.registry.spec import unstructure
 
 

@@ -18,7 +18,7 @@ from typing_extensions import override
 from atat_zoo.data import is_framed
 from atat_zoo.data.build import build
 from atat_zoo.data.tokenizers import TokenizerModel
-from atat_zoo.errors import UserError
+from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.evaluation import StageProgress
 from atat_zoo.evaluation.judges import JudgeModel
 from atat_zoo.evaluation.metrics import (
@@ -43,9 +43,9 @@ from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.model import Model
 from atat_zoo.generation.samplers import Sample, Sampler
 from atat_zoo.generation.writer import Generation
-from atat_zoo.modeling.diffusion.statistics import ratio
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.devices import device_name
+from atat_zoo.system.errors import UserError
 
 SIZES = (4, 8, 13)  # n of the n-grams that are looked up in the training text
 # Of every sampler's texts.

@@ -14,12 +14,12 @@ from atat_zoo.data.build import build
 from atat_zoo.data.manifest import load_counts
 from atat_zoo.data.sequences import Sequences, alone, corpus_sequences, held_out_sequences
 from atat_zoo.data.tokenizers import TokenizerModel
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.judges import judges_itself
 from atat_zoo.experiment import EvaluationSpec, conflicts
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.experiment.runs.model_files import TOKENIZER
 from atat_zoo.generation.model import Model
+from atat_zoo.system.errors import UserError
 from atat_zoo.system.parsing import read
 
 

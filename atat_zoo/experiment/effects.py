@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from atat_zoo.errors import Problem, UserError
 from atat_zoo.registry import TABLES, Zoo
+from atat_zoo.system.errors import Problem, UserError
 
 if TYPE_CHECKING:
     from atat_zoo.experiment.schema import Experiment

@@ -10,7 +10,6 @@ from typing import Any
 
 import attrs
 
-from atat_zoo.errors import Problem, UserError, clip, nearest
 from atat_zoo.experiment.effects import without_effect
 from atat_zoo.experiment.inheritance import Refused, adopt, base_of
 from atat_zoo.experiment.schema import ALWAYS, SECTIONS, Experiment, completed
@@ -18,6 +17,7 @@ from atat_zoo.registry import KINDS, TABLES, Zoo
 from atat_zoo.registry.manifest import PACKAGE
 from atat_zoo.registry.spec import problems_of, structure
 from atat_zoo.system import parsing
+from atat_zoo.system.errors import Problem, UserError, clip, nearest
 
 Table = dict[str, Any]
 Origins = dict[str, str]  # key path -> the file or override that sets it

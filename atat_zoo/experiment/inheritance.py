@@ -10,12 +10,12 @@ from typing import Any
 
 import attrs
 
-from atat_zoo.errors import Problem, UserError
 from atat_zoo.experiment.runs import RunFolder, sha256_of
 from atat_zoo.experiment.runs.model_files import DESCRIPTION, TOKENIZER, described
 from atat_zoo.experiment.schema import Experiment
 from atat_zoo.registry import Zoo
 from atat_zoo.registry.spec import unstructure
+from atat_zoo.system.errors import Problem, UserError
 
 Table = dict[str, Any]
 

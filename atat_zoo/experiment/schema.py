@@ -5,9 +5,9 @@ from typing import Any, Literal
 
 import attrs
 
-from atat_zoo.errors import Problem
 from atat_zoo.registry import TABLES, component, param, part, parts
 from atat_zoo.registry.spec import unstructure
+from atat_zoo.system.errors import Problem
 
 
 @component

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from atat_zoo.data.corpora import Corpus
 from atat_zoo.data.tokenizers import TokenizerModel
-from atat_zoo.errors import UserError
 from atat_zoo.registry import component, param, part
+from atat_zoo.system.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor

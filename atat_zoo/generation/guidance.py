@@ -9,16 +9,16 @@ import attrs
 from typing_extensions import override
 
 from atat_zoo.data import is_framed
-from atat_zoo.errors import Problem, UserError
 from atat_zoo.registry import component, param, part
+from atat_zoo.system.errors import Problem, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from atat_zoo.diffusion.positions import Where
     from atat_zoo.experiment import Experiment
     from atat_zoo.generation.classifiers import Classifier as ClassifierPart
     from atat_zoo.generation.writer import Writer
-    from atat_zoo.modeling.diffusion.positions import Where
 
 
 class Guidance(Protocol):

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from atat_zoo.errors import UserError
+from atat_zoo.diffusion.contracts import BlockDecoder, Denoiser
+from atat_zoo.diffusion.positions import Where, pairs
 from atat_zoo.generation.classifiers import ClassifierModel, Differentiable
-from atat_zoo.modeling.diffusion.contracts import BlockDecoder, Denoiser
-from atat_zoo.modeling.diffusion.positions import Where, pairs
+from atat_zoo.system.errors import UserError
 
 Change = Callable[[Tensor, Tensor, Tensor | None, Where], Tensor]
 Importance = Callable[[Tensor, Tensor], Tensor]

@@ -19,8 +19,8 @@ import attrs
 from atat_zoo.data import has_eos, is_framed
 from atat_zoo.data.dialogues import message_of
 from atat_zoo.data.tokenizers import TokenizerModel
-from atat_zoo.errors import UserError
 from atat_zoo.generation.samplers import Sampler
+from atat_zoo.system.errors import UserError
 from atat_zoo.system.machine import require
 from atat_zoo.system.parsing import refuse_halves
 

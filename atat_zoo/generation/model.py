@@ -20,7 +20,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from atat_zoo.data.tokenizers import TokenizerModel
-from atat_zoo.errors import UserError, nearest
+from atat_zoo.diffusion.precision import Precision, computes_in_bf16
+from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.experiment import Experiment, conflicts_with, from_table
 from atat_zoo.experiment.runs import RunFolder, sha256_of, write_json
 from atat_zoo.experiment.runs.model_files import DESCRIPTION, TOKENIZER, WEIGHTS, check, described, unreadable
@@ -30,13 +31,12 @@ from atat_zoo.generation.shown import Bounded, LogProbs, TextScores, TokenScore,
 from atat_zoo.generation.spreading import is_spread, spread, without_weights
 from atat_zoo.generation.writer import Generation, Infilling, Writer
 from atat_zoo.modeling.backbones.lora import merge, of_base, with_base
-from atat_zoo.modeling.diffusion.precision import Precision, computes_in_bf16
-from atat_zoo.modeling.diffusion.randomness import row_keys
 from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.registry.spec import fields_of
 from atat_zoo.system.atomic import making_folder
 from atat_zoo.system.devices import SPREAD, exact_device, torch_device
+from atat_zoo.system.errors import UserError, nearest
 from atat_zoo.system.parsing import refuse_halves
 
 if TYPE_CHECKING:

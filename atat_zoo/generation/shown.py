@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 
+from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.generation.samplers import changes
-from atat_zoo.modeling.diffusion.statistics import ratio
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from atat_zoo.errors import UserError, clip
+from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.generation.layout import Layout, Request, SpaceAwareTokenizer, TextForm, ends, refuse_length
 from atat_zoo.generation.samplers import Observer, Sample, Sampler, shifted
-from atat_zoo.modeling.diffusion.contracts import Denoiser
+from atat_zoo.system.errors import UserError, clip
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from atat_zoo.modeling.diffusion.positions import Where
+    from atat_zoo.diffusion.positions import Where
 
 _SHOWN = 8  # texts of a generation that is printed
 _REACH = 32  # given tokens behind each gap that are evaluated for its length; others carry little information
@@ -138,7 +138,7 @@ class Writer(TextForm):
         """
         import torch
 
-        from atat_zoo.modeling.diffusion.randomness import row_keys
+        from atat_zoo.diffusion.randomness import row_keys
         from atat_zoo.system.devices import moved
 
         refuse_length(sampler, len(tokens), tokens.shape[1], self.length)
@@ -213,8 +213,8 @@ class Writer(TextForm):
             return self
         import torch
 
+        from atat_zoo.diffusion.positions import pairs
         from atat_zoo.generation.guided import Guided, normalised
-        from atat_zoo.modeling.diffusion.positions import pairs
 
         allowed = torch.zeros(self.tokenizer.vocabulary_size, dtype=torch.bool, device=self.device)
         allowed[words.openers] = True
@@ -286,7 +286,7 @@ def draw_lengths(weighed: dict[tuple[int, ...], float], seed: int, rows: Tensor)
     """Return lengths for each row of the numbers `rows`, int64 [n], drawn by (seed, row) from their `posterior`."""
     import torch
 
-    from atat_zoo.modeling.diffusion.randomness import row_keys, to_unit
+    from atat_zoo.diffusion.randomness import row_keys, to_unit
 
     choices = list(weighed)
     if len(choices) == 1:

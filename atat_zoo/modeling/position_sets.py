@@ -248,7 +248,7 @@ class MixturePositionSets(PositionSets):
     def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
         import torch
 
-        from atat_zoo.modeling.diffusion.randomness import fold, part_of
+        from atat_zoo.diffusion.randomness import fold, part_of
 
         shares = torch.tensor(self.shares or (1.0,) * len(self.of), dtype=torch.float64)
         which = part_of(_unit(fold(keys, -1), 1), (shares.cumsum(0) / shares.sum())[:-1].tolist())
@@ -260,7 +260,7 @@ def _unit(keys: Tensor, count: int) -> Tensor:
     """Return uniforms in [0, 1), float64 [B, count]."""
     import torch
 
-    from atat_zoo.modeling.diffusion.randomness import uniform
+    from atat_zoo.diffusion.randomness import uniform
 
     return uniform(keys, count, torch.float64)
 

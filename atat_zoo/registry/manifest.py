@@ -10,9 +10,9 @@ from typing import Any
 
 import attrs
 
-from atat_zoo.errors import UserError
 from atat_zoo.registry.hookspecs import KINDS
 from atat_zoo.registry.spec import Mismatch, complete, convert, fields_of, is_component
+from atat_zoo.system.errors import UserError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 HEADER = """\

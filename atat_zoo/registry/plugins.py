@@ -18,8 +18,8 @@ from typing import Any
 import attrs
 import pluggy
 
-from atat_zoo.errors import UserError
 from atat_zoo.registry import hookspecs, manifest
+from atat_zoo.system.errors import UserError
 
 ALLOWED = "ATAT_ZOO_PLUGINS"  # unset: all; empty: none; otherwise the names, comma separated
 STRICT = "ATAT_ZOO_STRICT"  # "1": a broken plugin is an error

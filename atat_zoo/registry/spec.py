@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
-from atat_zoo.errors import Problem, clip, nearest
+from atat_zoo.system.errors import Problem, clip, nearest
 
 if TYPE_CHECKING:
     from atat_zoo.registry.zoo import Zoo

@@ -12,11 +12,11 @@ from typing import Any
 
 import attrs
 
-from atat_zoo.errors import Problem, UserError, nearest
 from atat_zoo.registry import manifest, plugins, spec
 from atat_zoo.registry.hookspecs import KINDS
 from atat_zoo.registry.manifest import Entry
 from atat_zoo.registry.plugins import Plugin, of_plugin
+from atat_zoo.system.errors import Problem, UserError, nearest
 
 # The packages in plugins/ that have components which were the zoo's own, by kind and name.
 PACKAGES = {("task", "glue"): "atat-zoo-glue"}

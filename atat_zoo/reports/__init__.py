@@ -7,7 +7,7 @@
 import resource
 from importlib.util import find_spec
 
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 
 PAGE = ("altair", "vl_convert")  # the packages of a page
 # Told apart by the colour-blind, and legible on white and on black (Okabe and Ito, 2008; the yellow is left out).

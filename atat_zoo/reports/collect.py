@@ -17,7 +17,6 @@ from typing import Any
 import tomli_w
 
 from atat_zoo import __version__
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.results import store
 from atat_zoo.evaluation.results import table as written
 from atat_zoo.evaluation.results.format import NONE, joined, leaves, settings, uncertain
@@ -28,6 +27,7 @@ from atat_zoo.reports import recorded
 from atat_zoo.reports.recorded import figure, first
 from atat_zoo.reports.runs import whole
 from atat_zoo.reports.verdict import heading, table_of_bounds, table_of_metrics, verdict
+from atat_zoo.system.errors import UserError
 
 Table = dict[str, Any]
 Results = dict[tuple[str, int], TaskResult]  # of tasks, by title and seed

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from atat_zoo.errors import LeftOut, UserError, clip
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.experiment.runs.model_files import WEIGHTS, described
+from atat_zoo.system.errors import LeftOut, UserError, clip
 from atat_zoo.system.parsing import from_json, read
 
 FORMAT = 1  # of the files in report/

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from atat_zoo.errors import NotKept, UserError
 from atat_zoo.evaluation.results import store
 from atat_zoo.experiment import Experiment, conflicts_with, from_table
 from atat_zoo.experiment.effects import weighs_tokens
@@ -27,6 +26,7 @@ from atat_zoo.generation.samplers import Sampler
 from atat_zoo.generation.samplers.published import fitting
 from atat_zoo.registry import Zoo
 from atat_zoo.reports import recorded
+from atat_zoo.system.errors import NotKept, UserError
 
 if TYPE_CHECKING:
     from atat_zoo.generation.model import Model

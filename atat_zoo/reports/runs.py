@@ -11,13 +11,13 @@ from typing import Any
 
 import attrs
 
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.results import store
 from atat_zoo.evaluation.results.naming import title
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.experiment.runs.model_files import DESCRIPTION
 from atat_zoo.reports import recorded
 from atat_zoo.reports.recorded import conditions, evaluated, of_training
+from atat_zoo.system.errors import UserError
 
 TRAINING, STOPPED, FINISHED, IMPORTED, DAMAGED = STATES = ("training", "stopped", "finished", "imported", "damaged")
 _DEEPEST = 4  # folders between the one that is searched and a run

@@ -9,7 +9,6 @@ from typing import Any
 
 import attrs
 
-from atat_zoo.errors import UserError, clip
 from atat_zoo.evaluation.results.format import interval, joined, number
 from atat_zoo.reports.collect import TABLES, page_data
 from atat_zoo.reports.recorded import figure, first
@@ -23,6 +22,7 @@ from atat_zoo.studies.markdown import (
     tables,
     with_experiments,
 )
+from atat_zoo.system.errors import UserError, clip
 from atat_zoo.system.parsing import from_json, read
 
 Table = dict[str, Any]

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from atat_zoo.data.tokenizers import TokenizerModel
+from atat_zoo.diffusion.bounds import uniform_order
+from atat_zoo.diffusion.contracts import Denoiser
+from atat_zoo.diffusion.positions import pairs
+from atat_zoo.diffusion.randomness import fold, row_keys
 from atat_zoo.experiment.effects import weighs_tokens
 from atat_zoo.generation.model import Model
 from atat_zoo.generation.samplers import Sampler
 from atat_zoo.generation.writer import Writer
-from atat_zoo.modeling.diffusion.bounds import uniform_order
-from atat_zoo.modeling.diffusion.contracts import Denoiser
-from atat_zoo.modeling.diffusion.positions import pairs
-from atat_zoo.modeling.diffusion.randomness import fold, row_keys
 from atat_zoo.modeling.objectives.denoising import dense
 from atat_zoo.registry.spec import unstructure
 

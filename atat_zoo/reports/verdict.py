@@ -4,11 +4,11 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from atat_zoo.errors import clip
 from atat_zoo.evaluation.results.format import NONE, cell, interval, joined, number, uncertain
 from atat_zoo.evaluation.results.naming import TABLE, words
 from atat_zoo.reports.recorded import conditions, curve, first
 from atat_zoo.reports.runs import bounds, own_bound
+from atat_zoo.system.errors import clip
 
 Table = dict[str, Any]
 _ERROR = "± is one standard error over sequences"

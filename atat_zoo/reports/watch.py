@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.results import store
 from atat_zoo.evaluation.results.format import lasting, uncertain
 from atat_zoo.experiment.runs import RunFolder
@@ -25,6 +24,7 @@ from atat_zoo.reports.collect import collect
 from atat_zoo.reports.page import page
 from atat_zoo.reports.recorded import curve, evaluated, figure, of_training, thin
 from atat_zoo.reports.runs import FINISHED, IMPORTED, TRAINING, ListedRun, glance, own_bound
+from atat_zoo.system.errors import UserError
 
 _RECENT = 10  # lines of metrics.jsonl by which the time that is left is estimated
 _HERE = "127.0.0.1"

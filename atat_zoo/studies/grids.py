@@ -8,10 +8,10 @@ from typing import Any
 
 import attrs
 
-from atat_zoo.errors import UserError, clip, nearest
 from atat_zoo.experiment import Experiment
 from atat_zoo.registry.manifest import inline
 from atat_zoo.studies.schema import WORD, ArmSpec, Grid, GridSpec, Study
+from atat_zoo.system.errors import UserError, clip, nearest
 
 
 def tables_of_grids(value: Any) -> Iterator[tuple[str, Any]]:

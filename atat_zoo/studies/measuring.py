@@ -18,7 +18,7 @@ from torch import Tensor
 
 from atat_zoo.data.build import build
 from atat_zoo.data.sequences import evenly, held_out
-from atat_zoo.errors import UserError
+from atat_zoo.diffusion.bracket import Bracket
 from atat_zoo.evaluation.compare import MeasuredRun, numbers_of
 from atat_zoo.evaluation.likelihood import measure
 from atat_zoo.evaluation.metrics import reading
@@ -32,12 +32,12 @@ from atat_zoo.experiment.runs import RunFolder, sha256_of
 from atat_zoo.experiment.runs.model_files import WEIGHTS
 from atat_zoo.generation.model import Model
 from atat_zoo.generation.samplers import Sampler
-from atat_zoo.modeling.diffusion.bracket import Bracket
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.studies.processes import InUse, claimed
 from atat_zoo.studies.schema import HeldOutSpec, SamplersSpec, Study, StudyRun
 from atat_zoo.system.devices import device_name, torch_device
 from atat_zoo.system.environment import machine
+from atat_zoo.system.errors import UserError
 
 Table = dict[str, Any]
 # Where a measurement is kept: the run, what it is, and what it must say of itself.

@@ -14,12 +14,12 @@ from typing import Any
 import attrs
 import torch
 
+from atat_zoo.diffusion.bracket import Bracket
 from atat_zoo.evaluation.policy import bracket_value
 from atat_zoo.evaluation.results.history import history
 from atat_zoo.evaluation.results.intervals import LEVEL, RESAMPLES, interval, of_seeds_and_sequences, paired, resampled
 from atat_zoo.evaluation.results.naming import exponential, title
 from atat_zoo.evaluation.results.store import finite
-from atat_zoo.modeling.diffusion.bracket import Bracket
 from atat_zoo.studies.differences import alone, difference
 from atat_zoo.studies.measuring import Measured, Priced, Written, spread
 from atat_zoo.studies.schema import Study, StudyRun

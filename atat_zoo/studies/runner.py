@@ -11,7 +11,6 @@ from typing import Any
 
 import attrs
 
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.results.history import history
 from atat_zoo.evaluation.results.store import finite
 from atat_zoo.evaluation.tasks import require
@@ -25,6 +24,7 @@ from atat_zoo.studies.schema import Study, StudyRun, in_order
 from atat_zoo.system import atomic, locks, parsing
 from atat_zoo.system.devices import device_name, torch_device
 from atat_zoo.system.environment import describe, machine
+from atat_zoo.system.errors import UserError
 
 FINISHED, TO_CONTINUE, TO_DO = "finished", "to continue", "to do"
 

@@ -9,12 +9,12 @@ from typing import Any, Literal
 import attrs
 
 from atat_zoo import experiment as experiments
-from atat_zoo.errors import UserError, clip
 from atat_zoo.experiment import EvaluationSpec, Experiment
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.experiment.runs.changes import changes
 from atat_zoo.experiment.runs.model_files import DESCRIPTION
 from atat_zoo.registry import component, param, part, parts
+from atat_zoo.system.errors import UserError, clip
 
 # An arm and a point name folders.
 WORD = re.compile(r"\w[\w.=+-]{0,99}")

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from atat_zoo import experiment as experiments
-from atat_zoo.errors import Problem, UserError, clip, nearest
 from atat_zoo.experiment import Experiment
 from atat_zoo.experiment.runs.changes import changes
 from atat_zoo.registry import Zoo, problems_of
 from atat_zoo.registry.spec import fields_of, structure, unstructure
 from atat_zoo.studies.grids import conflicts, tables_of_grids, with_grids
 from atat_zoo.studies.schema import TABLES, WORD, ArmSpec, GridSpec, HeldOutSpec, PlainSpec, Study, StudyRun, SweepSpec
+from atat_zoo.system.errors import Problem, UserError, clip, nearest
 
 
 def load(file: Path) -> Study:

@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from atat_zoo.errors import UserError, clip
 from atat_zoo.system import locks
+from atat_zoo.system.errors import UserError, clip
 
 # Whether a process of another host still runs is not known.
 HOST = f"{zlib.crc32(os.uname().nodename.encode()):08x}"

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor
 
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 
 # Kinds of devices without float64: torch can be asked only by starting the device, and a study starts none of its own.
 WITHOUT_FLOAT64 = frozenset({"mps"})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 
 _held: set[int] = set()  # descriptors
 _LOOK = 0.02  # seconds: longer than `held` takes

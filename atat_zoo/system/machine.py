@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 
 # Where a container's limit is; without one it says "max".
 _CGROUPS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")

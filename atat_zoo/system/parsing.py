@@ -11,7 +11,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 
 # An experiment nests its parts less than ten deep. The functions that merge and check tables call themselves for each.
 _DEEPEST = 64

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 from torch import Tensor
 
-from atat_zoo.modeling.diffusion.contracts import NoisedBatch
+from atat_zoo.diffusion.contracts import NoisedBatch
 from atat_zoo.registry import Context
 
 LONGEST = 1024

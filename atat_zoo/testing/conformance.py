@@ -15,11 +15,11 @@ from typing import Any
 import attrs
 from hypothesis.errors import Flaky
 
-from atat_zoo.errors import UserError, clip
 from atat_zoo.registry import KINDS, Zoo
 from atat_zoo.registry.manifest import Entry
 from atat_zoo.registry.plugins import of_plugin
 from atat_zoo.registry.spec import fields_of, structure, unstructure
+from atat_zoo.system.errors import UserError, clip
 from atat_zoo.testing import CHECKED
 from atat_zoo.testing.examples import EXAMPLES, Example
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from atat_zoo.data.tokenizers import CharactersTokenizer
+from atat_zoo.diffusion.positions import Where, pairs
 from atat_zoo.generation.classifiers import Classifier, Differentiable
 from atat_zoo.generation.guidance import Guidance
 from atat_zoo.generation.samplers.published import AncestralSampler
 from atat_zoo.generation.writer import Writer
-from atat_zoo.modeling.diffusion.positions import Where, pairs
 from atat_zoo.testing.batches import for_examples, is_tensor
 from atat_zoo.testing.sampling import noisy
 from atat_zoo.testing.toys import Hashed, hashed_importance

@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from atat_zoo.modeling.diffusion.randomness import fold, mix, row_keys, to_unit
+from atat_zoo.diffusion.randomness import fold, mix, row_keys, to_unit
 from atat_zoo.testing.batches import VOCABULARY, Rows, called, close, for_examples, holds, is_tensor, rows, temperatures
 from atat_zoo.testing.steps import check_adaptive, variants
 

@@ -11,9 +11,9 @@ import attrs
 import torch
 from torch import Tensor
 
+from atat_zoo.diffusion.bounds import average, enumerate_masks, from_denoiser
+from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.modeling.bounds import ExactKBound
-from atat_zoo.modeling.diffusion.bounds import average, enumerate_masks, from_denoiser
-from atat_zoo.modeling.diffusion.randomness import row_keys
 from atat_zoo.modeling.noise import LinearNoise
 from atat_zoo.modeling.objectives import Batch
 from atat_zoo.registry import Context, Zoo

@@ -9,6 +9,8 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from atat_zoo.diffusion.randomness import fold, uniform
+from atat_zoo.diffusion.steps import Step
 from atat_zoo.evaluation.policy import policy_nats
 from atat_zoo.generation.samplers import Sample, Sampler
 from atat_zoo.generation.samplers.draw import Draw
@@ -19,8 +21,6 @@ from atat_zoo.generation.samplers.published import AncestralSampler
 from atat_zoo.generation.samplers.remask import Remask
 from atat_zoo.generation.samplers.stop import Stop
 from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing
-from atat_zoo.modeling.diffusion.randomness import fold, uniform
-from atat_zoo.modeling.diffusion.steps import Step
 from atat_zoo.testing.batches import for_examples, is_tensor
 from atat_zoo.testing.toys import Hashed, hashed_importance
 

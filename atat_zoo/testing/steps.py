@@ -8,10 +8,10 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from atat_zoo.diffusion.contracts import NoisedBatch, NoiseLevels, StatefulPart
+from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.modeling.curricula import ExponentialWeighting
 from atat_zoo.modeling.curricula.networks import tilt
-from atat_zoo.modeling.diffusion.contracts import NoisedBatch, NoiseLevels, StatefulPart
-from atat_zoo.modeling.diffusion.randomness import row_keys
 from atat_zoo.registry import Zoo
 from atat_zoo.testing.batches import (
     DTYPES,

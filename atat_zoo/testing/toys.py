@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from atat_zoo.modeling.diffusion.contracts import Denoiser
-from atat_zoo.modeling.diffusion.positions import Where, pairs
-from atat_zoo.modeling.diffusion.randomness import fold, to_unit, uniform
+from atat_zoo.diffusion.contracts import Denoiser
+from atat_zoo.diffusion.positions import Where, pairs
+from atat_zoo.diffusion.randomness import fold, to_unit, uniform
 
 # Entropy in nats of the toy of docs/mathematics.md, which every bound with exact weights must reach.
 ENTROPY = 1.910914

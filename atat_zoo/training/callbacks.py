@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from typing_extensions import override
 
-from atat_zoo.errors import Problem
 from atat_zoo.experiment import Experiment
 from atat_zoo.registry import component, param
+from atat_zoo.system.errors import Problem
 
 if TYPE_CHECKING:
     from composer import Callback as ComposerCallback

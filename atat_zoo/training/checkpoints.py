@@ -24,7 +24,6 @@ from composer.utils.checkpoint import save_checkpoint
 from torch import Tensor, nn
 from torch.torch_version import TorchVersion
 
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.results.evaluation import Evaluation
 from atat_zoo.experiment import Experiment, TrainSpec
 from atat_zoo.experiment.runs import RunFolder, write_json
@@ -32,6 +31,7 @@ from atat_zoo.generation.model import Model
 from atat_zoo.registry import Context
 from atat_zoo.system import parsing
 from atat_zoo.system.atomic import making_folder
+from atat_zoo.system.errors import UserError
 from atat_zoo.system.interruption import Interruption
 from atat_zoo.training.composer_model import device_of_state, largest_over_ranks
 from atat_zoo.training.ema import MovingAverage

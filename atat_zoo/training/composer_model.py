@@ -11,11 +11,11 @@ from composer.utils import dist
 from torch import Tensor, nn
 from torchmetrics.aggregation import CatMetric
 
-from atat_zoo.errors import UserError
+from atat_zoo.diffusion.statistics import spearman
 from atat_zoo.modeling.backbones.ngram import counts_of
-from atat_zoo.modeling.diffusion.statistics import spearman
 from atat_zoo.modeling.objectives import Batch
 from atat_zoo.system.devices import moved
+from atat_zoo.system.errors import UserError
 
 # The items that each mean averages: rows of the batch, its masked tokens, or its maskable tokens.
 MEANS = {

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from atat_zoo.errors import UserError, clip, nearest
 from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.modeling.objectives import chunks
 from atat_zoo.system.devices import device_name
+from atat_zoo.system.errors import UserError, clip, nearest
 
 if TYPE_CHECKING:
     from atat_zoo.data.tokenizers import Tokenizer

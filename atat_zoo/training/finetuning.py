@@ -10,7 +10,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 
-from atat_zoo.errors import UserError
+from atat_zoo.diffusion.contracts import StatefulPart
 from atat_zoo.experiment import Experiment
 from atat_zoo.experiment.inheritance import Source, incompatibilities
 from atat_zoo.experiment.runs import RunFolder, sha256_of
@@ -19,8 +19,8 @@ from atat_zoo.experiment.runs.model_files import WEIGHTS, described
 from atat_zoo.generation.model import plain_weights
 from atat_zoo.modeling.backbones.lora import of_base, without_lora
 from atat_zoo.modeling.backbones.ngram import counts_of
-from atat_zoo.modeling.diffusion.contracts import StatefulPart
 from atat_zoo.registry import Zoo
+from atat_zoo.system.errors import UserError
 
 
 @attrs.frozen(kw_only=True)

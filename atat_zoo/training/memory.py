@@ -14,12 +14,12 @@ from torch.distributed.checkpoint import state_dict
 from typing_extensions import override
 
 from atat_zoo.data.stream import refuse_sizes
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.tasks import require as require_tasks
 from atat_zoo.experiment import Experiment
 from atat_zoo.system import devices
 from atat_zoo.system.devices import SPREAD, torch_device
 from atat_zoo.system.environment import processor
+from atat_zoo.system.errors import UserError
 from atat_zoo.system.machine import lacking, require
 
 # Parameters of glibc's mallopt, from malloc.h.

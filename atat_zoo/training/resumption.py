@@ -8,12 +8,12 @@ from typing import Any
 
 from composer.utils import dist
 
-from atat_zoo.errors import UserError, clip
 from atat_zoo.experiment import Experiment, from_overrides, from_table
 from atat_zoo.experiment.runs import RunFolder, write_json, write_text
 from atat_zoo.experiment.runs.changes import changes
 from atat_zoo.experiment.runs.folder import Checkpoint
 from atat_zoo.system import atomic, parsing
+from atat_zoo.system.errors import UserError, clip
 
 # What a run may change when it goes on.
 CHANGEABLE = ("train.steps",)

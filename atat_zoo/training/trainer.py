@@ -20,7 +20,7 @@ from torch import Tensor
 from atat_zoo.data import manifest as shards
 from atat_zoo.data.build import build
 from atat_zoo.data.stream import TokenStream, train_loader
-from atat_zoo.errors import UserError, clip
+from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.evaluation.results.evaluation import Evaluation
 from atat_zoo.evaluation.results.store import finite
 from atat_zoo.evaluation.results.tasks import TaskResult
@@ -30,12 +30,12 @@ from atat_zoo.experiment.runs import RunFolder, write_json, write_text
 from atat_zoo.experiment.runs.folder import Checkpoint
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.backbones.neighbours import count_table
-from atat_zoo.modeling.diffusion.precision import computes_in_bf16
 from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.system.atomic import check_name
 from atat_zoo.system.devices import device_name, exact_device
 from atat_zoo.system.environment import describe
+from atat_zoo.system.errors import UserError, clip
 from atat_zoo.system.interruption import Interruption
 from atat_zoo.training.checkpoints import Checkpoints, CurrentModel, Loading, asked_to_stop, inert
 from atat_zoo.training.composer_model import Progress, SkippedRows, ZooModel, prepare

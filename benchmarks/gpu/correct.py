@@ -19,10 +19,10 @@ from safetensors.torch import load_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import flex_attention
 
+from atat_zoo.diffusion.dropout import Dropout, set_keys
+from atat_zoo.diffusion.randomness import row_keys, stratified, uniform
 from atat_zoo.experiment import load
 from atat_zoo.experiment.runs.model_files import WEIGHTS
-from atat_zoo.modeling.diffusion.dropout import Dropout, set_keys
-from atat_zoo.modeling.diffusion.randomness import row_keys, stratified, uniform
 from atat_zoo.modeling.objectives import Batch
 from atat_zoo.modeling.objectives.denoising import DenoisingModule
 from atat_zoo.training import resume, train

@@ -8,8 +8,8 @@ import attrs
 import torch
 
 from atat_zoo import Zoo
-from atat_zoo.modeling.diffusion.precision import computes_in_bf16
-from atat_zoo.modeling.diffusion.randomness import row_keys
+from atat_zoo.diffusion.precision import computes_in_bf16
+from atat_zoo.diffusion.randomness import row_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,8 +16,8 @@ from typing import Any
 
 import tomli_w
 
-from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table, load
+from atat_zoo.system.errors import UserError
 from tests.attack import driver, hostile
 from tests.attack.damage import CHANGES
 from tests.attack.driver import FAILED, FINE, MEMORY, REFUSED, Kind, Verdict, atat, judge

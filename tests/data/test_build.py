@@ -23,8 +23,8 @@ from atat_zoo.data.shards import read
 from atat_zoo.data.stream import refuse_sizes
 from atat_zoo.data.tokenizers import BPETokenizer, PretrainedTokenizer
 from atat_zoo.data.tokenizers.library import BytesModel, trained
-from atat_zoo.errors import UserError
 from atat_zoo.system import machine
+from atat_zoo.system.errors import UserError
 from tests.limited import full_disk, limited
 from tests.tiny import folder_of
 

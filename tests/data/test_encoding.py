@@ -16,8 +16,8 @@ from atat_zoo.data.build import Encoder, Throughput, build
 from atat_zoo.data.pack import Packer
 from atat_zoo.data.tokenizers import BPETokenizer, BytesTokenizer, CharactersTokenizer
 from atat_zoo.data.tokenizers.library import BytesModel
-from atat_zoo.errors import UserError
 from atat_zoo.registry import component
+from atat_zoo.system.errors import UserError
 
 TEXTS = texts(150)
 

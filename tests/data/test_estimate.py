@@ -12,7 +12,7 @@ from atat_zoo.data import manifest
 from atat_zoo.data.build import BuildEstimate, build, estimate
 from atat_zoo.data.corpora.files import FilesCorpus
 from atat_zoo.data.tokenizers import BPETokenizer
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 
 TEXTS = tuple(sha256(text.encode()).hexdigest() * 2 for text in texts(3000))  # a gzip file reads ahead
 

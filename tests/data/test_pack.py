@@ -35,9 +35,9 @@ from atat_zoo.data.slices import Slice, encode_slice, join
 from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.data.tokenizers import BPETokenizer
 from atat_zoo.data.tokenizers.library import BytesModel, CharactersModel
-from atat_zoo.errors import UserError
 from atat_zoo.modeling.backbones.neighbours import count_table
 from atat_zoo.registry import component
+from atat_zoo.system.errors import UserError
 
 words = st.text(st.sampled_from("ab \n é"), max_size=30)
 documents = st.lists(words, max_size=8)

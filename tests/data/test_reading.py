@@ -18,8 +18,8 @@ from atat_zoo.data import manifest, shards
 from atat_zoo.data.build import build
 from atat_zoo.data.shards import ShardRows, read, write_shard
 from atat_zoo.data.stream import TokenStream, train_loader
-from atat_zoo.errors import UserError
 from atat_zoo.experiment.runs import sha256_of
+from atat_zoo.system.errors import UserError
 from tests.limited import limited
 
 PAD = 65535

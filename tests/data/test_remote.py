@@ -29,8 +29,8 @@ from atat_zoo.data.corpora import ShardsCorpus
 from atat_zoo.data.sequences import held_out
 from atat_zoo.data.shards import ShardRows, read
 from atat_zoo.data.stream import TokenStream, train_loader
-from atat_zoo.errors import UserError
 from atat_zoo.system import atomic
+from atat_zoo.system.errors import UserError
 from atat_zoo.system.locks import locked
 from tests.faulty_server import serving
 from tests.limited import full_disk, limited

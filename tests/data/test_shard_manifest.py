@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from atat_zoo.data import manifest
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 from tests.limited import limited
 
 

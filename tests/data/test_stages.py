@@ -16,9 +16,9 @@ from atat_zoo.data.order import SampleOrder, key_of, uniforms
 from atat_zoo.data.shards import read
 from atat_zoo.data.stages import MinimumLengthStage, RandomLengthStage, RepetitionStage, Stage
 from atat_zoo.data.stream import _STAGES, TokenStream, train_loader
-from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
 from atat_zoo.registry import Context, component, param
+from atat_zoo.system.errors import UserError
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:This DataLoader will create", "ignore:This process .* is multi-threaded:DeprecationWarning"

@@ -18,9 +18,9 @@ from atat_zoo.data.sequences import held_out, sequences
 from atat_zoo.data.shards import read
 from atat_zoo.data.stream import TokenStream, copied_ahead, train_loader
 from atat_zoo.data.tokenizers import BytesTokenizer
-from atat_zoo.errors import UserError
 from atat_zoo.modeling.backbones.neighbours import count_table
 from atat_zoo.registry import Zoo
+from atat_zoo.system.errors import UserError
 
 # More workers than the machine has cores, and workers that fork beside torch's threads (a warning since Python 3.12).
 pytestmark = pytest.mark.filterwarnings(

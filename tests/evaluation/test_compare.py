@@ -10,12 +10,12 @@ from torch import nn
 
 from atat_zoo.cli.compare import as_table, notes, quality
 from atat_zoo.cli.compare import training as cost
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.compare import ComparedRun, compare, measure_runs, sizes
 from atat_zoo.evaluation.results.evaluation import MetricValue
 from atat_zoo.evaluation.results.history import History
 from atat_zoo.experiment import EvaluationSpec, load
 from atat_zoo.generation.model import Model
+from atat_zoo.system.errors import UserError
 from atat_zoo.training import train
 
 N = 50

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from atat_zoo.data.tokenizers.library import BytesModel
+from atat_zoo.diffusion.bounds import Estimate
 from atat_zoo.evaluation.compare import numbers_of
 from atat_zoo.evaluation.importance import quality
 from atat_zoo.evaluation.likelihood import measure, summarise
@@ -21,7 +22,6 @@ from atat_zoo.evaluation.tasks.infilling import InfillingTask, place_gaps
 from atat_zoo.evaluation.text import Text, counted_of
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.model import Model
-from atat_zoo.modeling.diffusion.bounds import Estimate
 from atat_zoo.registry import Zoo
 from atat_zoo.studies import measuring
 from tests.evaluation.making import make_chat

@@ -13,10 +13,10 @@ from torch import nn
 from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError
 
 from atat_zoo import Zoo
+from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.evaluation.likelihood import measure
 from atat_zoo.evaluation.metric_states import Calibration, SequenceMean, among_top, brier
 from atat_zoo.experiment import EvaluationSpec
-from atat_zoo.modeling.diffusion.randomness import row_keys
 from atat_zoo.modeling.noise import LinearNoise
 from atat_zoo.registry import Context
 from atat_zoo.testing.toys import toy

@@ -15,7 +15,9 @@ from atat_zoo.cli.compare import notes
 from atat_zoo.cli.evaluate import lines
 from atat_zoo.data.build import build
 from atat_zoo.data.sequences import held_out
-from atat_zoo.errors import LeftOut
+from atat_zoo.diffusion.bounds import all_masks, average, enumerate_masks, exact_k, from_denoiser
+from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.evaluation.compare import compare, measure_runs
 from atat_zoo.evaluation.likelihood import evaluate_run, measure
 from atat_zoo.evaluation.ngram import AFTER, BETWEEN, NGramNats, after, between, figure, measure_ngram
@@ -23,11 +25,9 @@ from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.backbones import neighbours
 from atat_zoo.modeling.backbones.neighbours import CountTable, count_table
-from atat_zoo.modeling.diffusion.bounds import all_masks, average, enumerate_masks, exact_k, from_denoiser
-from atat_zoo.modeling.diffusion.randomness import row_keys
-from atat_zoo.modeling.diffusion.statistics import ratio
 from atat_zoo.modeling.noise import LinearNoise
 from atat_zoo.modeling.objectives.causal_module import block_masks
+from atat_zoo.system.errors import LeftOut
 from tests.evaluation.making import make_run
 
 V, L = 3, 4

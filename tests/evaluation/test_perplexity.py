@@ -12,16 +12,16 @@ from scipy import stats
 from torch import nn
 
 from atat_zoo import Zoo
-from atat_zoo.errors import NotKept, UserError
+from atat_zoo.diffusion.bounds import Estimate, average, exact_k, from_denoiser
+from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.evaluation.likelihood import Measurement, evaluate_run, measure, summarise
 from atat_zoo.evaluation.tasks.zero_shot import ZeroShotTask
 from atat_zoo.evaluation.text import text_of
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.model import Model
-from atat_zoo.modeling.diffusion.bounds import Estimate, average, exact_k, from_denoiser
-from atat_zoo.modeling.diffusion.randomness import row_keys
 from atat_zoo.modeling.noise import LinearNoise
 from atat_zoo.modeling.objectives import chunks
+from atat_zoo.system.errors import NotKept, UserError
 from atat_zoo.testing.toys import Hashed
 from tests.evaluation.making import make_run
 from tests.modeling.objectives.small_objectives import BACKBONE, BASELINES, CONTEXT, Largest, batch, build

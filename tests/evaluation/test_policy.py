@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo import UserError, Zoo
+from atat_zoo.diffusion.bounds import enumerate_masks, from_denoiser
+from atat_zoo.diffusion.randomness import fold, row_keys
 from atat_zoo.evaluation.policy import PolicyNats, bracket_value, measure_policy, policy_nats, policy_value
 from atat_zoo.evaluation.text import Text
 from atat_zoo.generation.samplers.draw import CategoricalDraw, NucleusDraw, TopKDraw
@@ -19,8 +21,6 @@ from atat_zoo.generation.samplers.published import AncestralSampler, LeftToRight
 from atat_zoo.generation.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing
 from atat_zoo.generation.writer import Writer
-from atat_zoo.modeling.diffusion.bounds import enumerate_masks, from_denoiser
-from atat_zoo.modeling.diffusion.randomness import fold, row_keys
 from atat_zoo.modeling.uncertainty import EntropyUncertainty
 from atat_zoo.testing.sampling import assemble
 from atat_zoo.testing.toys import ENTROPY, FunctionDenoiser, Hashed, hashed_importance, toy

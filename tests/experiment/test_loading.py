@@ -8,10 +8,10 @@ import attrs
 import pytest
 
 from atat_zoo import UserError, Zoo
-from atat_zoo.errors import clip
 from atat_zoo.experiment import from_table, load, recipe, recipes
 from atat_zoo.registry import TABLES, component
 from atat_zoo.registry.manifest import entry_of, read, shipped
+from atat_zoo.system.errors import clip
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import torch
 from atat_zoo import Zoo
 from atat_zoo.data.tokenizers import BytesTokenizer, CharactersTokenizer
 from atat_zoo.data.tokenizers.terms import Terms
-from atat_zoo.errors import UserError
+from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.experiment import load
 from atat_zoo.generation.classifiers import BagOfTokens, Differentiable, FunctionClassifier, NaiveBayesClassifier
 from atat_zoo.generation.guidance import (
@@ -24,7 +24,7 @@ from atat_zoo.generation.guided import Guided, by_candidates, by_gradient
 from atat_zoo.generation.samplers.published import AncestralSampler, CombinationSampler
 from atat_zoo.generation.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.generation.writer import Writer
-from atat_zoo.modeling.diffusion.contracts import Denoiser
+from atat_zoo.system.errors import UserError
 from atat_zoo.testing import check_classifier, check_guidance
 from atat_zoo.testing.guidance import toy_writer
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed, Joint, toy

@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import atat_zoo
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.likelihood import evaluate_run
 from atat_zoo.evaluation.text import text_of
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.guidance import Guidance
 from atat_zoo.modeling.uncertainty import MarginUncertainty
 from atat_zoo.registry import Zoo
+from atat_zoo.system.errors import UserError
 from atat_zoo.system.parsing import refuse_halves
 from tests.generation.forms import model_of, run_of
 from tests.generation.making import ESTIMATOR, L, tiny_model

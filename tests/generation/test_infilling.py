@@ -8,11 +8,11 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from atat_zoo.errors import UserError
 from atat_zoo.generation.guidance import ClassifierFreeGuidance, TokenBiasGuidance
 from atat_zoo.generation.layout import SpaceAwareTokenizer, parse
 from atat_zoo.generation.samplers.published import AncestralSampler, LeftToRightSampler
 from atat_zoo.generation.writer import Writer, posterior, questions
+from atat_zoo.system.errors import UserError
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed, Joint
 from tests.generation.alphabet import Alphabet
 

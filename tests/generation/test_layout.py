@@ -9,10 +9,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from atat_zoo.data.tokenizers import BPETokenizer, BytesTokenizer, CharactersTokenizer
 from atat_zoo.data.tokenizers.library import LibraryModel
-from atat_zoo.errors import UserError
 from atat_zoo.generation.layout import CHOICES, Gap, SpaceAwareTokenizer, TextForm, parse
 from atat_zoo.generation.samplers.published import AncestralSampler
 from atat_zoo.generation.samplers.semi_autoregressive import SemiAutoregressiveSampler
+from atat_zoo.system.errors import UserError
 
 ANCESTRAL = AncestralSampler()
 TEXT = "the state of the union is strong and the people are free\n\nthe state of the people is just\n" * 20

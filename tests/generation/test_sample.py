@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from atat_zoo.errors import UserError
+from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.generation.model import check_options
 from atat_zoo.generation.samplers.published import AncestralSampler, UncertaintyGuidedSampler
-from atat_zoo.modeling.diffusion.precision import computes_in_bf16
 from atat_zoo.registry import Zoo
 from atat_zoo.registry.spec import unstructure
+from atat_zoo.system.errors import UserError
 from atat_zoo.testing.toys import FunctionDenoiser
 from tests.generation.making import ESTIMATOR, TABLE, tiny_model
 

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from atat_zoo.data.dialogues import Part
 from atat_zoo.data.tokenizers import TokenizerModel
-from atat_zoo.errors import UserError
 from atat_zoo.generation.layout import refuse_length
 from atat_zoo.generation.samplers.published import AncestralSampler, UncertaintyGuidedSampler
 from atat_zoo.generation.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.generation.writer import Writer
+from atat_zoo.system.errors import UserError
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed, hashed_importance
 from tests.generation.alphabet import Alphabet
 

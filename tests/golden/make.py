@@ -19,9 +19,9 @@ import torch
 from safetensors.torch import load_file
 
 from atat_zoo import Model, Zoo
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.likelihood import evaluate_run
 from atat_zoo.experiment import EvaluationSpec, load, names
+from atat_zoo.system.errors import UserError
 from atat_zoo.testing.toys import Hashed, hashed_importance
 from atat_zoo.training import train
 from tests.golden.experiments import BASE, RUNS, write_corpus

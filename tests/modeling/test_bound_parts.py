@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from atat_zoo import UserError, Zoo
+from atat_zoo.diffusion import bounds
+from atat_zoo.diffusion.bounds import average, from_denoiser
+from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.experiment import from_table
-from atat_zoo.modeling.diffusion import bounds
-from atat_zoo.modeling.diffusion.bounds import average, from_denoiser
-from atat_zoo.modeling.diffusion.randomness import row_keys
 from atat_zoo.modeling.noise import CosineNoise, LinearNoise, LogLinearNoise
 from atat_zoo.testing.toys import Hashed
 

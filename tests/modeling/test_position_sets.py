@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from atat_zoo import UserError, Zoo
-from atat_zoo.modeling.diffusion.randomness import fold, row_keys, uniform
+from atat_zoo.diffusion.randomness import fold, row_keys, uniform
 
 ZOO = Zoo.load()
 ROWS = 6000

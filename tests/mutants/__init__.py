@@ -3,7 +3,7 @@
 `make mutants` (or `python -m tests.mutants`) draws mutants from every room that computes or decides, has mutmut test
 them, and prints how many were killed, and a difference for each that was not. A room is a package or a module of the
 zoo, by its path below `atat_zoo`, or a plugin. Its own tests hold it, and no others: `tests/ROOM`, or what `TESTS`
-names, fast part; of those mutmut runs the ones that call the changed function, the fastest first.
+names; of those mutmut runs the ones that call the changed function, the fastest first.
 
 The mutants are mutmut's own: an operator, a number, a comparison or a condition is another, an argument is None or
 absent, a value is None. They are of the bodies of functions and methods. By rule there are none in docstrings,
@@ -24,7 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 GROUPS = (
-    ("modeling/diffusion",),
+    ("diffusion",),
     ("modeling/rates", "modeling/masking", "modeling/curricula"),
     ("modeling/position_sets", "modeling/bounds", "modeling/noise", "modeling/uncertainty"),
     ("modeling/estimators", "modeling/targets", "modeling/backbones"),

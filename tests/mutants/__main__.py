@@ -32,7 +32,6 @@ CONFIGURATION = """
 source_paths = [{package}]
 only_mutate = {files}
 also_copy = {copied}
-pytest_add_cli_args = ["-m", "not slow"]
 pytest_add_cli_args_test_selection = {tests}
 process_isolation = "forkserver"  # torch
 use_git_change_detection = false

@@ -12,7 +12,6 @@ NOT_ROOMS = (
     "__init__.py",
     "__main__.py",
     "train.py",
-    "errors.py",
     "cli/",
     "reports/",
     "testing/",

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table, load
 from atat_zoo.registry import CONTRACT, Zoo, manifest, plugins
+from atat_zoo.system.errors import UserError
 from tests.installing import GOOD, alone, good, install
 
 __all__ = ["alone", "install"]

@@ -15,7 +15,7 @@ from pathlib import Path
 import attrs
 
 import atat_zoo
-import atat_zoo.modeling.diffusion
+import atat_zoo.diffusion
 from atat_zoo.cli.new import templates
 from atat_zoo.modeling.objectives import Batch
 from atat_zoo.registry import CONTRACT, KINDS, Context
@@ -24,8 +24,8 @@ RECORD = Path(__file__).with_name("public.txt")
 # Rooms that say what is theirs, and rooms of which everything is public.
 LISTED = ("atat_zoo", "atat_zoo.registry", "atat_zoo.testing")
 OPEN = (
-    "atat_zoo.errors",
-    *(f"atat_zoo.modeling.diffusion.{m.name}" for m in pkgutil.iter_modules(atat_zoo.modeling.diffusion.__path__)),
+    "atat_zoo.system.errors",
+    *(f"atat_zoo.diffusion.{m.name}" for m in pkgutil.iter_modules(atat_zoo.diffusion.__path__)),
 )
 
 
@@ -50,7 +50,7 @@ def public():
     lines = [f"contract {CONTRACT}"]
     lines += [f"{room}.{name}" for room in LISTED for name in sorted(import_module(room).__all__)]
     lines += [f"{room}.{name}" for room in OPEN for name in sorted(own(import_module(room)))]
-    places = dict.fromkeys([*(kind.module for kind in KINDS.values()), "atat_zoo.modeling.diffusion.contracts"])
+    places = dict.fromkeys([*(kind.module for kind in KINDS.values()), "atat_zoo.diffusion.contracts"])
     for place in places:
         for name, value in own(import_module(place)).items():
             if getattr(value, "_is_protocol", False):

@@ -14,7 +14,6 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.errors import LeftOut, UserError
 from atat_zoo.evaluation.results import store
 from atat_zoo.evaluation.results.format import uncertain
 from atat_zoo.evaluation.results.naming import title
@@ -25,6 +24,7 @@ from atat_zoo.reports.collect import collect
 from atat_zoo.reports.offline import inert
 from atat_zoo.reports.page import page
 from atat_zoo.reports.verdict import verdict
+from atat_zoo.system.errors import LeftOut, UserError
 from tests.cli.terminal import spawned
 from tests.reports.run_folders import HOSTILE, make, write_evaluation, write_task
 

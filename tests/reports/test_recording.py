@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.data.tokenizers.library import CharactersModel
-from atat_zoo.errors import LeftOut, NotKept, UserError
+from atat_zoo.diffusion.randomness import fold, row_keys
 from atat_zoo.evaluation.text import held_out_text
 from atat_zoo.generation.model import Model
 from atat_zoo.generation.writer import Writer
-from atat_zoo.modeling.diffusion.randomness import fold, row_keys
 from atat_zoo.registry import Zoo
 from atat_zoo.reports.recorded import FORMAT
 from atat_zoo.reports.recording import compute, missing, side_by_side
 from atat_zoo.reports.text import DRAWS, RATES, entropies, masks_of, replay_table, shown
+from atat_zoo.system.errors import LeftOut, NotKept, UserError
 from atat_zoo.testing.toys import Hashed, hashed_importance
 from tests.evaluation.making import make_run
 

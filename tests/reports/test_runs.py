@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from atat_zoo.errors import LeftOut
 from atat_zoo.evaluation.results.naming import PERPLEXITY
 from atat_zoo.reports.runs import RecordedBound, find, glance
+from atat_zoo.system.errors import LeftOut
 from tests.cli.terminal import printed, refused
 from tests.reports.run_folders import RESOLVED, write_evaluation, write_run
 

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.results.naming import PERPLEXITY
 from atat_zoo.reports.collect import collect
 from atat_zoo.reports.watch import PageServer, frame, ticks
+from atat_zoo.system.errors import UserError
 from tests.cli.terminal import printed, received, refused
 from tests.reports.run_folders import write_evaluation, write_run
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from atat_zoo.errors import UserError
 from atat_zoo.studies import markdown
 from atat_zoo.studies.differences import sensitivity
+from atat_zoo.system.errors import UserError
 from tests.studies.making import STUDY
 
 GRID = """

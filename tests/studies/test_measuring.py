@@ -8,9 +8,9 @@ import torch
 
 from atat_zoo import Zoo
 from atat_zoo.data.sequences import evenly
+from atat_zoo.diffusion.bracket import Bracket
 from atat_zoo.evaluation.policy import bracket_value
 from atat_zoo.experiment.runs import RunFolder
-from atat_zoo.modeling.diffusion.bracket import Bracket
 from atat_zoo.studies import markdown, measuring, results
 from atat_zoo.studies.measuring import Priced
 

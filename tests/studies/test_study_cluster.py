@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from atat_zoo.errors import UserError
 from atat_zoo.studies.processes import elements, submit, write_script
+from atat_zoo.system.errors import UserError
 from tests.studies.making import STUDY, Place, steps_of, wait_for
 
 SWEEP = '[sweep]\nseed = 7\npoints = { a = [], b = ["optimizer.learning_rate=1e-3"] }\n'

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from atat_zoo.errors import UserError
 from atat_zoo.experiment.runs.changes import between_models
 from atat_zoo.studies import load
+from atat_zoo.system.errors import UserError
 from tests.studies.making import STUDY
 
 LAYERS = """

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from atat_zoo import UserError
+from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.generation.model import Model
-from atat_zoo.modeling.diffusion.precision import computes_in_bf16
 from atat_zoo.system import devices
 from atat_zoo.system.devices import alike, device_name, exact_device, free_memory, moved, torch_device
 from atat_zoo.training.memory import device_of, peak_memory

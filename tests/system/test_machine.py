@@ -11,13 +11,13 @@ from composer.utils import get_composer_env_dict
 
 from atat_zoo.data.tokenizers import BPETokenizer
 from atat_zoo.data.tokenizers.library import BytesModel
-from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.generation.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.generation.writer import Writer
 from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.registry import Context
 from atat_zoo.system import environment, machine
+from atat_zoo.system.errors import UserError
 from atat_zoo.testing.toys import Hashed
 from atat_zoo.training.memory import check
 from tests import forked
@@ -108,7 +108,7 @@ def test_a_vocabulary_that_is_too_large():
     words = [sys.executable, "-c", code]  # the library would abort the process
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     said = "UserError: tokenizer.vocabulary_size = 2147483648 needs about 300.6 GB for its table alone"
-    assert done.stderr.splitlines()[-1].partition("atat_zoo.errors.")[2].startswith(said), done
+    assert done.stderr.splitlines()[-1].partition("atat_zoo.system.errors.")[2].startswith(said), done
 
 
 def test_without_proc_the_memory_of_the_machine_counts_as_free(monkeypatch):

@@ -9,9 +9,9 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.system import parsing
+from atat_zoo.system.errors import UserError
 
 _plain = st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | st.text(max_size=8)
 VALUES = st.recursive(_plain, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner))

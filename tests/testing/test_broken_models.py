@@ -12,10 +12,10 @@ from torch import nn
 from atat_zoo import testing
 from atat_zoo.data import corpora, tokenizers
 from atat_zoo.data.tokenizers.library import BytesModel
-from atat_zoo.errors import UserError
 from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.modeling.bounds import ExactKBound
 from atat_zoo.modeling.objectives.masked import MDLMObjective
+from atat_zoo.system.errors import UserError
 from atat_zoo.testing.toys import FunctionDenoiser
 
 OBJECTIVE = MDLMObjective()

@@ -12,9 +12,9 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from atat_zoo import testing
 from atat_zoo.data.stages import RandomLengthStage
+from atat_zoo.diffusion.calibration import count_masked, water_fill
+from atat_zoo.diffusion.randomness import to_unit
 from atat_zoo.modeling.curricula import NoCurriculum, ThreeStageCurriculum
-from atat_zoo.modeling.diffusion.calibration import count_masked, water_fill
-from atat_zoo.modeling.diffusion.randomness import to_unit
 from atat_zoo.modeling.masking import UniformMasking
 from atat_zoo.modeling.masking.mask_drawing import BernoulliMaskDrawing
 from atat_zoo.modeling.masking.position_bias import RunningBias

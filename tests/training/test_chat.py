@@ -9,7 +9,6 @@ from safetensors.torch import load_file
 
 from atat_zoo.cli import atat
 from atat_zoo.cli.train import samples_of
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.compare import measure_runs
 from atat_zoo.evaluation.likelihood import evaluate_run, measure
 from atat_zoo.evaluation.results.intervals import paired
@@ -20,6 +19,7 @@ from atat_zoo.experiment import load
 from atat_zoo.generation.layout import answer_in
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.objectives import assemble
+from atat_zoo.system.errors import UserError
 from atat_zoo.training import resume, train
 from atat_zoo.training.finetuning import InitialWeights
 from tests import talk

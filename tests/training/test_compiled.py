@@ -5,8 +5,8 @@ from functools import partial, partialmethod
 import pytest
 import torch
 
-from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
+from atat_zoo.system.errors import UserError
 from atat_zoo.training import resume, train, trainer
 from atat_zoo.training.memory import compiles
 from tests.training.test_resume import unfinished

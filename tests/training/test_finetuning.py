@@ -11,11 +11,11 @@ from safetensors.torch import load_file, save
 
 from atat_zoo.data import manifest
 from atat_zoo.data.build import build
-from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table, load
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.objectives import assemble
 from atat_zoo.system.atomic import discard
+from atat_zoo.system.errors import UserError
 from atat_zoo.training import resume, train
 from atat_zoo.training.finetuning import InitialWeights, parts_of
 from tests.tiny import folder_of

@@ -10,8 +10,8 @@ import torch
 from composer.loggers import LoggerDestination
 
 from atat_zoo import Zoo
-from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
+from atat_zoo.system.errors import UserError
 from atat_zoo.training import resume, train
 from atat_zoo.training.evaluator import PatienceStopper
 from atat_zoo.training.metrics_writer import without_composers_loss

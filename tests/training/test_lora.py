@@ -9,13 +9,13 @@ import torch
 from safetensors.torch import load_file
 
 from atat_zoo.cli.experiment import missing
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.likelihood import evaluate_run
 from atat_zoo.experiment import load
 from atat_zoo.generation.model import Model, plain_weights
 from atat_zoo.modeling.backbones.lora import merge
 from atat_zoo.modeling.objectives import assemble
 from atat_zoo.system.atomic import discard
+from atat_zoo.system.errors import UserError
 from atat_zoo.training import resume, train
 from atat_zoo.training.finetuning import InitialWeights
 from tests import forked

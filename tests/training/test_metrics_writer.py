@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from atat_zoo.errors import UserError
+from atat_zoo.diffusion.statistics import spearman
 from atat_zoo.experiment import load
 from atat_zoo.experiment.runs import RunFolder
-from atat_zoo.modeling.diffusion.statistics import spearman
+from atat_zoo.system.errors import UserError
 from atat_zoo.training import metrics_writer, train
 from atat_zoo.training.composer_model import Progress, StepMeters, ZooModel, sum_over_ranks
 from atat_zoo.training.ema import MovingAverage

@@ -6,10 +6,10 @@ import pytest
 import torch
 from composer import Callback
 
-from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
+from atat_zoo.system.errors import UserError
 from atat_zoo.training import train
 
 

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 import pytest
 import tomli_w
 
-from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.system.errors import UserError
 from atat_zoo.training import resume, train
 from atat_zoo.training.resumption import continued, record
 from tests.training import die_at, with_changed

@@ -9,8 +9,8 @@ import torch
 from atat_zoo.data import manifest
 from atat_zoo.data.build import build
 from atat_zoo.data.order import SampleOrder
-from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
+from atat_zoo.system.errors import UserError
 from atat_zoo.training import train
 from atat_zoo.training.composer_model import SkippedRows
 from tests.faulty_server import serving
@@ -53,7 +53,7 @@ def test_a_training_from_a_faulty_server_ends_in_the_same_weights(tiny, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:the count table is left out:atat_zoo.errors.LeftOut")
+@pytest.mark.filterwarnings("ignore:the count table is left out:atat_zoo.system.errors.LeftOut")
 def test_a_training_leaves_out_what_is_damaged(tiny, tmp_path):
     folder = shutil.copytree(build(load(str(tiny.path))), tmp_path / "shards")
     corpus = f"corpus={{use='shards', path='{folder}'}}"

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from atat_zoo.data.sequences import held_out
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.likelihood import measure
 from atat_zoo.evaluation.text_scores import measure_texts
 from atat_zoo.experiment import load
@@ -19,6 +18,7 @@ from atat_zoo.generation.model import Model
 from atat_zoo.modeling.backbones.neighbours import CountTable
 from atat_zoo.modeling.objectives import assemble, chunks
 from atat_zoo.registry import Context
+from atat_zoo.system.errors import UserError
 from atat_zoo.training import evaluator as evaluating
 from atat_zoo.training import resume, train
 from atat_zoo.training.checkpoints import CurrentModel

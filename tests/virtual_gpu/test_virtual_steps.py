@@ -85,12 +85,12 @@ def cases():
 CASES = dict(cases())
 # Why the host waits in a step, how often in a micro-batch, and in which case it does.
 WAITING = {
-    ("nonzero", "modeling/diffusion/positions.py pairs"): (
+    ("nonzero", "diffusion/positions.py pairs"): (
         "the head reads the masked positions alone, and their number is the shape of what it reads",
         1,
         "mdlm",
     ),
-    ("copy to the host", "modeling/diffusion/positions.py to_host"): (
+    ("copy to the host", "diffusion/positions.py to_host"): (
         "how many carriers the rows need is the shape of what the network reads, where turns are drawn at random",
         1,
         "sets random",
@@ -153,9 +153,7 @@ def test_a_step_waits_for_nothing_and_computes_what_it_computes_on_the_cpu(name)
     for wait, (_, _, example) in WAITING.items():
         assert name != example or wait in gpu.waits  # what is listed happens
     # Nothing is uploaded, but for which rows go on where sets are in any order.
-    assert sum(gpu.uploads.values()) == 2 * (
-        ("copy to the host", "modeling/diffusion/positions.py to_host") in gpu.waits
-    )
+    assert sum(gpu.uploads.values()) == 2 * (("copy to the host", "diffusion/positions.py to_host") in gpu.waits)
     for one, other in zip(expected, found, strict=True):
         assert one.keys() == other.keys()
         for key, value in one.items():

@@ -32,7 +32,7 @@ STATE = {
 # Why the host waits, and how often in a step.
 TRAINER = "composer/trainer/trainer.py Trainer."
 WAITING = {
-    ("nonzero", "modeling/diffusion/positions.py pairs"): (
+    ("nonzero", "diffusion/positions.py pairs"): (
         "the head reads the masked positions alone, and their number is the shape of what it reads",
         MICRO_BATCHES,
     ),

@@ -24,7 +24,7 @@ from tests.virtual_gpu.context import CONTEXT, TOKENIZER, V
 from tests.virtual_gpu.device import VirtualGPU, on_cpu, to_gpu
 
 ROWS, STEPS = 4, 3
-ASKED = ("copy to the host", "modeling/diffusion/positions.py to_host")
+ASKED = ("copy to the host", "diffusion/positions.py to_host")
 MODELS = {**BASELINES, "mdlm": {"use": "mdlm"}, "adaptive": {"use": "adaptive", "bias": "left_to_right"}}
 KINDS = ("order", "pace", "remask", "stop", "draw")
 READS_Z = {"estimator": {"use": "transformer", "reads": "z", "layers": 1, "width": 8, "heads": 2}}
@@ -205,7 +205,7 @@ def test_a_bound_counts_the_masked_tokens_of_each_mask_and_sends_its_figures(mod
         torch.testing.assert_close(found[name], value, rtol=0, atol=0, equal_nan=True, msg=name)
     batches, draws, likelihood = 2, 2, "evaluation/likelihood.py"
     most = {
-        ("nonzero", "modeling/diffusion/positions.py pairs"): 3 * draws,
+        ("nonzero", "diffusion/positions.py pairs"): 3 * draws,
         ("copy to the host", f"{likelihood} measure"): 4,
         ("upload", f"{likelihood} measure"): 3,
         ("index by mask", f"{likelihood} _importance_when_hidden.<locals>.at_masked"): draws,

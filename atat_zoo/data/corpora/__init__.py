@@ -21,9 +21,9 @@ from typing_extensions import override
 
 from atat_zoo.data import Split
 from atat_zoo.data.digests import Stamp
-from atat_zoo.errors import UserError
 from atat_zoo.registry import component, param, parts
 from atat_zoo.registry.spec import unstructure
+from atat_zoo.system.errors import UserError
 
 TEXT8_CHARACTERS = 100_000_000
 # Transcribers' remarks, not part of the speech.

@@ -20,9 +20,9 @@ from atat_zoo.data.corpora.documents import SUFFIXES, Missing, Policy, dialogues
 from atat_zoo.data.corpora.packing import suffix
 from atat_zoo.data.corpora.source import refuse_unfinished
 from atat_zoo.data.digests import fingerprint_of, stamps_of, unreadable
-from atat_zoo.errors import Note, UserError, clip, nearest
 from atat_zoo.registry import component, param, part
 from atat_zoo.registry.spec import unstructure
+from atat_zoo.system.errors import Note, UserError, clip, nearest
 
 _ABOUT = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")  # of files of `datasets`
 

@@ -14,8 +14,8 @@ from atat_zoo.data.corpora.detokenizers import Detokenizer
 from atat_zoo.data.corpora.documents import Missing, Policy, Rows, columns_of, dialogue_of, text_of
 from atat_zoo.data.dialogues import KEYS
 from atat_zoo.data.digests import Stamps, fingerprint_of, stamps_of
-from atat_zoo.errors import UserError, nearest
 from atat_zoo.registry import component, param, part
+from atat_zoo.system.errors import UserError, nearest
 
 _FIRST = 1000  # rows of a split, whose texts tell how long all are
 _COMMIT = re.compile(r"[0-9a-f]{40}")

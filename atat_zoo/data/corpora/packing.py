@@ -18,7 +18,7 @@ from typing import IO, Any, Self, cast
 
 from typing_extensions import override
 
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 
 PACKED = (".gz", ".zst", ".bz2", ".xz")
 UTF8 = "utf-8-sig"  # the encoding of text, without a byte order mark at the start

@@ -30,11 +30,11 @@ import attrs
 
 from atat_zoo.data.corpora.packing import DAMAGED, members, unpacked
 from atat_zoo.data.remote import download, expanded, file_name
-from atat_zoo.errors import Problem, UserError, clip, nearest
 from atat_zoo.experiment import read_toml, recipes, shipped
 from atat_zoo.registry import Zoo, component_base, param
 from atat_zoo.registry.spec import structure
 from atat_zoo.system.atomic import clean, replacing, write_json
+from atat_zoo.system.errors import Problem, UserError, clip, nearest
 from atat_zoo.system.locks import locked
 from atat_zoo.system.parsing import from_json
 

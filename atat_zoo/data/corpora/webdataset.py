@@ -20,9 +20,9 @@ from atat_zoo.data.digests import Stamp, unreadable
 from atat_zoo.data.manifest import array_of
 from atat_zoo.data.remote import expanded, fetched, is_address
 from atat_zoo.data.tokenizers import Tokenizer, TokenizerModel
-from atat_zoo.errors import Note, UserError, clip
 from atat_zoo.registry import component, param, part
 from atat_zoo.registry.spec import unstructure
+from atat_zoo.system.errors import Note, UserError, clip
 from atat_zoo.system.machine import memory
 
 _SUFFIXES = (".tar", ".tgz")  # of the files that a folder is named for, and .tar.gz or .tar.zst

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 from typing_extensions import override
 
 from atat_zoo.data.dialogues import ASSISTANT, Message, Part
-from atat_zoo.errors import UserError
 from atat_zoo.registry import component, param, part
 from atat_zoo.registry.spec import unstructure
+from atat_zoo.system.errors import UserError
 from atat_zoo.system.machine import require
 
 if TYPE_CHECKING:

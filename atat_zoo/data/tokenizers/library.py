@@ -20,7 +20,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from typing_extensions import override
 
 from atat_zoo.data.tokenizers import BOS, EOS, TokenizerModel
-from atat_zoo.errors import UserError, nearest
+from atat_zoo.system.errors import UserError, nearest
 from atat_zoo.system.parsing import refuse_halves
 
 if TYPE_CHECKING:

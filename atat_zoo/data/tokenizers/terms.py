@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from atat_zoo.data.tokenizers import TokenizerModel
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 
 # Maximum number of comparisons in memory at once.
 _AT_ONCE = 1 << 23

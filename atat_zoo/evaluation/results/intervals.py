@@ -57,7 +57,7 @@ def resampled(values: Tensor, *, purpose: str, seed: int, resamples: int = RESAM
     """
     import torch
 
-    from atat_zoo.modeling.diffusion.randomness import fold, mix_int, stream, to_unit
+    from atat_zoo.diffusion.randomness import fold, mix_int, stream, to_unit
 
     n, values = len(values), values.double()
     key, columns = torch.tensor(mix_int(stream(seed, purpose))), torch.arange(n)

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 import attrs
 
-from atat_zoo.errors import LeftOut, NotKept, UserError, clip
 from atat_zoo.experiment.runs import RunFolder, write_json
+from atat_zoo.system.errors import LeftOut, NotKept, UserError, clip
 from atat_zoo.system.parsing import from_json, read
 
 T = TypeVar("T")

@@ -12,9 +12,9 @@ from typing import Any
 
 import attrs
 
-from atat_zoo.errors import UserError, clip
 from atat_zoo.evaluation.results.format import as_text, markdown
 from atat_zoo.evaluation.results.intervals import Interval
+from atat_zoo.system.errors import UserError, clip
 
 LOWER, HIGHER = -1, 1  # in which direction a column is better; 0 for neither
 

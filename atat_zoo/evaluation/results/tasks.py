@@ -50,7 +50,7 @@ class Score:
         """Return Σ sums / Σ weights over n items, [n] each, or its exponential; without weights the mean."""
         import torch
 
-        from atat_zoo.modeling.diffusion.statistics import ratio
+        from atat_zoo.diffusion.statistics import ratio
 
         a = torch.as_tensor(sums, dtype=torch.float64).cpu()
         b = torch.ones_like(a) if weights is None else torch.as_tensor(weights, dtype=torch.float64).cpu()

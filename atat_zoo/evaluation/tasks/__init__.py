@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import attrs
 
-from atat_zoo.errors import Problem, UserError
 from atat_zoo.evaluation.results.format import settings
 from atat_zoo.evaluation.results.store import finite, once
 from atat_zoo.evaluation.results.tasks import Score, TaskResult
@@ -18,6 +17,7 @@ from atat_zoo.experiment.runs import RunFolder, sha256_of
 from atat_zoo.experiment.runs.model_files import WEIGHTS
 from atat_zoo.registry import Zoo, problems_of
 from atat_zoo.registry.spec import Field, fields_of, unstructure
+from atat_zoo.system.errors import Problem, UserError
 
 if TYPE_CHECKING:
     from atat_zoo.evaluation import Progress, StageProgress

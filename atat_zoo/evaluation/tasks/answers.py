@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from typing_extensions import override
 
-from atat_zoo.errors import Problem
 from atat_zoo.evaluation.results.tasks import Score
 from atat_zoo.evaluation.tasks import Task, conflicts_of, sampling_inputs
 from atat_zoo.registry import component, param, part
+from atat_zoo.system.errors import Problem
 
 if TYPE_CHECKING:
     from atat_zoo.evaluation import Progress

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
-from atat_zoo.errors import UserError, clip
 from atat_zoo.evaluation import following
 from atat_zoo.evaluation.results.tasks import Score
 from atat_zoo.evaluation.tasks import Task
 from atat_zoo.registry import component, param
+from atat_zoo.system.errors import UserError, clip
 from atat_zoo.system.parsing import from_toml, read
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from atat_zoo.errors import UserError
+from atat_zoo.diffusion.dropout import set_keys
+from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.generation.model import Model
 from atat_zoo.generation.spreading import is_spread
-from atat_zoo.modeling.diffusion.dropout import set_keys
-from atat_zoo.modeling.diffusion.randomness import row_keys
 from atat_zoo.modeling.objectives import assemble
 from atat_zoo.system.devices import SPREAD, moved
+from atat_zoo.system.errors import UserError
 
 Rows = Sequence[Sequence[int]]  # the tokens of texts
 Progress = Callable[[int, int], None] | None

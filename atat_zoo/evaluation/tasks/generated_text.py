@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from typing_extensions import override
 
-from atat_zoo.errors import Problem, UserError
 from atat_zoo.evaluation import following
 from atat_zoo.evaluation.judges import judges_itself
 from atat_zoo.evaluation.results.naming import GENERATIVE_PERPLEXITY
@@ -19,6 +18,7 @@ from atat_zoo.experiment.runs import RunFolder, sha256_of
 from atat_zoo.experiment.runs.model_files import WEIGHTS
 from atat_zoo.registry import component, param, part, problems_of
 from atat_zoo.registry.spec import unstructure
+from atat_zoo.system.errors import Problem, UserError
 from atat_zoo.system.machine import lacking
 
 if TYPE_CHECKING:

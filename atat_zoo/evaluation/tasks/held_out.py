@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 from typing_extensions import override
 
-from atat_zoo.errors import Problem
 from atat_zoo.evaluation import following, within
 from atat_zoo.evaluation.results.format import told_apart
 from atat_zoo.evaluation.results.naming import BRACKET, POLICY_BOUND, POLICY_LIKELIHOOD, title
@@ -19,6 +18,7 @@ from atat_zoo.evaluation.tasks.generated_text import JudgedTask
 from atat_zoo.experiment import EvaluationSpec, conflicts
 from atat_zoo.registry import component, param, part, parts
 from atat_zoo.registry.spec import component_base, unstructure
+from atat_zoo.system.errors import Problem
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from atat_zoo.errors import Problem, UserError
 from atat_zoo.evaluation import batches
 from atat_zoo.evaluation.results.naming import NATS_PER_TOKEN
 from atat_zoo.evaluation.results.tasks import Score
 from atat_zoo.evaluation.tasks import Task, conflicts_of, sampling_inputs
 from atat_zoo.registry import component, param, part
+from atat_zoo.system.errors import Problem, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from atat_zoo.diffusion.contracts import Denoiser
     from atat_zoo.evaluation import Progress
     from atat_zoo.experiment import Experiment
     from atat_zoo.generation.model import Model
-    from atat_zoo.modeling.diffusion.contracts import Denoiser
 
 SHARE_OF_TEXTS = "share of texts"
 
@@ -106,7 +106,7 @@ def place_gaps(tokens: Tensor, maskable: Tensor, special: list[int], gap: int, s
     """
     import torch
 
-    from atat_zoo.modeling.diffusion.randomness import row_keys, to_unit
+    from atat_zoo.diffusion.randomness import row_keys, to_unit
 
     plain = maskable & ~torch.isin(tokens, torch.tensor(special, dtype=tokens.dtype))
     free = plain.unfold(1, gap, 1).all(2)  # windows of G tokens, by their start

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 from typing_extensions import override
 
-from atat_zoo.errors import Problem
 from atat_zoo.evaluation import within
 from atat_zoo.evaluation.results.naming import title
 from atat_zoo.evaluation.results.tasks import Score
@@ -18,6 +17,7 @@ from atat_zoo.evaluation.tasks.zero_shot import PUBLISHED, published_of
 from atat_zoo.experiment import EvaluationSpec, conflicts
 from atat_zoo.modeling.bounds import ClippedTBound, ExactKBound
 from atat_zoo.registry import component, param
+from atat_zoo.system.errors import Problem
 
 if TYPE_CHECKING:
     from atat_zoo.evaluation import Progress

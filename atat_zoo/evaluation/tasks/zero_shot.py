@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import attrs
 from typing_extensions import override
 
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation import within
 from atat_zoo.evaluation.results.format import number
 from atat_zoo.evaluation.results.naming import title
@@ -19,6 +18,7 @@ from atat_zoo.evaluation.tasks import Task
 from atat_zoo.evaluation.tasks.held_out import bound_score
 from atat_zoo.experiment import EvaluationSpec, recipe
 from atat_zoo.registry import component, param, part
+from atat_zoo.system.errors import UserError
 
 if TYPE_CHECKING:
     from atat_zoo.data import Split

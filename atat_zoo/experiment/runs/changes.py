@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from atat_zoo.errors import clip
+from atat_zoo.system.errors import clip
 
 # Keys, or tables, on which no weight depends but for rounding: where things lie, on what they are computed, what is
 # measured, written and kept. The stream of a checkpoint knows its shards by their hash, so they may lie elsewhere.

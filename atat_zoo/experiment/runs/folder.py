@@ -10,10 +10,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from atat_zoo.errors import UserError, clip
 from atat_zoo.experiment.runs.changes import changes
 from atat_zoo.experiment.runs.model_files import DESCRIPTION, described, sha256_of, unreadable
 from atat_zoo.system import atomic, locks, parsing
+from atat_zoo.system.errors import UserError, clip
 
 
 class Checkpoint(NamedTuple):

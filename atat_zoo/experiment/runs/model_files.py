@@ -4,8 +4,8 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from atat_zoo.errors import UserError
 from atat_zoo.system import parsing
+from atat_zoo.system.errors import UserError
 
 DESCRIPTION, WEIGHTS, TOKENIZER = "model.json", "model.safetensors", "tokenizer.json"
 

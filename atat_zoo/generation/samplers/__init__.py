@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
-from atat_zoo.errors import Problem, UserError
-from atat_zoo.modeling.diffusion.contracts import Denoiser
+from atat_zoo.diffusion.contracts import Denoiser
+from atat_zoo.system.errors import Problem, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -13,7 +13,7 @@ from atat_zoo.registry import component, param, part
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.modeling.diffusion.steps import Step
+    from atat_zoo.diffusion.steps import Step
 
 
 class Draw(SamplerPart, Protocol):
@@ -31,14 +31,14 @@ class Draw(SamplerPart, Protocol):
 
     def __call__(self, log_probs: Tensor, keys: Tensor, step: Step, rows: Tensor) -> Tensor:
         """Return a token per distribution, int64 [M], by keys of (row seed, step, position), int64 [M]."""
-        from atat_zoo.modeling.diffusion.categorical import draw
+        from atat_zoo.diffusion.categorical import draw
 
         scores, temperature = self.distribution(log_probs, step, rows)
         return draw(scores, keys, temperature)
 
     def log_prob(self, tokens: Tensor, log_probs: Tensor, step: Step, rows: Tensor) -> Tensor:
         """Return the log-probability with which it draws each token, int64 [M], in nats, float64 [M]."""
-        from atat_zoo.modeling.diffusion.categorical import log_prob
+        from atat_zoo.diffusion.categorical import log_prob
 
         scores, temperature = self.distribution(log_probs, step, rows)
         return log_prob(scores, tokens, temperature)
@@ -99,7 +99,7 @@ class TopKDraw(Draw):
 
     @override
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
-        from atat_zoo.modeling.diffusion.categorical import top_k
+        from atat_zoo.diffusion.categorical import top_k
 
         return top_k(log_probs, self.k), self.temperature
 
@@ -120,7 +120,7 @@ class NucleusDraw(Draw):
 
     @override
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
-        from atat_zoo.modeling.diffusion.categorical import nucleus
+        from atat_zoo.diffusion.categorical import nucleus
 
         if self.temperature == 0:
             return log_probs, 0.0

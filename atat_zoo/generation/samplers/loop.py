@@ -17,14 +17,14 @@ import attrs
 import torch
 from torch import Tensor
 
-from atat_zoo.errors import Note, UserError
+from atat_zoo.diffusion.contracts import Denoiser
+from atat_zoo.diffusion.positions import Where, positions, to_host
+from atat_zoo.diffusion.randomness import fold
+from atat_zoo.diffusion.steps import Step
 from atat_zoo.generation.samplers import Observer, Sample
 from atat_zoo.generation.samplers.parts import SamplerParts
 from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing
-from atat_zoo.modeling.diffusion.contracts import Denoiser
-from atat_zoo.modeling.diffusion.positions import Where, positions, to_host
-from atat_zoo.modeling.diffusion.randomness import fold
-from atat_zoo.modeling.diffusion.steps import Step
+from atat_zoo.system.errors import Note, UserError
 
 BLOCKS = (
     "this model predicts a text block by block from the text before, and the sampler asks for more than one block at "

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from typing_extensions import override
 
-from atat_zoo.errors import Problem
 from atat_zoo.generation.samplers import SamplerPart
 from atat_zoo.registry import component, component_base, param, part
+from atat_zoo.system.errors import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from torch import Tensor
 
+    from atat_zoo.diffusion.steps import Step
     from atat_zoo.experiment import Experiment
-    from atat_zoo.modeling.diffusion.steps import Step
     from atat_zoo.modeling.uncertainty import Uncertainty
 
 
@@ -255,7 +255,7 @@ class Strided:
         """Return o, 0 or drawn by the seed of each row, int64 [A], below the stride; on the device of the seeds."""
         import torch
 
-        from atat_zoo.modeling.diffusion.randomness import fold, stream, uniform
+        from atat_zoo.diffusion.randomness import fold, stream, uniform
 
         if self.offset == "none":
             return torch.zeros_like(seeds)

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Protocol
 
 from typing_extensions import override
 
-from atat_zoo.errors import Problem
 from atat_zoo.generation.samplers import SamplerPart
 from atat_zoo.generation.samplers.order import Strided
 from atat_zoo.modeling.noise import Noise
 from atat_zoo.registry import component, component_base, param, part
+from atat_zoo.system.errors import Problem
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from atat_zoo.diffusion.steps import Step
     from atat_zoo.experiment import Experiment
-    from atat_zoo.modeling.diffusion.steps import Step
     from atat_zoo.modeling.uncertainty import Uncertainty
 
 _CHUNK = 1 << 24  # probabilities that `KLStablePace` compares at once
@@ -92,7 +92,7 @@ class ByChancePace(SteppedPace):
         """Return Binomial(remaining, (α_s − (1 − σ) α_t) / (1 − α_t)) with σ the remask rate, int64 [A] on the CPU."""
         import torch
 
-        from atat_zoo.modeling.diffusion.randomness import uniform
+        from atat_zoo.diffusion.randomness import uniform
 
         before, after = step.rates or self.rates(step.number)
         if before <= 0:
@@ -255,7 +255,7 @@ class FirstHittingPace(CappedPace):
         """Return the time at rate r', float32 [A], and remember the rate at which this step's last position is hit."""
         import torch
 
-        from atat_zoo.modeling.diffusion.randomness import uniform
+        from atat_zoo.diffusion.randomness import uniform
 
         before = step.memory.setdefault(
             "first_hitting", torch.zeros(step.batch, dtype=torch.float64, device=step.tokens.device)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import attrs
 from typing_extensions import override
 
-from atat_zoo.errors import Problem
 from atat_zoo.generation.samplers import Observer, Sample, Sampler, SamplerPart
 from atat_zoo.generation.samplers.draw import CategoricalDraw, Draw
 from atat_zoo.generation.samplers.order import LeftToRightOrder, Order, RandomOrder
@@ -16,15 +15,16 @@ from atat_zoo.generation.samplers.pace import OneAtATimePace, Pace
 from atat_zoo.generation.samplers.remask import NoRemask, Remask
 from atat_zoo.generation.samplers.stop import StepsStop, Stop
 from atat_zoo.registry import component_base, param
+from atat_zoo.system.errors import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import Tensor
 
+    from atat_zoo.diffusion.contracts import Denoiser
     from atat_zoo.experiment import Experiment
     from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing
-    from atat_zoo.modeling.diffusion.contracts import Denoiser
 
 
 @attrs.frozen(kw_only=True)

@@ -11,7 +11,7 @@ from atat_zoo.registry import component, component_base, param
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.modeling.diffusion.steps import Step
+    from atat_zoo.diffusion.steps import Step
 
 
 class Remask(SamplerPart, Protocol):

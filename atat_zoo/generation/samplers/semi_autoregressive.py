@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import attrs
 from typing_extensions import override
 
-from atat_zoo.errors import Problem, UserError
 from atat_zoo.generation.samplers import Observer, Sample, Sampler, shifted
 from atat_zoo.generation.samplers.parts import CompositeSampler, FillingSampler
 from atat_zoo.registry import component, param, part
 from atat_zoo.registry.spec import fields_of
+from atat_zoo.system.errors import Problem, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch import Tensor
 
+    from atat_zoo.diffusion.contracts import BlockDecoder, Denoiser
     from atat_zoo.experiment import Experiment
     from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing
-    from atat_zoo.modeling.diffusion.contracts import BlockDecoder, Denoiser
 
 
 class Block(NamedTuple):
@@ -156,9 +156,9 @@ class SemiAutoregressiveSampler(FillingSampler):
     ) -> Sample:
         import torch
 
+        from atat_zoo.diffusion.positions import to_host
+        from atat_zoo.diffusion.randomness import fold
         from atat_zoo.generation.samplers.loop import run
-        from atat_zoo.modeling.diffusion.positions import to_host
-        from atat_zoo.modeling.diffusion.randomness import fold
 
         for problem in self.incompatibilities():
             raise UserError(str(problem))

@@ -10,7 +10,7 @@ from atat_zoo.registry import component, param, part
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.modeling.diffusion.steps import Step
+    from atat_zoo.diffusion.steps import Step
     from atat_zoo.modeling.uncertainty import Uncertainty
 
 

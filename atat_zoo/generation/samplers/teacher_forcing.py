@@ -7,8 +7,8 @@ import copy
 import torch
 from torch import Tensor
 
+from atat_zoo.diffusion.steps import Step
 from atat_zoo.generation.samplers.draw import Draw
-from atat_zoo.modeling.diffusion.steps import Step
 
 
 class TeacherForcing:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import attrs
 from typing_extensions import override
 
-from atat_zoo.errors import Problem
 from atat_zoo.modeling.backbones.lora import LoRABackbone
 from atat_zoo.registry import component, network_of, param
+from atat_zoo.system.errors import Problem
 from atat_zoo.system.machine import require
 
 if TYPE_CHECKING:

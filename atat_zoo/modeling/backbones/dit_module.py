@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from typing_extensions import override
 
-from atat_zoo.errors import UserError
+from atat_zoo.diffusion.attention import attend
+from atat_zoo.diffusion.dropout import Dropout
 from atat_zoo.modeling.backbones.cache import Cache
 from atat_zoo.modeling.backbones.ngram import NgramModel
-from atat_zoo.modeling.diffusion.attention import attend
-from atat_zoo.modeling.diffusion.dropout import Dropout
 from atat_zoo.registry import Context
+from atat_zoo.system.errors import UserError
 
 
 class DiTModule(nn.Module):

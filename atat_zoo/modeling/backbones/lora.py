@@ -9,9 +9,9 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from atat_zoo.errors import Problem, UserError
 from atat_zoo.modeling.backbones import Backbone
 from atat_zoo.registry import component_base, param
+from atat_zoo.system.errors import Problem, UserError
 from atat_zoo.system.machine import lacking
 
 if TYPE_CHECKING:

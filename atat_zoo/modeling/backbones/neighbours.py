@@ -38,8 +38,8 @@ from atat_zoo.data import manifest
 from atat_zoo.data.manifest import ShardManifest
 from atat_zoo.data.pack import IDS
 from atat_zoo.data.shards import arrays_of, read, save_arrays
-from atat_zoo.errors import UserError
 from atat_zoo.system import machine
+from atat_zoo.system.errors import UserError
 from atat_zoo.system.locks import locked
 
 FILE = "neighbours.npz"

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, runtime_checkable
 
 from typing_extensions import override
 
-from atat_zoo.errors import Problem
-from atat_zoo.modeling.diffusion.contracts import NoisedBatch
+from atat_zoo.diffusion.contracts import NoisedBatch
 from atat_zoo.registry import Context, component, network_of, param
+from atat_zoo.system.errors import Problem
 
 if TYPE_CHECKING:
     from torch import Tensor

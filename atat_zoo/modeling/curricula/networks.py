@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
+from atat_zoo.diffusion.contracts import NoisedBatch
 from atat_zoo.modeling.curricula import CurriculumModule
-from atat_zoo.modeling.diffusion.contracts import NoisedBatch
 from atat_zoo.registry import Context
 
 _STAGES = ("easy", "medium", "hard")

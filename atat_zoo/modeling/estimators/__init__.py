@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias
 import attrs
 from typing_extensions import override
 
-from atat_zoo.errors import Problem, UserError
 from atat_zoo.experiment.effects import weighs_tokens
 from atat_zoo.registry import Context, component, component_base, network_of, param, part, problems_of
+from atat_zoo.system.errors import Problem, UserError
 from atat_zoo.system.machine import require
 
 if TYPE_CHECKING:

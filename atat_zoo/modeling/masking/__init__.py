@@ -108,7 +108,7 @@ class _CalibratedMasking(Masking):
 
     @override
     def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-        function = getattr(import_module("atat_zoo.modeling.diffusion.calibration"), self.calibration)
+        function = getattr(import_module("atat_zoo.diffusion.calibration"), self.calibration)
         return function(importance.double() / (self.direction * self.temperature), rate, maskable)
 
 
@@ -224,9 +224,9 @@ class RevealMasking(VisibleTextMasking):
     def draw_mask(self, scores: Scores, rate: Tensor, maskable: Tensor, keys: Tensor) -> Tensor:
         import torch
 
-        from atat_zoo.modeling.diffusion.bounds import uniform_order
-        from atat_zoo.modeling.diffusion.calibration import count_masked
-        from atat_zoo.modeling.diffusion.randomness import fold, to_unit
+        from atat_zoo.diffusion.bounds import uniform_order
+        from atat_zoo.diffusion.calibration import count_masked
+        from atat_zoo.diffusion.randomness import fold, to_unit
 
         count = count_masked(rate, maskable, to_unit(fold(keys, 1), torch.float64))
         return self.of_order(scores, uniform_order(maskable, fold(keys, 0)), count, maskable)
@@ -236,7 +236,7 @@ class RevealMasking(VisibleTextMasking):
 
         The scores are asked for once, and not at all if the excess is 1.
         """
-        from atat_zoo.modeling.diffusion.calibration import first_masked, lowest
+        from atat_zoo.diffusion.calibration import first_masked, lowest
 
         candidates = first_masked(order, count, self.excess, maskable)
         if self.excess == 1:

@@ -35,7 +35,7 @@ class BernoulliMaskDrawing(MaskDrawing):
 
     @override
     def __call__(self, p: Tensor, keys: Tensor) -> Tensor:
-        from atat_zoo.modeling.diffusion.randomness import uniform
+        from atat_zoo.diffusion.randomness import uniform
 
         return uniform(keys, p.shape[-1]) < p
 
@@ -58,7 +58,7 @@ class SystematicMaskDrawing(MaskDrawing):
     def __call__(self, p: Tensor, keys: Tensor) -> Tensor:
         import torch
 
-        from atat_zoo.modeling.diffusion.randomness import fold, to_unit, uniform
+        from atat_zoo.diffusion.randomness import fold, to_unit, uniform
 
         # The first key orders the row and the second positions the comb.
         order = uniform(fold(keys, 0), p.shape[-1], torch.float64).argsort(dim=-1, stable=True)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from atat_zoo.modeling.diffusion.calibration import water_fill
-from atat_zoo.modeling.diffusion.contracts import NoisedBatch, StatefulPart
+from atat_zoo.diffusion.calibration import water_fill
+from atat_zoo.diffusion.contracts import NoisedBatch, StatefulPart
 from atat_zoo.modeling.masking.position_bias import PositionBiasModule
 from atat_zoo.registry import Context
 

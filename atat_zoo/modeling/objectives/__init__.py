@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import attrs
 
+from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.modeling.backbones.lora import adapt
 from atat_zoo.modeling.bounds import Bound
-from atat_zoo.modeling.diffusion.contracts import Denoiser
 from atat_zoo.registry import Context, network_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from atat_zoo.diffusion.bounds import Estimate, WeightedMask
     from atat_zoo.experiment import Experiment
-    from atat_zoo.modeling.diffusion.bounds import Estimate, WeightedMask
 
 
 class Observer(Protocol):

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from atat_zoo.modeling.diffusion.adaptive import FORMS, DrawnMask, estimate, forward_surrogate
-from atat_zoo.modeling.diffusion.bounds import Estimate
-from atat_zoo.modeling.diffusion.contracts import Denoiser, NoisedBatch
-from atat_zoo.modeling.diffusion.dropout import set_keys
-from atat_zoo.modeling.diffusion.positions import Where, pairs
-from atat_zoo.modeling.diffusion.randomness import fold, row_keys
+from atat_zoo.diffusion.adaptive import FORMS, DrawnMask, estimate, forward_surrogate
+from atat_zoo.diffusion.bounds import Estimate
+from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch
+from atat_zoo.diffusion.dropout import set_keys
+from atat_zoo.diffusion.positions import Where, pairs
+from atat_zoo.diffusion.randomness import fold, row_keys
 from atat_zoo.modeling.objectives import Batch
 from atat_zoo.modeling.objectives.chunks import wide
 from atat_zoo.modeling.objectives.denoising import (

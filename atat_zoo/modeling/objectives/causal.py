@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Literal
 
 from typing_extensions import override
 
-from atat_zoo.errors import Problem
 from atat_zoo.modeling.objectives import Objective
 from atat_zoo.registry import component, param
+from atat_zoo.system.errors import Problem
 
 if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment

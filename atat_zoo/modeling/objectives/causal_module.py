@@ -12,20 +12,20 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from atat_zoo.errors import UserError
+from atat_zoo.diffusion.attention import Rule, visible
+from atat_zoo.diffusion.bounds import WeightedMask
+from atat_zoo.diffusion.contracts import BlockDecoder, Denoiser, NoisedBatch, NoiseLevels
+from atat_zoo.diffusion.positions import Where, begins
+from atat_zoo.diffusion.randomness import fold, row_keys, stratified, to_unit, uniform
 from atat_zoo.modeling.backbones.cache import Cache
 from atat_zoo.modeling.backbones.ngram import neighbours_of
 from atat_zoo.modeling.bounds import Bound
-from atat_zoo.modeling.diffusion.attention import Rule, visible
-from atat_zoo.modeling.diffusion.bounds import WeightedMask
-from atat_zoo.modeling.diffusion.contracts import BlockDecoder, Denoiser, NoisedBatch, NoiseLevels
-from atat_zoo.modeling.diffusion.positions import Where, begins
-from atat_zoo.modeling.diffusion.randomness import fold, row_keys, stratified, to_unit, uniform
 from atat_zoo.modeling.noise import LinearNoise
 from atat_zoo.modeling.objectives import Batch
 from atat_zoo.modeling.objectives.denoising import DenoisingModule, HeadInputs, Predictor, golden_stride, metrics
 from atat_zoo.registry import Context
 from atat_zoo.system.devices import exact_device, moved
+from atat_zoo.system.errors import UserError
 
 
 def one_stream(length: int, size: int, device: torch.device) -> Tensor:

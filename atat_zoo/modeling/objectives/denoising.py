@@ -18,17 +18,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import override
 
-from atat_zoo.errors import UserError
+from atat_zoo.diffusion.attention import visible, within
+from atat_zoo.diffusion.bounds import Estimate, WeightedMask, average
+from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch, NoiseLevels, StatefulPart
+from atat_zoo.diffusion.dropout import set_keys
+from atat_zoo.diffusion.positions import Where, pairs, within_documents
+from atat_zoo.diffusion.randomness import row_keys, stratified, uniform
 from atat_zoo.modeling.backbones import BackboneModule
 from atat_zoo.modeling.backbones.ngram import NgramModel, neighbours_of
 from atat_zoo.modeling.bounds import Bound
 from atat_zoo.modeling.curricula import ExponentialWeighting
-from atat_zoo.modeling.diffusion.attention import visible, within
-from atat_zoo.modeling.diffusion.bounds import Estimate, WeightedMask, average
-from atat_zoo.modeling.diffusion.contracts import Denoiser, NoisedBatch, NoiseLevels, StatefulPart
-from atat_zoo.modeling.diffusion.dropout import set_keys
-from atat_zoo.modeling.diffusion.positions import Where, pairs, within_documents
-from atat_zoo.modeling.diffusion.randomness import row_keys, stratified, uniform
 from atat_zoo.modeling.masking import VisibleTextMasking
 from atat_zoo.modeling.noise import Noise
 from atat_zoo.modeling.objectives import Batch, ObjectiveModule, Observer
@@ -37,6 +36,7 @@ from atat_zoo.modeling.rates import NoiseRates, Rates
 from atat_zoo.registry import Context
 from atat_zoo.registry.spec import complete
 from atat_zoo.system.devices import exact_device, has_float64, moved
+from atat_zoo.system.errors import UserError
 
 Losses = Callable[..., dict[str, Tensor]]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal
 
-from atat_zoo.errors import Problem
 from atat_zoo.modeling.masking import VisibleTextMasking
 from atat_zoo.modeling.masking.mask_drawing import BernoulliMaskDrawing
 from atat_zoo.modeling.objectives import Objective
 from atat_zoo.modeling.objectives.causal import OMEGA, has_no_time, infinite_weights
 from atat_zoo.registry import component, param
+from atat_zoo.system.errors import Problem
 
 if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment

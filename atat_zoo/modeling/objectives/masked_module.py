@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from atat_zoo.modeling.diffusion import bounds
-from atat_zoo.modeling.diffusion.bounds import Estimate, WeightedMask, unmask_probability
-from atat_zoo.modeling.diffusion.positions import pairs
-from atat_zoo.modeling.diffusion.randomness import fold, row_keys, uniform
+from atat_zoo.diffusion import bounds
+from atat_zoo.diffusion.bounds import Estimate, WeightedMask, unmask_probability
+from atat_zoo.diffusion.positions import pairs
+from atat_zoo.diffusion.randomness import fold, row_keys, uniform
 from atat_zoo.modeling.noise import LinearNoise
 from atat_zoo.modeling.objectives import Batch
 from atat_zoo.modeling.objectives.chunks import wide

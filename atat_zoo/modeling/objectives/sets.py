@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from atat_zoo.errors import Problem
 from atat_zoo.modeling.curricula import NoCurriculum
 from atat_zoo.modeling.objectives import Objective
 from atat_zoo.modeling.objectives.causal import has_no_time, has_own_bound
 from atat_zoo.registry import component, param
+from atat_zoo.system.errors import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

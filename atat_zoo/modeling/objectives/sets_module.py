@@ -12,14 +12,14 @@ import torch
 import torch.nn.functional as F
 from typing_extensions import override
 
+from atat_zoo.diffusion.attention import visible
+from atat_zoo.diffusion.bounds import WeightedMask, average
+from atat_zoo.diffusion.dropout import groups_of_rows
+from atat_zoo.diffusion.positions import pairs, to_host
+from atat_zoo.diffusion.randomness import fold, part_of, row_keys, stream, uniform
 from atat_zoo.modeling.backbones.cache import Cache
 from atat_zoo.modeling.backbones.ngram import neighbours_of
 from atat_zoo.modeling.curricula import ExponentialWeighting
-from atat_zoo.modeling.diffusion.attention import visible
-from atat_zoo.modeling.diffusion.bounds import WeightedMask, average
-from atat_zoo.modeling.diffusion.dropout import groups_of_rows
-from atat_zoo.modeling.diffusion.positions import pairs, to_host
-from atat_zoo.modeling.diffusion.randomness import fold, part_of, row_keys, stream, uniform
 from atat_zoo.modeling.noise import LinearNoise
 from atat_zoo.modeling.objectives.causal_module import AutoregressiveModule
 from atat_zoo.modeling.objectives.denoising import (
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from atat_zoo.modeling.diffusion.bounds import Estimate
-    from atat_zoo.modeling.diffusion.contracts import Denoiser, NoisedBatch
-    from atat_zoo.modeling.diffusion.positions import Where
+    from atat_zoo.diffusion.bounds import Estimate
+    from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch
+    from atat_zoo.diffusion.positions import Where
     from atat_zoo.modeling.objectives import Batch
     from atat_zoo.registry import Context
 

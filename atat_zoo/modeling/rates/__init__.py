@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from typing_extensions import override
 
-from atat_zoo.modeling.diffusion.contracts import NoiseLevels
+from atat_zoo.diffusion.contracts import NoiseLevels
 from atat_zoo.modeling.noise import Noise
 from atat_zoo.registry import component, component_base, param
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from atat_zoo.modeling.diffusion.contracts import NoisedBatch, NoiseLevels
+from atat_zoo.diffusion.contracts import NoisedBatch, NoiseLevels
 from atat_zoo.modeling.noise import Noise
 from atat_zoo.registry import Context
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from atat_zoo.modeling.diffusion.contracts import NoisedBatch
+from atat_zoo.diffusion.contracts import NoisedBatch
 from atat_zoo.registry import Context, component, network_of, param
 
 if TYPE_CHECKING:

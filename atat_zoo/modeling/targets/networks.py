@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from atat_zoo.modeling.diffusion.contracts import NoisedBatch
+from atat_zoo.diffusion.contracts import NoisedBatch
 from atat_zoo.registry import Context
 
 

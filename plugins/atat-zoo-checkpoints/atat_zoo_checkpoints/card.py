@@ -17,7 +17,6 @@ from atat_zoo import __version__
 from atat_zoo.data import manifest
 from atat_zoo.data.build import Build, ShardSource
 from atat_zoo.data.corpora import source
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.results import store
 from atat_zoo.evaluation.results.evaluation import LIKELIHOOD
 from atat_zoo.evaluation.results.format import lasting, markdown, number, settings, size, uncertain
@@ -28,6 +27,7 @@ from atat_zoo.registry import Zoo
 from atat_zoo.registry.spec import parts_in, unstructure
 from atat_zoo.reports import collect, recorded
 from atat_zoo.reports.runs import RecordedBound, bounds
+from atat_zoo.system.errors import UserError
 from atat_zoo_checkpoints.exporting import HUB_NAME
 
 if TYPE_CHECKING:

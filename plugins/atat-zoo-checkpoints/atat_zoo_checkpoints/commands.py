@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from atat_zoo.cli.arguments import options, output
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.results.format import number
+from atat_zoo.system.errors import UserError
 
 
 @click.command("import")

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from typing_extensions import override
 
-from atat_zoo.errors import Problem
 from atat_zoo.modeling.backbones.lora import LoRABackbone
 from atat_zoo.modeling.noise import LogLinearNoise
 from atat_zoo.registry import component, param
+from atat_zoo.system.errors import Problem
 from atat_zoo.system.machine import require
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from atat_zoo.errors import UserError, clip
+from atat_zoo.system.errors import UserError, clip
 from atat_zoo_checkpoints.text import Text, text_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from atat_zoo.modeling.diffusion.attention import attend
+from atat_zoo.diffusion.attention import attend
 from atat_zoo_checkpoints.vocabulary import PublishedNetwork, positions_of, rates, rotate, rotation
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from atat_zoo.errors import UserError, clip
 from atat_zoo.experiment import Experiment, from_table
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.system.atomic import check_name, making_folder
+from atat_zoo.system.errors import UserError, clip
 from atat_zoo.system.machine import quiet_transformers
 
 if TYPE_CHECKING:

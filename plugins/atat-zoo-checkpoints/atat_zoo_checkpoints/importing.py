@@ -10,7 +10,6 @@ import attrs
 import numpy as np
 import torch
 
-from atat_zoo.errors import UserError, clip
 from atat_zoo.experiment.experiment_file import from_overrides, overrides_as_table
 from atat_zoo.experiment.runs import RunFolder, write_json, write_text
 from atat_zoo.generation.model import Model
@@ -18,6 +17,7 @@ from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.system.atomic import check_name
 from atat_zoo.system.environment import describe
+from atat_zoo.system.errors import UserError, clip
 from atat_zoo.system.machine import needing_no_memory
 from atat_zoo_checkpoints.published import Published
 

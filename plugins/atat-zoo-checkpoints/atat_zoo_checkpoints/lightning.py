@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from atat_zoo.errors import UserError, clip
 from atat_zoo.system import parsing
+from atat_zoo.system.errors import UserError, clip
 
 # Settings are stored as objects of these; nothing of them is imported, and an `_Inert` takes the place of each.
 _PACKAGES = frozenset(

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from typing_extensions import override
 
-from atat_zoo.errors import Problem
 from atat_zoo.modeling.backbones.lora import LoRABackbone
 from atat_zoo.registry import component, param
+from atat_zoo.system.errors import Problem
 from atat_zoo.system.machine import require
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from atat_zoo.errors import UserError, clip
+from atat_zoo.system.errors import UserError, clip
 from atat_zoo_checkpoints.text import text_of
 
 if TYPE_CHECKING:

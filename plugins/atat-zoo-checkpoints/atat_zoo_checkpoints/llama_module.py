@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from atat_zoo.errors import UserError
-from atat_zoo.modeling.diffusion.attention import attend
+from atat_zoo.diffusion.attention import attend
+from atat_zoo.system.errors import UserError
 from atat_zoo_checkpoints.vocabulary import PublishedNetwork, positions_of, rates, rotate, rotation
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from atat_zoo.errors import UserError, clip
 from atat_zoo.system import parsing
+from atat_zoo.system.errors import UserError, clip
 
 if TYPE_CHECKING:
     from torch import Tensor

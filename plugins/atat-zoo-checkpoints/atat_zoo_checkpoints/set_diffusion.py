@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from atat_zoo.errors import Problem
 from atat_zoo.modeling.objectives.sets import SetsObjective
 from atat_zoo.registry import component, param
+from atat_zoo.system.errors import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

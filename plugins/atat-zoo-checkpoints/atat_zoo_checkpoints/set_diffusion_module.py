@@ -8,18 +8,18 @@ import torch
 import torch.nn.functional as F
 from typing_extensions import override
 
-from atat_zoo.errors import UserError
-from atat_zoo.modeling.diffusion.attention import visible
+from atat_zoo.diffusion.attention import visible
 from atat_zoo.modeling.objectives.denoising import HeadInputs, Predictor
 from atat_zoo.modeling.objectives.sets_module import SetsModule
 from atat_zoo.system.devices import moved
+from atat_zoo.system.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
 
-    from atat_zoo.modeling.diffusion.contracts import Denoiser
+    from atat_zoo.diffusion.contracts import Denoiser
     from atat_zoo.registry import Context
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 from atat_zoo_checkpoints.published import fetched
 
 if TYPE_CHECKING:

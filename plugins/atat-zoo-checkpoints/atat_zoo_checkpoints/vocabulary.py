@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 from atat_zoo_checkpoints.importing import refuse_without_row
 
 if TYPE_CHECKING:

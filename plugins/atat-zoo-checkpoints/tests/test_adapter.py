@@ -12,10 +12,10 @@ from making import wanted_of
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM
 
-from atat_zoo.errors import UserError
 from atat_zoo.experiment.runs import RunFolder, sha256_of, write_json
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.backbones.lora import without_lora
+from atat_zoo.system.errors import UserError
 from tests.generation.forms import V, model_of, run_of
 
 peft = pytest.importorskip("peft", reason="the extra atat-zoo[lora] is not installed")

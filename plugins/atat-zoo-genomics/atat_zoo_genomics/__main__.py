@@ -26,8 +26,8 @@ def main() -> None:
 def study(data: Path, out: Path, arms: tuple[str, ...], write: Path | None) -> None:
     """Train on the core promoters of GUE in DATA, and compare the bounds with k-mer models on the same sequences."""
     from atat_zoo.cli.console import Bars
-    from atat_zoo.errors import UserError, nearest
     from atat_zoo.experiment.runs import write_text
+    from atat_zoo.system.errors import UserError, nearest
     from atat_zoo_genomics.study import ARMS, page, table
     from atat_zoo_genomics.study import study as measure
 

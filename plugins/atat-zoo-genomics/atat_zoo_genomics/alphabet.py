@@ -8,8 +8,8 @@ from typing_extensions import override
 
 from atat_zoo.data.tokenizers import Tokenizer
 from atat_zoo.data.tokenizers.library import SmallModel
-from atat_zoo.errors import UserError
 from atat_zoo.registry import component
+from atat_zoo.system.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from atat_zoo.errors import Problem
 from atat_zoo.registry import component, param, values_of
+from atat_zoo.system.errors import Problem
 from atat_zoo.system.machine import require
 
 if TYPE_CHECKING:

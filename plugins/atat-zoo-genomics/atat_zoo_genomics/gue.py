@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NamedTuple
 
-from atat_zoo.errors import UserError, nearest
+from atat_zoo.system.errors import UserError, nearest
 from atat_zoo_genomics.corpora import bases, rows
 
 if TYPE_CHECKING:

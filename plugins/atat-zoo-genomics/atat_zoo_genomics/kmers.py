@@ -63,7 +63,7 @@ class KmerMaskDrawing:
         """See `MaskDrawing`."""
         import torch
 
-        from atat_zoo.modeling.diffusion.randomness import fold, to_unit, uniform
+        from atat_zoo.diffusion.randomness import fold, to_unit, uniform
 
         first = (to_unit(fold(keys, 0), torch.float64) * self.k).long()
         run = (torch.arange(p.shape[-1], device=p.device) + first[:, None]) // self.k

@@ -52,10 +52,10 @@ def study(data: Path, out: Path, names: Sequence[str], *, reporter: Any = None) 
 
     The task's files are found in `data` by `gue.find`, and the runs are in `out`; `reporter` shows their progress.
     """
+    from atat_zoo.diffusion.statistics import ratio
     from atat_zoo.evaluation.likelihood import measure
     from atat_zoo.evaluation.ngram import measure_ngram
     from atat_zoo.evaluation.text import text_of
-    from atat_zoo.modeling.diffusion.statistics import ratio
 
     found: list[tuple[str, str, Tensor]] = []
     for name in names:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from atat_zoo.errors import UserError, nearest
 from atat_zoo.evaluation.results.tasks import Score
 from atat_zoo.evaluation.tasks import Task
 from atat_zoo.registry import component, component_base, param
+from atat_zoo.system.errors import UserError, nearest
 from atat_zoo_genomics import gue
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from atat_zoo_genomics.corpora import DNACSVCorpus, FASTACorpus, FASTQCorpus
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 
 RECORDS = st.lists(st.text("ACGTN", min_size=1), min_size=1, max_size=5)
 

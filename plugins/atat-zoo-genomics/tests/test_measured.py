@@ -17,10 +17,10 @@ from atat_zoo_genomics.study import ARMS, Arm, Figure, study, table, trained
 from click.testing import CliRunner
 
 from atat_zoo import Model
-from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
+from atat_zoo.system.errors import UserError
 
 LENGTH, SMALL = 40, ("backbone.width=16", "backbone.layers=2", "data.length=40", "train.batch_size=16")
 

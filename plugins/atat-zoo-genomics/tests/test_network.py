@@ -9,7 +9,7 @@ from atat_zoo_genomics.module import KmerModule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atat_zoo.modeling.diffusion.randomness import row_keys
+from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.registry import Context
 from atat_zoo.testing.networks import randomised
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from webdataset.shardlists import expand_urls
 
 from atat_zoo.data.corpora import source
-from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
 from atat_zoo.registry import Zoo
+from atat_zoo.system.errors import UserError
 from atat_zoo.testing import cases, check_backbone, check_estimator
 
 TEXTS = st.text("ACGTN")

@@ -8,7 +8,7 @@ from atat_zoo_genomics.gue import TASKS
 from atat_zoo_genomics.tasks import BENCHMARKS, GenomicBenchmarksTask, GueTask
 from test_measured import planted, saved
 
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 
 FAST = {"epochs": 6, "batch_size": 32, "learning_rate": 1e-2}
 

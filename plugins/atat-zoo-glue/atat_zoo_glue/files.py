@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from atat_zoo.errors import UserError, clip
 from atat_zoo.system import parsing
+from atat_zoo.system.errors import UserError, clip
 
 Name = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
 SOURCE = "https://gluebenchmark.com/tasks, or as the data set nyu-mll/glue of the Hugging Face hub"

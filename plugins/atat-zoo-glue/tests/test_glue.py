@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo import Model, Zoo
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.tasks import fine_tuning, require
+from atat_zoo.system.errors import UserError
 from atat_zoo.testing import cases
 from tests.cli.terminal import printed
 from tests.evaluation.making import make_run

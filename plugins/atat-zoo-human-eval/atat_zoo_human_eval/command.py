@@ -9,12 +9,12 @@ import click
 
 from atat_zoo.cli.arguments import check_output, check_text, chosen, count, options, output
 from atat_zoo.cli.console import Bars, print_json, table
-from atat_zoo.errors import UserError, clip
 from atat_zoo.evaluation.results.format import NONE, cell, number
 from atat_zoo.experiment.runs import write_json
 from atat_zoo.generation.layout import TextForm
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.atomic import json_bytes, write_all
+from atat_zoo.system.errors import UserError, clip
 
 _QUESTIONS = "A TOML file with a table for each question; fluency, coherence and overall, from 1 to 5, when absent."
 _PROMPT = "Beginning of the texts; each prompt has as many. Repeatable."

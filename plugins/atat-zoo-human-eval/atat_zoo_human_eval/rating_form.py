@@ -9,9 +9,9 @@ from typing import Any
 
 import attrs
 
-from atat_zoo.errors import UserError, clip
 from atat_zoo.registry import Zoo, component, param
 from atat_zoo.registry.spec import structure, unstructure
+from atat_zoo.system.errors import UserError, clip
 from atat_zoo.system.parsing import from_json, from_toml, read
 
 Table = dict[str, Any]

@@ -15,8 +15,8 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from atat_zoo.errors import UserError, clip, nearest
 from atat_zoo.evaluation.results.intervals import Interval, of_difference, of_mean
+from atat_zoo.system.errors import UserError, clip, nearest
 from atat_zoo.system.parsing import from_json, read
 from atat_zoo_human_eval.rating_form import RatingForm
 

@@ -12,8 +12,8 @@ from atat_zoo_human_eval.ratings import COLUMNS, alpha, ratings_of, unblinded
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.errors import UserError
 from atat_zoo.experiment.runs import write_json
+from atat_zoo.system.errors import UserError
 from atat_zoo.system.parsing import from_json
 
 # K. Krippendorff, Computing Krippendorff's Alpha-Reliability (2011), the example of four observers and twelve units.

@@ -16,7 +16,8 @@ from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_tex
 from tqdm import tqdm
 
 from atat_zoo import Model, Zoo
-from atat_zoo.errors import UserError, nearest
+from atat_zoo.diffusion.bounds import all_masks, average
+from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.evaluation.results.naming import NELBO, PERPLEXITY
 from atat_zoo.experiment.experiment_file import conflicts_with
 from atat_zoo.generation.layout import SpaceAwareTokenizer, ends
@@ -24,8 +25,7 @@ from atat_zoo.generation.samplers.draw import CategoricalDraw
 from atat_zoo.generation.samplers.parts import CompositeSampler, TemperedSampler
 from atat_zoo.generation.samplers.published import CombinationSampler
 from atat_zoo.modeling.bounds import ExactKBound
-from atat_zoo.modeling.diffusion.bounds import all_masks, average
-from atat_zoo.modeling.diffusion.randomness import row_keys
+from atat_zoo.system.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from lm_eval.api.instance import Instance
     from torch import Tensor
 
+    from atat_zoo.diffusion.bounds import WeightedMask
     from atat_zoo.generation.samplers import Sampler
-    from atat_zoo.modeling.diffusion.bounds import WeightedMask
 
     Pair = tuple[list[int], list[int]]  # a context and a continuation
 

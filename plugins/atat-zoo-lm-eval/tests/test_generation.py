@@ -7,7 +7,7 @@ from conftest import made
 from lm_eval.api.instance import Instance
 
 from atat_zoo import Zoo
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 
 # These follow what was trained with a model.
 NEEDY = ("learned_order", "policy")

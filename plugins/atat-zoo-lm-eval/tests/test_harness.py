@@ -15,7 +15,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.tasks import TaskManager
 
 from atat_zoo.cli import run as run_command
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 
 TASKS = Path(__file__).parent / "tasks"
 

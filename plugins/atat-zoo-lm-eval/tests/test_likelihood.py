@@ -10,8 +10,8 @@ from atat_zoo_lm_eval import RunLM
 from conftest import L, made
 from lm_eval.api.instance import Instance
 
-from atat_zoo.errors import UserError
 from atat_zoo.modeling.bounds import ExactKBound
+from atat_zoo.system.errors import UserError
 
 OBJECTIVES = {
     "mdlm": "confidence_threshold",

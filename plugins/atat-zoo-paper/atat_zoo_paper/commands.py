@@ -7,12 +7,12 @@ import click
 
 from atat_zoo.cli.arguments import chosen, options, output, with_options
 from atat_zoo.cli.console import Bars, print_json, printable, table
-from atat_zoo.errors import UserError, clip
 from atat_zoo.evaluation.results.format import number
 from atat_zoo.experiment import from_table
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.modeling.estimators import require_estimator
 from atat_zoo.reports import require
+from atat_zoo.system.errors import UserError, clip
 from atat_zoo_paper.folder import compile_in, compiler, fill, write
 from atat_zoo_paper.manifest import load
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import altair as alt
 
-from atat_zoo.errors import nearest
 from atat_zoo.evaluation.results.naming import NATS_PER_TOKEN
 from atat_zoo.evaluation.results.table import Cell, escape
 from atat_zoo.reports import PALETTE
 from atat_zoo.studies.markdown import labels
+from atat_zoo.system.errors import nearest
 from atat_zoo_paper.cells import change, exponential
 from atat_zoo_paper.manifest import FigureSpec
 from atat_zoo_paper.studies import CannotShow, KnownStudy, compared, seeds_enough

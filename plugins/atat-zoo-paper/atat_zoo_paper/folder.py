@@ -12,11 +12,11 @@ from typing import Any
 import attrs
 
 from atat_zoo import experiment as experiments
-from atat_zoo.errors import UserError, clip
 from atat_zoo.evaluation.results.table import Cell, Table, escape
 from atat_zoo.experiment import Experiment
 from atat_zoo.registry.spec import parts_in
 from atat_zoo.system.atomic import write_all
+from atat_zoo.system.errors import UserError, clip
 from atat_zoo_paper import claims, figures, latex
 from atat_zoo_paper.cells import missing_in, nothing, words
 from atat_zoo_paper.manifest import (

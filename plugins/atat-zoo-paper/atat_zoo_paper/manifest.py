@@ -9,9 +9,9 @@ from typing import Any, Literal
 import attrs
 
 from atat_zoo import experiment as experiments
-from atat_zoo.errors import UserError, clip, nearest
 from atat_zoo.registry import Zoo, component, param, part, parts
 from atat_zoo.registry.spec import component_base, fields_of, structure
+from atat_zoo.system.errors import UserError, clip, nearest
 
 # Of a table or figure: it names files, and is a label of LaTeX.
 LABEL = re.compile(r"[a-z0-9][a-z0-9-]{0,60}")

@@ -11,7 +11,6 @@ from typing import Any
 import attrs
 
 from atat_zoo import experiment as experiments
-from atat_zoo.errors import UserError, clip, nearest
 from atat_zoo.evaluation.results import store
 from atat_zoo.evaluation.results.format import leaves
 from atat_zoo.evaluation.results.history import History, history
@@ -26,6 +25,7 @@ from atat_zoo.experiment.runs.changes import changes
 from atat_zoo.experiment.runs.model_files import DESCRIPTION
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.reports.recorded import figure
+from atat_zoo.system.errors import UserError, clip, nearest
 from atat_zoo_paper.cells import count, directed, filled, missing, normal, nothing, require, trained_alike, words
 from atat_zoo_paper.manifest import EvaluationsTable, ParametersTable, RunRow, TasksTable, WantedTable
 from atat_zoo_paper.studies import CannotShow

@@ -9,10 +9,10 @@ from typing import Any
 
 import attrs
 
-from atat_zoo.errors import UserError, clip, nearest
 from atat_zoo.evaluation.results.intervals import LEVEL
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.studies import Study, load
+from atat_zoo.system.errors import UserError, clip, nearest
 from atat_zoo.system.parsing import from_json, read
 from atat_zoo_paper.manifest import ArmRow, ArmsTable, GapsTable, Paper, SamplersTable, ScoresTable
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import attrs
 
-from atat_zoo.errors import nearest
 from atat_zoo.evaluation.results.format import leaves
 from atat_zoo.evaluation.results.intervals import Interval
 from atat_zoo.evaluation.results.naming import NATS_PER_TOKEN
@@ -21,6 +20,7 @@ from atat_zoo.evaluation.results.table import HIGHER, LOWER, Cell, Column, Table
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.studies.differences import over_both, over_sequences
 from atat_zoo.studies.schema import Study
+from atat_zoo.system.errors import nearest
 from atat_zoo_paper.cells import (
     change,
     count,

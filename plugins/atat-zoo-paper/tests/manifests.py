@@ -14,7 +14,7 @@ from atat_zoo_paper.folder import fill, write
 from atat_zoo_paper.manifest import load
 
 from atat_zoo import experiment as experiments
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 from tests.pages import ROOT
 
 STUDIES = ROOT / "docs" / "studies"

@@ -15,7 +15,7 @@ from atat_zoo_paper.manifest import load
 from manifests import ARMS, CITED, balanced
 from test_paper_figures import FIGURE
 
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 from tests.limited import full_disk
 from tests.pages import ROOT
 

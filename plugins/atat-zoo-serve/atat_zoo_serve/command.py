@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from atat_zoo.cli.arguments import chosen, count, options
-from atat_zoo.errors import Note, UserError, clip
+from atat_zoo.system.errors import Note, UserError, clip
 from atat_zoo_serve import Limits
 
 _LIMITS = Limits()

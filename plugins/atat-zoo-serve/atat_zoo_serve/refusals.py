@@ -10,8 +10,8 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
-from atat_zoo.errors import UserError, clip, nearest
 from atat_zoo.generation.layout import TooLongError
+from atat_zoo.system.errors import UserError, clip, nearest
 from atat_zoo.system.machine import ran_out
 from atat_zoo_serve.batching import StoppedError
 from atat_zoo_serve.request_fields import ChatRequest, CompletionRequest, InfillRequest, StreamOptions

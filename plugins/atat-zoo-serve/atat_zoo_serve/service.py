@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from atat_zoo.errors import UserError
+from atat_zoo.diffusion.precision import Precision
 from atat_zoo.experiment import Experiment, conflicts_with
 from atat_zoo.generation.layout import Gap, Layout, Template, asked
 from atat_zoo.generation.model import Model
@@ -19,9 +19,9 @@ from atat_zoo.generation.samplers.parts import CompositeSampler, SamplerParts
 from atat_zoo.generation.samplers.published import CombinationSampler
 from atat_zoo.generation.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.generation.writer import Writer, draw_lengths, posterior, row_numbers
-from atat_zoo.modeling.diffusion.precision import Precision
 from atat_zoo.registry import Zoo
 from atat_zoo.registry.spec import fields_of, unstructure
+from atat_zoo.system.errors import UserError
 from atat_zoo_serve import Limits
 from atat_zoo_serve.batching import Job, WantedText, Worker
 from atat_zoo_serve.request_fields import ChatRequest, CompletionRequest, InfillRequest, TextRequest

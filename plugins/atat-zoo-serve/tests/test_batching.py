@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from servers import SETS, served
 
-from atat_zoo.errors import UserError
 from atat_zoo.generation.layout import parse
 from atat_zoo.generation.samplers.published import AncestralSampler
 from atat_zoo.generation.writer import Writer
 from atat_zoo.registry import Zoo
+from atat_zoo.system.errors import UserError
 from atat_zoo.testing.toys import Hashed, hashed_importance
 from tests.generation.alphabet import Alphabet
 from tests.generation.making import tiny_model

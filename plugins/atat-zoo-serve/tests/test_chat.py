@@ -7,7 +7,7 @@ import pytest
 from calls import HI, LONGER, asked_in, talking
 from servers import chunks, in_process, served
 
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 from tests.generation.making import tiny_model
 
 

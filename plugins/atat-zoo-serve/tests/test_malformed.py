@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from servers import in_process, served, texts
 from starlette.exceptions import HTTPException
 
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 
 NUMBER = 1000
 NUMBERS = (0, -1, 1, 3, 65, 10**9, 2**63, 10**400, 0.5, -0.5, 1e308, 1e-320, float("nan"), float("inf"))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import attrs
 
-from atat_zoo.errors import Problem
 from atat_zoo.modeling.backbones.lora import LoRABackbone
 from atat_zoo.registry import Zoo, component, param
+from atat_zoo.system.errors import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

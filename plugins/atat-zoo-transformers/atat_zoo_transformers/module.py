@@ -21,7 +21,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
 
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 from atat_zoo_transformers.source import is_foreign, longest_of, reading
 
 if TYPE_CHECKING:

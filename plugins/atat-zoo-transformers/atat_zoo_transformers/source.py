@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atat_zoo_checkpoints.published import Published, refuse_links_out
 
-from atat_zoo.errors import UserError, clip
+from atat_zoo.system.errors import UserError, clip
 from atat_zoo.system.machine import quiet_transformers
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from atat_zoo.data.dialogues import ROLES, Message, Part
 from atat_zoo.data.tokenizers.library import LibraryModel, adapted, encoded_by
-from atat_zoo.errors import UserError, clip
+from atat_zoo.system.errors import UserError, clip
 
 _REMEDY = "write another by tokenizer.chat_template"
 

@@ -17,10 +17,10 @@ from safetensors.torch import load_file, save_file
 
 from atat_zoo import Model, Zoo
 from atat_zoo.cli import atat
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.likelihood import evaluate_run
 from atat_zoo.evaluation.text import text_of
 from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.system.errors import UserError
 from atat_zoo.testing import check_judge
 from atat_zoo.training.gradients import linear_weights
 

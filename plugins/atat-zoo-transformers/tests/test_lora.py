@@ -11,8 +11,8 @@ from models import ARCHITECTURES, CAUSAL, lines, small
 from safetensors.torch import load_file
 
 from atat_zoo import Model
-from atat_zoo.errors import UserError
 from atat_zoo.experiment import load
+from atat_zoo.system.errors import UserError
 from atat_zoo.training import train
 
 pytest.importorskip("peft")

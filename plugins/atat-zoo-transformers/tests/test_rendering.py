@@ -15,7 +15,7 @@ from models import byte_pairs
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from atat_zoo.data.dialogues import Message
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 
 SAID = [Message("system", "Be  "), Message("user", "hé 'x'"), Message("assistant", " yes\n")]
 AS_DICTS = [message._asdict() for message in SAID]

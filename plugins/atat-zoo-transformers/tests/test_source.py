@@ -8,7 +8,7 @@ import pytest
 import transformers
 from atat_zoo_transformers.source import Unreadable, ends_of, longest_of, pinned, reading
 
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 
 LIBRARY, HUB = transformers.utils.logging, logging.getLogger("huggingface_hub")
 

@@ -16,11 +16,11 @@ from models import byte_pairs, small
 
 from atat_zoo.data.dialogues import ROLES, Message, to_text
 from atat_zoo.data.pack import rows_of
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.likelihood import evaluate_run
 from atat_zoo.experiment import load
 from atat_zoo.generation.layout import asked
 from atat_zoo.generation.model import Model
+from atat_zoo.system.errors import UserError
 from atat_zoo.training import train
 
 NAMES = {"bos": "<s>", "eos": "<|end|>", "start": "<|start|>", "mask": "<mask>"}

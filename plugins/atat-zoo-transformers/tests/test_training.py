@@ -16,11 +16,11 @@ from atat_zoo_transformers.source import TRUST
 from models import lines, small, word_pieces
 
 from atat_zoo import Model
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.likelihood import evaluate_run
 from atat_zoo.experiment import load
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.registry import Context
+from atat_zoo.system.errors import UserError
 from atat_zoo.training import resume, train
 
 EXPERIMENT = str(Path(__file__).parents[1] / "experiments" / "bert-mdlm.toml")

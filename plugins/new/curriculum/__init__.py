@@ -9,7 +9,7 @@ from atat_zoo.registry import component, hookimpl, param
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.modeling.diffusion.contracts import NoisedBatch
+    from atat_zoo.diffusion.contracts import NoisedBatch
     from atat_zoo.registry import Context
 
 CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for

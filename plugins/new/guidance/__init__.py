@@ -12,8 +12,8 @@ from atat_zoo.registry import component, hookimpl, param
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from atat_zoo.diffusion.positions import Where
     from atat_zoo.generation.writer import Writer
-    from atat_zoo.modeling.diffusion.positions import Where
 
 CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 
@@ -34,8 +34,8 @@ class PlaceholderGuidance(Guidance):
             return writer
         import torch
 
+        from atat_zoo.diffusion.positions import pairs
         from atat_zoo.generation.guided import Guided, normalised
-        from atat_zoo.modeling.diffusion.positions import pairs
 
         def change(log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
             # One column more, for the masks.

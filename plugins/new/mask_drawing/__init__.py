@@ -24,7 +24,7 @@ class PlaceholderDrawing:
 
     def __call__(self, p: Tensor, keys: Tensor) -> Tensor:
         """Return which tokens are masked, bool [B, L], for p float32 [B, L] and keys int64 [B]."""
-        from atat_zoo.modeling.diffusion.randomness import uniform
+        from atat_zoo.diffusion.randomness import uniform
 
         length = p.shape[-1]
         spans = uniform(keys, -(-length // self.size))

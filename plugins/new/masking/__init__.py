@@ -25,7 +25,7 @@ class PlaceholderMasking:
 
     def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
         """Return p, float32 [B, L], for importance [B, L], rate [B], maskable bool [B, L]."""
-        from atat_zoo.modeling.diffusion.calibration import water_fill
+        from atat_zoo.diffusion.calibration import water_fill
 
         return water_fill(self.strength * (importance > self.level).double(), rate, maskable)
 

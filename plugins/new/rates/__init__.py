@@ -9,7 +9,7 @@ from atat_zoo.registry import component, hookimpl, param
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.modeling.diffusion.contracts import NoiseLevels
+    from atat_zoo.diffusion.contracts import NoiseLevels
     from atat_zoo.modeling.noise import Noise
 
 CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
@@ -28,7 +28,7 @@ class PlaceholderRates:
 
     def levels(self, u: Tensor, noise: Noise, progress: float) -> NoiseLevels:
         """Return the quantile of f at u, its time, and the weight 1/(r·f(r)), float32 in the shape of u."""
-        from atat_zoo.modeling.diffusion.contracts import NoiseLevels
+        from atat_zoo.diffusion.contracts import NoiseLevels
 
         u = u.double()
         rate = 2 * u / (1 - self.slope + ((1 - self.slope) ** 2 + 4 * self.slope * u).sqrt())

@@ -9,7 +9,7 @@ from atat_zoo.registry import component, hookimpl
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.modeling.diffusion.contracts import NoisedBatch
+    from atat_zoo.diffusion.contracts import NoisedBatch
 
 CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 

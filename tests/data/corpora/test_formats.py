@@ -27,7 +27,7 @@ from atat_zoo.data.corpora.files import FilesCorpus
 from atat_zoo.data.corpora.huggingface import HuggingFaceCorpus
 from atat_zoo.data.corpora.webdataset import WebDatasetCorpus
 from atat_zoo.data.dialogues import from_text
-from atat_zoo.errors import Note, UserError
+from atat_zoo.system.errors import Note, UserError
 from tests.data.in_memory import experiment_of
 
 arrow = pytest.importorskip("pyarrow", reason="the extra atat-zoo[parquet] is not installed")

@@ -21,8 +21,8 @@ from atat_zoo.cli import main
 from atat_zoo.data.corpora import source
 from atat_zoo.data.corpora.files import FilesCorpus
 from atat_zoo.data.remote import file_name
-from atat_zoo.errors import UserError
 from atat_zoo.experiment import load, recipe, recipes
+from atat_zoo.system.errors import UserError
 from tests.faulty_server import serving
 from tests.limited import full_disk
 

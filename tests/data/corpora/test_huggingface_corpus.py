@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from atat_zoo.data.corpora.huggingface import HuggingFaceCorpus
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 from atat_zoo.testing import check_corpus
 
 datasets = pytest.importorskip("datasets", reason="the extra atat-zoo[huggingface] is not installed")

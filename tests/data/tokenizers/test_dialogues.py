@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from atat_zoo.data.dialogues import ROLES, Message, from_text, messages_of, to_text
 from atat_zoo.data.tokenizers.library import BytesModel, CharactersModel
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 messages = st.lists(st.builds(Message, st.sampled_from(ROLES), texts), min_size=1, max_size=5)

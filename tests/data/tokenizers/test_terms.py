@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from atat_zoo.data.tokenizers import BPETokenizer, CharactersTokenizer
 from atat_zoo.data.tokenizers.terms import Terms, biased, forms_of
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 
 LETTERS = CharactersTokenizer().train(lambda: iter(()))
 TEXT = "the war and the peace of the people, and the wars of the past. War is no peace. " * 40

@@ -21,7 +21,7 @@ from atat_zoo.data.tokenizers import (
     RunTokenizer,
 )
 from atat_zoo.data.tokenizers.library import ALPHABET
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 from tests.limited import limited
 
 TEXTS = (

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.evaluation.results.intervals import (
     Interval,
     interval,
@@ -19,7 +20,6 @@ from atat_zoo.evaluation.results.intervals import (
     resampled,
     unpaired,
 )
-from atat_zoo.modeling.diffusion.statistics import ratio
 
 
 def drawn(seed, n, shared=1.0, apart=0.1, gap=0.0):

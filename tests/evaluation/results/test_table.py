@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.results.table import HIGHER, LOWER, Cell, Column, Table, escape
+from atat_zoo.system.errors import UserError
 
 intervals = st.tuples(st.integers(-9, 9), st.integers(0, 3), st.integers(0, 3))
 

@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from atat_zoo.data.sequences import sequences
+from atat_zoo.diffusion.bounds import clipped_t
+from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.evaluation.likelihood import measure
 from atat_zoo.evaluation.policy import measure_policy
 from atat_zoo.evaluation.tasks.held_out import BracketTask, HeldOutTask, PricesTask
@@ -17,8 +19,6 @@ from atat_zoo.evaluation.text import held_out_text
 from atat_zoo.experiment import recipe
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.bounds import ClippedTBound
-from atat_zoo.modeling.diffusion.bounds import clipped_t
-from atat_zoo.modeling.diffusion.randomness import row_keys
 from atat_zoo.modeling.noise import LinearNoise
 from atat_zoo.registry import Zoo
 from tests.evaluation.making import make_run, runs

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.tasks.context_probe import ContextProbeTask, Placed, _Row
 from atat_zoo.generation.model import Model
+from atat_zoo.system.errors import UserError
 from tests.evaluation.making import runs
 
 PAIRS = {"ab": ("of [the] us", "to [a] war"), "é": ("an [é] x", "in [no] y")}

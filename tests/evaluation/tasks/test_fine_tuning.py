@@ -9,9 +9,9 @@ from scipy.stats import pearsonr, spearmanr
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from atat_zoo import Model
+from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.evaluation.tasks import fine_tuning
 from atat_zoo.evaluation.tasks.fine_tuning import NetworkWithHead, Recipe, fine_tuned, score
-from atat_zoo.modeling.diffusion.randomness import row_keys
 from tests.evaluation.making import runs
 
 root = runs(dit={"objective": "mdlm", "length": 64}, drops={"objective": "mdlm", "backbone": {"dropout": 0.2}})

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from atat_zoo.data.tokenizers import BytesTokenizer
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.judges import RunJudge
 from atat_zoo.evaluation.sample_quality import judge_run
 from atat_zoo.evaluation.tasks import measure_tasks
@@ -21,6 +20,7 @@ from atat_zoo.experiment.runs.model_files import WEIGHTS
 from atat_zoo.generation.model import Model
 from atat_zoo.generation.samplers.published import AncestralSampler
 from atat_zoo.registry import Zoo
+from atat_zoo.system.errors import UserError
 from atat_zoo.system.machine import lacking
 from tests.evaluation.making import runs
 

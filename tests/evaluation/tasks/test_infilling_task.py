@@ -7,12 +7,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.errors import UserError
 from atat_zoo.evaluation.tasks.infilling import InfillingTask, log_likelihood, place_gaps
 from atat_zoo.evaluation.text import held_out_text, special_ids
 from atat_zoo.generation.model import Model
 from atat_zoo.generation.writer import Writer
 from atat_zoo.modeling.bounds import ExactKBound
+from atat_zoo.system.errors import UserError
 from atat_zoo.testing.toys import Joint
 from tests.evaluation.making import runs
 

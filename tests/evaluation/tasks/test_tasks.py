@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo import Zoo
-from atat_zoo.errors import NotKept, UserError
 from atat_zoo.evaluation.results.intervals import paired
 from atat_zoo.evaluation.results.store import tables
 from atat_zoo.evaluation.results.tasks import Score, difference, task_results
@@ -22,6 +21,7 @@ from atat_zoo.evaluation.tasks.zero_shot import ZeroShotTask
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.generation.model import Model
+from atat_zoo.system.errors import NotKept, UserError
 from tests.evaluation.making import runs
 
 FEW = InfillingTask(gap=3, texts=6)

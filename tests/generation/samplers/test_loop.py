@@ -10,7 +10,9 @@ from attrs import evolve
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from atat_zoo.errors import Note, UserError
+from atat_zoo.diffusion.contracts import Denoiser
+from atat_zoo.diffusion.positions import pairs
+from atat_zoo.diffusion.randomness import fold
 from atat_zoo.generation.guided import Guided
 from atat_zoo.generation.samplers import loop
 from atat_zoo.generation.samplers.order import DrawnProbabilityOrder, LearnedOrder, RandomOrder, UncertaintyOrder
@@ -19,10 +21,8 @@ from atat_zoo.generation.samplers.parts import SamplerParts
 from atat_zoo.generation.samplers.published import AncestralSampler, LeftToRightSampler, UncertaintyGuidedSampler
 from atat_zoo.generation.samplers.remask import PlannerRemask, Remask, ReMDMCapRemask
 from atat_zoo.generation.samplers.stop import UncertaintyStop
-from atat_zoo.modeling.diffusion.contracts import Denoiser
-from atat_zoo.modeling.diffusion.positions import pairs
-from atat_zoo.modeling.diffusion.randomness import fold
 from atat_zoo.registry import Context, Zoo
+from atat_zoo.system.errors import Note, UserError
 from atat_zoo.testing.sampling import Assembled, assemble, check_sample, noisy, traced
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed, hashed_importance
 from tests.modeling.objectives.small_objectives import build

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, chisquare
 
-from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
 from atat_zoo.generation.samplers import draw as draws
 from atat_zoo.generation.samplers import order as orders
@@ -19,6 +18,7 @@ from atat_zoo.generation.samplers import stop as stops
 from atat_zoo.generation.samplers.loop import run
 from atat_zoo.modeling.noise import CosineNoise, LinearNoise
 from atat_zoo.modeling.uncertainty import EntropyUncertainty, MarginUncertainty
+from atat_zoo.system.errors import UserError
 from atat_zoo.testing.sampling import assemble, example_step, traced
 from atat_zoo.testing.toys import Hashed
 from tests.examples import at_most

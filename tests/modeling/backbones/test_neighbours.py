@@ -18,12 +18,12 @@ from hypothesis.extra import numpy as arrays
 from atat_zoo.data import manifest
 from atat_zoo.data.build import build
 from atat_zoo.data.shards import read
-from atat_zoo.errors import UserError
 from atat_zoo.modeling.backbones import dit, neighbours
 from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.modeling.backbones.neighbours import FILE, LARGEST_VOCABULARY, CountTable, count_table
 from atat_zoo.registry import Context
 from atat_zoo.system import machine
+from atat_zoo.system.errors import UserError
 from tests.data.in_memory import Memory, experiment_of, texts
 from tests.limited import limited
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.errors import UserError
+from atat_zoo.diffusion.contracts import StatefulPart
 from atat_zoo.experiment import from_table
 from atat_zoo.modeling.curricula import (
     ContextAdaptiveCurriculum,
@@ -18,12 +18,12 @@ from atat_zoo.modeling.curricula import (
     ThreeStageCurriculum,
 )
 from atat_zoo.modeling.curricula.networks import tilt
-from atat_zoo.modeling.diffusion.contracts import StatefulPart
 from atat_zoo.registry import Context
+from atat_zoo.system.errors import UserError
 from atat_zoo.testing import check_curriculum
 from atat_zoo.testing.toys import toy
 from tests import learned
-from tests.modeling.diffusion.noised import noised
+from tests.diffusion.noised import noised
 
 
 def built(steps=1000, **parameters):

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.data.tokenizers import CharactersTokenizer
-from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
 from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.modeling.estimators import (
@@ -22,6 +21,7 @@ from atat_zoo.modeling.estimators import (
 )
 from atat_zoo.modeling.estimators.networks import ConstantModule
 from atat_zoo.registry import Context
+from atat_zoo.system.errors import UserError
 from atat_zoo.testing import check_estimator
 from tests.examples import at_most
 

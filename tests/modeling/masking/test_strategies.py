@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.modeling.diffusion.contracts import StatefulPart
-from atat_zoo.modeling.diffusion.randomness import row_keys
+from atat_zoo.diffusion.contracts import StatefulPart
+from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.modeling.masking import (
     ImportanceMasking,
     InverseMasking,
@@ -22,7 +22,7 @@ from atat_zoo.modeling.masking.mask_drawing import BernoulliMaskDrawing, Systema
 from atat_zoo.modeling.masking.position_bias import FlatBias, GradientBias, LeftToRightBias, RunningBias, UShapeBias
 from atat_zoo.registry import Context
 from atat_zoo.testing import check_masking
-from tests.modeling.diffusion.noised import noised
+from tests.diffusion.noised import noised
 
 ALL = torch.ones(1, 3, dtype=torch.bool)
 CONTEXT = Context(vocabulary_size=5, length=16)

@@ -7,7 +7,7 @@ from math import ceil, floor
 import pytest
 import torch
 
-from atat_zoo.modeling.diffusion.randomness import row_keys
+from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.modeling.masking import ImportanceMasking, InverseMasking, RevealMasking, UniformMasking
 from atat_zoo.testing import check_visible_text_masking
 from atat_zoo.testing.toys import toy

@@ -10,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from small_objectives import BACKBONE
 
-from atat_zoo.errors import UserError
+from atat_zoo.diffusion.adaptive import FORMS
 from atat_zoo.experiment import from_table
 from atat_zoo.modeling.bounds import ExactKBound
-from atat_zoo.modeling.diffusion.adaptive import FORMS
 from atat_zoo.modeling.objectives.adaptive import AdaptiveObjective
 from atat_zoo.registry import Context
+from atat_zoo.system.errors import UserError
 from tests.adaptive_exact import look_everywhere, order_form, own_time, timed_form
 
 V, L, N = 5, 4, small_objectives.N  # vocabulary, length, rows of a global batch

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from small_objectives import BACKBONE, BASELINES, L, V, batch, build
 
 from atat_zoo import UserError, Zoo
-from atat_zoo.modeling.diffusion.bounds import all_masks, average, exact_k, from_denoiser, unmask_probability
+from atat_zoo.diffusion.bounds import all_masks, average, exact_k, from_denoiser, unmask_probability
 from atat_zoo.modeling.noise import LinearNoise
 from atat_zoo.modeling.objectives.causal_module import block_masks
 from atat_zoo.modeling.objectives.masked_module import step_kl

@@ -5,8 +5,8 @@ import pytest
 import torch
 from small_objectives import BACKBONE, L, N, batch, build, part_of
 
-from atat_zoo.errors import UserError
 from atat_zoo.experiment import from_table
+from atat_zoo.system.errors import UserError
 
 WITH = {"mdlm": {"use": "mdlm"}, "sedd": {"use": "sedd"}, "block": {"use": "block", "size": 2}}
 PLAIN = {"masking": "uniform", "curriculum": "none", "estimator": "uniform"}

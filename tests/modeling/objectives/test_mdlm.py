@@ -10,11 +10,11 @@ import small_objectives
 import torch
 from small_objectives import PARTS, L, N, V, full_batch
 
-from atat_zoo.errors import UserError
+from atat_zoo.diffusion.bounds import enumerate_masks, from_denoiser
 from atat_zoo.experiment import from_table
 from atat_zoo.modeling.bounds import ExactKBound
-from atat_zoo.modeling.diffusion.bounds import enumerate_masks, from_denoiser
 from atat_zoo.modeling.objectives import denoising
+from atat_zoo.system.errors import UserError
 
 batch = functools.partial(small_objectives.batch, seed=0)
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from small_objectives import BACKBONE, L, V, batch, build, full_batch
 
 from atat_zoo import UserError, Zoo
+from atat_zoo.diffusion.bounds import uniform_order
+from atat_zoo.diffusion.randomness import fold, row_keys
 from atat_zoo.evaluation.policy import policy_nats
 from atat_zoo.experiment import from_table
 from atat_zoo.modeling.bounds import ExactKBound
-from atat_zoo.modeling.diffusion.bounds import uniform_order
-from atat_zoo.modeling.diffusion.randomness import fold, row_keys
 from atat_zoo.modeling.objectives import sets_module
 from atat_zoo.modeling.objectives.sets_module import others_of, roles
 from atat_zoo.registry import Context

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from atat_zoo import Zoo
-from atat_zoo.modeling.diffusion.contracts import StatefulPart
+from atat_zoo.diffusion.contracts import StatefulPart
 from atat_zoo.modeling.noise import LinearNoise
 from atat_zoo.modeling.rates import AdaptiveRates, BellRates, BetaRates, NoiseRates, UniformRates
 from atat_zoo.registry import Context
 from atat_zoo.testing.toys import ENTROPY, toy
+from tests.diffusion.noised import noised
 from tests.examples import at_most
-from tests.modeling.diffusion.noised import noised
 
 CONTEXT = Context(vocabulary_size=4, length=8, counts=np.array([1, 1, 1, 1]))
 H1 = np.log(4)

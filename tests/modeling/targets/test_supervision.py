@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from atat_zoo.modeling.diffusion.randomness import row_keys, uniform
-from atat_zoo.modeling.diffusion.statistics import spearman
+from atat_zoo.diffusion.randomness import row_keys, uniform
+from atat_zoo.diffusion.statistics import spearman
 from atat_zoo.registry import Context
 from tests.modeling.objectives.small_objectives import PARTS, assembled, full_batch
 

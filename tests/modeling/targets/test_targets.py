@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import rankdata
 
-from atat_zoo.modeling.diffusion.contracts import StatefulPart
-from atat_zoo.modeling.diffusion.randomness import row_keys, stratified
+from atat_zoo.diffusion.contracts import StatefulPart
+from atat_zoo.diffusion.randomness import row_keys, stratified
 from atat_zoo.modeling.masking import ImportanceMasking
 from atat_zoo.modeling.masking.mask_drawing import BernoulliMaskDrawing
 from atat_zoo.modeling.targets import DifficultyTarget, WasMaskedTarget
 from atat_zoo.registry import Context
 from atat_zoo.testing import check_target
-from tests.modeling.diffusion.noised import noised
+from tests.diffusion.noised import noised
 
 CONTEXT = Context(vocabulary_size=8, length=8)
 

@@ -9,7 +9,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, processors
 
 from atat_zoo.data.tokenizers import TokenizerModel
-from atat_zoo.errors import UserError
+from atat_zoo.system.errors import UserError
 
 # The first that the vocabulary has not.
 _MASKS = ("[MASK]", "<mask>", "<|mask|>")

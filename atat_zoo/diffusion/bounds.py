@@ -15,8 +15,8 @@ import attrs
 import torch
 from torch import Tensor
 
-from atat_zoo.modeling.diffusion.contracts import Denoiser
-from atat_zoo.modeling.diffusion.randomness import fold, to_unit, uniform
+from atat_zoo.diffusion.contracts import Denoiser
+from atat_zoo.diffusion.randomness import fold, to_unit, uniform
 
 # (z [B, L], t [B] or None, masked [B, L], x [B, L]) → −log p_θ(x_i | z) at the N masked positions, nats, [N].
 CrossEntropy = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]

@@ -9,9 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from atat_zoo.modeling.diffusion.positions import begins, pairs, positions, within_documents
-from atat_zoo.modeling.diffusion.precision import computes_in_bf16
-from atat_zoo.modeling.diffusion.statistics import average_ranks, ratio, spearman
+from atat_zoo.diffusion.positions import begins, pairs, positions, within_documents
+from atat_zoo.diffusion.precision import computes_in_bf16
+from atat_zoo.diffusion.statistics import average_ranks, ratio, spearman
 
 
 def test_positions_are_those_of_nonzero():

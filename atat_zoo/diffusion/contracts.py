@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import attrs
 
-from atat_zoo.modeling.diffusion.positions import pairs
+from atat_zoo.diffusion.positions import pairs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from atat_zoo.modeling.diffusion.positions import Where
+    from atat_zoo.diffusion.positions import Where
 
 
 @attrs.frozen(kw_only=True, eq=False)

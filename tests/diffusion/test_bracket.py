@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.modeling.diffusion.bracket import bracket
+from atat_zoo.diffusion.bracket import bracket
 
 # −log p(x | σ) of the six orders of three positions, of some texts.
 ORDERS = torch.tensor([[2.0, 2.4, 1.9, 3.0, 2.2, 2.1], [0.3, 5.0, 1.0, 0.9, 4.0, 0.2]], dtype=torch.float64)

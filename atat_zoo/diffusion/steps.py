@@ -12,9 +12,9 @@ import attrs
 import torch
 from torch import Tensor
 
-from atat_zoo.modeling.diffusion.contracts import Denoiser
-from atat_zoo.modeling.diffusion.positions import positions
-from atat_zoo.modeling.diffusion.randomness import fold, stream, uniform
+from atat_zoo.diffusion.contracts import Denoiser
+from atat_zoo.diffusion.positions import positions
+from atat_zoo.diffusion.randomness import fold, stream, uniform
 
 
 @attrs.define(kw_only=True, eq=False)

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.modeling.diffusion.attention import SHORT, attend, visible, within
+from atat_zoo.diffusion.attention import SHORT, attend, visible, within
 
 
 @given(

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.modeling.diffusion import categorical
-from atat_zoo.modeling.diffusion.categorical import nucleus, top_k
-from atat_zoo.modeling.diffusion.randomness import fold, to_unit
+from atat_zoo.diffusion import categorical
+from atat_zoo.diffusion.categorical import nucleus, top_k
+from atat_zoo.diffusion.randomness import fold, to_unit
 
 WEIGHTS = st.lists(st.integers(0, 20), min_size=1, max_size=9).filter(any)
 LOGITS = torch.randn(40, 7, generator=torch.Generator().manual_seed(0)) * 3

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from atat_zoo.modeling.diffusion.randomness import to_unit
+from atat_zoo.diffusion.randomness import to_unit
 
 # Elements that are sorted, or summed in float64, at once: a few copies of 128 MiB.
 _AT_ONCE = 1 << 24

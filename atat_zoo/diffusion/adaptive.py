@@ -20,9 +20,9 @@ import attrs
 import torch
 from torch import Tensor
 
-from atat_zoo.modeling.diffusion.bounds import Estimate, Schedule, counts
-from atat_zoo.modeling.diffusion.calibration import power_time
-from atat_zoo.modeling.diffusion.randomness import fold, uniform
+from atat_zoo.diffusion.bounds import Estimate, Schedule, counts
+from atat_zoo.diffusion.calibration import power_time
+from atat_zoo.diffusion.randomness import fold, uniform
 
 # (z [B, L], t [B] or None, masked [B, L], x [B, L]) → −log p_θ(x_i | z) and log ŵ_i at the masked positions, each [N].
 Look = Callable[[Tensor, Tensor | None, Tensor, Tensor], tuple[Tensor, Tensor]]

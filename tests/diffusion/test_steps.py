@@ -4,8 +4,8 @@ import attrs
 import pytest
 import torch
 
-from atat_zoo.modeling.diffusion.randomness import fold, stream, uniform
-from atat_zoo.modeling.diffusion.steps import Step
+from atat_zoo.diffusion.randomness import fold, stream, uniform
+from atat_zoo.diffusion.steps import Step
 from atat_zoo.testing.toys import Hashed
 
 M = 5

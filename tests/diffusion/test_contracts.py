@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.generation.guided import Guided
-from atat_zoo.modeling.diffusion.contracts import Denoiser
 
 
 class Least(Denoiser):

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import nn
 
-from atat_zoo.modeling.diffusion.dropout import Dropout, _Masked, groups_of_rows, set_keys
-from atat_zoo.modeling.diffusion.randomness import row_keys
+from atat_zoo.diffusion.dropout import Dropout, _Masked, groups_of_rows, set_keys
+from atat_zoo.diffusion.randomness import row_keys
 
 
 def rows(first, count, seed=0):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from atat_zoo.modeling.diffusion.bounds import (
+from atat_zoo.diffusion.bounds import (
     average,
     clipped_t,
     continuous_t,
@@ -17,7 +17,7 @@ from atat_zoo.modeling.diffusion.bounds import (
     exact_k,
     from_denoiser,
 )
-from atat_zoo.modeling.diffusion.randomness import row_keys
+from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.modeling.noise import CosineNoise, LinearNoise
 from atat_zoo.testing.toys import ENTROPY, Hashed, toy
 from tests.enumerated import enumerate_discrete

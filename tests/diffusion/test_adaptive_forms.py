@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from atat_zoo.modeling.diffusion.adaptive import FORMS, estimate, forward_surrogate, log1mexp
-from atat_zoo.modeling.diffusion.bounds import average, exact_k, from_denoiser
-from atat_zoo.modeling.diffusion.randomness import fold, row_keys, uniform
+from atat_zoo.diffusion.adaptive import FORMS, estimate, forward_surrogate, log1mexp
+from atat_zoo.diffusion.bounds import average, exact_k, from_denoiser
+from atat_zoo.diffusion.randomness import fold, row_keys, uniform
 from atat_zoo.testing.toys import Hashed, toy
 from tests.adaptive_exact import log_last, look_everywhere, order_form, own_time, subsets, timed_form
 from tests.examples import at_most

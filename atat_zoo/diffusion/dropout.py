@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from atat_zoo.modeling.diffusion.randomness import bits32, fold
+from atat_zoo.diffusion.randomness import bits32, fold
 from atat_zoo.system.devices import moved
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from atat_zoo.modeling.diffusion.contracts import NoisedBatch
+from atat_zoo.diffusion.contracts import NoisedBatch
 
 
 def noised(masked, rate=None, maskable=None):

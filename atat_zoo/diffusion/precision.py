@@ -5,8 +5,8 @@ from typing import Literal, TypeAlias
 import torch
 from torch.amp.autocast_mode import is_autocast_available
 
-from atat_zoo.errors import UserError
 from atat_zoo.system.devices import has_bf16
+from atat_zoo.system.errors import UserError
 
 # "auto" is bf16 where the hardware has the instructions, else fp32.
 Precision: TypeAlias = Literal["auto", "fp32", "bf16"]

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from atat_zoo.modeling.diffusion.bounds import uniform_order
-from atat_zoo.modeling.diffusion.calibration import (
+from atat_zoo.diffusion.bounds import uniform_order
+from atat_zoo.diffusion.calibration import (
     count_masked,
     first_masked,
     logit_shift,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from atat_zoo.modeling.diffusion.randomness import (
+from atat_zoo.diffusion.randomness import (
     _GOLDEN,
     bits32,
     fold,
