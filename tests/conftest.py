@@ -20,7 +20,7 @@ FULL, FAST = 50, 8  # examples of a property, in the whole suite and in its fast
 
 
 def pytest_configure(config):
-    fast = config.option.markexpr == "not slow"
+    fast = config.option.markexpr == "not slow" or "MUTANT_UNDER_TEST" in os.environ
     examples = FAST if fast else FULL
     settings.register_profile(
         "zoo", deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.too_slow], derandomize=True
