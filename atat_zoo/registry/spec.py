@@ -25,14 +25,11 @@ import types
 import typing
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 
 import attrs
 
 from atat_zoo.system.errors import Problem, clip, nearest
-
-if TYPE_CHECKING:
-    from atat_zoo.registry.zoo import Zoo
 
 _T = typing.TypeVar("_T")
 _COMPONENTS: weakref.WeakSet[type] = weakref.WeakSet()
@@ -126,35 +123,6 @@ def param(default: Any = attrs.NOTHING, *, help: str, **bounds: float) -> Any:
             raise ValueError(f"{attribute.name} {problem}, not {value!r}")
 
     return attrs.field(default=default, validator=check, metadata={"help": help, "bounds": bounds})
-
-
-def part(kind: str, default: Any, *, help: str) -> Any:
-    """Declare a parameter whose value is another part of the zoo.
-
-    In TOML it takes a name or a sub-table `{use = "name", …}`; in Python also a specification. `default` is a name, a
-    table, None where there need be no such part, or `attrs.NOTHING` for a required part.
-    """
-    # The default is a factory, so that importing one component does not import its parts.
-    return attrs.field(
-        default=default if default is attrs.NOTHING else attrs.Factory(lambda: default),
-        converter=lambda value: _specification(kind, value),
-        metadata={"help": help, "part": kind, "part_default": default},
-    )
-
-
-def parts(kind: str, default: Any = (), *, help: str) -> Any:
-    """Declare a parameter whose value is a list of parts, each as in `part`; `attrs.NOTHING` for a required one."""
-    return attrs.field(
-        default=default,
-        converter=lambda values: tuple(_specification(kind, value) for value in values),
-        metadata={"help": help, "part": kind, "part_default": default, "many": True},
-    )
-
-
-def _specification(kind: str, value: Any) -> Any:
-    from atat_zoo.registry.zoo import Zoo
-
-    return Zoo.load().spec(kind, value) if isinstance(value, str | dict) else value
 
 
 _BOUNDS = {
@@ -305,7 +273,14 @@ def _show(value: Any) -> str:
     return f"{clip(repr(value), 60)} ({type(value).__name__})"
 
 
-def structure(cls: type, table: Mapping[str, Any], path: str, zoo: Zoo) -> tuple[Any, list[Problem]]:
+class PartProvider(Protocol):
+    """The zoo, as far as a table with parts in it needs it."""
+
+    def structure(self, kind: str, value: Any, path: str) -> tuple[Any, list[Problem]]:
+        """Turn a name or a table `{use = …}` into a specification, or into its problems."""
+
+
+def structure(cls: type, table: Mapping[str, Any], path: str, zoo: PartProvider) -> tuple[Any, list[Problem]]:
     """Turn a TOML table, without `use`, into an instance of `cls`, or None; and the problems.
 
     `path` is the key path of the table, for messages: `masking` or `sampler.order`; empty for a whole file. The zoo
@@ -348,7 +323,7 @@ def structure(cls: type, table: Mapping[str, Any], path: str, zoo: Zoo) -> tuple
         return None, [Problem(path, str(error))]
 
 
-def _part_of(field: Field, value: Any, path: str, zoo: Zoo) -> tuple[Any, list[Problem]]:
+def _part_of(field: Field, value: Any, path: str, zoo: PartProvider) -> tuple[Any, list[Problem]]:
     """Return the specification that a parameter contains, or a tuple of them; and the problems."""
     assert field.kind is not None
     if field.many:

@@ -1,4 +1,4 @@
-"""`Zoo`: the parts of an installation, by kind and name."""
+"""`Zoo`: the parts of an installation, by kind and name; and how a component declares that it takes one of them."""
 
 from __future__ import annotations
 
@@ -115,10 +115,10 @@ class Zoo:
 
     def spec(self, kind: str, value: str | Mapping[str, Any]) -> Any:
         """Return a part's specification: `zoo.spec("masking", {"use": "importance", "temperature": 0.7})`."""
-        part, problems = self.structure(kind, value, kind)
+        made, problems = self.structure(kind, value, kind)
         if problems:
             raise UserError("\n".join(map(str, problems)))
-        return part
+        return made
 
     def build(self, kind: str, value: str | Mapping[str, Any], context: Any = None) -> Any:
         """Return a part ready to use: what its `build(context)` returns, which may be its specification."""
@@ -143,3 +143,30 @@ def _load(registry: Path | None, allowed: str | None, strict: str | None) -> Zoo
     del allowed, strict
     menu = manifest.read(registry or manifest.shipped())
     return Zoo(menu, list(plugins.installed(menu.disabled)))
+
+
+def part(kind: str, default: Any, *, help: str) -> Any:
+    """Declare a parameter whose value is another part of the zoo.
+
+    In TOML it takes a name or a sub-table `{use = "name", …}`; in Python also a specification. `default` is a name, a
+    table, None where there need be no such part, or `attrs.NOTHING` for a required part.
+    """
+    # The default is a factory, so that importing one component does not import its parts.
+    return attrs.field(
+        default=default if default is attrs.NOTHING else attrs.Factory(lambda: default),
+        converter=lambda value: _specification(kind, value),
+        metadata={"help": help, "part": kind, "part_default": default},
+    )
+
+
+def parts(kind: str, default: Any = (), *, help: str) -> Any:
+    """Declare a parameter whose value is a list of parts, each as in `part`; `attrs.NOTHING` for a required one."""
+    return attrs.field(
+        default=default,
+        converter=lambda values: tuple(_specification(kind, value) for value in values),
+        metadata={"help": help, "part": kind, "part_default": default, "many": True},
+    )
+
+
+def _specification(kind: str, value: Any) -> Any:
+    return Zoo.load().spec(kind, value) if isinstance(value, str | dict) else value
