@@ -13,10 +13,11 @@ from atat_zoo.diffusion.randomness import fold, uniform
 from atat_zoo.diffusion.steps import Step
 from atat_zoo.evaluation.policy import policy_nats
 from atat_zoo.generation.samplers import Sample, Sampler
+from atat_zoo.generation.samplers.composite import CompositeSampler
 from atat_zoo.generation.samplers.draw import Draw
 from atat_zoo.generation.samplers.order import Order
 from atat_zoo.generation.samplers.pace import Pace
-from atat_zoo.generation.samplers.parts import CompositeSampler, SamplerParts
+from atat_zoo.generation.samplers.parts import SamplerParts
 from atat_zoo.generation.samplers.published import AncestralSampler
 from atat_zoo.generation.samplers.remask import Remask
 from atat_zoo.generation.samplers.stop import Stop

@@ -208,7 +208,7 @@ class _Run:
     def tokens(self, step: Step, log_probs: Tensor, row: Tensor, position: Tensor) -> Tensor:
         """Return tokens, int64 [M], at rows of the step and positions, int64 [M]: drawn from [M, V], or forced."""
         if self.forced is not None:
-            return self.forced.take(self.parts.draw, log_probs, step, row, position)
+            return self.forced.take(self.parts.draw.log_prob, log_probs, step, row, position)
         return self.parts.draw(log_probs, fold(step.keys("draw")[row], position), step, row)
 
     def times(self, step: Step) -> Tensor | None:

@@ -14,13 +14,8 @@ from atat_zoo.generation.samplers import order as orders
 from atat_zoo.generation.samplers import pace as paces
 from atat_zoo.generation.samplers import remask as remasks
 from atat_zoo.generation.samplers import stop as stops
-from atat_zoo.generation.samplers.parts import (
-    CappedSampler,
-    CompositeSampler,
-    SamplerParts,
-    SteppedSampler,
-    TemperedSampler,
-)
+from atat_zoo.generation.samplers.composite import CappedSampler, CompositeSampler, SteppedSampler, TemperedSampler
+from atat_zoo.generation.samplers.parts import SamplerParts
 from atat_zoo.modeling.noise import LinearNoise, Noise
 from atat_zoo.modeling.uncertainty import ConfidenceUncertainty, EntropyUncertainty, MarginUncertainty, Uncertainty
 from atat_zoo.registry import Zoo, component, component_base, param, part

@@ -8,7 +8,7 @@ import attrs
 from typing_extensions import override
 
 from atat_zoo.generation.samplers import Observer, Sample, Sampler, shifted
-from atat_zoo.generation.samplers.parts import CompositeSampler, FillingSampler
+from atat_zoo.generation.samplers.composite import CompositeSampler, FillingSampler
 from atat_zoo.registry import component, param, part
 from atat_zoo.registry.spec import fields_of
 from atat_zoo.system.errors import Problem, UserError

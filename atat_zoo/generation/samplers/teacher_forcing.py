@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from atat_zoo.diffusion.steps import Step
-from atat_zoo.generation.samplers.draw import Draw
 
 
 class TeacherForcing:
@@ -22,11 +22,21 @@ class TeacherForcing:
         self.nats = torch.zeros(tokens.shape, dtype=torch.float64, device=tokens.device)
         self.first = 0
 
-    def take(self, draw: Draw, log_probs: Tensor, step: Step, row: Tensor, position: Tensor) -> Tensor:
-        """Return the tokens, int64 [M], at rows of the step and positions, int64 [M], which cost log_probs [M, V]."""
+    def take(
+        self,
+        log_prob: Callable[[Tensor, Tensor, Step, Tensor], Tensor],
+        log_probs: Tensor,
+        step: Step,
+        row: Tensor,
+        position: Tensor,
+    ) -> Tensor:
+        """Return the tokens, int64 [M], at rows of the step and positions, int64 [M], and record their nats.
+
+        `log_prob` is that of the `Draw` that would have drawn them from [M, V].
+        """
         index = step.rows[row], self.first + position
         tokens = self.tokens[index]
-        self.nats[index] = -draw.log_prob(tokens, log_probs, step, row)
+        self.nats[index] = -log_prob(tokens, log_probs, step, row)
         return tokens
 
     def at(self, first: int) -> TeacherForcing:

@@ -21,8 +21,8 @@ from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.evaluation.results.naming import NELBO, PERPLEXITY
 from atat_zoo.experiment.experiment_file import conflicts_with
 from atat_zoo.generation.layout import SpaceAwareTokenizer, ends
+from atat_zoo.generation.samplers.composite import CompositeSampler, TemperedSampler
 from atat_zoo.generation.samplers.draw import CategoricalDraw
-from atat_zoo.generation.samplers.parts import CompositeSampler, TemperedSampler
 from atat_zoo.generation.samplers.published import CombinationSampler
 from atat_zoo.modeling.bounds import ExactKBound
 from atat_zoo.system.errors import UserError, nearest

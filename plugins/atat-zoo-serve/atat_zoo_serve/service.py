@@ -14,8 +14,9 @@ from atat_zoo.experiment import Experiment, conflicts_with
 from atat_zoo.generation.layout import Gap, Layout, Template, asked
 from atat_zoo.generation.model import Model
 from atat_zoo.generation.samplers import Sampler
+from atat_zoo.generation.samplers.composite import CompositeSampler
 from atat_zoo.generation.samplers.draw import CategoricalDraw, NucleusDraw
-from atat_zoo.generation.samplers.parts import CompositeSampler, SamplerParts
+from atat_zoo.generation.samplers.parts import SamplerParts
 from atat_zoo.generation.samplers.published import CombinationSampler
 from atat_zoo.generation.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.generation.writer import Writer, draw_lengths, posterior, row_numbers

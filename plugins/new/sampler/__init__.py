@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from atat_zoo.generation.samplers.composite import CompositeSampler
 from atat_zoo.generation.samplers.order import LeftToRightOrder
 from atat_zoo.generation.samplers.pace import CosinePace
-from atat_zoo.generation.samplers.parts import CompositeSampler, SamplerParts
+from atat_zoo.generation.samplers.parts import SamplerParts
 from atat_zoo.registry import component, hookimpl, param, part
 
 if TYPE_CHECKING:

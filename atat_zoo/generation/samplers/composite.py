@@ -1,0 +1,128 @@
+"""Samplers that consist of parts."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING
+
+from typing_extensions import override
+
+from atat_zoo.generation.samplers import Observer, Sample, Sampler
+from atat_zoo.generation.samplers.draw import CategoricalDraw, Draw
+from atat_zoo.registry import component_base, param
+from atat_zoo.system.errors import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from atat_zoo.diffusion.contracts import Denoiser
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.generation.samplers.parts import SamplerParts
+    from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing
+
+
+class FillingSampler(Sampler):
+    """A sampler that fills with drawn tokens or with those of a known text, in the same steps."""
+
+    @abstractmethod
+    def fill(
+        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, observe: Observer | None, forced: TeacherForcing | None
+    ) -> Sample:
+        """Fill every mask with drawn tokens or those `forced`: see `Sampler.sample` and `Sampler.score_text`."""
+
+    @override
+    def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
+        return self.fill(denoiser, tokens, seeds, observe, None)
+
+    @override
+    def score_text(
+        self,
+        denoiser: Denoiser,
+        tokens: Tensor,
+        seeds: Tensor,
+        forced: TeacherForcing,
+        *,
+        observe: Observer | None = None,
+    ) -> Sample:
+        if self.no_policy_bound_because:
+            return super().score_text(denoiser, tokens, seeds, forced, observe=observe)  # which refuses
+        return self.fill(denoiser, tokens, seeds, observe, forced)
+
+
+class CompositeSampler(FillingSampler):
+    """A sampler that consists of parts, which a subclass names."""
+
+    @abstractmethod
+    def parts(self) -> SamplerParts:
+        """Return the five parts."""
+
+    def __attrs_post_init__(self) -> None:
+        self.parts()
+
+    @property
+    @override
+    def causal(self) -> bool:
+        return self.parts().causal
+
+    @property
+    @override
+    def uses_importance(self) -> bool:
+        return "importance" in self.parts().needs
+
+    @property
+    @override
+    def no_policy_bound_because(self) -> str | None:
+        parts = self.parts()
+        if parts.remask.active:
+            return "it masks drawn tokens again"
+        # That the draw had confidence in its tokens is read by remasks alone.
+        return "it chooses positions by the tokens that are drawn for them" if "drawn" in parts.needs else None
+
+    @property
+    @override
+    def deterministic(self) -> bool:
+        parts = self.parts()
+        return all(part.deterministic for part in (parts.order, parts.pace, parts.stop))
+
+    @override
+    def check(self, experiment: Experiment) -> Iterator[Problem | str]:
+        parts = self.parts()
+        for part in parts.all:
+            yield from part.check(experiment)
+        yield from parts.incompatibilities()
+
+    @override
+    def fill(
+        self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, observe: Observer | None, forced: TeacherForcing | None
+    ) -> Sample:
+        from atat_zoo.generation.samplers.loop import run
+
+        return run(self.parts(), denoiser, tokens, seeds, observe=observe, forced=forced)
+
+
+@component_base
+class TemperedSampler(CompositeSampler):
+    """A sampler with an exact draw at a temperature."""
+
+    temperature: float = param(1.0, help="of the draw; 0 takes the most probable token", ge=0)
+
+    @property
+    def draw(self) -> Draw:
+        """The draw at this temperature."""
+        return CategoricalDraw(temperature=self.temperature)
+
+
+@component_base
+class SteppedSampler(TemperedSampler):
+    """A sampler with a fixed number of steps."""
+
+    steps: int = param(64, help="T, the number of steps and the maximum of network evaluations", ge=1)
+
+
+@component_base
+class CappedSampler(TemperedSampler):
+    """A sampler that takes as many steps as it needs, optionally up to a maximum."""
+
+    steps: int | None = param(None, help="maximum of network evaluations; if none, one per token", ge=1)
