@@ -30,7 +30,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from importlib import metadata
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import attrs
 import numpy as np
@@ -61,9 +61,6 @@ from atat_zoo.system.errors import UserError
 from atat_zoo.system.locks import locked
 from atat_zoo.system.machine import require
 
-if TYPE_CHECKING:
-    from atat_zoo.data.slices import Slices
-
 # Documents are shuffled with this seed and not with the experiment's, so that runs with different seeds share their
 # shards. The stream's order depends on the experiment's seed.
 _SPREAD_SEED = 20240611
@@ -88,6 +85,15 @@ class ShardSource:
         stamp = corpus.stamp()  # first: what is written later is seen
         fingerprint = json.loads(json.dumps(corpus.fingerprint()))  # as a manifest has it
         return cls(_hash(_settings(experiment, fingerprint)), fingerprint, "" if stamp is None else _hash(stamp))
+
+
+class EncodedText(Protocol):
+    """The text of a build that was encoded before it, as by `slices`."""
+
+    tokenizer: bytes  # the file of the tokenizer that encoded it
+
+    def encoded(self, split: Split, start: int) -> Iterator[Encoded]:
+        """Yield the batches of a split in order, without the first `start`."""
 
 
 @attrs.frozen
@@ -196,7 +202,7 @@ class Build:
         self.report("tokenizer", done, done)
         return done or None
 
-    def write(self, work: Path, encoder: Encoder, slices: Slices | None) -> None:
+    def write(self, work: Path, encoder: Encoder, slices: EncodedText | None) -> None:
         """Write all files of a folder of shards, the manifest last."""
         tokenizer, spec = self.experiment.parts["tokenizer"], self.experiment.data
         characters = self.tokenizer_in(work)
@@ -243,7 +249,7 @@ def build(
     progress: Progress | None = None,
     processes: int = 1,
     throughput: Throughput | None = None,
-    slices: Callable[[Path, str], Slices] | None = None,
+    slices: Callable[[Path, str], EncodedText] | None = None,
 ) -> Path:
     """Build the shards of an experiment unless they exist, and return their folder.
 
