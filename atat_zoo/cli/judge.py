@@ -10,7 +10,7 @@ import click
 from atat_zoo.cli.arguments import count, named, options, with_options, with_sampler
 from atat_zoo.cli.console import Bars, print_json, table
 from atat_zoo.evaluation.judges import judges_itself
-from atat_zoo.evaluation.metrics import RELIABLE_OF_MAUVE, check_mauve
+from atat_zoo.evaluation.mauve import RELIABLE_OF_MAUVE, check_mauve
 from atat_zoo.evaluation.results.format import NONE, cell, with_error
 from atat_zoo.evaluation.results.format import number as counted
 from atat_zoo.evaluation.results.naming import GENERATIVE_PERPLEXITY, words

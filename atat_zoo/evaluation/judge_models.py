@@ -10,7 +10,6 @@ from torch import Tensor
 from typing_extensions import override
 
 from atat_zoo.data import is_framed
-from atat_zoo.evaluation.judges import HuggingFaceJudge
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.bounds import ExactKBound
 from atat_zoo.system.devices import exact_device, moved, torch_device
@@ -155,21 +154,30 @@ _UNLIMITED = 1024  # for a model without this setting
 class HuggingFaceScorer(ChunkJudge):
     """A model and its tokenizer, from the hub or a folder."""
 
-    def __init__(self, spec: HuggingFaceJudge, device: str) -> None:
-        name, length = spec.model, spec.length
-        self.title = name if spec.revision is None else f"{name} at {spec.revision}"
-        self.pooling, self.batch_size, self.skipped = spec.pooling, spec.batch_size, 1
+    def __init__(
+        self,
+        device: str,
+        *,
+        model: str,
+        length: int | None,
+        revision: str | None,
+        begin: Literal["bos", "none"],
+        pooling: Literal["mean", "last"],
+        batch_size: int,
+    ) -> None:
+        self.title = model if revision is None else f"{model} at {revision}"
+        self.pooling, self.batch_size, self.skipped = pooling, batch_size, 1
         self.device = torch_device(device)
-        self.tokenizer, model = _load(name, spec.revision)
-        self.model = model.to(self.device).float().eval()
-        longest = next((v for k in _LENGTHS if isinstance(v := getattr(model.config, k, None), int)), None)
+        self.tokenizer, network = _load(model, revision)
+        self.model = network.to(self.device).float().eval()
+        longest = next((v for k in _LENGTHS if isinstance(v := getattr(network.config, k, None), int)), None)
         if length is not None and longest is not None and length > longest:
-            raise UserError(f"judge.length: {name} reads {longest} tokens at most; ask for no more")
+            raise UserError(f"judge.length: {model} reads {longest} tokens at most; ask for no more")
         self.start = None
-        if spec.begin == "bos":
+        if begin == "bos":
             self.start = self.tokenizer.bos_token_id
             if self.start is None:
-                problem = f"judge.begin: the tokenizer of {name} has no BOS token"
+                problem = f"judge.begin: the tokenizer of {model} has no BOS token"
                 raise UserError(f'{problem}; set begin = "none", which leaves the first token of every chunk out')
         self.length = (length or longest or _UNLIMITED) - (self.start is not None)
 

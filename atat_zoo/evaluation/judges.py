@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from atat_zoo.registry import component, param
+from atat_zoo.registry import component, param, values_of
 from atat_zoo.system.errors import Problem, UserError
 
 if TYPE_CHECKING:
@@ -142,4 +142,4 @@ class HuggingFaceJudge:
         """Return the judge; see `Judge`."""
         from atat_zoo.evaluation.judge_models import HuggingFaceScorer
 
-        return HuggingFaceScorer(self, device)
+        return HuggingFaceScorer(device, **values_of(self))

@@ -23,7 +23,7 @@ from atat_zoo.diffusion.bounds import average
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.diffusion.statistics import ratio, spearman
 from atat_zoo.evaluation import Progress, batches
-from atat_zoo.evaluation.metrics import reading
+from atat_zoo.evaluation.metrics import built, reading
 from atat_zoo.evaluation.ngram import NGramNats, figure, measure_ngram
 from atat_zoo.evaluation.results.evaluation import LIKELIHOOD, BoundValue, Evaluation, MetricValue, method_of
 from atat_zoo.evaluation.results.naming import ANSWERS, NELBO, exponential
@@ -112,7 +112,7 @@ def measure(
         # torchmetrics takes seconds to import.
         from atat_zoo.evaluation.metric_states import Metrics
 
-        metrics = Metrics(of_predictions, device)
+        metrics = Metrics(built(of_predictions), device)
     contribution: dict[str, list[Tensor]] = {}
     losses, importance = [], []
     try:

@@ -3,12 +3,9 @@
 N predictions, V predictable tokens, B rows of a batch, n sequences or texts, b bins.
 """
 
-import os
 import re
-import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from math import nan, sqrt
@@ -25,16 +22,14 @@ from typing_extensions import override
 
 from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.evaluation.judges import JudgeModel
-from atat_zoo.evaluation.metrics import Metric, check_mauve
+from atat_zoo.evaluation.mauve import mauve_of
 from atat_zoo.evaluation.overlap import Overlap, Tokens
 from atat_zoo.evaluation.results.evaluation import MetricValue
 from atat_zoo.evaluation.results.naming import exponential
 from atat_zoo.modeling.objectives import Observer
-from atat_zoo.system.errors import UserError
 
 JudgeOf = Callable[[Any], JudgeModel]
 
-MAUVE_SEED = 25  # of the clustering: the package's default, so that its users get the same result
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 _WORD = re.compile(r"\w+")
 
@@ -51,11 +46,11 @@ def among_top(log_probs: Tensor, x: Tensor, *, k: int) -> Tensor:
 
 
 class Metrics:
-    """The metrics of an evaluation, by their titles."""
+    """The metrics of an evaluation, by their titles: see `metrics.built`."""
 
-    def __init__(self, metrics: Iterable[Metric], device: torch.device | str) -> None:
+    def __init__(self, built: Mapping[str, TorchMetric], device: torch.device | str) -> None:
         self.device = device
-        self.built = {metric.title: metric.build().to(device) for metric in metrics}
+        self.built = {title: metric.to(device) for title, metric in built.items()}
         # It gives each what its `update` names.
         self.together = MetricCollection(dict(self.built), compute_groups=False)
 
@@ -347,30 +342,3 @@ class Mauve(TorchMetric):
         flat = (dim_zero_cat(state) for state in (self.features, self.references))
         texts, references = (values.view(len(order), -1)[order].cpu() for values in flat)
         return MetricValue(value=mauve_of(texts, references))
-
-
-def mauve_of(texts: Tensor, reference: Tensor) -> float:
-    """Return MAUVE, by its authors' package, of features float32 [n, D], in (0, 1]: 1 if both sets are alike."""
-    check_mauve(min(len(texts), len(reference)))
-    if not bool(texts.isfinite().all() and reference.isfinite().all()):
-        raise UserError("the judge's features are not finite, as of a model that has diverged; name another judge")
-    from mauve import compute_mauve
-
-    with _quiet():
-        result = compute_mauve(p_features=reference.numpy(), q_features=texts.numpy(), verbose=False, seed=MAUVE_SEED)
-    return float(result.mauve)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the warnings of the clustering: native code that writes to the terminal directly."""
-    sys.stderr.flush()
-    stderr = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(stderr, 2)
-        os.close(nowhere)
-        os.close(stderr)

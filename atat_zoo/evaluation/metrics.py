@@ -10,25 +10,19 @@ A metric of texts is updated with n texts that a run's own sampler has written, 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import attrs
 from typing_extensions import override
 
+from atat_zoo.evaluation.mauve import FEWEST_OF_MAUVE, RELIABLE_OF_MAUVE
 from atat_zoo.evaluation.results.naming import GENERATIVE_PERPLEXITY
 from atat_zoo.registry import component, param, part
 from atat_zoo.registry.spec import values_of
-from atat_zoo.system.errors import UserError
 from atat_zoo.system.machine import lacking
 
 if TYPE_CHECKING:
     from torchmetrics import Metric as TorchMetric
-
-# The package makes one cluster per ten texts, and at least two clusters.
-FEWEST_OF_MAUVE = 20
-# Below this number, MAUVE depends more on the clustering than on the texts.
-RELIABLE_OF_MAUVE = 1000
 
 
 class Metric(Protocol):
@@ -82,13 +76,9 @@ def of_states(name: str, score: str | None = None) -> Any:
     return build
 
 
-def check_mauve(number: int) -> None:
-    """Raise `UserError` unless there are enough texts on each side, and the package is installed."""
-    if number < FEWEST_OF_MAUVE:
-        enough = f"{FEWEST_OF_MAUVE} texts at least, and better {RELIABLE_OF_MAUVE}"
-        raise UserError(f"MAUVE needs {enough}, not {number}; ask for more")
-    if find_spec("mauve") is None:
-        raise UserError("MAUVE needs the package mauve-text; install it with `pip install 'atat-zoo[mauve]'`")
+def built(metrics: Iterable[Metric]) -> dict[str, TorchMetric]:
+    """Return metrics ready for an evaluation, by their titles."""
+    return {metric.title: metric.build() for metric in metrics}
 
 
 def reading(metrics: Iterable[Metric], what: Literal["predictions", "texts"]) -> tuple[Metric, ...]:

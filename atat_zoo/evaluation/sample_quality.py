@@ -21,6 +21,7 @@ from atat_zoo.data.tokenizers import TokenizerModel
 from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.evaluation import StageProgress
 from atat_zoo.evaluation.judges import JudgeModel
+from atat_zoo.evaluation.mauve import check_mauve
 from atat_zoo.evaluation.metrics import (
     CopiedMetric,
     DistinctMetric,
@@ -29,7 +30,6 @@ from atat_zoo.evaluation.metrics import (
     MauveMetric,
     Metric,
     UnigramEntropyMetric,
-    check_mauve,
     reading,
 )
 from atat_zoo.evaluation.overlap import overlap

@@ -13,7 +13,7 @@ from torch import Tensor
 from atat_zoo.data.build import build
 from atat_zoo.data.tokenizers import TokenizerModel
 from atat_zoo.evaluation.judges import JudgeModel
-from atat_zoo.evaluation.metrics import Metric, reading
+from atat_zoo.evaluation.metrics import Metric, built, reading
 from atat_zoo.evaluation.overlap import Overlap, Tokens, overlap, pieces
 from atat_zoo.evaluation.results.evaluation import MetricValue
 from atat_zoo.evaluation.text import special_ids
@@ -80,7 +80,7 @@ def values_of(
     # torchmetrics takes seconds to import.
     from atat_zoo.evaluation.metric_states import Metrics
 
-    found = Metrics(metrics, device)
+    found = Metrics(built(metrics), device)
     found.show(**attrs.asdict(texts, recurse=False), judge_of=judge_of or Judges(str(device)))
     return found.values()
 

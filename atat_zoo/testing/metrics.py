@@ -12,7 +12,7 @@ from torchmetrics import Metric as TorchMetric
 
 from atat_zoo.evaluation.judges import JudgeModel
 from atat_zoo.evaluation.metric_states import Metrics
-from atat_zoo.evaluation.metrics import Metric
+from atat_zoo.evaluation.metrics import Metric, built
 from atat_zoo.evaluation.overlap import Copies
 from atat_zoo.evaluation.results.evaluation import MetricValue
 from atat_zoo.system.machine import lacking
@@ -52,7 +52,7 @@ def check_metric(metric: Any) -> None:
 
 def shown(metric: Metric, pieces: Sequence[Piece]) -> Metrics:
     """Return a metric, built, that has seen some pieces."""
-    metrics = Metrics([metric], "cpu")
+    metrics = Metrics(built([metric]), "cpu")
     for piece in pieces:
         metrics.show(**piece)
     return metrics

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from atat_zoo.cli.judge import judge_of
-from atat_zoo.evaluation import metrics
+from atat_zoo.evaluation import mauve
 from atat_zoo.evaluation.judges import HuggingFaceJudge, RunJudge
 from tests.cli.terminal import printed, refused
 from tests.evaluation.making import runs
@@ -89,5 +89,5 @@ def test_a_mistake_is_said_in_a_sentence(atat, root, words, sentence):
 
 
 def test_a_package_that_is_missing(atat, monkeypatch):
-    monkeypatch.setattr(metrics, "find_spec", lambda name: None)
+    monkeypatch.setattr(mauve, "find_spec", lambda name: None)
     assert "pip install 'atat-zoo[mauve]'" in refused(atat, "--by", "judge", "--mauve", "--number", "20")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torchmetrics.text import BLEUScore
 
 from atat_zoo import UserError, Zoo
-from atat_zoo.evaluation import metric_states, metrics
+from atat_zoo.evaluation import mauve, metric_states
 from atat_zoo.evaluation.metric_states import adjacent, distinct, entropy
 from atat_zoo.evaluation.metrics import GenerativeMetric, MauveMetric
 from atat_zoo.evaluation.text_scores import ScoredTexts, values_of
@@ -80,21 +80,21 @@ def clouds(shift, number=60):
 def test_mauve_of_the_same_texts_is_1_and_falls_as_they_part(capfd):
     pytest.importorskip("mauve", reason="the extra atat-zoo[mauve] is not installed")
     a, _ = clouds(0)
-    assert metric_states.mauve_of(a, a) == pytest.approx(1.0, abs=1e-6)
-    values = [metric_states.mauve_of(*clouds(shift)) for shift in (0, 1, 5)]
+    assert mauve.mauve_of(a, a) == pytest.approx(1.0, abs=1e-6)
+    values = [mauve.mauve_of(*clouds(shift)) for shift in (0, 1, 5)]
     assert values[0] > values[1] > values[2]
     assert values[2] < 0.05
-    assert metric_states.mauve_of(*clouds(1)) == values[1]
+    assert mauve.mauve_of(*clouds(1)) == values[1]
     assert capfd.readouterr() == ("", "")
 
 
 def test_what_mauve_needs_is_said_in_a_sentence(monkeypatch):
     with pytest.raises(UserError, match="MAUVE needs 20 texts at least, and better 1000, not 19; ask for more"):
-        metric_states.mauve_of(*clouds(0, 19))
-    monkeypatch.setattr(metrics, "find_spec", lambda name: True)
+        mauve.mauve_of(*clouds(0, 19))
+    monkeypatch.setattr(mauve, "find_spec", lambda name: True)
     a, b = clouds(0, 20)
     with pytest.raises(UserError, match="not finite"):
-        metric_states.mauve_of(a * math.nan, b)
+        mauve.mauve_of(a * math.nan, b)
 
 
 def test_distinct_by_hand():

@@ -279,7 +279,7 @@ def hugging_face_judge(move):
         tokenizer = Tokenizer(bos_token_id=0, unk_token_id=None)
         patch.setattr(judge_models, "_load", lambda *_: (tokenizer, Causal(move)))
         patch.setattr(judge_models, "torch_device", lambda _: there)
-        return judge_models.HuggingFaceScorer(HuggingFaceJudge(model="mine", batch_size=2), "auto")
+        return HuggingFaceJudge(model="mine", batch_size=2).build("auto")
 
 
 @pytest.mark.parametrize("judge", [run_judge, hugging_face_judge])
