@@ -18,7 +18,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"  # one thread on either side
 
 from atat_zoo.data.build import Throughput, build
 from atat_zoo.data.corpora import SotuCorpus
-from atat_zoo.data.tokenizers import BPETokenizer, PretrainedTokenizer
+from atat_zoo.data.tokenizers.components import BPETokenizer, PretrainedTokenizer
 from atat_zoo.experiment import load
 from benchmarks.pairs import hold, interleave, report
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from atat_zoo.data.tokenizers import CharactersTokenizer
+from atat_zoo.data.tokenizers.components import CharactersTokenizer
 from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.modeling.objectives.masked import MDLMObjective
 from atat_zoo.registry import KINDS, Zoo

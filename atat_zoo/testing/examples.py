@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from atat_zoo.data.tokenizers import BPETokenizer, BytesTokenizer
+from atat_zoo.data.tokenizers.components import BPETokenizer, BytesTokenizer
 from atat_zoo.evaluation.metrics import GenerativeMetric
 
 # Writes the part's files into a folder and returns its parameters.

@@ -7,7 +7,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from atat_zoo.data.tokenizers import CharactersTokenizer
+from atat_zoo.data.tokenizers.components import CharactersTokenizer
 from atat_zoo.diffusion.positions import Where, pairs
 from atat_zoo.generation.classifiers import Classifier, Differentiable
 from atat_zoo.generation.guidance import Guidance

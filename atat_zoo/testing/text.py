@@ -18,7 +18,8 @@ from atat_zoo.data import SPLITS
 from atat_zoo.data.corpora import Corpus
 from atat_zoo.data.stages import Stage
 from atat_zoo.data.stream import Apply
-from atat_zoo.data.tokenizers import BytesTokenizer, Tokenizer
+from atat_zoo.data.tokenizers import Tokenizer
+from atat_zoo.data.tokenizers.components import BytesTokenizer
 from atat_zoo.registry import Context
 from atat_zoo.system.errors import UserError
 from atat_zoo.testing.batches import close, for_examples, holds, is_tensor, raises

@@ -18,7 +18,7 @@ from functools import partial
 import pytest
 
 from atat_zoo.cli.sample import picture, watching
-from atat_zoo.data.tokenizers import BytesTokenizer
+from atat_zoo.data.tokenizers.components import BytesTokenizer
 from atat_zoo.generation.layout import SpaceAwareTokenizer
 from atat_zoo.generation.model import Model
 from atat_zoo.registry import Zoo

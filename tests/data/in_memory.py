@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from atat_zoo.data.corpora import Corpus
-from atat_zoo.data.tokenizers import BytesTokenizer
+from atat_zoo.data.tokenizers.components import BytesTokenizer
 from atat_zoo.experiment.schema import DataSpec
 from atat_zoo.registry import component, param
 

@@ -21,7 +21,7 @@ from atat_zoo.data.corpora import ShardsCorpus, Text8Corpus
 from atat_zoo.data.corpora.files import FilesCorpus
 from atat_zoo.data.shards import read
 from atat_zoo.data.stream import refuse_sizes
-from atat_zoo.data.tokenizers import BPETokenizer, PretrainedTokenizer
+from atat_zoo.data.tokenizers.components import BPETokenizer, PretrainedTokenizer
 from atat_zoo.data.tokenizers.library import BytesModel, trained
 from atat_zoo.system import machine
 from atat_zoo.system.errors import UserError

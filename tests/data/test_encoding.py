@@ -14,7 +14,7 @@ from in_memory import Memory, experiment_of, hashes, texts
 from atat_zoo.data import manifest, pack
 from atat_zoo.data.build import Encoder, Throughput, build
 from atat_zoo.data.pack import Packer
-from atat_zoo.data.tokenizers import BPETokenizer, BytesTokenizer, CharactersTokenizer
+from atat_zoo.data.tokenizers.components import BPETokenizer, BytesTokenizer, CharactersTokenizer
 from atat_zoo.data.tokenizers.library import BytesModel
 from atat_zoo.registry import component
 from atat_zoo.system.errors import UserError

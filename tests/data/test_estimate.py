@@ -11,7 +11,7 @@ from in_memory import Memory, experiment_of, texts
 from atat_zoo.data import manifest
 from atat_zoo.data.build import BuildEstimate, build, estimate
 from atat_zoo.data.corpora.files import FilesCorpus
-from atat_zoo.data.tokenizers import BPETokenizer
+from atat_zoo.data.tokenizers.components import BPETokenizer
 from atat_zoo.system.errors import UserError
 
 TEXTS = tuple(sha256(text.encode()).hexdigest() * 2 for text in texts(3000))  # a gzip file reads ahead

@@ -33,7 +33,7 @@ from atat_zoo.data.pack import (
 from atat_zoo.data.sequences import corpus_sequences, held_out, held_out_sequences
 from atat_zoo.data.slices import Slice, encode_slice, join
 from atat_zoo.data.stream import TokenStream, train_loader
-from atat_zoo.data.tokenizers import BPETokenizer
+from atat_zoo.data.tokenizers.components import BPETokenizer
 from atat_zoo.data.tokenizers.library import BytesModel, CharactersModel
 from atat_zoo.modeling.backbones.neighbours import count_table
 from atat_zoo.registry import component

@@ -15,7 +15,7 @@ from atat_zoo.data import pack
 from atat_zoo.data.build import build
 from atat_zoo.data.corpora.files import FilesCorpus
 from atat_zoo.data.slices import Slice, encode_slice, join
-from atat_zoo.data.tokenizers import BPETokenizer
+from atat_zoo.data.tokenizers.components import BPETokenizer
 from atat_zoo.system.errors import UserError
 from tests.tiny import folder_of
 

@@ -17,7 +17,7 @@ from atat_zoo.data.order import SampleOrder, key_of, permutation
 from atat_zoo.data.sequences import held_out, sequences
 from atat_zoo.data.shards import read
 from atat_zoo.data.stream import TokenStream, copied_ahead, train_loader
-from atat_zoo.data.tokenizers import BytesTokenizer
+from atat_zoo.data.tokenizers.components import BytesTokenizer
 from atat_zoo.modeling.backbones.neighbours import count_table
 from atat_zoo.registry import Zoo
 from atat_zoo.system.errors import UserError

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from atat_zoo import Zoo
-from atat_zoo.data.tokenizers import BytesTokenizer, CharactersTokenizer
+from atat_zoo.data.tokenizers.components import BytesTokenizer, CharactersTokenizer
 from atat_zoo.data.tokenizers.terms import Terms
 from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.experiment import load

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from atat_zoo.data.tokenizers import BPETokenizer, BytesTokenizer, CharactersTokenizer
+from atat_zoo.data.tokenizers.components import BPETokenizer, BytesTokenizer, CharactersTokenizer
 from atat_zoo.data.tokenizers.library import LibraryModel
 from atat_zoo.generation.layout import CHOICES, Gap, SpaceAwareTokenizer, TextForm, parse
 from atat_zoo.generation.samplers.published import AncestralSampler

@@ -9,7 +9,7 @@ import pytest
 import torch
 from composer.utils import get_composer_env_dict
 
-from atat_zoo.data.tokenizers import BPETokenizer
+from atat_zoo.data.tokenizers.components import BPETokenizer
 from atat_zoo.data.tokenizers.library import BytesModel
 from atat_zoo.experiment import load
 from atat_zoo.generation.samplers.semi_autoregressive import SemiAutoregressiveSampler
@@ -102,7 +102,7 @@ def test_a_vocabulary_that_is_too_large():
     with pytest.raises(ValueError, match="vocabulary_size must be at most 2147483648"):
         BPETokenizer(vocabulary_size=2**40)
     code = (
-        "from atat_zoo.data.tokenizers import BPETokenizer; "
+        "from atat_zoo.data.tokenizers.components import BPETokenizer; "
         "BPETokenizer(vocabulary_size=2**31).train(lambda: iter('text'))"
     )
     words = [sys.executable, "-c", code]  # the library would abort the process

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from atat_zoo.data.tokenizers import CharactersTokenizer
+from atat_zoo.data.tokenizers.components import CharactersTokenizer
 from atat_zoo.modeling.backbones.neighbours import CountTable
 from atat_zoo.registry import Context
 from tests.modeling.objectives.small_objectives import L

@@ -1,32 +1,22 @@
-"""Tokenizers: text to ids 0 … V−1 and back. The mask is not one of their tokens: it is id V."""
+"""The contract of tokenizers: text to ids 0 … V−1 and back. The mask is not one of their tokens: it is id V."""
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
-
-from typing_extensions import override
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from atat_zoo.data.dialogues import ASSISTANT, Message, Part
-from atat_zoo.registry import component, param, part
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.errors import UserError
-from atat_zoo.system.machine import require
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from tokenizers import Tokenizer as Tokenizers
 
-    from atat_zoo.data.tokenizers.library import BytesModel, CharactersModel
 
-
-_FILE = "tokenizer.json"
 BOS, EOS = "<bos>", "<eos>"
-_VOCABULARIES = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}
 
 
 class TokenizerModel(Protocol):
@@ -125,200 +115,3 @@ class Tokenizer(Protocol):
     def like(self) -> Tokenizer | None:
         """Of the tokenizer of a run, whose fingerprint is the hash of `tokenizer.json`: the run's own tokenizer."""
         return None
-
-
-@component
-class BytesTokenizer(Tokenizer):
-    """Every byte of the UTF-8 text is a token: V = 258, ids 0 to 255, BOS 256, EOS 257."""
-
-    name = "bytes"
-    summary = "one token per UTF-8 byte; V = 258 with BOS and EOS"
-    refs = ("arXiv:2105.13626",)
-
-    @override
-    def train(self, documents: Callable[[], Iterator[str]]) -> BytesModel:
-        from atat_zoo.data.tokenizers.library import BytesModel
-
-        return BytesModel()
-
-    @override
-    def load(self, folder: Path) -> TokenizerModel:
-        return self.train(lambda: iter(())).checked(folder)
-
-
-@component
-class CharactersTokenizer(Tokenizer):
-    """Space and the letters a to z: V = 27, ids 0 to 26; with `special`, BOS 27 and EOS 28."""
-
-    name = "characters"
-    summary = "text8's 27 symbols: space and a to z"
-    refs = ("http://mattmahoney.net/dc/textdata.html",)
-
-    special: bool = param(False, help="add BOS and EOS as ids 27 and 28")
-    unknown: Literal["error", "space"] = param("error", help="treatment of other characters: an error, or a space")
-
-    @override
-    def train(self, documents: Callable[[], Iterator[str]]) -> CharactersModel:
-        from atat_zoo.data.tokenizers.library import CharactersModel
-
-        return CharactersModel(special=self.special, unknown=self.unknown)
-
-    @override
-    def load(self, folder: Path) -> TokenizerModel:
-        return self.train(lambda: iter(())).checked(folder)
-
-
-@component
-class BPETokenizer(Tokenizer):
-    """Byte-pair encoding on bytes, as in GPT-2, trained on the training split.
-
-    It encodes every text: the 256 bytes are in the vocabulary. V includes BOS and EOS, the last two ids. A small corpus
-    may have too few pairs; then V is smaller. The same text gives the same merges.
-    """
-
-    name = "bpe"
-    summary = "byte-level byte-pair encoding, trained on the training split"
-    refs = (
-        "arXiv:1508.07909",
-        "https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf",
-    )
-
-    vocabulary_size: int = param(2048, help="V, including the 256 bytes, BOS and EOS", ge=258, le=2**31)
-
-    @override
-    def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
-        from atat_zoo.data.tokenizers.library import LibraryModel, trained
-
-        # The library reserves 70 bytes a token before it reads, and aborts when it does not get them.
-        size = self.vocabulary_size
-        require(140 * size, f"tokenizer.vocabulary_size = {size}", "its table", "lower it")
-        return LibraryModel(trained(documents(), self.vocabulary_size, (BOS, EOS)), bos=BOS, eos=EOS)
-
-    @override
-    def load(self, folder: Path) -> TokenizerModel:
-        from atat_zoo.data.tokenizers.library import LibraryModel
-
-        return LibraryModel.load(folder, bos=BOS, eos=EOS)
-
-
-@component
-class PretrainedTokenizer(Tokenizer):
-    """A tokenizer from a `tokenizer.json`, or from the two files of a byte-level BPE like GPT-2's.
-
-    BOS and EOS are optional; name them to pack with them. GPT-2's is
-    "<|endoftext|>" for both. The ids are those of the file; V is the largest id plus one. Bytes per token
-    are exact for byte-level vocabularies; for others they are those of the token's own text. No text is encoded to BOS,
-    EOS or an added token, special or not; added white space alone is read.
-    """
-
-    name = "pretrained"
-    summary = "a tokenizer.json, or vocabulary and merges as published for GPT-2"
-    refs = ("https://huggingface.co/docs/tokenizers", "arXiv:1508.07909")
-
-    path: str = param(
-        help="tokenizer.json, or the folder or vocabulary of vocab.json + merges.txt (encoder.json + vocab.bpe)"
-    )
-    merges: str | None = param(None, help="the merges file, if not beside the vocabulary under its usual name")
-    bos: str | None = param(None, help="name of the token that begins a sequence")
-    eos: str | None = param(None, help="name of the token that ends one")
-    source: str = param("", help="where the files come from, in words, for when one is missing")
-
-    @override
-    def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
-        from atat_zoo.data.tokenizers.library import LibraryModel, from_file, from_pair
-
-        files = self._files()
-        library = from_file(files[0]) if len(files) == 1 else from_pair(*files)
-        return LibraryModel(library, bos=self.bos, eos=self.eos)
-
-    @override
-    def load(self, folder: Path) -> TokenizerModel:
-        from atat_zoo.data.tokenizers.library import LibraryModel
-
-        return LibraryModel.load(folder, bos=self.bos, eos=self.eos)
-
-    @override
-    def identity(self) -> dict[str, Any]:
-        return {key: value for key, value in unstructure(self).items() if key != "source"}
-
-    @override
-    def fingerprint(self) -> str:
-        return _digest(*self._files())
-
-    def _files(self) -> list[Path]:
-        """Return `[tokenizer.json]`, or vocabulary and merges."""
-        path = Path(os.path.expanduser(self.path))
-        if path.is_dir():
-            there = [name for name in (_FILE, *_VOCABULARIES) if (path / name).is_file()]
-            if not there:
-                raise UserError(
-                    f"tokenizer.path: the folder {path} holds no tokenizer.json, vocab.json or encoder.json; "
-                    "name the tokenizer's file"
-                )
-            path = path / there[0]
-        if not path.is_file():
-            remedy = self.source or "name a tokenizer.json or a vocabulary"
-            raise UserError(f"tokenizer.path: there is no file {path}; {remedy}")
-        if self.merges is not None:
-            merges = Path(os.path.expanduser(self.merges))
-        elif path.name in _VOCABULARIES:
-            merges = path.with_name(_VOCABULARIES[path.name])
-        else:
-            return [path]
-        if not merges.is_file():
-            raise UserError(f"tokenizer.merges: there is no file {merges}; name the merges that belong to {path}")
-        return [path, merges]
-
-
-@component
-class RunTokenizer(Tokenizer):
-    """The tokenizer of a finished run, so that two models read the same ids.
-
-    An experiment file names the run; the run's own [tokenizer] and the hash of its file are filled in from it, as
-    `atat resolve` shows. Once the shards are built, the run is no longer needed. An experiment with `init_from` has
-    this tokenizer by default.
-    """
-
-    name = "run"
-    summary = "the tokenizer of another run"
-
-    path: str = param(help="the run folder, relative to the working directory")
-    sha256: str | None = param(None, help="hash of the run's tokenizer.json; filled in from the run when absent")
-    like: Tokenizer = part("tokenizer", "bpe", help="the run's own [tokenizer]; filled in from the run when absent")
-
-    @override
-    def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
-        path = self._file()
-        if self.sha256 is not None and _digest(path) != self.sha256:
-            raise UserError(
-                f"tokenizer.path: {path} has changed since this experiment was resolved; "
-                "resolve it again, or name a run that still has the tokenizer"
-            )
-        return self.like.load(path.parent)
-
-    @override
-    def load(self, folder: Path) -> TokenizerModel:
-        return self.like.load(folder)
-
-    @property
-    @override
-    def template(self) -> str | None:
-        return self.like.template
-
-    @override
-    def identity(self) -> dict[str, Any]:
-        return self.like.identity()  # wherever the run lies; the hash of its file is checked by itself
-
-    @override
-    def fingerprint(self) -> str:
-        return self.sha256 or _digest(self._file())
-
-    def _file(self) -> Path:
-        path = Path(self.path) / "model" / _FILE
-        if not path.is_file():
-            raise UserError(f"tokenizer.path: there is no file {path}; name a run that is finished")
-        return path
-
-
-def _digest(*paths: Path) -> str:
-    return hashlib.sha256(b"\0".join(path.read_bytes() for path in paths)).hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from servers import chunks, in_process, served, texts
 
-from atat_zoo.data.tokenizers import BytesTokenizer
+from atat_zoo.data.tokenizers.components import BytesTokenizer
 from tests.generation.making import tiny_model
 
 

@@ -16,7 +16,7 @@ from webdataset import TarWriter
 from atat_zoo.data import SPLITS
 from atat_zoo.data.corpora.packing import members
 from atat_zoo.data.corpora.webdataset import WebDatasetCorpus
-from atat_zoo.data.tokenizers import BytesTokenizer, PretrainedTokenizer
+from atat_zoo.data.tokenizers.components import BytesTokenizer, PretrainedTokenizer
 from atat_zoo.system.errors import Note, UserError
 from tests.faulty_server import serving
 from tests.limited import limited

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from atat_zoo.data.dialogues import ROLES, Message
-from atat_zoo.data.tokenizers import PretrainedTokenizer
+from atat_zoo.data.tokenizers.components import PretrainedTokenizer
 from atat_zoo.data.tokenizers.library import LibraryModel, adapted
 from atat_zoo.generation.layout import TextForm, parse
 from atat_zoo.generation.samplers.published import AncestralSampler

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.data.tokenizers import BPETokenizer, CharactersTokenizer
+from atat_zoo.data.tokenizers.components import BPETokenizer, CharactersTokenizer
 from atat_zoo.data.tokenizers.terms import Terms, biased, forms_of
 from atat_zoo.system.errors import UserError
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.data.pack import pieces
-from atat_zoo.data.tokenizers import (
+from atat_zoo.data.tokenizers.components import (
     BPETokenizer,
     BytesTokenizer,
     CharactersTokenizer,

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 import torch
 
-from atat_zoo.data.tokenizers import BytesTokenizer
+from atat_zoo.data.tokenizers.components import BytesTokenizer
 from atat_zoo.evaluation.judges import RunJudge
 from atat_zoo.evaluation.sample_quality import judge_run
 from atat_zoo.evaluation.tasks import measure_tasks

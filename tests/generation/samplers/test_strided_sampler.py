@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo import Zoo
-from atat_zoo.data.tokenizers import CharactersTokenizer
+from atat_zoo.data.tokenizers.components import CharactersTokenizer
 from atat_zoo.generation.guidance import TokenBiasGuidance
 from atat_zoo.generation.samplers.order import StridedOrder
 from atat_zoo.generation.samplers.pace import StridedPace

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.data.tokenizers import CharactersTokenizer
+from atat_zoo.data.tokenizers.components import CharactersTokenizer
 from atat_zoo.experiment import from_table
 from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.modeling.estimators import (
