@@ -28,11 +28,10 @@ from atat_zoo.registry.spec import parts_in, unstructure
 from atat_zoo.reports import collect, recorded
 from atat_zoo.reports.runs import RecordedBound, bounds
 from atat_zoo.system.errors import UserError
-from atat_zoo_checkpoints.exporting import HUB_NAME
+from atat_zoo_checkpoints.published import HUB_NAME, Base
 
 if TYPE_CHECKING:
     from atat_zoo.generation.model import Model
-    from atat_zoo_checkpoints.exporting import Base
 
 # The kinds of which a card says the parts.
 _SAID = ("objective", "backbone", "tokenizer", "noise", "rates", "masking", "curriculum", "estimator", "position_sets")

@@ -8,7 +8,7 @@ from typing_extensions import override
 
 from atat_zoo.modeling.backbones.lora import LoRABackbone
 from atat_zoo.modeling.noise import LogLinearNoise
-from atat_zoo.registry import component, param
+from atat_zoo.registry import component, param, values_of
 from atat_zoo.system.errors import Problem
 from atat_zoo.system.machine import require
 
@@ -107,7 +107,7 @@ class DDiTBackbone(LoRABackbone):
         require(
             4 * weights, f"a backbone of {self.layers} layers and width {self.width}", "its weights", "make it smaller"
         )
-        return DDiTModule(self, context)
+        return DDiTModule(context, name=self.name, **values_of(self))
 
     def published(self, module: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return a network's weights by their published names, as views, and the constants that stand beside them."""

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from atat_zoo.modeling.backbones.cache import Cache
     from atat_zoo.registry import Context
-    from atat_zoo_checkpoints.ddit import DDiTBackbone
 
 FREQUENCIES = 256  # of σ
 
@@ -26,24 +25,39 @@ FREQUENCIES = 256  # of σ
 class DDiTModule(PublishedNetwork):
     """Tokens [B, L] to hidden states [B, L, D]; `head` maps those to logits [..., V]."""
 
-    def __init__(self, spec: DDiTBackbone, context: Context) -> None:
-        super().__init__(spec, context)
-        width, condition = spec.width, spec.condition
-        self.reads_time, self.eps, self.max_length = spec.reads_time, spec.eps, spec.max_length
-        self.takes_block_masks = width // spec.heads >= 16  # fewer are refused by FlexAttention's kernel
+    def __init__(
+        self,
+        context: Context,
+        *,
+        name: str,
+        layers: int,
+        width: int,
+        heads: int,
+        condition: int,
+        rows: int | None,
+        mask_id: int | None,
+        time_conditioning: bool,
+        eps: float,
+        max_length: int,
+        clipped: bool,
+        **others: Any,  # of the specification alone
+    ) -> None:
+        super().__init__(context, name=name, rows=rows, mask_id=mask_id, width=width)
+        self.reads_time, self.eps, self.max_length = time_conditioning, eps, max_length
+        self.takes_block_masks = width // heads >= 16  # fewer are refused by FlexAttention's kernel
         self.sigma = (
             nn.Sequential(nn.Linear(FREQUENCIES, condition), nn.SiLU(), nn.Linear(condition, condition))
             if condition
             else None
         )
-        self.blocks = nn.ModuleList(Layer(width, spec.heads, condition) for _ in range(spec.layers))
+        self.blocks = nn.ModuleList(Layer(width, heads, condition) for _ in range(layers))
         self.norm, self.modulation = nn.LayerNorm(width, bias=False), modulation(width, condition, 2)
         self.head.bias = nn.Parameter(torch.zeros(self.rows))
-        self.register_buffer("rates", rates(width // spec.heads), persistent=False)
+        self.register_buffer("rates", rates(width // heads), persistent=False)
         self.rates: Tensor
         nn.init.normal_(self.table.weight, std=1.0 / math.sqrt(width))
         # The rates between which a block diffusion trained; the model keeps them, and nothing here reads them.
-        self.clip = nn.Buffer(torch.tensor([1e-3, 1.0])) if spec.clipped else None
+        self.clip = nn.Buffer(torch.tensor([1e-3, 1.0])) if clipped else None
 
     def forward(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from atat_zoo.experiment import Experiment, from_table
 from atat_zoo.experiment.runs import RunFolder
@@ -17,6 +17,7 @@ from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.system.atomic import check_name, making_folder
 from atat_zoo.system.errors import UserError, clip
 from atat_zoo.system.machine import quiet_transformers
+from atat_zoo_checkpoints.published import HUB_NAME, Base
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from atat_zoo.data.tokenizers import TokenizerModel
     from atat_zoo.generation.model import Model
 
-HUB_NAME = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}")
 _SIZE = re.compile(r"(?!0+[A-Z])[0-9]{1,9}(?:[KMGT]i?B|B)", re.IGNORECASE)
 
 
@@ -167,13 +167,6 @@ def write_as_published(
         roles["pad_token"] = padding_of(library, roles["eos_token"])
         named = {role: name for role, name in roles.items() if name is not None}
         PreTrainedTokenizerFast(tokenizer_object=library, **named).save_pretrained(folder)
-
-
-class Base(NamedTuple):
-    """The model beside whose weights an adapter's matrices are: a name on the hub or a folder, and its revision."""
-
-    name: str
-    revision: str | None = None
 
 
 def base_of(run: Path, experiment: Experiment, named: str | None) -> Base:

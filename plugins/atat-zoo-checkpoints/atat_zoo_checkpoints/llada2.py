@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from atat_zoo.registry import component, param
+from atat_zoo.registry import component, param, values_of
 from atat_zoo_checkpoints.llama import LlamaBackbone
 
 if TYPE_CHECKING:
@@ -80,4 +80,4 @@ class LLaDA2Backbone(LlamaBackbone):
         """Return the feed-forward network of a layer."""
         from atat_zoo_checkpoints.mixture import Mixture
 
-        return super().feed_forward(number, dtype) if number < self.dense_layers else Mixture(self, dtype)
+        return super().feed_forward(number, dtype) if number < self.dense_layers else Mixture(**values_of(self) | {"dtype": dtype})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from typing_extensions import override
 
 from atat_zoo.modeling.backbones.lora import LoRABackbone
-from atat_zoo.registry import component, param
+from atat_zoo.registry import component, param, values_of
 from atat_zoo.system.errors import Problem
 from atat_zoo.system.machine import require
 
@@ -171,7 +171,8 @@ class LlamaBackbone(LoRABackbone):
         size = weights * (4 if self.dtype == "float32" else 2)
         asked = f"a backbone of {self.layers} layers and width {self.width} in {self.dtype}"
         require(size, asked, "its weights", 'set backbone.dtype to "bfloat16", or make it smaller')
-        return LlamaModule(self, context)
+        derived = ("name", "head_size", "feed_forward", "rotated", "qk_norm", "out_bias")
+        return LlamaModule(context, **values_of(self) | {key: getattr(self, key) for key in derived})
 
     def published(self, module: Any) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return a network's weights by their published names, as views; there is nothing beside them."""

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     from atat_zoo.modeling.backbones.cache import Cache
     from atat_zoo.registry import Context
-    from atat_zoo_checkpoints.llama import LlamaBackbone
 
 
 class LlamaModule(PublishedNetwork):
@@ -26,15 +25,44 @@ class LlamaModule(PublishedNetwork):
 
     reads_time = False
 
-    def __init__(self, spec: LlamaBackbone, context: Context) -> None:
-        dtype = getattr(torch, spec.dtype)
-        super().__init__(spec, context, dtype)
-        self.shift, self.max_length = spec.shift, spec.max_length
-        self.takes_block_masks = spec.head_size >= 16  # fewer are refused by FlexAttention's kernel
-        self.blocks = nn.ModuleList(Layer(spec, number, dtype) for number in range(spec.layers))
-        self.norm = nn.RMSNorm(spec.width, eps=spec.eps, dtype=dtype)
+    def __init__(
+        self,
+        context: Context,
+        *,
+        name: str,
+        layers: int,
+        width: int,
+        heads: int,
+        kv_heads: int | None,
+        head_size: int,
+        feed_forward: Callable[[int, torch.dtype], nn.Module],
+        qkv_bias: bool,
+        out_bias: bool,
+        qk_norm: bool,
+        theta: float,
+        rotated: float,
+        eps: float,
+        rows: int | None,
+        mask_id: int | None,
+        shift: bool,
+        max_length: int,
+        dtype: str,
+        **others: Any,  # of the specification alone
+    ) -> None:
+        """See `LlamaBackbone`; `feed_forward` makes that of the layer of a number."""
+        of: Any = {"dtype": getattr(torch, dtype)}
+        super().__init__(context, name=name, rows=rows, mask_id=mask_id, width=width, **of)
+        self.shift, self.max_length = shift, max_length
+        self.takes_block_masks = head_size >= 16  # fewer are refused by FlexAttention's kernel
+        sizes = {"width": width, "heads": heads, "kv_heads": kv_heads or heads, "head_size": head_size, "eps": eps}
+        switches = {"qkv_bias": qkv_bias, "out_bias": out_bias, "qk_norm": qk_norm}
+        own: Any = sizes | switches
+        self.blocks = nn.ModuleList(
+            Layer(feed_forward=partial(feed_forward, number, **of), **own, **of) for number in range(layers)
+        )
+        self.norm = nn.RMSNorm(width, eps=eps, **of)
         # Float32 also where the weights are not, whatever `to` says.
-        self.angles = rates(int(spec.head_size * spec.rotated), spec.theta)
+        self.angles = rates(int(head_size * rotated), theta)
         nn.init.normal_(self.table.weight, std=0.02)
 
     def forward(
@@ -63,18 +91,30 @@ class LlamaModule(PublishedNetwork):
 class Layer(nn.Module):
     """Attention and a feed-forward network, each added to the residual stream."""
 
-    def __init__(self, spec: LlamaBackbone, number: int, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        *,
+        width: int,
+        heads: int,
+        kv_heads: int,
+        head_size: int,
+        eps: float,
+        qkv_bias: bool,
+        out_bias: bool,
+        qk_norm: bool,
+        feed_forward: Callable[[], nn.Module],
+        dtype: torch.dtype,
+    ) -> None:
         super().__init__()
-        size = spec.head_size
         of: Any = {"dtype": dtype}
-        self.heads, self.kv_heads = spec.heads, spec.kv_heads or spec.heads
-        self.norm_attention = nn.RMSNorm(spec.width, eps=spec.eps, **of)
-        self.norm_mlp = nn.RMSNorm(spec.width, eps=spec.eps, **of)
-        self.qkv = nn.Linear(spec.width, (self.heads + 2 * self.kv_heads) * size, bias=spec.qkv_bias, **of)
-        self.norm_q = nn.RMSNorm(size, eps=spec.eps, **of) if spec.qk_norm else None
-        self.norm_k = nn.RMSNorm(size, eps=spec.eps, **of) if spec.qk_norm else None
-        self.out = nn.Linear(self.heads * size, spec.width, bias=spec.out_bias, **of)
-        self.mlp = spec.feed_forward(number, dtype)
+        self.heads, self.kv_heads = heads, kv_heads
+        self.norm_attention = nn.RMSNorm(width, eps=eps, **of)
+        self.norm_mlp = nn.RMSNorm(width, eps=eps, **of)
+        self.qkv = nn.Linear(width, (heads + 2 * kv_heads) * head_size, bias=qkv_bias, **of)
+        self.norm_q = nn.RMSNorm(head_size, eps=eps, **of) if qk_norm else None
+        self.norm_k = nn.RMSNorm(head_size, eps=eps, **of) if qk_norm else None
+        self.out = nn.Linear(heads * head_size, width, bias=out_bias, **of)
+        self.mlp = feed_forward()
 
     def forward(
         self,

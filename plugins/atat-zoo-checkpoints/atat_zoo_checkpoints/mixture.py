@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -11,20 +11,28 @@ from torch import Tensor, nn
 
 from atat_zoo_checkpoints.llama_module import SwiGLU
 
-if TYPE_CHECKING:
-    from atat_zoo_checkpoints.llada2 import LLaDA2Backbone
-
 
 class Mixture(nn.Module):
     """Experts that a router chooses for each token, beside one that all tokens have (DeepSeek-V3, arXiv:2412.19437)."""
 
-    def __init__(self, spec: LLaDA2Backbone, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        *,
+        width: int,
+        experts: int,
+        expert_inner: int,
+        shared_experts: int,
+        chosen: int,
+        groups: int,
+        chosen_groups: int,
+        scaling: float,
+        dtype: torch.dtype,
+        **others: Any,  # of the specification alone
+    ) -> None:
         super().__init__()
-        width, inner = spec.width, spec.expert_inner
-        self.router = Router(spec, dtype)
-        self.experts = nn.ModuleList(SwiGLU(width, inner, dtype) for _ in range(spec.experts))
-        shared = spec.shared_experts
-        self.shared_experts = SwiGLU(width, inner * shared, dtype) if shared else None
+        self.router = Router(width, experts, groups, chosen_groups, chosen, scaling, dtype)
+        self.experts = nn.ModuleList(SwiGLU(width, expert_inner, dtype) for _ in range(experts))
+        self.shared_experts = SwiGLU(width, expert_inner * shared_experts, dtype) if shared_experts else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return [..., D] for x [..., D]."""
@@ -41,14 +49,23 @@ class Mixture(nn.Module):
 class Router(nn.Module):
     """Which experts a token has, and what each counts: the best ones of the groups whose best two are best."""
 
-    def __init__(self, spec: LLaDA2Backbone, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        width: int,
+        experts: int,
+        groups: int,
+        chosen_groups: int,
+        chosen: int,
+        scaling: float,
+        dtype: torch.dtype,
+    ) -> None:
         super().__init__()
-        self.groups, self.chosen_groups = spec.groups, spec.chosen_groups
-        self.chosen, self.scaling = spec.chosen, spec.scaling
-        self.weight = nn.Parameter(torch.empty(spec.experts, spec.width, dtype=dtype))
-        nn.init.normal_(self.weight, std=1.0 / math.sqrt(spec.width))
+        self.groups, self.chosen_groups = groups, chosen_groups
+        self.chosen, self.scaling = chosen, scaling
+        self.weight = nn.Parameter(torch.empty(experts, width, dtype=dtype))
+        nn.init.normal_(self.weight, std=1.0 / math.sqrt(width))
         # It balances the experts: it has a part in which are chosen, and none in what they count.
-        self.expert_bias = nn.Buffer(torch.zeros(spec.experts))
+        self.expert_bias = nn.Buffer(torch.zeros(experts))
 
     def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Return the experts of tokens [N, D], int64 [N, k], and what each counts, float32 [N, k]."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atat_zoo.system import parsing
 from atat_zoo.system.errors import UserError, clip
@@ -16,7 +17,15 @@ if TYPE_CHECKING:
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 CHECKPOINTS = (".ckpt",)
+HUB_NAME = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}")
 _NAME = "name a model of the hub, a folder with config.json and safetensors, or a checkpoint of Lightning, *.ckpt"
+
+
+class Base(NamedTuple):
+    """The model beside whose weights an adapter's matrices are: a name on the hub or a folder, and its revision."""
+
+    name: str
+    revision: str | None = None
 
 
 class Published:

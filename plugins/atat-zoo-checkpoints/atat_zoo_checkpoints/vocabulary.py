@@ -27,17 +27,26 @@ class PublishedNetwork(nn.Module):
     The zoo's mask V is read as the published one, which is never predicted, unless the mask only starts a text.
     """
 
-    def __init__(self, spec: Any, context: Context, dtype: torch.dtype | None = None) -> None:
+    def __init__(
+        self,
+        context: Context,
+        *,
+        name: str,
+        rows: int | None,
+        mask_id: int | None,
+        width: int,
+        dtype: torch.dtype | None = None,
+    ) -> None:
         super().__init__()
         self.V = context.vocabulary_size
-        self.rows = self.V + 1 if spec.rows is None else spec.rows
-        self.mask_id = self.rows - 1 if spec.mask_id is None else spec.mask_id
+        self.rows = self.V + 1 if rows is None else rows
+        self.mask_id = self.rows - 1 if mask_id is None else mask_id
         refuse_without_row(context, self.rows, "backbone.rows")
         if self.rows <= self.mask_id:
             raise UserError(
-                f"backbone.mask_id: {spec.name} has {self.rows} tokens and the mask is {self.mask_id}; name one of them"
+                f"backbone.mask_id: {name} has {self.rows} tokens and the mask is {self.mask_id}; name one of them"
             )
-        self.table = nn.Embedding(self.rows, spec.width, dtype=dtype)
+        self.table = nn.Embedding(self.rows, width, dtype=dtype)
         never = None if context.shifted or self.mask_id >= self.V else self.mask_id
         self.head = Head(self.table, self.V, never)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 import attrs
 
 from atat_zoo.modeling.backbones.lora import LoRABackbone
-from atat_zoo.registry import Zoo, component, param
+from atat_zoo.registry import Zoo, component, param, values_of
 from atat_zoo.system.errors import Problem
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ class TransformersBackbone(LoRABackbone):
         """
         from atat_zoo_transformers.module import built
 
-        return built(self, context)
+        return built(context, settings=self.settings, **values_of(self))
 
     @classmethod
     def reads(cls, config: dict[str, Any]) -> bool:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from atat_zoo.modeling.backbones.cache import Cache
     from atat_zoo.registry import Context
-    from atat_zoo_transformers.backbone import TransformersBackbone
 
 # What is never predicted: no probability beside it is as small in any precision, and its product with one is finite.
 _NEVER = -1e4
@@ -72,23 +71,35 @@ def _with(cache: Cache | None) -> Iterator[None]:
         _joined.reset(token)
 
 
-def built(spec: TransformersBackbone, context: Context) -> TransformersModule:
+def built(
+    context: Context,
+    *,
+    settings: dict[str, Any],
+    model: str,
+    revision: str | None,
+    pretrained: bool,
+    mask_id: int,
+    shift: bool,
+    head: str,
+    dtype: str,
+    checkpoint_activations: bool,
+    **others: Any,  # of the specification alone
+) -> TransformersModule:
     """Return the module; with a training's counts it has the model's weights, and else waits for those that are saved.
 
     Raises:
         UserError: see `TransformersBackbone.build`.
     """
-    settings = spec.settings
     foreign = is_foreign(settings)
-    with reading(spec.model):
-        options: dict[str, Any] = {"dtype": getattr(torch, spec.dtype)}
+    with reading(model):
+        options: dict[str, Any] = {"dtype": getattr(torch, dtype)}
         if foreign:
-            pinned: dict[str, Any] = {"revision": spec.revision, "trust_remote_code": True}
-            config = transformers.AutoConfig.from_pretrained(spec.model, **pinned)
+            pinned: dict[str, Any] = {"revision": revision, "trust_remote_code": True}
+            config = transformers.AutoConfig.from_pretrained(model, **pinned)
             names: Any = settings.get("auto_map", {})
             auto = next((name for name in _AUTO if name in names), _AUTO[-1])
             # The code of the same revision as the weights: that is what was read.
-            kind: Any = get_class_from_dynamic_module(names[auto], spec.model, revision=spec.revision)
+            kind: Any = get_class_from_dynamic_module(names[auto], model, revision=revision)
             fresh = kind._from_config
         else:
             config = transformers.AutoConfig.for_model(**settings)
@@ -99,34 +110,45 @@ def built(spec: TransformersBackbone, context: Context) -> TransformersModule:
         rates = dropouts(config.to_dict())
         for key in rates:
             setattr(config, key, 0.0)
-        if spec.pretrained and context.counts is not None:
-            published = Published(spec.model, spec.revision)
+        if pretrained and context.counts is not None:
+            published = Published(model, revision)
             files = published.weights if published.file(WEIGHTS) or published.file(INDEX) else {}
             layers = getattr(config, "num_hidden_layers", 0)
             if files and isinstance(layers, int) and layers > len(files):  # which would be built one by one
                 raise UserError(
-                    f"{spec.model} has {len(files)} weights, too few for the {layers} layers of its config.json; get "
+                    f"{model} has {len(files)} weights, too few for the {layers} layers of its config.json; get "
                     "the model again"
                 )
             network, report = kind.from_pretrained(
-                spec.model,
-                revision=spec.revision,
+                model,
+                revision=revision,
                 config=config,
                 use_safetensors=True,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # they are named below
                 **options,
             )
-            _refuse_strange(network, report, files, spec)
+            _refuse_strange(network, report, files, model)
         else:
             network = fresh(config, **options)
     for each in network.modules():
         if isinstance(each, nn.Dropout):  # of a rate that its code has, or a configuration within
             each.p = 0.0
-    return TransformersModule(network.eval(), spec, context, rates, foreign=foreign)
+    return TransformersModule(
+        network.eval(),
+        context,
+        rates,
+        model=model,
+        mask_id=mask_id,
+        shift=shift,
+        head=head,
+        longest=longest_of(settings),
+        checkpoint_activations=checkpoint_activations,
+        foreign=foreign,
+    )
 
 
-def _refuse_strange(network: Any, report: Any, files: Mapping[str, Tensor], spec: TransformersBackbone) -> None:
+def _refuse_strange(network: Any, report: Any, files: Mapping[str, Tensor], model: str) -> None:
     """Raise a `UserError` if weights are not those of the configuration, or one is no floating-point number."""
     prefix = f"{network.base_model_prefix}."
     named = dict(network.named_parameters())
@@ -138,24 +160,24 @@ def _refuse_strange(network: Any, report: Any, files: Mapping[str, Tensor], spec
             why = ", so it has no language model's head; name a model that predicts tokens"
             if [named.get(name) for name in missing] == [network.get_output_embeddings().weight]:
                 why += ", or set tie_word_embeddings to true in its config.json if the embedding is its head"
-        raise UserError(f"backbone.model: {spec.model!r} lacks the weights {missing[0]} ({len(missing)} in all){why}")
+        raise UserError(f"backbone.model: {model!r} lacks the weights {missing[0]} ({len(missing)} in all){why}")
     shapes = [f"{name} is {list(found)} and not {list(own)}" for name, found, own in sorted(report["mismatched_keys"])]
     layers = {re.sub(r"\d+", "0", name) for name in named}
     shapes += [f"{name} is not known" for name in report["unexpected_keys"] if re.sub(r"\d+", "0", name) in layers]
-    refuse_other(sorted(shapes), spec.model)
+    refuse_other(sorted(shapes), model)
     first, last = network.get_input_embeddings(), network.get_output_embeddings()
     if getattr(network.config, "tie_word_embeddings", False) and last is not None and first.weight is not last.weight:
         pair = " and ".join(name for name, weight in named.items() if weight is first.weight or weight is last.weight)
         raise UserError(
-            f"{spec.model}: tie_word_embeddings = true in its config.json, but {pair} differ; set it to false there"
+            f"{model}: tie_word_embeddings = true in its config.json, but {pair} differ; set it to false there"
         )
     for name, weight in files.items():
         if named.keys() & {name, prefix + name, name.removeprefix(prefix)} and weight.dtype not in FLOATS:
             raise UserError(
-                f"{spec.model}: {name} is of {weight.dtype}, which is not the type of a weight; get the model again"
+                f"{model}: {name} is of {weight.dtype}, which is not the type of a weight; get the model again"
             )
     for name, weight in named.items():
-        refuse_not_finite(name, weight, spec.model)
+        refuse_not_finite(name, weight, model)
 
 
 def dropouts(settings: dict[str, Any]) -> dict[str, float]:
@@ -176,51 +198,60 @@ class TransformersModule(nn.Module):
     reads_time = False
 
     def __init__(
-        self, network: Any, spec: TransformersBackbone, context: Context, rates: dict[str, float], *, foreign: bool
+        self,
+        network: Any,
+        context: Context,
+        rates: dict[str, float],
+        *,
+        model: str,
+        mask_id: int,
+        shift: bool,
+        head: str,
+        longest: int | None,
+        checkpoint_activations: bool,
+        foreign: bool,
     ) -> None:
         super().__init__()
         self.rates = rates  # of dropout, as the model has them
-        assert spec.mask_id is not None
         V, length = context.vocabulary_size, context.length
         size = int(getattr(network.config, "vocab_size", 0))
-        refuse_without_row(context, size, spec.model)
-        if spec.mask_id >= size:
+        refuse_without_row(context, size, model)
+        if mask_id >= size:
             raise UserError(
-                f"{spec.model} has {size} tokens and the mask is {spec.mask_id}; name one of these by backbone.mask_id"
+                f"{model} has {size} tokens and the mask is {mask_id}; name one of these by backbone.mask_id"
             )
-        self.model, self.V, self.mask_id, self.shift = spec.model, V, spec.mask_id, spec.shift
+        self.model, self.V, self.mask_id, self.shift = model, V, mask_id, shift
         self.causal = not foreign and network.config.model_type not in MASKED
         self.first = first_position(network)
-        longest = longest_of(spec.settings)
         if longest is not None and length > longest - self.first:
-            raise UserError(f"data.length = {length} is more than the {longest - self.first} tokens of {spec.model}")
+            raise UserError(f"data.length = {length} is more than the {longest - self.first} tokens of {model}")
         self.asks: dict[str, Any] = {}
         if self.causal:
             self.asks = {"use_cache": False}
         elif "timesteps" in inspect.signature(network.forward).parameters:  # MDLM's code wants a time that it ignores
             self.asks = {"timesteps": None}
-        if spec.checkpoint_activations:
+        if checkpoint_activations:
             network.activation_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
 
         self.network = network
-        with reading(spec.model, _REFUSES), torch.no_grad():
-            self._split(network, spec)
+        with reading(model, _REFUSES), torch.no_grad():
+            self._split(network, head)
             # Where the mask only starts a text, its column is the model's own prediction of a token: its EOS, in GPT-2.
             self.head.never = None if context.shifted or self.mask_id >= V else self.mask_id
             # Older code of the library, and that of others, attends without asking for a mask.
             self.attends = self._obeys()
         if self.causal and not self.attends:
             raise UserError(
-                f"{spec.model} reads from left to right, and its code in this version of transformers takes no other "
+                f"{model} reads from left to right, and its code in this version of transformers takes no other "
                 "attention mask; name another model"
             )
         self.register_state_dict_post_hook(_once)
         self.register_load_state_dict_pre_hook(_again)
 
-    def _split(self, network: Any, spec: TransformersBackbone) -> None:
+    def _split(self, network: Any, head: str) -> None:
         """Take the last layer out of a network, and see that nothing follows it."""
         probe = torch.arange(min(_PROBED, self.V))[None]
-        self.layer, decoder = _last_layer(network, spec)
+        self.layer, decoder = _last_layer(network, self.model, head)
         louder = decoder.register_forward_pre_hook(lambda _, hidden: _LOUDER * hidden[0])
         whole = self.ask(probe)
         louder.remove()
@@ -233,7 +264,7 @@ class TransformersModule(nn.Module):
             same = False
         if not same:
             raise UserError(
-                f"backbone.head: the logits of {spec.model} are not what its layer {self.layer!r} makes; name the "
+                f"backbone.head: the logits of {self.model} are not what its layer {self.layer!r} makes; name the "
                 "layer that makes them, or another model"
             )
 
@@ -351,14 +382,14 @@ class Embedding(nn.Module):
         return found
 
 
-def _last_layer(network: Any, spec: TransformersBackbone) -> tuple[str, nn.Linear]:
+def _last_layer(network: Any, model: str, head: str) -> tuple[str, nn.Linear]:
     """Return the layer that makes the logits, and its name."""
-    layer = dict(network.named_modules()).get(spec.head) if spec.head else network.get_output_embeddings()
+    layer = dict(network.named_modules()).get(head) if head else network.get_output_embeddings()
     name = next((name for name, module in network.named_modules() if module is layer and name), None)
     if name is None or not isinstance(layer, nn.Linear):
         known = ", ".join(name for name, module in network.named_modules() if isinstance(module, nn.Linear))
         raise UserError(
-            f"backbone.head: {spec.model} has no layer {spec.head!r} that makes its logits; name one of its linear "
+            f"backbone.head: {model} has no layer {head!r} that makes its logits; name one of its linear "
             f"layers, of which the last ones are {known[-200:]}"
         )
     return name, layer
