@@ -28,33 +28,21 @@ Needs hypothesis (`pip install atat-zoo[test]`); pytest is not imported.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from atat_zoo.testing.suites import SUITES
+
 if TYPE_CHECKING:
     from atat_zoo.testing.conformance import CHECKS, Case, cases, check_description, check_imports
     from atat_zoo.testing.examples import EXAMPLES
 
 __all__ = ["CHECKS", "EXAMPLES", "Case", "cases", "check_description", "check_imports"]
-# What each module checks, nearly all of it a kind: `check_KIND`.
-CHECKED = {
-    "guidance": "classifier guidance",
-    "masking": "masking visible_text_masking",
-    "metrics": "metric",
-    "networks": "backbone",
-    "objectives": "bound objective",
-    "sampling": "draw order pace policy remask sampler stop",
-    "steps": "adaptive curriculum estimator mask_drawing noise position_bias position_sets rates target uncertainty",
-    "tasks": "task",
-    "text": "boundary corpus detokenizer judge stage tokenizer",
-    "training": "algorithm callback logger optimizer schedule",
-}
-_MODULES = {f"check_{what}": module for module, checked in CHECKED.items() for what in checked.split()}
-__all__ += sorted(_MODULES)
+__all__ += [f"check_{what}" for what in sorted(SUITES)]
 
 
 # Imported on first use: some of them import what takes seconds.
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = _MODULES.get(name, "examples" if name == "EXAMPLES" else "conformance")
+    module = SUITES.get(name.removeprefix("check_"), "examples" if name == "EXAMPLES" else "conformance")
     return getattr(import_module(f"{__name__}.{module}"), name)
 
 

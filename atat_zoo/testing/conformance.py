@@ -20,10 +20,9 @@ from atat_zoo.registry.manifest import Entry
 from atat_zoo.registry.plugins import of_plugin
 from atat_zoo.registry.spec import fields_of, structure, unstructure
 from atat_zoo.system.errors import UserError, clip
-from atat_zoo.testing import CHECKED
 from atat_zoo.testing.examples import EXAMPLES, Example
+from atat_zoo.testing.suites import SUITES
 
-_MODULES = {kind: module for module, checked in CHECKED.items() for kind in checked.split()}
 Promises = dict[str, Callable[..., None]]
 
 
@@ -33,7 +32,7 @@ class _Checks(Mapping[str, Promises]):
     def __getitem__(self, kind: str) -> Promises:
         if kind not in KINDS:
             raise KeyError(kind)
-        module = import_module(f"atat_zoo.testing.{_MODULES[kind]}")
+        module = import_module(f"atat_zoo.testing.{SUITES[kind]}")
         if kind == "sampler":
             return {"invariants": module.check_sampler, "policy": module.check_policy}
         # Where there is one promise, it is what `check_KIND` tests.

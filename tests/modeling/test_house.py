@@ -1,37 +1,9 @@
-"""How the room is built: no circle between files, and what a component does not say is what its contract says."""
+"""How a component is built, and that what it does not say is what its contract says."""
 
-import ast
-from pathlib import Path
-
-import networkx
 import pytest
 
-import atat_zoo
 from atat_zoo.registry import Context, component, network_of, param, part
 from atat_zoo.registry.manifest import Entry
-
-ROOT = Path(atat_zoo.__file__).parents[1]
-
-
-def modules(folder):
-    """Return the syntax trees of the modules of a room, by name; those beside the weights on the hub import no zoo."""
-    paths = [path for path in (ROOT / folder).rglob("*.py") if "hub" not in path.parts]
-    names = (".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths)
-    return dict(zip(names, (ast.parse(path.read_text(encoding="utf-8")) for path in paths), strict=True))
-
-
-def imported(tree, names):
-    """Return the modules that one imports: at run time, for types, or in a function."""
-    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module]
-    found = {(node.module, f"{node.module}.{alias.name}") for node in nodes for alias in node.names}
-    return {inner if inner in names else outer for outer, inner in found} & names
-
-
-def test_no_file_of_modeling_imports_itself_by_way_of_others():
-    trees = modules("atat_zoo/modeling")
-    edges = [(name, other) for name, tree in trees.items() for other in imported(tree, trees.keys()) - {name}]
-    assert len(edges) > len(trees)
-    assert not list(networkx.simple_cycles(networkx.DiGraph(edges)))
 
 
 @component
