@@ -74,7 +74,7 @@ class NaiveBayesClassifier:
             raise UserError('classifier naive_bayes names no word; give it some, as in words=["peace"]')
         import torch
 
-        from atat_zoo.data.tokenizers.terms import Terms
+        from atat_zoo.diffusion.terms import Terms
 
         terms = Terms(tokenizer, self.words, longest=length, key="classifier.words")
         # Token counts in passages without and with a term, [2, V], and the numbers of these passages.

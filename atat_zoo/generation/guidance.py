@@ -79,7 +79,7 @@ class TokenBiasGuidance(Guidance):
     def guide(self, writer: Writer) -> Writer:
         if not (self.words or self.tokens or self.ban):
             raise UserError('guidance: token_bias names no word; give it some, as in guidance.words=["peace"]')
-        from atat_zoo.data.tokenizers.terms import Terms
+        from atat_zoo.diffusion.terms import Terms
         from atat_zoo.generation.guided import Guided, normalised
 
         raised = Terms(writer.tokenizer, self.words, tokens=self.tokens, longest=writer.length, key="guidance.words")
@@ -134,7 +134,7 @@ class ImportanceBiasGuidance(Guidance):
             raise UserError('guidance: importance_bias names no word; give it some, as in guidance.words=["peace"]')
         import torch
 
-        from atat_zoo.data.tokenizers.terms import Terms, biased
+        from atat_zoo.diffusion.terms import Terms, biased
         from atat_zoo.generation.guided import Guided
 
         terms = Terms(writer.tokenizer, self.words, longest=writer.length, key="guidance.words")

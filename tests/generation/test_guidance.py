@@ -8,8 +8,8 @@ import torch
 
 from atat_zoo import Zoo
 from atat_zoo.data.tokenizers.components import BytesTokenizer, CharactersTokenizer
-from atat_zoo.data.tokenizers.terms import Terms
 from atat_zoo.diffusion.contracts import Denoiser
+from atat_zoo.diffusion.terms import Terms
 from atat_zoo.experiment import load
 from atat_zoo.generation.classifiers import BagOfTokens, Differentiable, FunctionClassifier, NaiveBayesClassifier
 from atat_zoo.generation.guidance import (

@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import override
 
-from atat_zoo.data.tokenizers.terms import Terms, biased
 from atat_zoo.diffusion.attention import attend
+from atat_zoo.diffusion.terms import Terms, biased
 from atat_zoo.modeling.estimators import EstimatorModule, Reads
 from atat_zoo.registry import Context
 

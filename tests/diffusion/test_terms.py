@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.data.tokenizers.components import BPETokenizer, CharactersTokenizer
-from atat_zoo.data.tokenizers.terms import Terms, biased, forms_of
+from atat_zoo.diffusion.terms import Terms, biased, forms_of
 from atat_zoo.system.errors import UserError
 
 LETTERS = CharactersTokenizer().train(lambda: iter(()))
@@ -158,5 +158,5 @@ def test_long_batches_are_counted_in_parts(monkeypatch):
     terms = Terms(LETTERS, ["war", "peace"])
     z = masked("a w__ and _eac_ of wa_ ").repeat(7, 1)
     whole = terms.gains(z)
-    monkeypatch.setattr("atat_zoo.data.tokenizers.terms._AT_ONCE", 1)
+    monkeypatch.setattr("atat_zoo.diffusion.terms._AT_ONCE", 1)
     assert torch.equal(terms.gains(z), whole)
