@@ -132,8 +132,8 @@ def show(experiment: str, overrides: tuple[str, ...], number: int, as_json: bool
 
     Its shards are built first unless they exist. Of dialogues, what is learned stands between « and ».
     """
+    from atat_zoo.cli.rows import first_rows
     from atat_zoo.data.build import build as build_shards
-    from atat_zoo.data.shards import first_rows
 
     loaded = load(experiment, overrides)
     with Bars(silent=as_json) as bars:

@@ -19,7 +19,6 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +26,9 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from atat_zoo.data import Progress, Split, manifest, remote
+from atat_zoo.data import Progress, Split, remote
 from atat_zoo.data.manifest import Shard, ShardManifest, array_of, broken
-from atat_zoo.data.pack import IDS, Encoded, Packer, dialogue_tokens, pad_of
-from atat_zoo.data.tokenizers import BOS, EOS, TokenizerModel
+from atat_zoo.data.pack import IDS, Encoded, Packer, pad_of
 from atat_zoo.experiment.runs import sha256_of
 from atat_zoo.experiment.schema import DataSpec
 from atat_zoo.system.atomic import replacing
@@ -233,47 +231,3 @@ def _header(contents: ShardManifest, rows: int) -> bytes:
     header = {"descr": np.dtype(contents.dtype).str, "fortran_order": False, "shape": (rows, contents.length)}
     np.lib.format.write_array_header_1_0(file, header)
     return file.getvalue()
-
-
-def first_rows(folder: Path, model: TokenizerModel, number: int) -> list[dict[str, Any]]:
-    """Return the ids and the text of the first training rows of a folder of shards; padding is −1 and `<pad>`.
-
-    Of dialogues, what is learned stands between « and ».
-    """
-    contents = manifest.load(folder)
-    shards = contents.splits["train"].shards
-    rows = chain.from_iterable(read(folder, contents, shard) for shard in shards)
-    names = _names(model)
-    shown = []
-    for row in islice(rows, number):
-        ids, learned = row.astype(np.int64), np.zeros(len(row), bool)
-        ids[row == pad_of(contents.dtype)] = -1
-        if contents.form == "chat":
-            found = dialogue_tokens(row[None].astype(np.int64))
-            ids, learned = np.where(found.document[0] < 0, -1, found.ids[0]), found.answer[0]
-        edges = np.flatnonzero(np.diff(learned, prepend=False, append=False))
-        text = ""
-        for number_of_piece, piece in enumerate(np.split(ids, edges)):
-            text += ("«" if number_of_piece % 2 else "»" * (number_of_piece > 0)) + _text(model, piece.tolist(), names)
-        shown.append({"ids": ids.tolist(), "text": text})
-    return shown
-
-
-def _names(model: TokenizerModel) -> dict[int, str]:
-    """Return the names of the tokens without text."""
-    names = {i: name for i, name in ((model.bos, BOS), (model.eos, EOS)) if i is not None}
-    silent = np.flatnonzero(model.byte_counts() == 0).tolist()
-    return {-1: "<pad>"} | {
-        i: (model.library and model.library.id_to_token(i)) or names.get(i, f"<{i}>") for i in silent
-    }
-
-
-def _text(model: TokenizerModel, ids: list[int], names: dict[int, str]) -> str:
-    text, run = "", list[int]()
-    for i in [*ids, None]:
-        if i is not None and i not in names:
-            run.append(i)
-            continue
-        text, run = text + (model.decode(run) if run else ""), []
-        text += "" if i is None else names[i]
-    return text
