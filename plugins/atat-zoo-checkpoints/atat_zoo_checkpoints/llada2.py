@@ -80,4 +80,8 @@ class LLaDA2Backbone(LlamaBackbone):
         """Return the feed-forward network of a layer."""
         from atat_zoo_checkpoints.mixture import Mixture
 
-        return super().feed_forward(number, dtype) if number < self.dense_layers else Mixture(**values_of(self) | {"dtype": dtype})
+        return (
+            super().feed_forward(number, dtype)
+            if number < self.dense_layers
+            else Mixture(**values_of(self) | {"dtype": dtype})
+        )
