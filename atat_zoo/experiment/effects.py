@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from atat_zoo.registry import TABLES, Zoo
@@ -64,7 +64,7 @@ def _is_set(target: Any) -> bool:
     return target.name != TABLES["target"] or target != type(target)()
 
 
-def _others(zoo: Zoo, fits: Any = lambda estimator: estimator.tells_apart(True)) -> str:
+def _others(zoo: Zoo, fits: Callable[[Any], bool] = lambda estimator: estimator.tells_apart(True)) -> str:
     """Return the names of the estimators that fit as they are by default."""
     found = []
     for name in zoo.names("estimator"):

@@ -45,7 +45,7 @@ class DataSpec:
     damaged: Literal["fatal", "skip"] = param(
         "fatal", help="a damaged training shard is an error, or the stream leaves out its damaged members and counts"
     )
-    stages: Any = parts("stage", help="changes and refusals of training sequences, one after the other")
+    stages: tuple[Any, ...] = parts("stage", help="changes and refusals of training sequences, one after the other")
     workers: int = param(0, help="loader processes per rank; the order does not depend on it", ge=0, le=1024)
 
     def __attrs_post_init__(self) -> None:
@@ -54,7 +54,7 @@ class DataSpec:
                 f"sequences = {self.sequences} is fewer than lanes = {self.lanes}; raise the one or lower the other"
             )
 
-    def check(self, experiment: Any) -> Iterator[Problem]:
+    def check(self, experiment: "Experiment") -> Iterator[Problem]:
         """Yield the problems of dialogues: what is of running text, and parts that read a row as a whole."""
         if self.form == "text":
             return
@@ -133,9 +133,9 @@ class TrainSpec:
         False, help="keep the model whose held-out bound is the lowest of all such evaluations, for --step best"
     )
     save_every: int = param(500, help="steps between two checkpoints", ge=1)
-    loggers: Any = parts("logger", help="destinations of the curves besides metrics.jsonl")
-    callbacks: Any = parts("callback", help="additional measurements, and early stopping")
-    algorithms: Any = parts("algorithm", help="changes to the training loop itself")
+    loggers: tuple[Any, ...] = parts("logger", help="destinations of the curves besides metrics.jsonl")
+    callbacks: tuple[Any, ...] = parts("callback", help="additional measurements, and early stopping")
+    algorithms: tuple[Any, ...] = parts("algorithm", help="changes to the training loop itself")
     checkpoints_kept: int = param(2, help="number of checkpoints that are not deleted, the newest ones", ge=1)
 
     def __attrs_post_init__(self) -> None:
@@ -168,11 +168,13 @@ class EvaluationSpec:
     draws: int = param(4, help="masks drawn for every sequence", ge=1)
     bound: Any = part("bound", "exact_k", help="how the bound is estimated")
     batch_size: int = param(64, help="sequences evaluated at once", ge=1)
-    metrics: Any = parts("metric", help="further numbers of the predictions, or of texts that the model writes")
+    metrics: tuple[Any, ...] = parts(
+        "metric", help="further numbers of the predictions, or of texts that the model writes"
+    )
     texts: int = param(
         64, help="texts written where metrics read texts; at most as many as there are held-out sequences", ge=1
     )
-    tasks: Any = parts("task", help="held-out problems that are measured after the training")
+    tasks: tuple[Any, ...] = parts("task", help="held-out problems that are measured after the training")
     samples: int = param(3, help="texts written to samples.txt after the training", ge=0)
 
     def __attrs_post_init__(self) -> None:

@@ -50,7 +50,7 @@ class Manifest:
     """A manifest: entries, disabled plugins, aliases by kind, and the contract that the parts are written for."""
 
     entries: tuple[Entry, ...] = ()
-    contract: Any = 1
+    contract: object = 1
     disabled: tuple[str, ...] = ()
     aliases: dict[str, dict[str, str]] = attrs.field(factory=dict)
 

@@ -141,7 +141,7 @@ def _load(plugin: Plugin, point: EntryPoint) -> Plugin:
         return broken(plugin, error)
 
 
-def _refuse_newer(contract: Any) -> None:
+def _refuse_newer(contract: object) -> None:
     if not isinstance(contract, int) or contract > hookspecs.CONTRACT:
         latest = hookspecs.CONTRACT
         raise UserError(f"its CONTRACT is {contract!r}, and this atat-zoo knows those up to {latest}; upgrade atat-zoo")

@@ -29,6 +29,7 @@ from typing import Any, Literal, Protocol
 
 import attrs
 
+from atat_zoo.registry.context import Context
 from atat_zoo.system.errors import Problem, clip, nearest
 
 _T = typing.TypeVar("_T")
@@ -86,7 +87,7 @@ def _nothing() -> None:
     """A method without a default has a docstring and no more."""
 
 
-def network_of(spec: Any, context: Any, *given: Any) -> Any:
+def network_of(spec: Any, context: Context, *given: Any) -> Any:
     """Return what a component's `network`, "package.module:Class", makes of a context and the component's parameters.
 
     It takes them as keywords, the parts among them built. It is imported here, as torch is: a specification does

@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from atat_zoo.registry import manifest, plugins, spec
+from atat_zoo.registry.context import Context
 from atat_zoo.registry.hookspecs import KINDS
 from atat_zoo.registry.manifest import Entry
 from atat_zoo.registry.plugins import Plugin, of_plugin
@@ -120,7 +121,7 @@ class Zoo:
             raise UserError("\n".join(map(str, problems)))
         return made
 
-    def build(self, kind: str, value: str | Mapping[str, Any], context: Any = None) -> Any:
+    def build(self, kind: str, value: str | Mapping[str, Any], context: Context | None = None) -> Any:
         """Return a part ready to use: what its `build(context)` returns, which may be its specification."""
         return self.spec(kind, value).build(context)
 
