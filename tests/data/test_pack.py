@@ -435,6 +435,7 @@ def test_a_stream_continues_with_exactly_the_next_dialogues(tmp_path, rows, work
         assert one.keys() == other.keys()
         assert ("documents" in one) == (rows == "packed")
         assert all(torch.equal(one[key], other[key]) for key in one)
+    assert [batch["index"].tolist() for batch in whole] == [[4 * n, 4 * n + 1, 4 * n + 2, 4 * n + 3] for n in range(8)]
     # Answers and nothing else are maskable.
     for batch in whole:
         for row, (tokens, maskable) in enumerate(zip(batch["tokens"], batch["maskable"], strict=True)):

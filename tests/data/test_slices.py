@@ -36,6 +36,12 @@ def whole(tmp_path_factory):
     return hashes(build(made(tmp_path_factory.mktemp("whole"))))
 
 
+def test_a_slice_reports_the_characters_that_were_read(tmp_path):
+    reported = []
+    encode_slice(made(tmp_path), Slice(1, 2), progress=lambda *report: reported.append(report))
+    assert max(done for stage, done, _ in reported if stage == "train") == sum(map(len, TEXTS))
+
+
 @settings(max_examples=5)
 @given(
     count=st.integers(12, 40),

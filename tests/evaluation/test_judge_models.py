@@ -175,6 +175,7 @@ def test_weights_that_are_missing_are_not_made_up(tmp_path):
     with pytest.raises(UserError, match=r"lacks the weights transformer\.ln_f\.weight"):
         built(other)
     (other / "model.safetensors").unlink()
+    torch.save(weights, other / "pytorch_model.bin")  # a pickle, which may hold code
     with pytest.raises(UserError, match="safetensors"):
         built(other)
 

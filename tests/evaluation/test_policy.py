@@ -151,6 +151,15 @@ def test_a_deterministic_sampler_has_one_order():
     assert torch.equal(found.nats, priced(LeftToRightSampler(), seed=9, denoiser=Hashed(2)).nats)
 
 
+def test_one_order_is_the_default():
+    joint, counted = toy(), Hashed(2)
+    everything = torch.ones_like(joint.states, dtype=torch.bool)
+    policy_nats(
+        counted, assemble(order=RandomOrder(), pace=OneAtATimePace()), joint.states, everything, joint.states[:, 0]
+    )
+    assert counted.calls == 3
+
+
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
 def test_given_tokens_are_given(order):
     joint = toy()

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from atat_zoo import UserError, Zoo
-from atat_zoo.experiment import from_table, load, recipe, recipes
+from atat_zoo.experiment import from_table, load, names, recipe, recipes
 from atat_zoo.registry import TABLES, component
 from atat_zoo.registry.manifest import entry_of, read, shipped
 from atat_zoo.system.errors import clip
@@ -62,8 +62,8 @@ def test_a_link_extends_what_is_beside_it(write, tmp_path):
     write("there/base.toml", "seed = 1")
     write("here/base.toml", "seed = 2")
     os.symlink("../there/real.toml", tmp_path / "here" / "link.toml")
-    for names, seed in ((["here/link.toml", "there/real.toml"], 1), (["there/real.toml", "here/link.toml"], 2)):
-        assert load(write("a.toml", f"extends = {names}")).seed == seed
+    for bases, seed in ((["here/link.toml", "there/real.toml"], 1), (["there/real.toml", "here/link.toml"], 2)):
+        assert load(write("a.toml", f"extends = {bases}")).seed == seed
 
 
 def test_a_file_is_read_once_however_many_ways_lead_to_it(write, monkeypatch):
@@ -354,6 +354,7 @@ def test_a_backbone_that_reads_both_ways_only_is_not_asked_to_read_a_part(write,
 
 def test_a_recipe_is_the_corpus_of_its_file_and_another_name_is_none():
     assert "lm1b" in recipes()
+    assert {"quickstart", "studies/sets", "baselines/sedd", "mdlm", "lm1b/mdlm"} <= {*names()}
     for name in recipes():
         assert recipe(name, Zoo.load()) == recipe(name)
     assert len({repr(recipe(name)) for name in recipes()}) == len(recipes())

@@ -29,6 +29,8 @@ def test_turns_that_are_not_drawn():
     free = [0, 1, 1, 0, 1, 1, 1]
     assert turns({"use": "strided", "stride": 2}, free) == [-1, 0, 1, -1, 0, 1, 0]
     assert turns({"use": "strided", "stride": 9}, free) == [-1, 0, 1, -1, 2, 3, 4]
+    alone = {"use": "strided", "stride": 4, "random_offset": True}
+    assert shares(turns(alone, [1, 0], rows=100)) == {(0, -1): 1}
     assert turns("left_to_right", free) == [-1, 0, 1, -1, 2, 3, 4]
     assert turns({"use": "blocks", "size": 2}, free) == [-1, 0, 0, -1, 1, 1, 2]
     assert turns("at_once", free) == [-1, 0, 0, -1, 0, 0, 0]

@@ -134,3 +134,11 @@ def test_a_bracket_that_says_nothing_is_not_shown():
     del row["brackets"]
     assert markdown._values(row, ".1f") == "54.6, 55.4 (no bracket recorded)"
     assert markdown._values(row | {"quantity": "policy likelihood"}, ".1f") == "54.6, 55.4"
+
+
+def test_samplers_are_timed_on_the_device_that_is_asked_for(run, monkeypatch):
+    taken = []
+    model = SimpleNamespace(sample=lambda number, sampler: SimpleNamespace(seconds=float(number)))
+    monkeypatch.setattr(measuring.Model, "from_run", lambda *given: taken.append(given) or model)
+    timed = measuring._time(spec(texts=3, repeat=2), run, "a device", lambda _: None)
+    assert (taken, timed) == ([(run.path, "a device")], {"seconds": [3.0]})

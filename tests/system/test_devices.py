@@ -65,6 +65,12 @@ def only(monkeypatch, kind, **has):
     monkeypatch.setattr(torch, "get_device_module", lambda device: there if device.type == kind else torch.cpu)
 
 
+@pytest.mark.parametrize("native", [True, False])
+def test_hardware_that_emulates_bf16_does_not_count(monkeypatch, native):
+    only(monkeypatch, "cuda", is_bf16_supported=lambda including_emulation=True: native or including_emulation)
+    assert devices.has_bf16("cuda") is native
+
+
 def test_apples_gpu_is_taken_when_it_is_named(monkeypatch):
     only(monkeypatch, "mps")
     assert torch_device("gpu") == torch_device("mps") == device_of("gpu") == device_of("mps") == "mps"

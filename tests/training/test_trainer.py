@@ -20,7 +20,7 @@ from atat_zoo.modeling.objectives import assemble, chunks
 from atat_zoo.registry import Context
 from atat_zoo.system.errors import UserError
 from atat_zoo.training import evaluator as evaluating
-from atat_zoo.training import resume, train
+from atat_zoo.training import resume, train, trainer
 from atat_zoo.training.checkpoints import CurrentModel
 from atat_zoo.training.composer_model import ZooModel
 from atat_zoo.training.evaluator import Evaluator
@@ -48,6 +48,26 @@ def held_out_of(tiny):
 def evaluations(folder):
     """Return the tables of the evaluations of a run."""
     return [json.loads(path.read_text()) for path in folder.evaluations.iterdir()]
+
+
+class Enough(Exception):
+    """Ends a training before its first step."""
+
+
+@pytest.mark.parametrize(("together", "ema"), [(1, 0.0), (2, 0.9)])
+def test_the_settings_of_the_stream_and_of_the_average_reach_them(tiny, monkeypatch, tmp_path, together, ema):
+    taken, stream = {}, trainer.TokenStream
+
+    def current(experiment, context, objective, average, whole, base):
+        taken["ema"] = average.decay if average else 0.0
+        raise Enough
+
+    monkeypatch.setattr(trainer, "TokenStream", lambda data, **given: taken.update(given) or stream(data, **given))
+    monkeypatch.setattr(trainer, "CurrentModel", current)
+    experiment = load(str(tiny.path), [f"data.shuffled_shards={together}", f"train.ema={ema}"])
+    with pytest.raises(Enough):
+        train(experiment, tmp_path / "run")
+    assert (taken["together"], taken["ema"]) == (together, ema)
 
 
 def test_a_run_leaves_everything_behind(tiny, uninterrupted):

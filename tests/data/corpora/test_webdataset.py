@@ -207,7 +207,7 @@ def test_names_that_mean_nothing(tmp_path):
     (tmp_path / "here").mkdir()
     for name, said in {
         "gone.tar": "there is no file gone.tar; name tar files that are there",
-        "x-{0..": "cannot be expanded",
+        "x-{0..": "corpus.train: x-{0.. cannot be expanded",
         str(tmp_path / "here"): "ends in .tar or .tgz",
         "pipe:cat a.tar": "corpus.train: pipe:cat a.tar would run a command in a shell",
     }.items():

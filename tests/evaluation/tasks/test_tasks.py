@@ -51,6 +51,8 @@ def test_scores_of_the_same_items_are_compared_item_by_item(numbers, more):
     others = {"of": "those"}, {"quantity": "y"}, {"weights": (99.0, *other.weights[1:])}, {"of": ""}
     assert [one.minus(attrs.evolve(other, **change)) for change in others] == [None] * 4
     assert difference(one, attrs.evolve(other, of="those")) == "—"
+    infinite = attrs.evolve(one, sums=(float("inf"), *one.sums[1:]))
+    assert (infinite.minus(other), one.minus(infinite)) == (None, None)
 
 
 def test_a_title_names_what_differs_from_the_defaults():

@@ -44,6 +44,7 @@ adaptives = st.builds(taught, st.lists(st.floats(0, 2), min_size=2, max_size=9),
 def test_a_bell_is_normal_in_log_odds(location, scale):
     bell, law = BellRates(location=location, scale=scale).build(CONTEXT), stats.norm(location, scale)
     r = bell.quantile(U)
+    assert 0 < bell.quantile(U.new_zeros(1)) < bell.quantile(U.new_ones(1)) < 1
     inner = (r > 1e-9) & (r < 1 - 1e-9)
     np.testing.assert_allclose(law.cdf(r[inner].logit()), U[inner], atol=1e-6)
     expected = law.pdf(r.logit()) / (r * (1 - r)).numpy()
