@@ -110,7 +110,7 @@ attack: $(VENV)-plugins/installed
 # What was tested is kept in build/mutants, so it is continued; ONLY=rates for one room.
 PLUGINS_PYTHON = $(wildcard $(VENV)-plugins/bin/python)
 mutants: $(VENV)/installed-mutants $(if $(PLUGINS),$(VENV)-plugins/installed)
-	$(BIN)/python -m tests.mutants $(ONLY) --number $(or $(N),200) --seed $(or $(SEED),1) $(if $(PLUGINS_PYTHON),--plugins-python $(PLUGINS_PYTHON))
+	$(BIN)/python -m tests.mutants $(ONLY) --num-samples $(or $(N),200) --seed $(or $(SEED),1) $(if $(PLUGINS_PYTHON),--plugins-python $(PLUGINS_PYTHON))
 
 docs: $(VENV)/installed-docs
 	$(BIN)/python -m sphinx -W --keep-going -q -E -d build/doctrees docs build/site

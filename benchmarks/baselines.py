@@ -51,14 +51,14 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/baselines"))
     parser.add_argument("--only", nargs="*", default=BASELINES, choices=BASELINES)
     parser.add_argument("--all", action="store_true", help="the other settings, too")
-    parser.add_argument("--draws", type=int, default=8)
+    parser.add_argument("--mask-samples", type=int, default=8)
     parser.add_argument("--markdown", type=Path, help="a file to write the tables into")
     parser.add_argument("--note", default="", help="a sentence on how the trainings went, for the file")
     given, _ = parser.parse_known_args(sys.argv[2:])
     runs = [train(name, given.runs / name) for name in given.only]
     others = [train(name, given.runs / run, *overrides) for run, (name, *overrides) in SETTINGS.items() if given.all]
     tables = [runs, [runs[0], *others]] if others else [runs]
-    wanted = [["compare", *map(str, table), "--draws", str(given.draws)] for table in tables]
+    wanted = [["compare", *map(str, table), "--mask-samples", str(given.draws)] for table in tables]
     if given.markdown is None:
         for words in wanted:
             atat(*words)

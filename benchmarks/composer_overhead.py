@@ -79,7 +79,7 @@ class BareLoop(Callback):
             loss = self.module.loss(given)["loss"]
         self.optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.module.parameters(), spec.clip)
+        torch.nn.utils.clip_grad_norm_(self.module.parameters(), spec.max_grad_norm)
         self.optimizer.step()
         self.scheduler.step()
 
@@ -89,7 +89,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as out:
         experiment = load(
             "quickstart",
-            [f"train.steps={PAIRS + WARMUP}", "evaluation.sequences=8", "evaluation.samples=0", "train.ema=0.0"],
+            [f"train.steps={PAIRS + WARMUP}", "evaluation.sequences=8", "evaluation.samples=0", "train.ema_decay=0.0"],
         )
         bare = BareLoop(experiment)
         train(experiment, Path(out) / "run", callbacks=[bare])

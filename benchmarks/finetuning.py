@@ -75,7 +75,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/finetuning"))
     parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
     parser.add_argument("--sequences", type=int, default=1024, help="of the test split")
-    parser.add_argument("--draws", type=int, default=4)
+    parser.add_argument("--mask-samples", type=int, default=4)
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides for every training")
     parser.add_argument("--markdown", type=Path, help="the page in which it is the last section")
     parser.add_argument("--note", default="", help="a sentence on how the trainings went, for the file")

@@ -40,7 +40,7 @@ class Resident(Callback):
 def trained(steps: int, folder: Path, *callbacks: Callback) -> None:
     """Train a nano model for so many steps of eight sequences."""
     small = {"train.steps": steps, "train.batch_size": 8, "train.save_every": steps, "train.evaluate_every": 0}
-    quiet = {"evaluation.sequences": 8, "evaluation.samples": 0, "backbone.neighbours": 0, "data.workers": 1}
+    quiet = {"evaluation.sequences": 8, "evaluation.samples": 0, "backbone.ngram_prior": 0, "data.workers": 1}
     train(load("mdlm", [f"{key}={value}" for key, value in {**small, **quiet}.items()]), folder, callbacks=[*callbacks])
 
 

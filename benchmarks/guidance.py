@@ -97,7 +97,7 @@ SETTINGS = (
 INTRODUCTION = """\
 # Guidance
 
-Written by `python -m benchmarks guidance --run RUN --by JUDGE --markdown docs/guidance.md`, RUN and JUDGE the MDLM and
+Written by `python -m benchmarks guidance --run RUN --judge JUDGE --markdown docs/guidance.md`, RUN and JUDGE the MDLM and
 the autoregressive baseline (`experiments/baselines/`): {number} texts of each setting with seed {seed}, ± one standard
 error over texts. The named words, which guidance gets, are {named}; the related words
 are others of the topic, which it does not get. A rate means little without entropy and generative perplexity: nonsense
@@ -112,8 +112,8 @@ def main() -> None:
     """Print the table, or JSON."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks guidance")
     parser.add_argument("--run", required=True, help="a finished run on the default corpus")
-    parser.add_argument("--by", help="a run whose likelihood is exact, to judge the texts")
-    parser.add_argument("--number", type=int, default=256, help="texts of each setting")
+    parser.add_argument("--judge", help="a run whose likelihood is exact, to judge the texts")
+    parser.add_argument("--num-samples", type=int, default=256, help="texts of each setting")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="a word that the titles of the settings must have")
     parser.add_argument("--device", default="auto")

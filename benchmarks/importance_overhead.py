@@ -67,7 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--base", default=BASE, help="what the others are compared with")
     parser.add_argument("--experiments", nargs="+", default=OTHERS)
-    parser.add_argument("--vocabulary", type=int, default=VOCABULARY)
+    parser.add_argument("--vocab-size", type=int, default=VOCABULARY)
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--rows", type=int, default=4)
     parser.add_argument("--pairs", type=int, default=20, help="0 for no times")

@@ -25,7 +25,7 @@ FIGURE = Path(__file__).parents[1] / "docs" / "report" / "terminal.svg"
 COMMANDS = (
     "atat train quickstart evaluation.samples=0",
     "atat watch runs/quickstart --once",
-    "atat sample runs/quickstart --number 2 --prompt 'My fellow citizens'",
+    "atat sample runs/quickstart --num-samples 2 --prompt 'My fellow citizens'",
 )
 COLUMNS, LINES, TALLEST = 104, 16, 300  # TALLEST: of all that is printed
 # pyte's names of colours that are rich's otherwise.

@@ -35,7 +35,7 @@ from atat_zoo.experiment import load
 from atat_zoo.training import train
 
 common = [f'data.root="{folder}/shards"', "train.steps=12", "train.log_every=12", "train.save_every=12",
-          "evaluation.sequences=8", "evaluation.draws=1", "evaluation.samples=0"]
+          "evaluation.sequences=8", "evaluation.mask_samples=1", "evaluation.samples=0"]
 run = folder / "run"
 
 def training():

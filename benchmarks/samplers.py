@@ -13,11 +13,11 @@ from benchmarks.baselines import machine, train
 COOL = "draw = {use = 'categorical', temperature = 0.98}"
 SETTINGS = (
     "{use = 'confidence_history', steps = 24}",
-    f"{{use = 'combination', pace = {{use = 'entropy_bounded', gamma = 12.0}}, {COOL}}}",
-    f"{{use = 'combination', pace = {{use = 'adaptive', min_steps = 8, max_steps = 32}}, {COOL}}}",
+    f"{{use = 'combination', tokens_per_step = {{use = 'entropy_bounded', gamma = 12.0}}, {COOL}}}",
+    f"{{use = 'combination', tokens_per_step = {{use = 'adaptive', min_steps = 8, max_steps = 32}}, {COOL}}}",
     "{use = 'remdm_conf', steps = 16}",
-    f"{{use = 'combination', pace = {{use = 'fixed', steps = 24}}, {COOL}}}",
-    "{use = 'combination', pace = {use = 'fixed', steps = 16}, draw = {use = 'nucleus', p = 0.9}}",
+    f"{{use = 'combination', tokens_per_step = {{use = 'fixed', steps = 24}}, {COOL}}}",
+    "{use = 'combination', tokens_per_step = {use = 'fixed', steps = 16}, token_sampling = {use = 'nucleus', top_p = 0.9}}",
     "{use = 'ancestral', steps = 128, temperature = 0.98}",
 )
 
@@ -40,7 +40,7 @@ def main() -> None:
     """Print the tables, or write them as Markdown."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--runs", type=Path, default=Path("runs/baselines"))
-    parser.add_argument("--number", type=int, default=192, help="texts of every named sampler")
+    parser.add_argument("--num-samples", type=int, default=192, help="texts of every named sampler")
     parser.add_argument("--settings", type=int, default=1024, help="texts of every setting")
     parser.add_argument("--markdown", type=Path, help="a file to write the tables into")
     parser.add_argument("--note", default="", help="what is to be said of the numbers, for the file")
@@ -57,8 +57,8 @@ def main() -> None:
 
 def bench(run: Path, judge: Path, number: int, *words: str, capture: bool) -> str:
     """Run `atat bench samplers` in a process of its own, as a person would."""
-    command = [sys.executable, "-m", "atat_zoo", "bench", "samplers", str(run), "--by", str(judge)]
-    command += ["--number", str(number), *(["--markdown"] if capture else []), *words]
+    command = [sys.executable, "-m", "atat_zoo", "bench", "samplers", str(run), "--judge", str(judge)]
+    command += ["--num-samples", str(number), *(["--markdown"] if capture else []), *words]
     return subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE if capture else None).stdout or ""
 
 

@@ -72,7 +72,7 @@ def stepper(
 
 def step_with(reach: int, text: NDArray[np.int64]) -> Callable[[], None]:
     """Return one training step with counts of so many neighbours on either side."""
-    experiment = load("mdlm", [f"backbone.neighbours={reach}"])
+    experiment = load("mdlm", [f"backbone.ngram_prior={reach}"])
     count = partial(CountTable.count, [text], VOCABULARY)
     context = Context(vocabulary_size=VOCABULARY, length=experiment.data.length, count_table=count)
     return stepper(experiment, context, torch.from_numpy(text))[1]

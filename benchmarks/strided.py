@@ -54,8 +54,8 @@ def main() -> None:
     parser.add_argument("--strides", type=int, nargs="*", default=[8, 16, 32], help="numbers of turns")
     given, _ = parser.parse_known_args()
     spec = Zoo.load().spec
-    token_by_token = spec("sampler", {"use": "semi_autoregressive", "size": 1, "within": "left_to_right"})
-    same, bars = [f"data.length={given.length}", "backbone.neighbours=0"], []
+    token_by_token = spec("sampler", {"use": "semi_autoregressive", "block_size": 1, "block_sampler": "left_to_right"})
+    same, bars = [f"data.length={given.length}", "backbone.ngram_prior=0"], []
     autoregressive, sets = denoiser("baselines/autoregressive", *same), denoiser("sets", *same)
     for texts in given.texts:
         other = writing(autoregressive, token_by_token, texts)

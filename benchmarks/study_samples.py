@@ -46,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--study", choices=RUNS, nargs="+", default=[*RUNS])
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="where the folders of the studies are")
-    parser.add_argument("--number", type=int, default=1000, help="texts for each sampler")
+    parser.add_argument("--num-samples", type=int, default=1000, help="texts for each sampler")
     parser.add_argument("--write", action="store_true", help=f"write {RESULT.name}, too")
     given, _ = parser.parse_known_args(sys.argv[2:])
     for study in given.study:
@@ -63,7 +63,7 @@ def rows_of(folder: Path, runs: dict[str, list[dict[str, Any]]], number: int) ->
     for name, samplers in runs.items():
         judge = folder / f"autoregressive-{name.rpartition('-')[2]}"
         for sampler in samplers:
-            words = ["judge", str(folder / name), "--by", str(judge), "--number", str(number)]
+            words = ["judge", str(folder / name), "--judge", str(judge), "--num-samples", str(number)]
             done = atat(*words, "--mauve", "--sampler", f"{{{settings(sampler)}}}", "--json", capture=True)
             rows.append(row(name, sampler, json.loads(done)))
             print(json.dumps(rows[-1]), flush=True)

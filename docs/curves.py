@@ -55,7 +55,7 @@ def _noise(zoo: Zoo) -> Iterator[tuple[str, str]]:
 def _rates(zoo: Zoo) -> Iterator[tuple[str, str]]:
     u = (torch.arange(50_000, dtype=torch.float64) + 0.5) / 50_000
     middles, lines = (torch.arange(50) + 0.5) / 50, {}
-    for name, part in _parts(zoo, "rates"):
+    for name, part in _parts(zoo, "mask_rates"):
         if not isinstance(part, StatefulPart):  # one that follows the loss has nothing to show before it
             rate = part.levels(u, LinearNoise(), 0.5).rate
             lines[name] = torch.histc(rate.float(), bins=50, min=0, max=1) / len(u) * 50
@@ -114,7 +114,7 @@ def _schedule(zoo: Zoo) -> Iterator[tuple[str, str]]:
 
 _FIGURES: dict[str, Callable[[Zoo], Iterator[tuple[str, str]]]] = {
     "noise": _noise,
-    "rates": _rates,
+    "mask_rates": _rates,
     "masking": _masking,
     "position_bias": _position_bias,
     "curriculum": _curriculum,

@@ -13,7 +13,7 @@ from atat_zoo.registry import Zoo
 # Overrides that leave of a large experiment all but its size: the network nano, the sequences short.
 FEW = ["backbone.preset=nano", "data.length=32", "data.lanes=4", "data.workers=0", "train.device=cpu", "train.steps=2"]
 FEW += ["train.batch_size=4", "train.microbatch_size=4", "train.log_every=1", "schedule.warmup_steps=1"]
-FEW += ["evaluation.sequences=4", "evaluation.draws=1", "evaluation.samples=0"]
+FEW += ["evaluation.sequences=4", "evaluation.mask_samples=1", "evaluation.samples=0"]
 # Overrides that leave all but the width and the rows of a step.
 NARROW = ["backbone.width=32", "backbone.heads=1", "data.lanes=1", "data.workers=0", "train.device=cpu"]
 NARROW += [
@@ -23,7 +23,7 @@ NARROW += [
     "train.log_every=1",
     "schedule.warmup_steps=1",
 ]
-NARROW += ["evaluation.sequences=1", "evaluation.draws=1", "evaluation.samples=0"]
+NARROW += ["evaluation.sequences=1", "evaluation.mask_samples=1", "evaluation.samples=0"]
 
 _NAMES = ("land", "sea", "hill", "harbour", "tower", "bridge", "garden", "market", "winter", "ship", "engine", "river")
 _VERBS = ("holds", "shows", "meets", "finds", "builds", "leaves", "follows", "keeps")

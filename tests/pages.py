@@ -36,7 +36,7 @@ SMALL = [
     "train.batch_size=8",
     "evaluation.sequences=8",
 ]
-SMALL += ["evaluation.draws=1", "evaluation.samples=1"]
+SMALL += ["evaluation.mask_samples=1", "evaluation.samples=1"]
 
 
 class Block(NamedTuple):

@@ -2,8 +2,8 @@
 
     from tests.specs import specs
 
-    @given(specs("pace"))
-    def test_any_pace(pace):
+    @given(specs("tokens_per_step"))
+    def test_any_pace(tokens_per_step):
         ...
 
 Needs hypothesis.

@@ -111,7 +111,7 @@ def test_the_end_of_the_time_is_handed_on_and_waited_for(tmp_path):
     ("words", "task", "call"),
     [
         ("build.sbatch a data.length=8", {"SLURM_ARRAY_TASK_ID": "3"}, "data build a data.length=8 --slice 3/16 "),
-        ("study.sbatch mine --device cuda", {"SLURM_ARRAY_TASK_ID": "3"}, "study mine --device cuda --element 3 "),
+        ("study.sbatch mine --device cuda", {"SLURM_ARRAY_TASK_ID": "3"}, "study mine --device cuda --array-index 3 "),
         ("study.sbatch mine --device cuda", {}, "study mine --device cuda --measure "),
     ],
 )

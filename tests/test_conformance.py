@@ -41,7 +41,7 @@ def test_other_objectives(changes):
 
 
 def test_a_tokenizer_with_special_tokens_of_its_own():
-    check_tokenizer(CharactersTokenizer(special=True))
+    check_tokenizer(CharactersTokenizer(special_tokens=True))
 
 
 @pytest.mark.slow

@@ -26,7 +26,15 @@ WORKING = [
 ]
 
 # How many figures the page of a kind has.
-CURVES = {"noise": 1, "rates": 1, "masking": 5, "position_bias": 1, "curriculum": 1, "uncertainty": 1, "schedule": 1}
+CURVES = {
+    "noise": 1,
+    "mask_rates": 1,
+    "masking": 5,
+    "position_bias": 1,
+    "curriculum": 1,
+    "uncertainty": 1,
+    "schedule": 1,
+}
 
 
 @pytest.fixture(scope="module")

@@ -30,7 +30,13 @@ VOCABULARIES = (50_257, 30_522)  # of GPT-2 and of BERT
 STUDIES = sorted((ROOT / "studies").glob("*.toml"))
 shipped = functools.cache(load)  # as it is in its file
 SMALL = ["backbone.layers=1", "backbone.width=64", "tokenizer.vocabulary_size=512", "data.sequences=64"]
-SMALL += ["train.steps=3", "train.batch_size=4", "evaluation.sequences=4", "evaluation.draws=1", "train.log_every=1"]
+SMALL += [
+    "train.steps=3",
+    "train.batch_size=4",
+    "evaluation.sequences=4",
+    "evaluation.mask_samples=1",
+    "train.log_every=1",
+]
 # A learned importance with and without its parts.
 IMPORTANCE = {"importance", "importance_only", "no_importance", "no_curriculum", "curriculum_only"}
 
@@ -47,7 +53,7 @@ def test_every_name_is_an_experiment_that_resolves_to_itself():
 
 def test_a_pair_is_its_variant_over_its_size_and_a_file_of_its_name_comes_first(tmp_path, monkeypatch):
     short, plain = (load(name, ["name=same"]) for name in ("lm1b/mdlm_short.toml", "lm1b/mdlm"))
-    assert (short.train.batch_size, plain.train.batch_size, plain.data.rows) == (64, 512, "document")
+    assert (short.train.batch_size, plain.train.batch_size, plain.data.packing) == (64, 512, "document")
     assert (short.parts["sampler"].name, load("lm1b/d3pm").parts["objective"].name) == ("ancestral", "d3pm")
     table = plain.to_table() | {key: short.to_table()[key] for key in ("train", "optimizer")}
     assert from_table(table) == short
@@ -177,7 +183,10 @@ def test_the_finetunings_and_the_guidance_train(shards, tmp_path):
 @pytest.mark.slow
 def test_importance_that_nothing_reads_changes_no_weight_of_the_denoiser(shards, tmp_path):
     # So small a norm that every step is clipped.
-    together, apart = "train.clip=0.01", "train.algorithms=[{use='gradient_clipping', by='part', threshold=0.01}]"
+    together, apart = (
+        "train.max_grad_norm=0.01",
+        "train.algorithms=[{use='gradient_clipping', clipping_type='per_module', clipping_threshold=0.01}]",
+    )
     runs = {
         "mdlm": ["mdlm", together],
         "importance": ["documented/importance_only", apart],
@@ -216,7 +225,7 @@ def test_the_arms_of_a_study_train(path, shards, tmp_path, monkeypatch):
         run = made.run(arm, made.seeds[arm][0])
         # Until the small text of a mixture ends; until all have, it would be repeated for each of the other.
         mixed = load(run.file, run.overrides).parts["corpus"].name == "mixture"
-        short = ["corpus.until=first"] if mixed else []
+        short = ["corpus.stopping_strategy=first_exhausted"] if mixed else []
         experiment = load(run.file, [*run.overrides, *SMALL, *short, f'data.root="{shards}"'])
         classes = {kind: type(part) for kind, part in experiment.parts.items()}
         # What reads a text knows nothing of the parts that learn it.

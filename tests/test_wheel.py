@@ -35,7 +35,13 @@ def test_the_wheel_works_alone(tmp_path):
     package = tmp_path / "atat-zoo-mine"
     assert (package / "atat_zoo_mine" / "network.py").is_file()
     assert (package / ".github" / "workflows" / "test.yml").is_file()
-    small = ("train.steps=3", "train.batch_size=8", "evaluation.sequences=8", "evaluation.draws=1", "data.length=32")
+    small = (
+        "train.steps=3",
+        "train.batch_size=8",
+        "evaluation.sequences=8",
+        "evaluation.mask_samples=1",
+        "data.length=32",
+    )
     small += ("data.sequences=64", "tokenizer.vocabulary_size=512", "backbone.layers=1", "backbone.width=64")
     said = run(*atat, "train", "quickstart", *small, **alone)
     assert "perplexity" in said

@@ -26,7 +26,7 @@ _Command = TypeVar("_Command", bound=Callable[..., object])
 
 _LARGEST = 64 << 20  # bytes of a file of texts with gaps
 CHANGED = ("sampler", "guidance")
-HELD_OUT = ("split", "bound", "metrics", "sequences", "draws", "sequences_at_once", "mask_seed")
+HELD_OUT = ("split", "bound", "metrics", "sequences", "mask_samples", "sequences_at_once", "mask_seed")
 
 
 def _step(_: click.Context, __: click.Parameter, value: str | None) -> int | str | None:
@@ -65,7 +65,7 @@ _OPTIONS = {
     "tasks": click.option("--task", "tasks", multiple=True, help="zero_shot, infilling, …, or a table. Repeatable."),
     "orders": count("--orders", 1, "Orders averaged inside the policy bound; 1 when absent, 64 for claims."),
     "sequences": count("--sequences", 0, "Maximum number of sequences; 0 for all."),
-    "draws": count("--draws", 1, "Masks drawn for every sequence."),
+    "mask_samples": count("--mask-samples", 1, "Masks drawn for every sequence."),
     "sequences_at_once": count("--batch-size", 1, "Sequences in a batch."),
     "batch_size": count("--batch-size", 1, "Texts in a batch.", 64),
     "mask_seed": count("--seed", 0, "Seed of the masks; the experiment's when absent."),

@@ -33,10 +33,10 @@ def bench() -> None:
 
 @bench.command()
 @options("run", "step")
-@click.option("--by", "--judge", "by", help="The judge: a run with an exact likelihood, hf:NAME, or a table.")
+@click.option("--judge", "--judge", "by", help="The judge: a run with an exact likelihood, hf:NAME, or a table.")
 @click.option("--sampler", "wanted", multiple=True, help=_WANTED)
 @count("--steps", 1, "Steps; 16, 32, 64 and 128 when absent.", multiple=True)
-@count("--number", 2, "Texts for each sampler.", 64)
+@count("--num-samples", 2, "Texts for each sampler.", 64)
 @options("length", "seed")
 @count("--repeat", 1, "Repetitions; the shortest time counts.", 1)
 @count("--sequences", 0, "Maximum number of held-out sequences for the policy bounds; 0 for no such bounds.", 64)
@@ -58,7 +58,7 @@ def samplers(
     as_markdown: bool,
     as_json: bool,
 ) -> None:
-    """Generate texts with the final model of RUN and every named sampler, and score them with the judge --by.
+    """Generate texts with the final model of RUN and every named sampler, and score them with the judge --judge.
 
     The policy bound is on the likelihood of held-out text under the sampler, at its own number of evaluations.
 
@@ -123,7 +123,7 @@ def _show_samplers(result: Bench, refused: dict[str, str], as_markdown: bool) ->
         row += [f"{m.unigram_entropy:.3f}", "" if m.distinct_2 is None else f"{m.distinct_2:.3f}"]
         row += [with_error(m.value, m.stderr, ".1f"), "yes" if result.as_good(m) else ""] if judged else []
         rows.append(row)
-    judge = f"judge: {result.judge}" if judged else "no judge: name one with --by to have the texts scored"
+    judge = f"judge: {result.judge}" if judged else "no judge: name one with --judge to have the texts scored"
     click.echo(
         f"{number_of(result.number, 'text')} of {result.length} tokens each, seed {result.seed}, step {result.step}, "
         f"on {result.device} with {number_of(result.threads, 'thread')}; {judge}" + ("\n" if as_markdown else "")

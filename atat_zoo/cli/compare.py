@@ -26,7 +26,7 @@ from atat_zoo.system.errors import UserError, nearest
 if TYPE_CHECKING:
     from atat_zoo.evaluation.compare import ComparedRun, Comparison, Difference
 
-_NEIGHBOURS = "backbone.neighbours"
+_NEIGHBOURS = "backbone.ngram_prior"
 _NAMED = 6  # differences that are named of two runs
 
 

@@ -119,13 +119,15 @@ def build(
             click.echo(line)
         spec = loaded.data
         click.echo(f"the {f'slice {part} is' if own else 'shards are'} in {folder}")
-        click.echo(f"in them, {joints(spec.special, spec.rows, spec.form)}")
+        click.echo(f"in them, {joints(spec.special_tokens, spec.packing, spec.format)}")
 
 
 @data.command()
 @click.argument("experiment")
 @options("overrides")
-@click.option("-n", "--number", type=click.IntRange(1), default=3, show_default=True, help="How many rows to print.")
+@click.option(
+    "-n", "--num-samples", type=click.IntRange(1), default=3, show_default=True, help="How many rows to print."
+)
 @options("json")
 def show(experiment: str, overrides: tuple[str, ...], number: int, as_json: bool) -> None:
     """Print the first training rows of EXPERIMENT as its network reads them, special tokens included.

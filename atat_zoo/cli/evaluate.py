@@ -180,7 +180,7 @@ def _figures_elsewhere(_: click.Context, __: click.Parameter, given: bool) -> No
 
 
 @click.command()
-@options("run", "step", "split", "sequences", "draws", "sequences_at_once", "mask_seed")
+@options("run", "step", "split", "sequences", "mask_samples", "sequences_at_once", "mask_seed")
 @click.option("--bands", default=5, show_default=True, type=click.IntRange(1, 100), help="Bands of token frequency.")
 @click.option(
     *("--figures", "--with", "--sampler", "--out"),

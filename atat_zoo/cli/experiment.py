@@ -37,7 +37,7 @@ def missing(experiment: Experiment) -> list[str]:
     used = (
         experiment.parts["backbone"],
         experiment.parts["optimizer"],
-        *experiment.data.stages,
+        *experiment.data.transforms,
         *experiment.train.parts,
     )
     return sentences + lacking(used)

@@ -29,8 +29,8 @@ _NGRAM = "n of the n-grams to look up in the training text; 4, 8 and 13 when abs
 
 @click.command()
 @options("run", "overrides", "step")
-@click.option("--by", "--judge", "by", required=True, help=_BY)
-@count("--number", 1, "Number of texts.", 64)
+@click.option("--judge", "--judge", "by", required=True, help=_BY)
+@count("--num-samples", 1, "Number of texts.", 64)
 @options("length", "seed", "sampler", "split")
 @click.option("--mauve", is_flag=True, help="MAUVE against held-out text, on the judge's features.")
 @count("--ngram", 1, _NGRAM, multiple=True)
@@ -50,7 +50,7 @@ def judge(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Generate text with the final model of RUN; score it and held-out text of the same length with the judge --by.
+    """Generate text with the final model of RUN; score it and held-out text of the same length with the judge --judge.
 
     The result is also saved in RUN's evaluations/.
     """
@@ -80,7 +80,7 @@ def judge(
 
 
 def judge_of(text: str, run: Path) -> Any:
-    """Return the judge for a value of `--by`: a run folder, `hf:` and a model of the hub, or a table."""
+    """Return the judge for a value of `--judge`: a run folder, `hf:` and a model of the hub, or a table."""
     if text.startswith("{"):
         judge = named("judge", text)
     elif text.startswith(HUB):
@@ -89,11 +89,11 @@ def judge_of(text: str, run: Path) -> Any:
         judge = Zoo.load().spec("judge", {"use": "run", "path": text})
     else:
         raise UserError(
-            f"--by {text}: there is no folder {text}; name the folder of a run, {HUB}NAME for a model of the "
+            f"--judge {text}: there is no folder {text}; name the folder of a run, {HUB}NAME for a model of the "
             "Hugging Face hub, or a table like {use = 'huggingface', model = 'gpt2'}"
         )
     if judges_itself(judge, run):
-        raise UserError(f"--by {text}: a run does not judge its own text; name another run, or hf:NAME")
+        raise UserError(f"--judge {text}: a run does not judge its own text; name another run, or hf:NAME")
     return judge
 
 

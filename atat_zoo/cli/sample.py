@@ -36,7 +36,7 @@ HIDDEN = "▁"
 
 @click.command()
 @options("run", "overrides", "step")
-@count("--number", 1, "Number of texts.", 1)
+@count("--num-samples", 1, "Number of texts.", 1)
 @options("length", "seed", "sampler")
 @click.option("--prompt", default="", help="Beginning of every text.")
 @click.option("--suffix", default="", help="End of every text.")
@@ -79,9 +79,9 @@ def sample(
     if watch and as_json:
         raise UserError("--watch and --json both want the terminal; choose one, or write --trace")
     experiment, tokenizer = chosen(run, overrides, sampler, step)
-    if chat and experiment.data.form == "text" and tokenizer.template is None:
+    if chat and experiment.data.format == "text" and tokenizer.template is None:
         raise UserError(
-            f'--chat: {run} has learned running text; ask a run that was trained with data.form = "chat", or begin a '
+            f'--chat: {run} has learned running text; ask a run that was trained with data.format = "chat", or begin a '
             "text with --prompt"
         )
     request = TextForm.of(experiment, tokenizer).request(
@@ -191,7 +191,7 @@ def tracing(path: Path, header: dict[str, Any]) -> Iterator[Callable[[dict[str, 
 @options("run")
 @click.argument("words", nargs=-1, metavar="[TEXT] [KEY=VALUE]...")
 @click.option("--file", "path", help="Read texts from a file, one per line, instead of TEXT; - is standard input.")
-@count("--number", 1, "Number of fills per text.", 1)
+@count("--num-samples", 1, "Number of fills per text.", 1)
 @options("step", "seed", "sampler", "batch_size", "device", "precision", "json")
 def infill(
     run: Path,

@@ -27,7 +27,7 @@ _WRITE = "Write the tables there as well, and beside them the JSON and the nats 
 @output("--write", "page", help=_WRITE)
 @click.option("--test-again", is_flag=True, help="Evaluate the test split although it was evaluated before.")
 @click.option("--cluster", is_flag=True, help=_CLUSTER)
-@count("--element", 1, "Train this run of the job array alone, and measure nothing.")
+@count("--array-index", 1, "Train this run of the job array alone, and measure nothing.")
 @click.option("--measure", is_flag=True, help="Train nothing, and measure what is finished.")
 @options("device", "json")
 def study(
@@ -48,7 +48,7 @@ def study(
     stops all of it. The results are study.json and study.md in the folder of the study.
     """
     loaded = load(file)
-    asked = {"--dry-run": dry_run, "--cluster": cluster, "--element": element, "--measure": measure}
+    asked = {"--dry-run": dry_run, "--cluster": cluster, "--array-index": element, "--measure": measure}
     if len(both := [flag for flag, given in asked.items() if given]) > 1:
         raise UserError(f"{joined(both)}: each asks for something else; leave all but one out")
     if page is not None and page.suffix != ".md":

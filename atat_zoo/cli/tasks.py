@@ -162,13 +162,18 @@ def _beside(score: Score, published: Sequence[str]) -> list[str]:
 @options("text", "split")
 @click.option("--protocol", "protocols", multiple=True, type=click.Choice(list(PROTOCOLS)), help=_PROTOCOL)
 @click.option("--sampler", "samplers", multiple=True, help="Whose steps are priced; ancestral when absent. Repeatable.")
-@click.option("--by", "--judge", "by", help="The judge of what samplers write: a run, hf:NAME, or a table.")
+@click.option("--judge", "--judge", "by", help="The judge of what samplers write: a run, hf:NAME, or a table.")
 @count("--sequences", 0, "Maximum number of sequences of the bounds; 0 for all.", 1024)
-@count("--draws", 1, "Masks drawn for every sequence.", 4)
+@count("--mask-samples", 1, "Masks drawn for every sequence.", 4)
 @count("--orders", 2, "Orders of the bracket, an even number.", 16)
-@count("--bracket", 0, "Sequences of the bracket, with one forward pass per token and order; 0 skips the bracket.", 16)
-@count("--prices", 0, "Sequences that samplers are priced on; 0: none.", 64)
-@count("--number", 0, "Texts that each sampler writes.", 16)
+@count(
+    "--bracket-sequences",
+    0,
+    "Sequences of the bracket, with one forward pass per token and order; 0 skips the bracket.",
+    16,
+)
+@count("--sampler-sequences", 0, "Sequences that samplers are priced on; 0: none.", 64)
+@count("--num-samples", 0, "Texts that each sampler writes.", 16)
 @options("mask_seed", "device", "markdown", "json")
 def audit(
     runs: tuple[Path, ...],

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @count("--gpus", 1, "With --dry-run: how many; 1 when absent.")
 @click.option("--gpu", help="With --dry-run: their kind; H100 80GB HBM3 when absent.")
 @click.option("--price", type=click.FloatRange(0), help="With --dry-run: dollars of one an hour; 3 when absent.")
-@count("--vocabulary", 1, "With --dry-run: how many tokens, if the tokenizer's files are not here.")
+@count("--vocab-size", 1, "With --dry-run: how many tokens, if the tokenizer's files are not here.")
 @options("json")
 def train(
     experiment: str | None,
@@ -81,7 +81,7 @@ def train(
         price = 3.0 if price is None else price
         found = cost(loaded, gpus=gpus or 1, gpu=gpu or "H100 80GB HBM3", price=price, vocabulary=vocabulary)
         return show_cost(loaded, found, as_json)
-    options_of_cost = (("--gpus", gpus), ("--gpu", gpu), ("--price", price), ("--vocabulary", vocabulary))
+    options_of_cost = (("--gpus", gpus), ("--gpu", gpu), ("--price", price), ("--vocab-size", vocabulary))
     if said := [option for option, value in options_of_cost if value is not None]:
         raise UserError(f"{', '.join(said)}: said of a --dry-run alone; add it, or leave it out")
     wait_passively()
@@ -146,7 +146,7 @@ def finish(result: Result, as_json: bool) -> int:
     show(result.tasks)
     for i, text in enumerate(texts, 1):
         click.echo(f"\nsample {i}\n{text}")
-    how = "--number 5" if experiment.data.form == "text" else '--chat "…"'
+    how = "--num-samples 5" if experiment.data.format == "text" else '--chat "…"'
     if experiment.train.keep_best:
         click.echo(f"\nThe best model is of step {result.folder.step_of('best')}; choose it with --step best.")
     click.echo(f"\nThe run is in {path}. Try next: atat sample {path} {how} --seed 1")
@@ -156,7 +156,7 @@ def finish(result: Result, as_json: bool) -> int:
 def samples_of(model: Model, run: Path, number: int) -> list[str]:
     """Return texts that a model writes, or, of a chat, what it is asked in held-out dialogues, and its answers."""
     experiment = model.experiment
-    if experiment.data.form == "text":
+    if experiment.data.format == "text":
         return model.sample(number, seed=experiment.seed).texts
     from atat_zoo.evaluation.tasks.answers import answers_to, questions_of
     from atat_zoo.evaluation.text import held_out_text

@@ -29,6 +29,8 @@ def joints(special: str, rows: str, form: str) -> str:
     if rows == "document":
         said = {"none": "without special tokens", "document": "which ends with EOS"}
         return f"a sequence is the beginning of one document, {said.get(special, 'between BOS and EOS')}"
-    said = {"none": 'documents are joined with nothing between them (data.special = "document" ends each with EOS)'}
+    said = {
+        "none": 'documents are joined with nothing between them (data.special_tokens = "document" ends each with EOS)'
+    }
     said |= {"document": end, "both": f"{end}, and each sequence stands between BOS and EOS"}
     return said.get(special, "documents are joined with nothing between them, and each sequence has BOS and EOS")

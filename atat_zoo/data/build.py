@@ -109,7 +109,7 @@ class Build:
     def of(cls, experiment: Experiment, progress: Progress | None) -> Iterator[Build]:
         """Give the build of an experiment, and keep the hashes of its files beside the shards."""
         length = experiment.data.length
-        apart = experiment.data.rows == "document" or experiment.data.form == "chat"
+        apart = experiment.data.packing == "document" or experiment.data.format == "chat"
         held, rows = ("the rows of a batch", BATCH) if apart else ("a single sequence", 1)
         require(16 * rows * length, f"data.length = {length}", held, "lower it")
         report = progress or (lambda stage, done, total: None)
@@ -163,15 +163,15 @@ class Build:
     def batches(self, split: Split) -> Iterator[list[Piece]]:
         """Return the batches of a split in the order of their sequences."""
         spec = self.experiment.data
-        documents = texts_of(self.experiment.parts["corpus"], split, spec.form)
+        documents = texts_of(self.experiment.parts["corpus"], split, spec.format)
         documents = spread(documents, _SPREAD_SEED) if split == "train" else documents
-        return batches(documents, spec.rows, spec.form)
+        return batches(documents, spec.packing, spec.format)
 
     def packer(self, model: TokenizerModel, split: Split) -> Packer:
         """Return the packer of a split."""
         spec = self.experiment.data
-        settings = {key: getattr(spec, key) for key in ("length", "special", "remainder", "rows", "form")}
-        dtype = dtype_for(model.vocabulary_size, spec.dtype, spec.form)
+        settings = {"length": spec.length, "remainder": spec.remainder, **spec.recorded}
+        dtype = dtype_for(model.vocabulary_size, spec.dtype, spec.format)
         limit = spec.sequences if split == "train" else None
         return Packer(model, **settings, dtype=dtype, limit=limit)
 
@@ -179,7 +179,7 @@ class Build:
         """Train and save the tokenizer unless it is there; return the characters of the training text if read."""
         if (work / manifest.TOKENIZER).is_file():
             return None
-        done, corpus, form = 0, self.experiment.parts["corpus"], self.experiment.data.form
+        done, corpus, form = 0, self.experiment.parts["corpus"], self.experiment.data.format
         size = corpus.size() if form == "text" else None  # in bytes, with what is held out
 
         def documents() -> Iterator[str]:
@@ -228,7 +228,8 @@ class Build:
             format=manifest.FORMAT,
             settings=self.source.settings,
             made_by={name: metadata.version(name) for name in ("atat-zoo", "tokenizers")},
-            **{key: getattr(spec, key) for key in ("length", "special", "rows", "form", "remainder", "lanes")},
+            **{key: getattr(spec, key) for key in ("length", "remainder", "lanes")},
+            **spec.recorded,
             **{key: getattr(model, key) for key in ("vocabulary_size", "bos", "eos")},
             dtype=packers["train"].dtype.name,
             block=spec.sequences_per_member,
@@ -311,7 +312,8 @@ def _settings(experiment: Experiment, fingerprint: dict[str, Any]) -> dict[str, 
     corpus, tokenizer, spec = experiment.parts["corpus"], experiment.parts["tokenizer"], experiment.data
     # The names of all folders hang on this table: keys at their defaults are left out, so that a new one renames none.
     defaults = {"sequences": None, "rows": "packed", "form": "text"}
-    optional = {key: getattr(spec, key) for key, value in defaults.items() if getattr(spec, key) != value}
+    settings = spec.recorded | {"sequences": spec.sequences}
+    optional = {key: settings[key] for key, value in defaults.items() if settings[key] != value}
     optional |= {"template": tokenizer.template} if "form" in optional else {}
     # Rows of earlier versions, in which a content and the template's text could share a token, are built again.
     optional |= {"contents": "apart"} if optional.get("template") else {}
@@ -327,7 +329,8 @@ def _settings(experiment: Experiment, fingerprint: dict[str, Any]) -> dict[str, 
         "tokenizer_file": file,
         "data": optional
         | {"block": spec.sequences_per_member, "shard": spec.sequences_per_shard}
-        | {key: getattr(spec, key) for key in ("length", "special", "remainder", "dtype", "lanes")},
+        | {"special": spec.special_tokens}
+        | {key: getattr(spec, key) for key in ("length", "remainder", "dtype", "lanes")},
     }
 
 
@@ -340,8 +343,8 @@ def _check_given(folder: Path, experiment: Experiment) -> Path:
     origin = remote.origin_of(folder)
     path = origin.path if origin else folder
     wanted: dict[str, tuple[Any, Any]] = {
-        f"data.{key}": (getattr(experiment.data, key), getattr(contents, key))
-        for key in ("length", "special", "rows", "form")
+        f"data.{key}": (getattr(experiment.data, key), getattr(contents, stored))
+        for key, stored in {"length": "length", **RECORDED}.items()
     }
     problems = []
     try:
@@ -396,7 +399,7 @@ def _saved(model: TokenizerModel) -> str:
 
 def _verified(folder: Path, experiment: Experiment) -> manifest.ShardManifest:
     """Return the manifest; where damaged shards are skipped, those for the training are not looked at."""
-    skip = experiment.data.damaged == "skip"
+    skip = experiment.data.on_corrupt == "skip"
     return manifest.verify(folder, splits=[split for split in SPLITS if not (skip and split == "train")])
 
 
@@ -534,10 +537,10 @@ def estimate(
     So many processes will encode a share of the text: all shards are estimated, and this share has to fit on the disk.
     """
     corpus, spec = experiment.parts["corpus"], experiment.data
-    if spec.form == "chat" or not (size := corpus.size()):
+    if spec.format == "chat" or not (size := corpus.size()):
         return None
     with Build.of(experiment, progress) as wanted:
-        batched = batches(corpus.documents("train"), spec.rows)
+        batched = batches(corpus.documents("train"), spec.packing)
         if wanted.is_built() or not (batch := next(batched, None)):
             return None
         # One that has to be trained is trained on the sample alone.
@@ -548,7 +551,7 @@ def estimate(
     if not sample.bytes:
         return None
     read = sample.bytes
-    if spec.rows == "document":  # with what is cut away of them
+    if spec.packing == "document":  # with what is cut away of them
         read = sum(len(text.encode()) for text in islice(corpus.documents("train"), sample.documents))
     scale = size / read
     sequences = scale * len(sample.tokens) / packer.body

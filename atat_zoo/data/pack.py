@@ -1,6 +1,6 @@
 """From documents to batches, and from their tokens to sequences, a bounded amount at a time.
 
-With `data.form = "chat"` a stored token is a uint32 of 30 bits for its id and two for what it is: the highest says that
+With `data.format = "chat"` a stored token is a uint32 of 30 bits for its id and two for what it is: the highest says that
 a dialogue begins, the next one that the token is of an answer. So a row keeps its width, and everything between the
 build and the batch moves it like any other. Padding has all bits.
 
@@ -53,7 +53,7 @@ class Form(NamedTuple):
     first: tuple[int, ...] = ()  # stands before each document
     last: tuple[int, ...] = ()  # stands after it
     length: int = 0  # L of a row, cut and padded; 0 where documents follow each other
-    chat: str = ""  # of dialogues: `packed` or `document`, as in `data.rows`
+    chat: str = ""  # of dialogues: `packed` or `document`, as in `data.packing`
 
     @property
     def room(self) -> int:
@@ -259,11 +259,13 @@ class Packer:
             self.framed, self.form = framed, Form(dtype, last=() if special == "sequence" else last)
         self.body = length - 2 if self.framed else length
         if (self.form.room if self.form.length else self.body) < 1:
-            raise UserError(f'data.length = {length} leaves no room beside {needed} of data.special = "{special}"')
+            raise UserError(
+                f'data.length = {length} leaves no room beside {needed} of data.special_tokens = "{special}"'
+            )
         if (special != "none" and tokenizer.eos is None) or (framed and tokenizer.bos is None):
             raise UserError(
-                f'data.special = "{special}" needs a tokenizer with {needed}; set tokenizer.special = true '
-                f'(characters) or tokenizer.bos and tokenizer.eos (pretrained), or data.special = "none"'
+                f'data.special_tokens = "{special}" needs a tokenizer with {needed}; set tokenizer.special_tokens = true '
+                f'(characters) or tokenizer.bos and tokenizer.eos (pretrained), or data.special_tokens = "none"'
             )
         self.totals = Totals()
         self.counts: NDArray[np.int64] = np.zeros(tokenizer.vocabulary_size, np.int64)
@@ -449,8 +451,8 @@ def _first_end(stored: NDArray[np.uint32]) -> int:
 def _eos(tokenizer: TokenizerModel) -> int:
     if tokenizer.eos is None:
         raise UserError(
-            'data.form = "chat" fills the row of a dialogue with EOS, and the tokenizer has none; name it by '
-            'tokenizer.eos, or set data.rows = "packed"'
+            'data.format = "chat" fills the row of a dialogue with EOS, and the tokenizer has none; name it by '
+            'tokenizer.eos, or set data.packing = "packed"'
         )
     return tokenizer.eos
 

@@ -1,8 +1,8 @@
 """The training batches of a rank, as an iterable dataset that continues at any sample, and its DataLoader.
 
-The stream is a `webdataset.DataPipeline` of `Read`, `Apply` for each stage, `replace` and `collate`. Each takes the
+The stream is a `webdataset.DataPipeline` of `Read`, `Apply` for each transform, `replace` and `collate`. Each takes the
 samples of the one before it: tables with `index`, the number n of the sample; `location`, of its row; `attempt`, how
-many rows were refused before it; `stored`, the row [L]; and `refused`, the name of the stage that refused it.
+many rows were refused before it; `stored`, the row [L]; and `refused`, the name of the transform that refused it.
 
 L: tokens in a sequence; C: lanes; R: ranks; k: shards that a lane shuffles together.
 """
@@ -34,7 +34,7 @@ from atat_zoo.system.machine import require
 Sample = dict[str, Any]
 Stored = dict[str, NDArray[Any]]
 
-_STAGES = 0x57A6E5  # keeps the keys of the stages apart from those of the order
+_TRANSFORMS = 0x57A6E5  # keeps the keys of the transforms apart from those of the order
 
 
 class Read:
@@ -64,23 +64,23 @@ class Read:
 
 
 class Apply:
-    """Applies a stage of the experiment, the one at `position` of `data.stages`."""
+    """Applies a transform of the experiment, the one at `position` of `data.transforms`."""
 
-    def __init__(self, stage: Any, position: int, seed: int, contents: ShardManifest, context: Context) -> None:
-        self.stage, self.context = stage, context
-        self.key = key_of(_STAGES, seed, position)
+    def __init__(self, transform: Any, position: int, seed: int, contents: ShardManifest, context: Context) -> None:
+        self.transform, self.context = transform, context
+        self.key = key_of(_TRANSFORMS, seed, position)
         self.length, self.dtype, self.pad = contents.length, np.dtype(contents.dtype), pad_of(contents.dtype)
 
     def __call__(self, samples: Iterable[Sample]) -> Iterator[Sample]:
-        """Yield the samples as the stage leaves them."""
+        """Yield the samples as the transform leaves them."""
         for sample in samples:
             stored = sample["stored"]
             tokens = stored[stored != self.pad].astype(np.int64)
             # A row of padding alone is damaged and skipped: see `TokenStream`.
             if len(tokens) and "refused" not in sample:
-                found = self.stage.apply(tokens, key_of(self.key, sample["index"], sample["attempt"]), self.context)
+                found = self.transform.apply(tokens, key_of(self.key, sample["index"], sample["attempt"]), self.context)
                 if found is None:
-                    sample["refused"] = self.stage.name
+                    sample["refused"] = self.transform.name
                 else:
                     sample["stored"] = self._stored(np.asarray(found))
             yield sample
@@ -95,7 +95,7 @@ class Apply:
             stored = np.full(self.length, self.pad, self.dtype)
             stored[: len(tokens)] = tokens
             return stored
-        raise UserError(f"data.stages: {self.stage.name!r} has made {made}; mend it, or leave it out")
+        raise UserError(f"data.transforms: {self.transform.name!r} has made {made}; mend it, or leave it out")
 
 
 def replace(samples: Iterable[Sample], order: SampleOrder, again: Sequence[Any]) -> Iterator[Sample]:
@@ -114,7 +114,7 @@ def replace(samples: Iterable[Sample], order: SampleOrder, again: Sequence[Any])
             refusing[candidate["refused"]] = None
         else:
             raise UserError(
-                f"data.stages: {', '.join(map(repr, refusing))} refuses every sequence of the shards that are shuffled "
+                f"data.transforms: {', '.join(map(repr, refusing))} refuses every sequence of the shards that are shuffled "
                 f"together with that of sample {n}; let it refuse less, or raise data.shuffled_shards"
             )
 
@@ -163,7 +163,7 @@ class TokenStream(IterableDataset["Stored | UserError"]):
     start: int = attrs.field(default=0, kw_only=True)  # the first sample, counted over all ranks
     together: int = attrs.field(default=1, kw_only=True)  # k
     skip: bool = attrs.field(default=False, kw_only=True)  # damaged members are left out; else they are an error
-    stages: tuple[Any, ...] = attrs.field(default=(), kw_only=True)  # of `data.stages`
+    transforms: tuple[Any, ...] = attrs.field(default=(), kw_only=True)  # of `data.transforms`
     context: Any = attrs.field(default=None, kw_only=True)  # theirs
 
     def __attrs_post_init__(self) -> None:
@@ -206,11 +206,12 @@ class TokenStream(IterableDataset["Stored | UserError"]):
     def _samples(self, worker: int, workers: int) -> DataPipeline:
         order = self._order()
         read = Read(self.manifest, self.lanes, self._open_at_once, self._open)
-        stages = [
-            Apply(stage, position, self.seed, self.manifest, self.context) for position, stage in enumerate(self.stages)
+        transforms = [
+            Apply(transform, position, self.seed, self.manifest, self.context)
+            for position, transform in enumerate(self.transforms)
         ]
-        mended = partial(replace, order=order, again=(read, *stages)) if stages else None
-        return DataPipeline(partial(self._in_order, order, worker, workers), read, stages, mended)
+        mended = partial(replace, order=order, again=(read, *transforms)) if transforms else None
+        return DataPipeline(partial(self._in_order, order, worker, workers), read, transforms, mended)
 
     def _in_order(self, order: SampleOrder, worker: int, workers: int) -> Iterator[Sample]:
         """Yield the samples as `SampleOrder` says, without their rows."""
@@ -228,7 +229,7 @@ class TokenStream(IterableDataset["Stored | UserError"]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at the next sample, when the stream is iterated next; a state of another order is refused."""
         for key, value in self._identity().items():
-            made = state.get(key, [] if key == "stages" else None)  # before there were stages, there were none
+            made = state.get(key, [] if key == "transforms" else None)  # before there were transforms, there were none
             if made != value:
                 raise UserError(
                     f"the checkpoint was made with {key} = {made!r} and this run has {value!r}: the samples would be "
@@ -238,7 +239,10 @@ class TokenStream(IterableDataset["Stored | UserError"]):
 
     def _identity(self) -> dict[str, Any]:
         order = {"seed": self.seed, "lanes": self.lanes, "shuffled_shards": self.together}
-        return order | {"shards": self.manifest.digest, "stages": [unstructure(stage) for stage in self.stages]}
+        return order | {
+            "shards": self.manifest.digest,
+            "transforms": [unstructure(transform) for transform in self.transforms],
+        }
 
     def _order(self) -> SampleOrder:
         sizes = [shard.sequences for shard in self._shards]

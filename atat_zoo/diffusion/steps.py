@@ -34,15 +34,15 @@ class Step:
     free: Tensor  #: positions that were open at the start: all others are given, bool [A, L]
     total: Tensor  #: number of positions open at the start, int64 [A], on the CPU
     remaining: Tensor  #: number of open positions, int64 [A], on the CPU
-    most: Tensor  #: the largest number of steps that the pace allows this row, int64 [A], on the CPU
+    most: Tensor  #: the largest number of steps that the tokens per step allows this row, int64 [A], on the CPU
     seeds: Tensor  #: a row's seed, int64 [A]
     host_seeds: Tensor  #: the same on the CPU, for parts that decide without reading from the device
     #: Tensors [batch, …] that a part stores between steps under its own names; index them with `rows`
     memory: dict[str, Tensor]
     denoiser: Denoiser  #: the denoiser, for parts that need more than its distributions
-    #: Expected share of masked tokens before and after this step, if the pace has a grid
+    #: Expected share of masked tokens before and after this step, if the tokens per step has a grid
     rates: tuple[float, float] | None = None
-    #: Share of visible tokens that the remask will hide and for which the pace compensates
+    #: Share of visible tokens that the remasking will hide and for which the tokens per step compensates
     remask_rate: float | Tensor = 0.0
     log_probs: Tensor | None = None  #: needs "log_probs". log p_θ(x_i | z) at the open positions, [N, V].
     #: needs "order_weights". log ŵ of the model's own reverse process at the open positions, [N].
@@ -59,9 +59,9 @@ class Step:
     #: needs "confidence". p_θ of the tokens drawn so far when they were drawn; 1 elsewhere, [A, L]. With "rescored"
     #: among the needs too, p_θ of them by the row's latest evaluation, which saw them.
     confidence: Tensor | None = None
-    #: Open positions sorted by the order, then the others, int64 [A, L]; set for a pace with `needs`
+    #: Open positions sorted by the order, then the others, int64 [A, L]; set for tokens per step with `needs`
     ranking: Tensor | None = None
-    fresh: Tensor | None = None  #: positions drawn in this step, bool [A, L]; set for a remask
+    fresh: Tensor | None = None  #: positions drawn in this step, bool [A, L]; set for remasking
     _measured: list[tuple[object, Tensor]] = attrs.field(factory=list, init=False)
     _where: tuple[Tensor, Tensor] | None = attrs.field(default=None, init=False)
 
@@ -112,7 +112,7 @@ class Step:
     def measure(self, metric: Callable[[Tensor], Tensor]) -> Tensor:
         """Return a metric of the distributions, [A, L], 0 where not open.
 
-        An order, a pace and a stop often use the same metric: it is computed once.
+        An order, tokens per step and a stop often use the same metric: it is computed once.
         """
         for known, value in self._measured:
             if known is metric or known == metric:

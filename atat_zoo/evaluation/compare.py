@@ -84,7 +84,7 @@ def numbers_of(
     **options: Any,
 ) -> dict[str, Any]:
     """Return the measured fields of a `MeasuredRun`; `data` are its training shards, the options those of `measure`."""
-    form = model.experiment.data.form
+    form = model.experiment.data.format
     counted = counted_of(form, model.tokenizer, tokens, maskable)
     of_rows: Any = {"form": form, "counted": counted, "documents": documents}
     measured = measure(model.module, tokens, maskable, spec, **of_rows, **options)
@@ -150,7 +150,7 @@ def measure_runs(
             ComparedRun(
                 name=name,
                 objective=model.experiment.parts["objective"].name,
-                ema=model.experiment.train.ema > 0,
+                ema=model.experiment.train.ema_decay > 0,
                 history=history(RunFolder(run), model.experiment, until=model.step),
                 experiment=model.experiment.to_table(),
                 **numbers_of(model, data, text.tokens, text.maskable, spec, documents=text.documents, **options),
@@ -172,7 +172,7 @@ def alike(
         check_evaluation(model, run, spec)
         if read(RunFolder(run).model_at(step) / TOKENIZER) != tokenizer:
             raise UserError(f"{run} has another tokenizer than {first}: nats per token are of other tokens; {_ADVICE}")
-        for key in ("length", "special", "rows", "form"):
+        for key in ("length", "special_tokens", "packing", "format"):
             here, there = getattr(data, key), getattr(model.experiment.data, key)
             if here != there:
                 problem = f"{run} has data.{key} = {there!r}, {first} {here!r}, so the same text makes other sequences"
@@ -303,7 +303,7 @@ def compare(
         split="all" if all_of_corpus else spec.split,
         method=spec.bound.name,
         sequences=len(base.count),
-        draws=spec.draws,
+        draws=spec.mask_samples,
         seed=seed,
         tokens=int(base.count.sum()),
     )

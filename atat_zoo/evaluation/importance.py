@@ -182,11 +182,11 @@ def importance_of_run(
     result = ImportanceResult(
         split=spec.split,
         step=model.step,
-        ema=experiment.train.ema > 0,
+        ema=experiment.train.ema_decay > 0,
         estimator=experiment.parts["estimator"].name,
         target=experiment.parts["target"].name if "target" in experiment.kinds else None,
         sequences=len(text.tokens),
-        draws=spec.draws,
+        draws=spec.mask_samples,
         seed=seed,
         method=spec.bound.name,
         quality=quality(measurement, text.counts, bands),

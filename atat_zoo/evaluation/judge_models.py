@@ -120,10 +120,10 @@ class RunScorer(ChunkJudge):
         self.device = model.context.device
         self.title = f"{name} ({model.experiment.parts['objective'].name}, step {model.step})"
         data = model.experiment.data
-        framed = is_framed(data.special)
+        framed = is_framed(data.special_tokens)
         self.start, self.skipped = model.tokenizer.bos if framed else None, int(framed)
         # Where every full sequence ended with EOS, the model has never seen text.
-        ended = framed or (data.special == "document" and data.rows == "document")
+        ended = framed or (data.special_tokens == "document" and data.packing == "document")
         self.length = model.context.length - self.skipped - ended
         self.batch_size = model.experiment.evaluation.batch_size
 

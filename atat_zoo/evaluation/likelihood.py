@@ -103,7 +103,7 @@ def measure(
     """
     rows = torch.arange(len(tokens)) if rows is None else rows
     counted = maskable if counted is None else counted
-    draws, bound = spec.draws, spec.bound
+    draws, bound = spec.mask_samples, spec.bound
     training, device = module.training, exact_device(next(module.parameters()).device)
     denoiser = module.denoiser()
     module.eval()
@@ -264,7 +264,7 @@ def evaluate_run(
     """
     text = text or text_of(model, run, spec, packed=True)
     method, x = method_of(model.experiment, spec.bound), (text.tokens, text.maskable)
-    form = model.experiment.data.form
+    form = model.experiment.data.format
     counts = ngram = None
     if text.data is not None:
         counts = load_counts(text.data)
@@ -284,8 +284,8 @@ def evaluate_run(
         ngram=ngram,
         split=text.split,
         step=model.step,
-        ema=model.experiment.train.ema > 0,
-        draws=spec.draws,
+        ema=model.experiment.train.ema_decay > 0,
+        draws=spec.mask_samples,
         seed=seed,
         method=method,
         form=form,

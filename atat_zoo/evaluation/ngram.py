@@ -63,7 +63,7 @@ def measure_ngram(
     x = torch.where(maskable, tokens, mask_id)
     nats, numbers = [], torch.arange(len(x)) if rows is None else rows
     for some in batches(len(x), spec.batch_size):
-        masks = module.masks(maskable[some], row_keys(seed, "evaluation", numbers[some]), spec.draws, spec.bound)
+        masks = module.masks(maskable[some], row_keys(seed, "evaluation", numbers[some]), spec.mask_samples, spec.bound)
         nats.append(average(scores, x[some], masks, mask_id)["nats"].nelbo)
     return NGramNats(reads=AFTER if causal else BETWEEN, counted=table.sequences, nats=torch.cat(nats))
 

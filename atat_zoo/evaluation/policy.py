@@ -169,7 +169,7 @@ def policy_value(
         corpus=text.corpus,
         split=text.split,
         step=model.step,
-        ema=model.experiment.train.ema > 0,
+        ema=model.experiment.train.ema_decay > 0,
         sequences=len(n),
         orders=1 if sampler.deterministic else orders,
         seed=seed,

@@ -408,7 +408,7 @@ def judge_run(
     data, reference = _held_out(model, run, spec, number, length)
     if compares and len(reference) < number:
         problem = f"the {spec.split} text has {len(reference)} sequences"
-        remedy = f"lower --number to {len(reference)} or take another --split"
+        remedy = f"lower --num-samples to {len(reference)} or take another --split"
         raise UserError(f"{problem}, and MAUVE compares as many texts as were written; {remedy}")
     report("writing", 0, number)
     generation = model.sample(number, sampler=sampler, length=length, seed=seed, windows=True)
@@ -439,7 +439,7 @@ def judge_run(
         judge_table=unstructure(judge_spec),
         sampler=unstructure(sampler),
         step=model.step,
-        ema=model.experiment.train.ema > 0,
+        ema=model.experiment.train.ema_decay > 0,
         number=number,
         length=length,
         seed=seed,
@@ -457,7 +457,7 @@ def _held_out(
     """Return texts to score, as tokens, and MAUVE's reference: other sequences if there are enough, else the same."""
     text = held_out_text(model, run, spec.split, 2 * number)
     tokens, maskable = text.tokens[:, :length], text.maskable[:, :length].clone()
-    if is_framed(model.experiment.data.special) and length < model.context.length:
+    if is_framed(model.experiment.data.special_tokens) and length < model.context.length:
         maskable[:, -1] = False  # where a generated text of this length has EOS
     rows = [row[of_text] for row, of_text in zip(tokens, maskable, strict=True)]
     if len(rows) < 2 * number:

@@ -65,9 +65,9 @@ def text_of(
         model.tokenizer,
         "train" if all_of_corpus else spec.split,
         length=model.context.length,
-        special=data.special,
-        rows=data.rows,
-        form=data.form,
+        special=data.special_tokens,
+        rows=data.packing,
+        form=data.format,
         limit=spec.sequences,
     )
     return _text(model, found, packed, "all" if all_of_corpus else spec.split, corpus=corpus_name)
@@ -97,7 +97,7 @@ def _text(
             f"{corpus or data}: the tokenizer of the model reads none of the text, and bits over "
             "0 bytes are no number; name text that it knows, or import the model with its own tokenizer"
         )
-    counted = counted_of(model.experiment.data.form, model.tokenizer, found.tokens, found.maskable)
+    counted = counted_of(model.experiment.data.format, model.tokenizer, found.tokens, found.maskable)
     return Text(**found._asdict(), counted=counted, data=data, split=split, corpus=corpus)
 
 

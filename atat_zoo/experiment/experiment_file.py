@@ -240,7 +240,7 @@ def conflicts(experiment: Experiment) -> list[Problem]:
         problems.append(Problem("train.sharding", text))
     used = (experiment.parts[kind] for kind in experiment.kinds)
     measured = (experiment.evaluation.bound, *experiment.evaluation.metrics, *experiment.evaluation.tasks)
-    for spec in (experiment.data, *used, *experiment.data.stages, *measured, *experiment.train.parts):
+    for spec in (experiment.data, *used, *experiment.data.transforms, *measured, *experiment.train.parts):
         problems += problems_of(spec, experiment)
     return problems
 

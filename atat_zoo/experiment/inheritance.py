@@ -20,7 +20,7 @@ from atat_zoo.system.errors import Problem, UserError
 Table = dict[str, Any]
 
 # Keys of [data] that the weights were trained with: taken from the run unless the experiment sets them.
-_DATA = ("length", "special", "rows")
+_DATA = ("length", "special_tokens", "packing")
 
 
 class Refused(UserError):
@@ -92,8 +92,8 @@ def base_of(table: Table) -> tuple[Table, Source | None]:
         base["backbone"] = source.table["backbone"]
     data, own = source.table.get("data", {}), table.get("data")
     base["data"] = {key: data[key] for key in _DATA if key in data}
-    if isinstance(own, dict) and own.get("form") == "chat":  # its special tokens are those of the template
-        base["data"].pop("special", None)
+    if isinstance(own, dict) and own.get("format") == "chat":  # its special tokens are those of the template
+        base["data"].pop("special_tokens", None)
     return base, source
 
 

@@ -16,15 +16,15 @@ class DataSpec:
 
     root: str = param("data", help="folder of the built shards")
     length: int = param(128, help="L, tokens in a sequence, special tokens included", ge=1)
-    special: Literal["none", "document", "sequence", "both"] = param(
+    special_tokens: Literal["none", "document", "sequence", "both"] = param(
         "document",
         help="BOS/EOS: none; EOS after every document; [BOS] L−2 tokens [EOS] in every sequence; or both. By default "
         "none for dialogues, whose template has them, and for the corpora sotu and text8",
     )
-    form: Literal["text", "chat"] = param(
+    format: Literal["text", "chat"] = param(
         "text", help="of the corpus: text, or dialogues, of which the answers are learned and all else is given"
     )
-    rows: Literal["packed", "document"] = param(
+    packing: Literal["packed", "document"] = param(
         "packed",
         help="sequences of running text, or of one document each: its first tokens, then padding; of dialogues several "
         "whole ones that do not see each other, or one, filled with EOS, which counts as answer",
@@ -42,10 +42,12 @@ class DataSpec:
     dtype: Literal["auto", "uint16", "uint32"] = param("auto", help="type of a stored token; auto takes the smallest")
     lanes: int = param(8, help="C: sample n of the stream comes from lane n mod C; ranks must divide it", ge=1)
     shuffled_shards: int = param(1, help="shards whose rows a lane shuffles together; 1: one shard after another", ge=1)
-    damaged: Literal["fatal", "skip"] = param(
-        "fatal", help="a damaged training shard is an error, or the stream leaves out its damaged members and counts"
+    on_corrupt: Literal["error", "skip"] = param(
+        "error", help="a damaged training shard is an error, or the stream leaves out its damaged members and counts"
     )
-    stages: tuple[Any, ...] = parts("stage", help="changes and refusals of training sequences, one after the other")
+    transforms: tuple[Any, ...] = parts(
+        "transform", help="changes and refusals of training sequences, one after the other"
+    )
     workers: int = param(0, help="loader processes per rank; the order does not depend on it", ge=0, le=1024)
 
     def __attrs_post_init__(self) -> None:
@@ -56,40 +58,42 @@ class DataSpec:
 
     def check(self, experiment: "Experiment") -> Iterator[Problem]:
         """Yield the problems of dialogues: what is of running text, and parts that read a row as a whole."""
-        if self.form == "text":
+        if self.format == "text":
             return
-        parts, one = experiment.parts, 'set data.rows = "document"'
+        parts, one = experiment.parts, 'set data.packing = "document"'
         objective, estimator = parts["objective"], parts["estimator"]
         if not parts["corpus"].holds_dialogues:
             known = "take files or huggingface, or shards that were built from them"
             yield Problem(
-                "corpus", f'{parts["corpus"].name!r} has no dialogues, which data.form = "chat" reads; {known}'
+                "corpus", f'{parts["corpus"].name!r} has no dialogues, which data.format = "chat" reads; {known}'
             )
-        if self.special != "none":
-            said = f'"{self.special}" is of running text, and a dialogue has the special tokens of its template'
-            yield Problem("data.special", f'{said}; set it to "none"')
+        if self.special_tokens != "none":
+            said = f'"{self.special_tokens}" is of running text, and a dialogue has the special tokens of its template'
+            yield Problem("data.special_tokens", f'{said}; set it to "none"')
         if self.dtype == "uint16":
             yield Problem("data.dtype", 'dialogues are stored as "uint32"; leave it at "auto"')
-        if self.stages:
-            yield Problem("data.stages", "they change and refuse running text, and would cut answers; leave them out")
+        if self.transforms:
+            yield Problem(
+                "data.transforms", "they change and refuse running text, and would cut answers; leave them out"
+            )
         for metric in experiment.evaluation.metrics:
             if metric.reads == "texts":
                 said = f"{metric.title!r} is of texts that a model writes by itself, and this one answers"
                 yield Problem("evaluation.metrics", f'{said}; leave it out, or take the task "answers"')
-        if self.rows != "packed":
+        if self.packing != "packed":
             return
         if not objective.separates_documents:
             said = f"objective {objective.name!r} reads a row as a whole, and packed dialogues must not see each other"
-            yield Problem("data.rows", f"{said}; {one}")
+            yield Problem("data.packing", f"{said}; {one}")
         if parts["backbone"].both_ways_only or getattr(parts["backbone"], "shift", False):
             said = f"backbone {parts['backbone'].name!r}, as it is set, reads a row as a whole, both ways"
-            yield Problem("data.rows", f"{said}; {one}")
-        if parts["backbone"].neighbours:
+            yield Problem("data.packing", f"{said}; {one}")
+        if parts["backbone"].ngram_prior:
             yield Problem(
-                "backbone.neighbours", f"they may be of another dialogue in the same row; set it to 0, or {one}"
+                "backbone.ngram_prior", f"they may be of another dialogue in the same row; set it to 0, or {one}"
             )
         if "estimator" in objective.uses and estimator.learns:
-            yield Problem("data.rows", f"estimator {estimator.name!r} reads the answers of a row together; {one}")
+            yield Problem("data.packing", f"estimator {estimator.name!r} reads the answers of a row together; {one}")
 
 
 @component
@@ -104,8 +108,8 @@ class TrainSpec:
         "does not suffice",
         ge=1,
     )
-    clip: float = param(1.0, help="maximum gradient norm; 0 disables clipping", ge=0)
-    ema: float = param(0.0, help="decay of the moving average of the weights; 0 for no average", ge=0, lt=1)
+    max_grad_norm: float = param(1.0, help="maximum gradient norm; 0 disables clipping", ge=0)
+    ema_decay: float = param(0.0, help="decay of the moving average of the weights; 0 for no average", ge=0, lt=1)
     precision: Literal["auto", "fp32", "bf16"] = param(
         "auto", help="auto: bf16 where the GPU or the CPU has the instructions, else fp32"
     )
@@ -119,7 +123,7 @@ class TrainSpec:
         False,
         help="compile the backbone with torch.compile, which takes a minute; auto: on a CUDA GPU, and not on a CPU",
     )
-    peak_flops: float | None = param(
+    peak_tflops: float | None = param(
         None, help="most TFLOP/s of a device, for its utilisation; that of the GPU, if known, when absent", gt=0
     )
     log_every: int = param(10, help="steps between two lines of metrics.jsonl", ge=1)
@@ -136,7 +140,7 @@ class TrainSpec:
     loggers: tuple[Any, ...] = parts("logger", help="destinations of the curves besides metrics.jsonl")
     callbacks: tuple[Any, ...] = parts("callback", help="additional measurements, and early stopping")
     algorithms: tuple[Any, ...] = parts("algorithm", help="changes to the training loop itself")
-    checkpoints_kept: int = param(2, help="number of checkpoints that are not deleted, the newest ones", ge=1)
+    keep_checkpoints: int = param(2, help="number of checkpoints that are not deleted, the newest ones", ge=1)
 
     def __attrs_post_init__(self) -> None:
         if self.sharding != "none" and self.microbatch_size == "auto":
@@ -165,7 +169,7 @@ class EvaluationSpec:
 
     split: Literal["validation", "test"] = param("validation", help="held-out split")
     sequences: int = param(1024, help="maximum number of held-out sequences; 0 for all", ge=0)
-    draws: int = param(4, help="masks drawn for every sequence", ge=1)
+    mask_samples: int = param(4, help="masks drawn for every sequence", ge=1)
     bound: Any = part("bound", "exact_k", help="how the bound is estimated")
     batch_size: int = param(64, help="sequences evaluated at once", ge=1)
     metrics: tuple[Any, ...] = parts(
@@ -189,11 +193,11 @@ SECTIONS: dict[str, type] = {"data": DataSpec, "train": TrainSpec, "evaluation":
 
 
 def completed(section: str, table: Any, parts: Mapping[str, Any]) -> Any:
-    """Return the table of a section with the default that depends on other settings, `data.special`."""
+    """Return the table of a section with the default that depends on other settings, `data.special_tokens`."""
     if section != "data" or not isinstance(table, dict):
         return table
-    none = table.get("form") == "chat" or not getattr(parts["corpus"], "ends_documents", True)
-    return ({"special": "none"} if none else {}) | table
+    none = table.get("format") == "chat" or not getattr(parts["corpus"], "ends_documents", True)
+    return ({"special_tokens": "none"} if none else {}) | table
 
 
 # The kinds that every experiment uses, with any objective.

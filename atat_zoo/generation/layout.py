@@ -241,7 +241,7 @@ class TextForm:
     def of(cls, experiment: Experiment, tokenizer: TokenizerModel) -> TextForm:
         """Return how the texts of an experiment are."""
         data = experiment.data
-        return cls(tokenizer=tokenizer, length=data.length, special=data.special, form=data.form)
+        return cls(tokenizer=tokenizer, length=data.length, special=data.special_tokens, form=data.format)
 
     @functools.cached_property
     def words(self) -> SpaceAwareTokenizer:

@@ -164,8 +164,8 @@ class Model:
             denoiser=module.denoiser(),
             tokenizer=self.tokenizer,
             length=self.context.length,
-            special=self.experiment.data.special,
-            form=self.experiment.data.form,
+            special=self.experiment.data.special_tokens,
+            form=self.experiment.data.format,
             device=self.context.device,
             network=self.device,
             bf16=computes_in_bf16(precision, self.device),
@@ -320,7 +320,7 @@ class Model:
 
         It is what `atat eval` measures, on texts in hand: with the same draws, seed and text the numbers are the same.
         Text n has the masks of row n. A text may be shorter than those of the training. It is padded where those were,
-        with `data.rows = "document"`, and otherwise not, but to a whole number of a model's blocks.
+        with `data.packing = "document"`, and otherwise not, but to a whole number of a model's blocks.
 
         Args:
             texts: one or several.
@@ -336,7 +336,7 @@ class Model:
         if not texts:
             raise UserError("there is no text; give one")
         spec = self.experiment.evaluation
-        draws, seed = draws or spec.draws, self.experiment.seed if seed is None else seed
+        draws, seed = draws or spec.mask_samples, self.experiment.seed if seed is None else seed
         method: Any = spec.bound if bound is None else bound
         method = Zoo.load().spec("bound", method) if isinstance(method, str | Mapping) else method
         found: dict[str, dict[int, Tensor]] = {}
@@ -399,16 +399,18 @@ class Model:
         """Return the first sampler without chance that fits the model."""
         zoo, own, draw = Zoo.load(), self.experiment.parts["sampler"], {"use": "categorical", "temperature": 0.0}
         sure = {"use": "uncertainty", "uncertainty": "confidence"}
-        pace = {"use": "fixed", "steps": evaluations}
+        tokens_per_step = {"use": "fixed", "steps": evaluations}
         tables: list[dict[str, Any]] = [
-            {"use": "combination", "order": sure, "pace": pace, "draw": draw},
-            {"use": "left_to_right", "draw": draw},
+            {"use": "combination", "order": sure, "tokens_per_step": tokens_per_step, "token_sampling": draw},
+            {"use": "left_to_right", "token_sampling": draw},
         ]
         for spec in (zoo.spec("sampler", each) for each in tables):
             if not conflicts_with(self.experiment, {"sampler": spec}):
                 return spec
         names = {field.name for field in attrs.fields(type(own))}
-        change = {"temperature": 0.0} if "temperature" in names else {"draw": zoo.spec("draw", draw)}
+        change = (
+            {"temperature": 0.0} if "temperature" in names else {"token_sampling": zoo.spec("token_sampling", draw)}
+        )
         return attrs.evolve(own, **change) if names & change.keys() else own
 
     def _each_masked(self, row: Tensor, inner: slice, batch_size: int = 64) -> Iterator[tuple[Tensor, Tensor]]:
@@ -425,7 +427,7 @@ class Model:
 
     def _framed(self, text: str, where: str = "the text") -> tuple[list[int], slice]:
         """Return the tokens of a text with the ends of the training, and the slice of the text's own."""
-        first, last = ends(self.tokenizer, self.experiment.data.special)
+        first, last = ends(self.tokenizer, self.experiment.data.special_tokens)
         refuse_halves(text, where)
         ids = self.tokenizer.encode(text)
         row = [*first, *ids, *last]
@@ -440,7 +442,7 @@ class Model:
         self, lists: Sequence[list[int]], batch_size: int, padded: bool = True
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield the numbers [b] of texts that are read together, tokens and where these are no padding, [b, L] both."""
-        whole, block = self.experiment.data.rows == "document", self.module.denoiser().block_size or 1
+        whole, block = self.experiment.data.packing == "document", self.module.denoiser().block_size or 1
         by_length: dict[int, list[int]] = defaultdict(list)
         for number, ids in enumerate(lists):
             length = self.context.length if whole else -(-len(ids) // block) * block

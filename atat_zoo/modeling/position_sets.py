@@ -33,7 +33,7 @@ class PositionSets(Protocol):
     def ascending(self) -> bool:
         """Whether, if the free positions are neighbours, the first turn is 0, and each that before it plus one, or 0.
 
-        Then one pass over the text trains every position; else tokens have to be read twice: see `SetsObjective`.
+        Then one pass over the text trains every position; else tokens have to be read twice: see `SetCausalObjective`.
         """
         return False
 
@@ -121,13 +121,13 @@ class BlocksPositionSets(PositionSets):
     summary = "blocks of free positions from left to right, each at once"
     refs = ("arXiv:2503.09573",)
 
-    size: int = param(4, help="positions in a block", ge=1)
+    block_size: int = param(4, help="positions in a block", ge=1)
 
     deterministic = True
 
     @override
     def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
-        return ((free.cumsum(1) - 1) // self.size).masked_fill(~free, -1)
+        return ((free.cumsum(1) - 1) // self.block_size).masked_fill(~free, -1)
 
 
 @component
@@ -223,26 +223,26 @@ class MixturePositionSets(PositionSets):
     name = "mixture"
     summary = "several kinds of position sets in given shares of the rows"
 
-    of: tuple[PositionSets, ...] = parts(
+    components: tuple[PositionSets, ...] = parts(
         "position_sets", attrs.NOTHING, help="the kinds, as a list of tables {use = …}"
     )
-    shares: tuple[float, ...] = param((), help="share of the rows of each; equal when absent", gt=0)
+    weights: tuple[float, ...] = param((), help="share of the rows of each; equal when absent", gt=0)
 
     def __attrs_post_init__(self) -> None:
-        if len(self.of) < 2:
+        if len(self.components) < 2:
             raise ValueError('of names no two kinds; name them, as in [{use = "strided"}, {use = "random"}]')
-        if self.shares and len(self.shares) != len(self.of):
-            raise ValueError(f"shares has {len(self.shares)} numbers for {len(self.of)} kinds; give one each")
+        if self.weights and len(self.weights) != len(self.components):
+            raise ValueError(f"shares has {len(self.weights)} numbers for {len(self.components)} kinds; give one each")
 
     @property
     @override
     def ascending(self) -> bool:
-        return all(sets.ascending for sets in self.of)
+        return all(sets.ascending for sets in self.components)
 
     @property
     @override
     def reads_importance(self) -> bool:
-        return any(sets.reads_importance for sets in self.of)
+        return any(sets.reads_importance for sets in self.components)
 
     @override
     def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
@@ -250,9 +250,11 @@ class MixturePositionSets(PositionSets):
 
         from atat_zoo.diffusion.randomness import fold, part_of
 
-        shares = torch.tensor(self.shares or (1.0,) * len(self.of), dtype=torch.float64)
+        shares = torch.tensor(self.weights or (1.0,) * len(self.components), dtype=torch.float64)
         which = part_of(_unit(fold(keys, -1), 1), (shares.cumsum(0) / shares.sum())[:-1].tolist())
-        every = torch.stack([sets.turns(free, fold(keys, number), score) for number, sets in enumerate(self.of)])
+        every = torch.stack(
+            [sets.turns(free, fold(keys, number), score) for number, sets in enumerate(self.components)]
+        )
         return every.gather(0, which.expand(free.shape)[None])[0]
 
 

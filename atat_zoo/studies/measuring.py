@@ -213,7 +213,7 @@ def _bound(spec: SamplersSpec, held: HeldOutSpec, run: StudyRun, device: str, sa
     options: dict[str, Any] = {"seed": held.seed, "orders": spec.orders, "batch_size": held.batch_size}
     measured = [measure_policy(writer, sampler, tokens, maskable, **options) for sampler in spec.each]
     return {
-        "count": counted_of(model.experiment.data.form, model.tokenizer, tokens, maskable).sum(1).tolist(),
+        "count": counted_of(model.experiment.data.format, model.tokenizer, tokens, maskable).sum(1).tolist(),
         "nats": [finite(each.nats.tolist()) for each in measured],
         "brackets": [[finite(end.tolist()) for end in each.ends[1:]] for each in measured],
         "nfe": [float(each.nfe.mean()) for each in measured],
@@ -270,7 +270,7 @@ def _price(study: Study, run: StudyRun, sampler: Sampler | None, device: str, sa
     by = None if sampler is None else unstructure(sampler)
     settings = {"by": by, "lengths": spec.lengths, "sequences": n, "half": held.half, "seed": held.seed}
     if sampler is None:
-        settings |= {"bound": unstructure(held.bound), "draws": held.draws}
+        settings |= {"bound": unstructure(held.bound), "draws": held.mask_samples}
     elif drawn:
         settings |= {"orders": spec.orders, "spread_over": spec.sequences}
 
@@ -296,7 +296,7 @@ def _measure_gaps(study: Study, run: StudyRun, sampler: Sampler | None, n: int, 
     model = Model.from_run(run.path, device)
     _, tokens, maskable = text_of(build(model.experiment), held.half, spec.sequences)
     tokens, maskable = spread(tokens, n), spread(maskable, n)
-    counted = counted_of(model.experiment.data.form, model.tokenizer, tokens, maskable)
+    counted = counted_of(model.experiment.data.format, model.tokenizer, tokens, maskable)
     guided = model.experiment.parts["guidance"].guide(model.writer("fp32"))
     options: dict[str, Any] = {"seed": held.seed, "orders": spec.orders, "batch_size": held.batch_size}
     of_bound: Any = study.spec("validation")

@@ -210,7 +210,7 @@ def tables(study: Study, measured: ByArm, how: Mapping[str, Any]) -> dict[str, A
     return {
         "sequences": len(first.count) if first else 0,
         "tokens": int(first.count.sum()) if first else 0,
-        "draws": study.held_out.draws,
+        "draws": study.held_out.mask_samples,
         "seed": study.held_out.seed,
         "level": LEVEL,
         "resamples": RESAMPLES,

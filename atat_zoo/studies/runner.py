@@ -57,7 +57,7 @@ class StudyRunner:
         self.check(test_again=True)  # which a job after the array may refuse
         runs = elements(self.study)
         if number > len(runs):
-            raise UserError(f"--element {number}: the study has {len(runs)} trainings; name one of them")
+            raise UserError(f"--array-index {number}: the study has {len(runs)} trainings; name one of them")
         self.failed |= executor.train([runs[number - 1]])
 
     def train_nothing(self) -> None:

@@ -66,7 +66,7 @@ class HeldOutSpec:
         "claim", help="of the validation sequences, those with an even number for selection, with an odd one for claims"
     )
     sequences: int = param(0, help="maximum number of sequences of a half or of the test split; 0 for all", ge=0)
-    draws: int = param(4, help="masks drawn for every sequence", ge=1)
+    mask_samples: int = param(4, help="masks drawn for every sequence", ge=1)
     seed: int = param(0, help="of the masks", ge=0)
     batch_size: int = param(64, help="sequences measured at once", ge=1)
     bound: Any = part("bound", "exact_k", help="how the bound is estimated")
@@ -262,7 +262,7 @@ class Study:
         return experiments.EvaluationSpec(
             split=split,
             sequences=held.sequences,
-            draws=held.draws,
+            mask_samples=held.mask_samples,
             bound=held.bound,
             batch_size=held.batch_size,
             metrics=held.metrics,

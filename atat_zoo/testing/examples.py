@@ -94,9 +94,9 @@ EXAMPLES: Mapping[tuple[str, str], Example] = {
     ("tokenizer", "pretrained"): _pretrained,
     ("tokenizer", "run"): _run,
     ("backbone", "dit"): lambda _: {"layers": 2, "width": 16, "heads": 2, "local_heads": 1, "time_conditioning": True},
-    ("stage", "minimum_length"): lambda _: {"tokens": 5},
+    ("transform", "minimum_length"): lambda _: {"tokens": 5},
     # Few bins, so that a few steps see them all.
-    ("rates", "adaptive"): lambda _: {"bins": 3},
+    ("mask_rates", "adaptive"): lambda _: {"bins": 3},
     ("objective", "block"): lambda _: {"size": 3},
     ("objective", "strided"): lambda _: {"stride": 2},
     ("position_sets", "mixture"): lambda _: {"of": [{"use": "strided", "stride": 3}, {"use": "random"}]},
@@ -109,7 +109,7 @@ EXAMPLES: Mapping[tuple[str, str], Example] = {
     ("task", "long_text"): lambda _: {
         "length": 48,
         "texts": 5,
-        "sampler": {"use": "semi_autoregressive", "size": 8, "within": {"use": "ancestral", "steps": 2}},
+        "sampler": {"use": "semi_autoregressive", "block_size": 8, "block_sampler": {"use": "ancestral", "steps": 2}},
     },
     ("task", "context_probe"): lambda _: {
         "pairs": {"ab": ["a [cab] is", "no [bad] aa"], "b": ["ab [a] ba", "ba [bb] ab"]}

@@ -14,14 +14,14 @@ from atat_zoo.diffusion.steps import Step
 from atat_zoo.evaluation.policy import policy_nats
 from atat_zoo.generation.samplers import Sample, Sampler
 from atat_zoo.generation.samplers.composite import CompositeSampler
-from atat_zoo.generation.samplers.draw import Draw
 from atat_zoo.generation.samplers.order import Order
-from atat_zoo.generation.samplers.pace import Pace
 from atat_zoo.generation.samplers.parts import SamplerParts
 from atat_zoo.generation.samplers.published import AncestralSampler
-from atat_zoo.generation.samplers.remask import Remask
-from atat_zoo.generation.samplers.stop import Stop
+from atat_zoo.generation.samplers.remasking import Remasking
+from atat_zoo.generation.samplers.stopping_rule import StoppingRule
 from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing
+from atat_zoo.generation.samplers.token_sampling import TokenSampling
+from atat_zoo.generation.samplers.tokens_per_step import TokensPerStep
 from atat_zoo.testing.batches import for_examples, is_tensor
 from atat_zoo.testing.toys import Hashed, hashed_importance
 
@@ -196,46 +196,48 @@ def check_order(order: Order, examples: int = 20) -> None:
     _holds_in_a_sampler(order.needs, available, examples, order=order)
 
 
-def check_pace(pace: Pace, examples: int = 20) -> None:
-    """Check the contract of a pace, and what holds for every sampler, for one with it."""
-    most = [pace.most(n) for n in range(1, 200)]
-    assert most[0] >= 1, "a pace allows at least one step"
+def check_tokens_per_step(tokens_per_step: TokensPerStep, examples: int = 20) -> None:
+    """Check the contract of a tokens_per_step, and what holds for every sampler, for one with it."""
+    most = [tokens_per_step.most(n) for n in range(1, 200)]
+    assert most[0] >= 1, "tokens per step allows at least one step"
     assert most == sorted(most), "the most steps fall with a longer text"
-    rates = pace.rates(0)
+    rates = tokens_per_step.rates(0)
     assert rates is None or 0 <= rates[1] <= rates[0] <= 1, "rates do not fall, or are no shares"
-    step = example_step(pace.needs)
+    step = example_step(tokens_per_step.needs)
     step.ranking = step.open.double().sort(dim=1, descending=True, stable=True).indices
-    step.rates = pace.rates(step.number % most[0])
-    if (taken := pace.take(step)).dtype == torch.bool:
+    step.rates = tokens_per_step.rates(step.number % most[0])
+    if (taken := tokens_per_step.take(step)).dtype == torch.bool:
         is_tensor(taken, "which positions", torch.bool, step.open.shape)
     else:
         is_tensor(taken, "how many, one number a row", torch.int64, step.rows.shape)
     number = (taken & step.open).sum(1) if taken.dtype == torch.bool else taken
-    known = pace.needs <= {"log_probs", "history"}
-    assert not (pace.needs and known) or bool((number >= 1).all()), "a pace with `needs` takes at least one per row"
-    _holds_in_a_sampler(pace.needs, {"log_probs", "history"}, examples, pace=pace)
+    known = tokens_per_step.needs <= {"log_probs", "history"}
+    assert not (tokens_per_step.needs and known) or bool((number >= 1).all()), (
+        "tokens per step with `needs` takes at least one per row"
+    )
+    _holds_in_a_sampler(tokens_per_step.needs, {"log_probs", "history"}, examples, tokens_per_step=tokens_per_step)
 
 
-def check_remask(remask: Remask, examples: int = 20) -> None:
-    """Check the contract of a remask, and what holds for every sampler, for one with it."""
-    step = example_step(remask.needs)
+def check_remasking(remasking: Remasking, examples: int = 20) -> None:
+    """Check the contract of remasking, and what holds for every sampler, for one with it."""
+    step = example_step(remasking.needs)
     step.fresh = torch.zeros_like(step.open)
-    rate = torch.as_tensor(remask.rate(step))
+    rate = torch.as_tensor(remasking.rate(step))
     assert bool(((rate >= 0) & (rate <= 1)).all()), "a rate is a share"
-    is_tensor(remask(step), "what is hidden", torch.bool, step.open.shape)
-    _holds_in_a_sampler(remask.needs, {"confidence", "rescored"}, examples, remask=remask)
+    is_tensor(remasking(step), "what is hidden", torch.bool, step.open.shape)
+    _holds_in_a_sampler(remasking.needs, {"confidence", "rescored"}, examples, remasking=remasking)
 
 
-def check_stop(stop: Stop, examples: int = 20) -> None:
+def check_stopping_rule(stop: StoppingRule, examples: int = 20) -> None:
     """Check the contract of a stop, and what holds for every sampler, for one with it."""
     step = example_step(stop.needs)
     stopped = stop(step)
     is_tensor(stopped, "which rows are finished", torch.bool, step.rows.shape)
     assert stop.active or not bool(stopped.any()), "a stop that says it never stops has stopped"
-    _holds_in_a_sampler(stop.needs, {"log_probs", "history"}, examples, stop=stop)
+    _holds_in_a_sampler(stop.needs, {"log_probs", "history"}, examples, stopping_rule=stop)
 
 
-def check_draw(draw: Draw, examples: int = 20) -> None:
+def check_token_sampling(draw: TokenSampling, examples: int = 20) -> None:
     """Check the contract of a draw: a function of key and distribution that never draws a token of probability 0."""
     step = example_step(draw.needs)
     rows = step.open.nonzero()[:, 0]
@@ -255,10 +257,10 @@ def check_draw(draw: Draw, examples: int = 20) -> None:
         assert torch.equal(draw(log_probs[1:], keys[1:], step, rows[1:]), drawn[1:]), "a draw depends on its batch"
         _holds_frequencies(draw, log_probs[0], step, seed)
 
-    _holds_in_a_sampler(draw.needs, {"history"}, examples, draw=draw)
+    _holds_in_a_sampler(draw.needs, {"history"}, examples, token_sampling=draw)
 
 
-def _holds_frequencies(draw: Draw, log_probs: Tensor, step: Step, seed: int) -> None:
+def _holds_frequencies(draw: TokenSampling, log_probs: Tensor, step: Step, seed: int) -> None:
     """Check that a draw draws from what it says, for one distribution [V]: within six standard errors and six."""
     V, number = len(log_probs), torch.arange(512)
     counts = draw(log_probs.expand(512, V), fold(number, seed), step, 0 * number).bincount(minlength=V)

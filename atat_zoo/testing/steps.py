@@ -102,7 +102,7 @@ def check_uncertainty(metric: Any, examples: int = 50) -> None:
         close(metric(torch.cat([hidden, logits], -1)), value, 1e-5, "logits of −∞ do not count in V")
 
 
-def check_rates(rates: Any, examples: int = 20) -> None:
+def check_mask_rates(rates: Any, examples: int = 20) -> None:
     """Check the contract of rates: a function of u with the noise's times, and weights of the density that is drawn.
 
     The last is tested by what it is for: with its weight, the mean over the draws is the one over uniform rates.

@@ -6,7 +6,7 @@ _CHECKED = {
     "metrics": "metric",
     "networks": "backbone",
     "objectives": "bound objective",
-    "sampling": "draw order pace policy remask sampler stop",
+    "sampling": "draw order tokens_per_step policy remasking sampler stop",
     "steps": "adaptive curriculum estimator mask_drawing noise position_bias position_sets rates target uncertainty",
     "tasks": "task",
     "text": "boundary corpus detokenizer judge stage tokenizer",

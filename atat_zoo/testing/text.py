@@ -1,4 +1,4 @@
-"""Checks of corpora, boundaries, detokenizers, tokenizers, stages of the training stream, and judges."""
+"""Checks of corpora, boundaries, detokenizers, tokenizers, transforms of the training stream, and judges."""
 
 import io
 import itertools
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from atat_zoo.data import SPLITS
 from atat_zoo.data.corpora import Corpus
-from atat_zoo.data.stages import Stage
 from atat_zoo.data.stream import Apply
 from atat_zoo.data.tokenizers import Tokenizer
 from atat_zoo.data.tokenizers.components import BytesTokenizer
+from atat_zoo.data.transforms import Transform
 from atat_zoo.registry import Context
 from atat_zoo.system.errors import UserError
 from atat_zoo.testing.batches import close, for_examples, holds, is_tensor, raises
@@ -142,9 +142,9 @@ def _same(model: Any, wanted: Any, encoded: dict[str, list[int]], promise: str) 
 _LENGTH = 24
 
 
-def check_stage(stage: Any, examples: int = 50) -> None:
-    """Check the contract of a stage: a sequence or a refusal, which only tokens, key and context decide."""
-    assert Stage in stage.__class__.__mro__, "a stage inherits from atat_zoo.data.stages.Stage"
+def check_transform(transform: Any, examples: int = 50) -> None:
+    """Check the contract of a transform: a sequence or a refusal, which only tokens, key and context decide."""
+    assert Transform in transform.__class__.__mro__, "a transform inherits from atat_zoo.data.transforms.Transform"
     tokenizer = BytesTokenizer().train(lambda: iter(()))
     V = tokenizer.vocabulary_size
     context = Context(vocabulary_size=V, length=_LENGTH, counts=np.arange(V, dtype=np.int64), tokenizer=tokenizer)
@@ -157,17 +157,17 @@ def check_stage(stage: Any, examples: int = 50) -> None:
         def made(seed: int) -> NDArray[Any]:
             np.random.seed(seed)
             torch.manual_seed(seed)
-            found = stage.apply(np.array(tokens), key, context)
+            found = transform.apply(np.array(tokens), key, context)
             return np.array([] if found is None else found)  # an empty one would be no sequence
 
         first = made(seed)
-        stage.apply(np.array([7, 7]), key + 1, context)  # another sample between
+        transform.apply(np.array([7, 7]), key + 1, context)  # another sample between
         again = made(seed + 1)
         assert np.array_equal(first, again), "a sequence becomes the same, or is refused, with the same key"
         stored = np.full(_LENGTH, np.iinfo(np.uint16).max, np.uint16)
         stored[: len(tokens)] = tokens
         try:
-            (sample,) = Apply(stage, 0, seed, contents, context)([{"stored": stored, "index": key, "attempt": 0}])
+            (sample,) = Apply(transform, 0, seed, contents, context)([{"stored": stored, "index": key, "attempt": 0}])
         except UserError as error:  # what it has made is no sequence
             raise AssertionError(str(error)) from None
         passed += "refused" not in sample

@@ -179,7 +179,7 @@ class Checkpoints(Callback):
         with making_folder(self.folder.checkpoint_model(step), replace=True) as beside:
             self.write_model(step, beside)
         try:
-            with self.folder.writing_checkpoint(step, self.spec.checkpoints_kept) as path:
+            with self.folder.writing_checkpoint(step, self.spec.keep_checkpoints) as path:
                 save_checkpoint(state, str(path), ignore_keys=partial(without_generators, base=self.base))
                 if first:
                     check_saved(path)

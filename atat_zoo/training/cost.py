@@ -60,8 +60,8 @@ def step_flops(experiment: Experiment, vocabulary_size: int, mask_rate: float) -
 
 def peak_flops(experiment: Experiment, device: str, bf16: bool) -> float | None:
     """Return the most FLOP/s of a device, a torch name; None where that is not known: on a CPU, or not in bf16."""
-    if experiment.train.peak_flops is not None:
-        return 1e12 * experiment.train.peak_flops
+    if experiment.train.peak_tflops is not None:
+        return 1e12 * experiment.train.peak_tflops
     peak = PEAKS.get(device_name(device).removeprefix("NVIDIA ").strip()) if bf16 else None
     return peak and 1e12 * peak
 
@@ -243,4 +243,4 @@ def _untrained(tokenizer: Tokenizer) -> int:
     try:
         return tokenizer.train(lambda: iter(())).vocabulary_size
     except UserError as error:
-        raise UserError(f"{error}; or say by --vocabulary how many tokens it has") from None
+        raise UserError(f"{error}; or say by --vocab-size how many tokens it has") from None

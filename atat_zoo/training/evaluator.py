@@ -42,7 +42,7 @@ class Evaluator:
         total = len(self.tokens)
         chosen = torch.arange(total if final else self.sequences)
         chosen = chosen * total // len(chosen)
-        rows, form = chosen[rank::ranks], experiment.data.form
+        rows, form = chosen[rank::ranks], experiment.data.format
         with self.current.at(step) as model:
             own = self.tokens[rows], self.maskable[rows]
             mine = measure(
@@ -71,7 +71,7 @@ class Evaluator:
                 split=spec.split,
                 step=step,
                 ema=self.current.average is not None,
-                draws=spec.draws,
+                draws=spec.mask_samples,
                 seed=experiment.seed,
                 method=method_of(experiment, spec.bound),
                 of_texts=of_texts,

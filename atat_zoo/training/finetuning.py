@@ -100,7 +100,7 @@ class InitialWeights:
         remembering = [name for name, part in objective.named_children() if isinstance(part, StatefulPart)]
         fresh += [f"what {part} remembers" for part in remembering]
         if any(not torch.equal(counts.cpu(), theirs[name].cpu()) for name, counts in counts_of(objective).items()):
-            fresh.append("the counts of backbone.neighbours, which are of the new text")
+            fresh.append("the counts of backbone.ngram_prior, which are of the new text")
         return (
             f"beginning with {self.source.path} (objective {self.source.objective}, step {self.source.step}): "
             f"{' and '.join(taken)} from there" + (f"; fresh: {', '.join(fresh)}" if fresh else "")

@@ -74,7 +74,7 @@ class ConstantSchedule(WarmedSchedule):
 class FallingSchedule(WarmedSchedule):
     """A schedule that falls from the peak to a final rate."""
 
-    final_rate: float = param(0.0, help="share of the peak at the end", ge=0, le=1)
+    min_lr_ratio: float = param(0.0, help="share of the peak at the end", ge=0, le=1)
 
     @abstractmethod
     def left(self, done: float) -> float:
@@ -82,7 +82,7 @@ class FallingSchedule(WarmedSchedule):
 
     @override
     def share(self, done: float) -> float:
-        return self.final_rate + (1 - self.final_rate) * self.left(done)
+        return self.min_lr_ratio + (1 - self.min_lr_ratio) * self.left(done)
 
 
 @component

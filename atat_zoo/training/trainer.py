@@ -200,8 +200,8 @@ def _run(
             rank=rank,
             world_size=ranks,
             together=experiment.data.shuffled_shards,
-            skip=experiment.data.damaged == "skip",
-            stages=experiment.data.stages,
+            skip=experiment.data.on_corrupt == "skip",
+            transforms=experiment.data.transforms,
             context=context,
         )
         loader = train_loader(stream, workers=experiment.data.workers, device=device)
@@ -230,7 +230,7 @@ def _run(
         model = ZooModel(objective, spec.steps, bf16=bf16, detailed=bool(spec.loggers))
         if whole:
             shard(model, device)
-        average = MovingAverage(model, spec.ema, device) if spec.ema else None
+        average = MovingAverage(model, spec.ema_decay, device) if spec.ema_decay else None
         current = CurrentModel(
             experiment, context, objective, average, whole, base=initial.base() if initial and base else None
         )
@@ -317,7 +317,7 @@ def _callbacks(model: ZooModel, evaluator: Evaluator, device: str, reporter: Rep
     # The trainer evaluates the final model; of fewer sequences the curve has its own end.
     last = spec.steps - (evaluator.sequences == len(evaluator.tokens))
     peak = peak_flops(experiment, device, model.bf16)
-    skipped = [SkippedRows(reporter.message)] if experiment.data.damaged == "skip" else []
+    skipped = [SkippedRows(reporter.message)] if experiment.data.on_corrupt == "skip" else []
     values = [CallbackValues()] if spec.callbacks or spec.algorithms or skipped else []
     writer = MetricsWriter(
         model,
@@ -345,7 +345,7 @@ def _callbacks(model: ZooModel, evaluator: Evaluator, device: str, reporter: Rep
 def _before(experiment: Experiment) -> str:
     if experiment.init_from is not None:
         return f"with the weights of {experiment.init_from}"
-    counts = experiment.parts["backbone"].neighbours
+    counts = experiment.parts["backbone"].ngram_prior
     return "what the counts of neighbouring tokens say alone" if counts else "before the training"
 
 
@@ -361,7 +361,7 @@ def _trainer(
 ) -> Trainer:
     spec, kind = experiment.train, torch.device(device).type
     optimizer = experiment.parts["optimizer"].build(model)
-    clip = [GradientClipping(clipping_type="norm", clipping_threshold=spec.clip)] if spec.clip else []
+    clip = [GradientClipping(clipping_type="norm", clipping_threshold=spec.max_grad_norm)] if spec.max_grad_norm else []
     with loading.guarded():
         trainer = ZooTrainer(
             model=model,

@@ -75,7 +75,7 @@ def measure(setting: Setting, found: Found) -> None:
 
 def recipe(setting: Setting, name: str, *more: str) -> Experiment:
     """Return a recipe at the size at which the CPU is held against the GPU; it drops, and counts no neighbours."""
-    settings = [f"data.length={setting.size.text_length}", f"train.batch_size={ROWS}", "backbone.neighbours=0"]
+    settings = [f"data.length={setting.size.text_length}", f"train.batch_size={ROWS}", "backbone.ngram_prior=0"]
     return load(name, [*settings, "backbone.dropout=0.1", *setting.size.small, *more])
 
 
@@ -233,7 +233,7 @@ def resumed(setting: Setting, found: Found) -> None:
     """Kill a training and let it go on; what it records is that of one which nobody has killed."""
     more = [*setting.words, *setting.size.small, f"train.steps={STEPS}", f"train.save_every={SAVED}"]
     more += ["train.log_every=1", "train.compile=false", "train.precision=fp32", "backbone.dropout=0.1"]
-    experiment = setting.experiment("atat", *more, f"train.checkpoints_kept={STEPS // SAVED}")
+    experiment = setting.experiment("atat", *more, f"train.keep_checkpoints={STEPS // SAVED}")
     path = setting.folder / "killed.toml"
     path.write_text(experiment.to_toml(), encoding="utf-8")
     with in_order(setting.gpu):

@@ -32,8 +32,8 @@ def samplers() -> list[tuple[str, str]]:
 def sampler(name: str, steps: int) -> Any:
     """Return a sampler, of so many steps if it has a number of them."""
     spec = Zoo.load().spec("sampler", name)
-    if "pace" in attrs.fields_dict(type(spec)) and hasattr(spec.pace, "steps"):
-        return attrs.evolve(spec, pace=attrs.evolve(spec.pace, steps=steps))
+    if "tokens_per_step" in attrs.fields_dict(type(spec)) and hasattr(spec.tokens_per_step, "steps"):
+        return attrs.evolve(spec, tokens_per_step=attrs.evolve(spec.tokens_per_step, steps=steps))
     # As many evaluations as tokens where a sampler has no number of its own.
     return attrs.evolve(spec, steps=steps) if getattr(spec, "steps", None) and not hasattr(spec, "within") else spec
 

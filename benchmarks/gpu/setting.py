@@ -65,7 +65,7 @@ SMALL = Size(
     texts=2,
     text_length=16,
     sampling_steps=4,
-    overrides=("train.device=cpu", "train.compile=false", "data.workers=0", "train.peak_flops=0.1", *NANO),
+    overrides=("train.device=cpu", "train.compile=false", "data.workers=0", "train.peak_tflops=0.1", *NANO),
     small=NANO,
     backend="aot_eager",
     most=20,
@@ -137,10 +137,15 @@ class Setting:
     def experiment(self, name: str, *more: str) -> Experiment:
         """Return a variant of owt-small, a step of which has `size.rows` rows."""
         size = self.size
-        settings = [f"data.root={self.folder / 'data'}", "data.lanes=4", "data.special=none"]
+        settings = [f"data.root={self.folder / 'data'}", "data.lanes=4", "data.special_tokens=none"]
         settings += [f"data.length={size.length}", f"train.batch_size={size.rows}"]
-        settings += [f"train.microbatch_size={size.rows}", "train.ema=0.0", "train.evaluate_every=0"]
-        settings += ["schedule.warmup_steps=1", "evaluation.sequences=4", "evaluation.draws=1", "evaluation.samples=0"]
+        settings += [f"train.microbatch_size={size.rows}", "train.ema_decay=0.0", "train.evaluate_every=0"]
+        settings += [
+            "schedule.warmup_steps=1",
+            "evaluation.sequences=4",
+            "evaluation.mask_samples=1",
+            "evaluation.samples=0",
+        ]
         settings += [f"train.steps={size.steps}", f"train.save_every={size.steps}", "train.log_every=2"]
         if name.endswith(("atat", "sets")):  # their turns are of the full length
             settings += [f"{kind}.stride={max(1, size.length // 4)}" for kind in ("position_sets", "sampler")]

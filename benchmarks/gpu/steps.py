@@ -137,7 +137,7 @@ def objectives(setting: Setting, found: Found) -> None:
     recipes = {
         "mdlm": ("mdlm", ()),
         "sets": ("sets", ()),
-        "block": ("mdlm", ("objective.use=block", "objective.size=16", "sampler.use=left_to_right")),
+        "block": ("mdlm", ("objective.use=block", "objective.block_size=16", "sampler.use=left_to_right")),
     }
     base = 0.0
     for name, (variant, more) in recipes.items():

@@ -61,7 +61,7 @@ BOUNDS = parsed(lambda table: table["bounds"])
 Command = tuple[list[str], Result]
 COMMANDS: dict[str, Command] = {
     "eval": (["eval", "run", "--json"], BOUNDS),
-    "sample": (["sample", "run", "--seed", "3", "--number", "2"], printed),
+    "sample": (["sample", "run", "--seed", "3", "--num-samples", "2"], printed),
     "infill": (["infill", "run", "the [MASK:3] of"], printed),
     "compare": (
         ["compare", "run", "other", "--json"],

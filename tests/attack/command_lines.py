@@ -86,7 +86,11 @@ def prepare(base):
     (base / "study.toml").write_text(STUDY)
     (base / "paper.toml").write_text(PAPER)
     words = ["train", "tiny.toml", "train.steps=3", "data.sequences_per_shard=256", "sampler.steps=2", "--out"]
-    for line in ([*words, "run"], [*words, "again"], ["rate", "export", "run", "--number", "1", "--out", "form.html"]):
+    for line in (
+        [*words, "run"],
+        [*words, "again"],
+        ["rate", "export", "run", "--num-samples", "1", "--out", "form.html"],
+    ):
         done = forked.run(line, base)
         assert done.returncode == 0, done.stderr
     key = json.loads((base / "form.key.json").read_text())

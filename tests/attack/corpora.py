@@ -23,9 +23,9 @@ length = {length}
 lanes = {lanes}
 sequences_per_member = {member}
 sequences_per_shard = {shard}
-special = "{special}"
+special_tokens = "{special}"
 remainder = "{remainder}"
-rows = "{rows}"
+packing = "{rows}"
 """
 CHARACTERS = 'use = "characters"'
 # Its ends are plain entries of a vocabulary of bytes, and `<|role|>` is added, but not as a special token.

@@ -22,13 +22,13 @@ from tests.tiny import CLOCK, Tiny
 
 BEGIN = [
     *("train", "tiny.toml", "--out", "run", "train.steps=9", "train.save_every=4", "train.evaluate_every=6"),
-    *("data.sequences_per_shard=256", "train.checkpoints_kept=1"),
+    *("data.sequences_per_shard=256", "train.keep_checkpoints=1"),
 ]
 RESUME = ["train", "--resume", "run"]
 # variant -> the words and the number of ranks
 FOREIGN = [
     'corpus={use="webdataset", train=["ADDRESS/train-{0..3}.tar.gz"], validation=["ADDRESS/validation-0.tar.gz"]}',
-    'data.stages=["random_length", {use="repetition", n=2, distinct=0.9}]',
+    'data.transforms=["random_length", {use="repetition", n=2, min_distinct=0.9}]',
 ]
 VARIANTS = {"one": ([], 1), "workers": (["data.workers=2"], 1), "two ranks": ([], 2), "foreign": (FOREIGN, 1)}
 # Ten cases in a row are of these.

@@ -30,7 +30,7 @@ PAPER: dict[str, Any] = {
     "figure": [{"kind": "arms", "study": "sets", "label": "arms", "caption": "It."}],
 }
 TRAIN = ["train", "tiny.toml", "train.steps=2", "data.sequences_per_shard=256", "evaluation.samples=0", "--out", "run"]
-FORM = ["rate", "export", "run", "--number", "2", "--out", "form.html"]
+FORM = ["rate", "export", "run", "--num-samples", "2", "--out", "form.html"]
 RATED = ["rate", "import", "old.key.json", "ann.json", "--out", "ann.results.json"]
 
 
@@ -74,7 +74,7 @@ def prepare(base):
         *([["import", "model", "imported"]] if CHECKPOINTS else []),
         ["paper", "paper.toml", "--out", "paper"],
         ["sample", "run", "--trace", "steps.jsonl", "--seed", "1"],
-        ["rate", "export", "run", "--number", "1", "--out", "old.html"],
+        ["rate", "export", "run", "--num-samples", "1", "--out", "old.html"],
     ]
     for words in first:
         done = forked.run(words, files, env=_env(files))

@@ -26,7 +26,9 @@ def bench(atat, monkeypatch, root):
 
 @pytest.mark.slow
 def test_every_named_sampler_at_every_number_of_steps(bench, root):
-    table = json.loads(printed(bench, "--by", "judge", "--number", "2", "--steps", "2", "--steps", "4", "--json"))
+    table = json.loads(
+        printed(bench, "--judge", "judge", "--num-samples", "2", "--steps", "2", "--steps", "4", "--json")
+    )
     rows = table["measured"]
     assert (rows[0]["name"], rows[0]["steps"], rows[0]["time"], rows[0]["as_good"]) == ("ancestral", 4, 1.0, True)
     assert [row["steps"] for row in rows if row["name"] == "uncertainty_guided"] == [2, 4]
@@ -37,13 +39,13 @@ def test_every_named_sampler_at_every_number_of_steps(bench, root):
     (record,) = (root / "writer" / "evaluations").glob("samplers-2x*.json")
     assert json.loads(record.read_text())["measured"] == rows
     # Another bench is another file.
-    bench("--number", "2", "--steps", "2", "--sampler", "klass", "--json")
+    bench("--num-samples", "2", "--steps", "2", "--sampler", "klass", "--json")
     assert len(list((root / "writer" / "evaluations").glob("samplers-2x*.json"))) == 2
 
 
 def test_without_a_judge_nothing_is_said_of_the_text_but_its_variety(bench):
-    out = printed(bench, "--number", "2", "--steps", "2", "--sampler", "klass")
-    assert "no judge: name one with --by" in out
+    out = printed(bench, "--num-samples", "2", "--steps", "2", "--sampler", "klass")
+    assert "no judge: name one with --judge" in out
     assert not any(words in out for words in ("perplexity", "as good"))
     # What it is held against is there without being named.
     lines = out.splitlines()
@@ -52,7 +54,7 @@ def test_without_a_judge_nothing_is_said_of_the_text_but_its_variety(bench):
 
 
 def test_the_likelihood_of_held_out_text_under_a_sampler(bench):
-    words = ("--number", "2", "--steps", "2", "--sampler", "margin", "--sampler", "maskgit", "--sequences", "5")
+    words = ("--num-samples", "2", "--steps", "2", "--sampler", "margin", "--sampler", "maskgit", "--sequences", "5")
     said = json.loads(printed(bench, *words, "--orders", "3", "--json"))
     assert (said["sequences"], said["orders"]) == (5, 3)
     first, margin, maskgit = said["measured"]
@@ -75,11 +77,11 @@ def test_the_likelihood_of_held_out_text_under_a_sampler(bench):
     assert "no policy bound (—): maskgit: it chooses positions by" in out
     assert "5 validation sequences" in out
     assert "3 orders inside the logarithm" in out
-    assert "policy" not in bench("--number", "2", "--steps", "2", "--sampler", "margin", "--sequences", "0")[1]
+    assert "policy" not in bench("--num-samples", "2", "--steps", "2", "--sampler", "margin", "--sequences", "0")[1]
 
 
 def test_a_model_that_takes_no_ancestral_sampler(bench):
-    words = ("--number", "2", "--steps", "2", "--sampler", "left_to_right", "--sequences", "3")
+    words = ("--num-samples", "2", "--steps", "2", "--sampler", "left_to_right", "--sequences", "3")
     code, out, err = bench(*words, writer="judge")
     assert (code, err, "left out: ancestral" in out) == (0, "", True)
     first = json.loads(bench(*words, "--json", writer="judge")[1])["measured"][0]
@@ -88,8 +90,8 @@ def test_a_model_that_takes_no_ancestral_sampler(bench):
 
 def test_settings_of_ones_own_as_markdown(bench):
     own = "{use = 'ancestral', steps = 3, temperature = 0.5}"
-    words = ("--number", "2", "--steps", "4", "--sampler", "ancestral", "--sampler", own, "--markdown")
-    out = printed(bench, "--by", "judge", *words)
+    words = ("--num-samples", "2", "--steps", "4", "--sampler", "ancestral", "--sampler", own, "--markdown")
+    out = printed(bench, "--judge", "judge", *words)
     lines = [line for line in out.splitlines() if line.startswith("|")]
     assert len(lines) == 4
     assert lines[2].startswith("| ancestral | 4 |")
@@ -101,8 +103,8 @@ def test_settings_of_ones_own_as_markdown(bench):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--by", "judge", "--sampler", "learned_order"), "--sampler learned_order: .*reverse weights"),
-        (("--by", "judge", "--sampler", "ancestrall"), "did you mean 'ancestral'"),
+        (("--judge", "judge", "--sampler", "learned_order"), "--sampler learned_order: .*reverse weights"),
+        (("--judge", "judge", "--sampler", "ancestrall"), "did you mean 'ancestral'"),
     ],
 )
 def test_what_is_refused(bench, words, message):

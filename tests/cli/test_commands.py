@@ -109,7 +109,7 @@ def test_check_says_which_packages_are_missing(atat, experiment, tmp_path, monke
     for name in ("a.parquet", "b.jsonl.zst", "c.txt"):
         (tmp_path / name).touch()
     each = [f'{{use="files",train=["{tmp_path}/{name}"]}}' for name in ("a.parquet", "b.jsonl.zst", "c.txt")]
-    table = f'[corpus]\nuse = "mixture"\nof = [{", ".join(each)}]\n'
+    table = f'[corpus]\nuse = "mixture"\ncomponents = [{", ".join(each)}]\n'
     loggers = '[[train.loggers]]\nuse = "wandb"\nproject = "x"\n'
     out = printed(atat, "check", experiment(f'{table}[optimizer]\nuse = "lion"\n{loggers}'))
     needs = [("files", "pyarrow", "parquet"), ("files", "zstandard", "zstd")]
@@ -170,7 +170,7 @@ TAKES_A_PATH = (
     "train --resume {}",
     "eval {}",
     "compare a b --baseline {}",
-    "judge folder --by {}",
+    "judge folder --judge {}",
     "sample {} --trace x",
     "infill folder --file {}",
     "data build base.toml corpus.train=['{}']",

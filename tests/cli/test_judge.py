@@ -29,7 +29,7 @@ def atat(atat, monkeypatch, root):
 
 
 def test_a_table_with_the_held_out_text_beside_it(atat):
-    out = printed(atat, "--by", "judge", "--number", "4")
+    out = printed(atat, "--judge", "judge", "--num-samples", "4")
     assert "4 texts of 16 tokens by ancestral, seed 0, step 3" in out
     assert "judge: judge (autoregressive, step 3)" in out
     lines = {line.split("  ")[0] for line in out.splitlines()}
@@ -40,7 +40,20 @@ def test_a_table_with_the_held_out_text_beside_it(atat):
 
 
 def test_json_and_options(atat, root):
-    words = ("--by", "judge", "--number", "3", "--length", "8", "--seed", "2", "--split", "test", "--ngram", "2")
+    words = (
+        "--judge",
+        "judge",
+        "--num-samples",
+        "3",
+        "--length",
+        "8",
+        "--seed",
+        "2",
+        "--split",
+        "test",
+        "--ngram",
+        "2",
+    )
     said = json.loads(printed(atat, *words, "--sampler", "{use = 'ancestral', steps = 2}", "--json"))
     assert (said["run"], said["number"], said["length"], said["seed"], said["split"]) == ("writer", 3, 8, 2, "test")
     assert (said["sampler"]["use"], said["sampler"]["steps"], said["model"]["max_nfe"]) == ("ancestral", 2, 2)
@@ -53,7 +66,7 @@ def test_json_and_options(atat, root):
 @pytest.mark.slow
 def test_mauve(atat):
     pytest.importorskip("mauve", reason="the extra atat-zoo[mauve] is not installed")
-    out = printed(atat, "--by", "judge", "--number", "20", "--mauve")
+    out = printed(atat, "--judge", "judge", "--num-samples", "20", "--mauve")
     assert [line for line in out.splitlines() if line.startswith("MAUVE  ")]
     assert "MAUVE of fewer than 1,000 texts hardly tells models apart." in out
 
@@ -67,18 +80,18 @@ def test_what_the_judge_may_be_called(root):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("--by", "nowhere"), "--by nowhere: there is no folder nowhere; name the folder of a run, hf:NAME"),
-        (("--by", "writer"), "a run does not judge its own text"),
-        (("--by", "other"), "the run other has the objective 'mdlm', which only bounds a text's likelihood"),
-        (("--by", "{use = 'run'}"), "judge.path: is missing"),
-        (("--by", "unfinished"), "unfinished has no final model yet"),
-        (("--by", "judge", "--length", "17"), "a length of 17 is more than the 16 tokens the model has learned"),
-        (("--by", "judge", "--mauve", "--number", "9"), "MAUVE needs 20 texts at least"),
-        ((), "--by"),
-        (("--by", "judge", "--mauve", "--number", "500"), "lower --number to 7"),
+        (("--judge", "nowhere"), "--judge nowhere: there is no folder nowhere; name the folder of a run, hf:NAME"),
+        (("--judge", "writer"), "a run does not judge its own text"),
+        (("--judge", "other"), "the run other has the objective 'mdlm', which only bounds a text's likelihood"),
+        (("--judge", "{use = 'run'}"), "judge.path: is missing"),
+        (("--judge", "unfinished"), "unfinished has no final model yet"),
+        (("--judge", "judge", "--length", "17"), "a length of 17 is more than the 16 tokens the model has learned"),
+        (("--judge", "judge", "--mauve", "--num-samples", "9"), "MAUVE needs 20 texts at least"),
+        ((), "--judge"),
+        (("--judge", "judge", "--mauve", "--num-samples", "500"), "lower --num-samples to 7"),
         # The metric by its name is held to the same.
-        (("--by", "judge", "--metric", MAUVE, "--number", "9"), "MAUVE needs 20 texts at least"),
-        (("--by", "judge", "--metric", MAUVE, "--number", "500"), "lower --number to 7"),
+        (("--judge", "judge", "--metric", MAUVE, "--num-samples", "9"), "MAUVE needs 20 texts at least"),
+        (("--judge", "judge", "--metric", MAUVE, "--num-samples", "500"), "lower --num-samples to 7"),
     ],
 )
 def test_a_mistake_is_said_in_a_sentence(atat, root, words, sentence):
@@ -90,4 +103,4 @@ def test_a_mistake_is_said_in_a_sentence(atat, root, words, sentence):
 
 def test_a_package_that_is_missing(atat, monkeypatch):
     monkeypatch.setattr(mauve, "find_spec", lambda name: None)
-    assert "pip install 'atat-zoo[mauve]'" in refused(atat, "--by", "judge", "--mauve", "--number", "20")
+    assert "pip install 'atat-zoo[mauve]'" in refused(atat, "--judge", "judge", "--mauve", "--num-samples", "20")

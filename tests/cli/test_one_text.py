@@ -37,7 +37,7 @@ def atat(atat, monkeypatch, root):
     [
         (("eval", "masked", "--sequences", "1"), f"\n  {ONE}\n"),
         (("eval", "left", "--sequences", "1"), f"\n  {ONE}\n"),
-        (("judge", "masked", "--by", "left", "--number", "1"), "\n1 text of 16 tokens by "),
+        (("judge", "masked", "--judge", "left", "--num-samples", "1"), "\n1 text of 16 tokens by "),
     ],
 )
 def test_a_sentence_on_one_text_says_so(atat, words, said):

@@ -36,8 +36,8 @@ def test_the_commands_say_and_show_what_joins_documents(atat, own):
     assert len(stories) > 4
     assert all(story.startswith("story ") for story in stories[1:-1])
     assert atat("data", "show", "own.toml", "-n", "1")[1].splitlines()[-1] == rows[0]["text"]
-    code, out, _ = atat("data", "build", "own.toml", "data.special=none")
-    assert 'in them, documents are joined with nothing between them (data.special = "document"' in out
+    code, out, _ = atat("data", "build", "own.toml", "data.special_tokens=none")
+    assert 'in them, documents are joined with nothing between them (data.special_tokens = "document"' in out
 
 
 @pytest.mark.parametrize(
@@ -69,8 +69,8 @@ def test_the_sentence_is_what_the_rows_have(tmp_path, special, rows, text):
 def test_what_is_learned_of_a_dialogue_is_marked(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"prompt": "one?", "response": "1"}\n' * 40)
     corpus = {"use": "files", "train": [str(tmp_path / "a.jsonl")], "validation_share": 0.0, "test_share": 0.0}
-    data = {"form": "chat", "rows": "document", "length": 32, "lanes": 1, "root": str(tmp_path / "shards")}
-    table = {"name": "x", "corpus": corpus, "tokenizer": "bytes", "data": data, "backbone": {"neighbours": 0}}
+    data = {"format": "chat", "packing": "document", "length": 32, "lanes": 1, "root": str(tmp_path / "shards")}
+    table = {"name": "x", "corpus": corpus, "tokenizer": "bytes", "data": data, "backbone": {"ngram_prior": 0}}
     (row,) = first_rows(build(from_table(table)), from_table(table).parts["tokenizer"].train(None), 1)
     begin = "<bos>user\none?<eos><bos>assistant\n«1<eos>"
     assert row["text"] == begin + "<eos>" * (row["text"].count("<eos>") - 2) + "»"

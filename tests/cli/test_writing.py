@@ -50,10 +50,10 @@ def atat(atat, monkeypatch, root):
 def test_sample_prints_texts_or_json_with_their_cost(atat):
     out = printed(atat, "sample", "run", "--prompt", "We ", "--suffix", " us")
     assert (out[:3], out[-4:]) == ("We ", " us\n")
-    out = atat("sample", "run", "--number", "2", "--prompt", "We ")[1]
+    out = atat("sample", "run", "--num-samples", "2", "--prompt", "We ")[1]
     assert out.startswith("[1] We ")
     assert "\n[2] We " in out
-    words = ("sample", "run", "--json", "--number", "3", "--length", "12", "--prompt", "We", "--seed", "4")
+    words = ("sample", "run", "--json", "--num-samples", "3", "--length", "12", "--prompt", "We", "--seed", "4")
     sampled = json.loads(atat(*words)[1])
     assert (sampled["run"], sampled["seed"], len(sampled["texts"]), len(sampled["nfe"])) == ("run", 4, 3, 3)
     assert (sampled["sampler"]["use"], sampled["sampler"]["steps"], sampled["max_nfe"]) == ("ancestral", 4, 4)
@@ -63,8 +63,8 @@ def test_sample_prints_texts_or_json_with_their_cost(atat):
 
 
 def test_sample_ends_a_text_at_eos_unless_windows_are_asked_for(atat, root):
-    make_run(root, "ends", "mdlm", sampler={"use": "ancestral", "steps": 4}, data={"special": "both"})
-    words = ("sample", "ends", "--json", "--number", "150", "--seed", "4")
+    make_run(root, "ends", "mdlm", sampler={"use": "ancestral", "steps": 4}, data={"special_tokens": "both"})
+    words = ("sample", "ends", "--json", "--num-samples", "150", "--seed", "4")
     ended, windows = (json.loads(printed(atat, *words, *more))["texts"] for more in ((), ("--windows",)))
     assert windows == Model.from_run(root / "ends").sample(150, seed=4, windows=True).texts
     assert ended != windows
@@ -79,7 +79,7 @@ def test_sample_ends_a_text_at_eos_unless_windows_are_asked_for(atat, root):
     ],
 )
 def test_a_trace_of_another_sampler_can_be_replayed(atat, root, words):
-    common = ("--number", "3", "--batch-size", "2", "--prompt", "We", "--trace", "deep/steps.jsonl", "--json")
+    common = ("--num-samples", "3", "--batch-size", "2", "--prompt", "We", "--trace", "deep/steps.jsonl", "--json")
     out = printed(atat, "sample", "run", *common, *words)
     assert json.loads(out)["max_nfe"] == 3
     header, *steps = [json.loads(line) for line in (root / "deep" / "steps.jsonl").read_text().splitlines()]
@@ -100,7 +100,7 @@ def test_infill_prints_the_text_with_its_gaps_filled(atat):
     text = "We [MASK:3]\tthe[MASK]."
     out = printed(atat, "infill", "run", text)
     assert (out[:3], out[-2:], "\tthe" in out) == ("We ", ".\n", True)
-    several = atat("infill", "run", text, "--number", "2", "sampler.steps=2")[1]
+    several = atat("infill", "run", text, "--num-samples", "2", "sampler.steps=2")[1]
     assert several.startswith("[1] We ")
     assert "[2] We " in several
     assert atat("infill", "run", text, "--seed", "1")[1] != out
@@ -108,7 +108,7 @@ def test_infill_prints_the_text_with_its_gaps_filled(atat):
 
 def test_infill_as_json(atat):
     given = "a[MASK:2]b[MASK:1-3]c"
-    table = json.loads(printed(atat, "infill", "run", given, "--number", "2", "--json", "sampler.steps=2"))
+    table = json.loads(printed(atat, "infill", "run", given, "--num-samples", "2", "--json", "sampler.steps=2"))
     (text,) = table["texts"]
     assert text["given"] == given
     assert [row["lengths"] for row in text["lengths"]] == [[2, 1], [2, 2], [2, 3]]
@@ -128,7 +128,7 @@ def test_infill_many_lines(atat, root, monkeypatch):
     assert (out[:3], "\nthe " in out, out[-4:]) == ("We ", True, " of\n")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
     assert atat("infill", "run", "--file", "-", "sampler.steps=2")[1] == out
-    out = printed(atat, "infill", "run", "--file", "lines.txt", "--number", "2")
+    out = printed(atat, "infill", "run", "--file", "lines.txt", "--num-samples", "2")
     assert out.startswith("[1.1] We ")
     assert "\n[2.2] the " in out
 
@@ -231,7 +231,7 @@ def test_what_is_watched_is_what_happens(root):
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_watching_on_a_terminal(root, interrupted):
     words = ["sample", "run", "--watch", "--prompt", "We ", "sampler.steps=16"]
-    words += ["--number", "6400"] if interrupted else []
+    words += ["--num-samples", "6400"] if interrupted else []
     code, text = on_terminal(*words, cwd=root, interrupt_after=100 if interrupted else None)
     assert text.count("\x1b[2m▁") >= 2
     assert text.count("We ") >= 3
@@ -247,14 +247,14 @@ def test_watching_on_a_terminal(root, interrupted):
 
 def test_a_full_disk_leaves_no_half_a_trace(atat, root):
     with full_disk(5000):
-        said = refused(atat, "sample", "run", "--number", "64", "--trace", "full.jsonl")
+        said = refused(atat, "sample", "run", "--num-samples", "64", "--trace", "full.jsonl")
     assert said.startswith("error: full.jsonl cannot be written: File too large")
     assert not list(root.glob("*full.jsonl*"))
 
 
 @pytest.mark.slow
 def test_an_interrupt_stops_it_without_a_word_too_many(root):
-    command = [sys.executable, "-c", CALL, "sample", "run", "--number", "200000", "--trace", "stopped.jsonl"]
+    command = [sys.executable, "-c", CALL, "sample", "run", "--num-samples", "200000", "--trace", "stopped.jsonl"]
     process = subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     # The trace has grown: it is sampling.

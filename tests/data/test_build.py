@@ -169,8 +169,8 @@ def test_shards_built_elsewhere(experiment, tmp_path):
     says = "have use = 'bytes', the experiment says use = 'bpe', vocabulary_size = 2048"
     assert str(caught.value).split("\n") == [
         f"data.length: the shards in {moved} have 16, the experiment says 17",
-        f'data.special: the shards in {moved} have "none", the experiment says "document"',
-        f'data.rows: the shards in {moved} have "packed", the experiment says "document"',
+        f'data.special_tokens: the shards in {moved} have "none", the experiment says "document"',
+        f'data.packing: the shards in {moved} have "packed", the experiment says "document"',
         f"tokenizer: the shards in {moved} {says}",
     ]
     with pytest.raises(UserError, match="corpus 'shards' holds tokens and no documents"):

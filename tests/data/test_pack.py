@@ -196,8 +196,8 @@ def test_spread_keeps_every_document(texts, size):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"special": "document"}, 'data.special = "document" needs a tokenizer with EOS'),
-        ({"special": "sequence"}, 'data.special = "sequence" needs a tokenizer with BOS and EOS'),
+        ({"special": "document"}, 'data.special_tokens = "document" needs a tokenizer with EOS'),
+        ({"special": "sequence"}, 'data.special_tokens = "sequence" needs a tokenizer with BOS and EOS'),
         ({"special": "document", "length": 1, "rows": "document"}, "data.length = 1 leaves no room beside EOS"),
         ({"special": "sequence", "length": 2}, "data.length = 2 leaves no room beside BOS and EOS"),
     ],
@@ -449,7 +449,7 @@ def test_a_stream_continues_with_exactly_the_next_dialogues(tmp_path, rows, work
 
 def test_held_out_rows_of_several_dialogues_are_asked_for_by_name(tmp_path):
     packed, apart = (build(spoken(tmp_path, rows)) for rows in ("packed", "document"))
-    with pytest.raises(UserError, match=r'several dialogues in a row.*data.rows = "document"'):
+    with pytest.raises(UserError, match=r'several dialogues in a row.*data.packing = "document"'):
         held_out(packed, "validation")
     found = held_out_sequences(packed, "validation")
     assert found.documents.max() > 0

@@ -15,17 +15,17 @@ from atat_zoo.experiment import from_table
         ({"corpus": {"use": "files", "train": ["a.txt"]}}, "document"),
         ({"corpus": {"use": "huggingface", "path": "a"}}, "document"),
         ({"corpus": {"use": "webdataset", "train": ["a.tar"]}}, "document"),
-        ({"corpus": {"use": "mixture", "of": ["sotu", {"use": "files", "train": ["a.txt"]}]}}, "document"),
+        ({"corpus": {"use": "mixture", "components": ["sotu", {"use": "files", "train": ["a.txt"]}]}}, "document"),
         ({"corpus": "sotu"}, "none"),
         ({"corpus": "text8", "tokenizer": "characters"}, "none"),
-        ({"corpus": "sotu", "data": {"special": "both"}}, "both"),
-        ({"corpus": {"use": "files", "train": ["a.txt"]}, "data": {"special": "none"}}, "none"),
-        ({"corpus": {"use": "files", "train": ["a.jsonl"]}, "data": {"form": "chat", "rows": "document"}}, "none"),
+        ({"corpus": "sotu", "data": {"special_tokens": "both"}}, "both"),
+        ({"corpus": {"use": "files", "train": ["a.txt"]}, "data": {"special_tokens": "none"}}, "none"),
+        ({"corpus": {"use": "files", "train": ["a.jsonl"]}, "data": {"format": "chat", "packing": "document"}}, "none"),
     ],
 )
 def test_a_document_of_ones_own_text_ends_with_eos_by_default(table, special):
-    experiment = from_table({"name": "x", "tokenizer": "bytes", "backbone": {"neighbours": 0}, **table})
-    assert experiment.data.special == special
+    experiment = from_table({"name": "x", "tokenizer": "bytes", "backbone": {"ngram_prior": 0}, **table})
+    assert experiment.data.special_tokens == special
     assert from_table(experiment.to_table()).data == experiment.data
 
 

@@ -52,7 +52,7 @@ def test_a_slice_reports_the_characters_that_were_read(tmp_path):
         optional={"sequences": st.integers(4, 60), "remainder": st.just("pad"), "dtype": st.just("uint32")},
     ),
 )
-@example(count=12, order=[2, 1], tokenizer=None, data={"special": "both", "rows": "document"})
+@example(count=12, order=[2, 1], tokenizer=None, data={"special_tokens": "both", "packing": "document"})
 def test_joined_slices_are_the_bytes_of_one_process(count, order, tokenizer, data):
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(pack, "BATCH", 2):
         one, parts = (

@@ -40,7 +40,7 @@ def make_run(root, name, objective="autoregressive", *, blank=False, length=16, 
         "tokenizer": "bytes",
         "backbone": {"use": "dit", "layers": 1, "width": 16, "heads": 2, "max_length": 64, "output_bias": "none"},
         "objective": objective,
-        "data": {"root": str(root / "shards"), "length": length, "special": "none", **shards},
+        "data": {"root": str(root / "shards"), "length": length, "special_tokens": "none", **shards},
         "evaluation": {"sequences": 8, "batch_size": 4},
     }
     if objective == "autoregressive":
@@ -69,7 +69,7 @@ def make_chat(root):
     corpus = {"train": [str(root / "talk.jsonl")], "validation": [], "test": [], "document": "file"}
     corpus |= {"validation_share": 0.2, "test_share": 0.0}
     parts = {"backbone": {"max_length": 128}, "sampler": {"use": "ancestral", "steps": 2}}
-    data = {"form": "chat", "rows": "document"}
+    data = {"format": "chat", "packing": "document"}
     return make_run(root, "chat", "mdlm", length=120, corpus=corpus, data=data, **parts)
 
 

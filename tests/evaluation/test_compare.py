@@ -130,7 +130,7 @@ def experiment(name="a", seed=1, neighbours=0, objective="mdlm", **train):
         "name": name,
         "seed": seed,
         "objective": {"use": objective, **({"weight": "nelbo"} if objective == "mdlm" else {"rate": 0.15})},
-        "backbone": {"use": "dit", "neighbours": neighbours},
+        "backbone": {"use": "dit", "ngram_prior": neighbours},
         "train": {"steps": 10, "log_every": 5, **train},
         "evaluation": {"sequences": 8},
     }
@@ -143,12 +143,12 @@ def test_what_the_runs_differ_in_is_said_and_what_counts_are():
     same = subject("d", experiment=experiment("d", neighbours=2))
     comparison = found(base, bare, other, same)
     said = notes(comparison)
-    assert any(line.startswith("a has backbone.neighbours = 2, ") and "seed (2, not 1)" in line for line in said)
+    assert any(line.startswith("a has backbone.ngram_prior = 2, ") and "seed (2, not 1)" in line for line in said)
     assert any('objective.use ("mlm", not "mdlm"), train.steps (9, not 10)' in line for line in said)
     assert not any(line.startswith("d ") for line in said)
     table = as_table(comparison)
-    of_other = {"objective.use": ["mlm", "mdlm"], "backbone.neighbours": [3, 2], "train.steps": [9, 10]}
-    differs = [{}, {"seed": [2, 1], "backbone.neighbours": [0, 2]}, of_other, {}]
+    of_other = {"objective.use": ["mlm", "mdlm"], "backbone.ngram_prior": [3, 2], "train.steps": [9, 10]}
+    differs = [{}, {"seed": [2, 1], "backbone.ngram_prior": [0, 2]}, of_other, {}]
     assert [row["differs"] for row in table["runs"]] == differs
     assert table["runs"][1]["perplexity"] is None  # it has diverged
     json.dumps(table, allow_nan=False)

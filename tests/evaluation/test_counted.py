@@ -152,19 +152,19 @@ def test_every_task_counts_the_tokens_of_the_answers(chat, monkeypatch):
         answers.append(ids[learned].tolist().index(EOS) + 1)
     assert answers == text.counted.sum(1).tolist()
     few = {"sequences": 4}
-    for task in (HeldOutTask(**few, draws=1), BracketTask(**few, orders=2), PricesTask(**few, texts=0)):
+    for task in (HeldOutTask(**few, mask_samples=1), BracketTask(**few, orders=2), PricesTask(**few, texts=0)):
         scores = task.measure(model, run, seed=0)
         weights = {name: [*each.weights] for name, each in scores.items() if getattr(each, "exponential", False)}
         if (without := weights.pop("without BOS and EOS", None)) is not None:
             assert [n + 1 for n in without] == answers
-            spec = EvaluationSpec(draws=1, metrics=("calibration_error",), batch_size=4)
+            spec = EvaluationSpec(mask_samples=1, metrics=("calibration_error",), batch_size=4)
             how = {"seed": 0, "form": "chat", "counted": text.counted}
             (error,) = measure(model.module, text.tokens, text.maskable, spec, **how).metrics.values()
             assert scores["calibration error"].value == error.value
             assert f"; {len(answers)} are BOS or EOS" in scores["text"]
         assert weights
         assert all(n == answers for n in weights.values())
-    found = numbers_of(model, None, text.tokens, text.maskable, EvaluationSpec(draws=1), seed=0)
+    found = numbers_of(model, None, text.tokens, text.maskable, EvaluationSpec(mask_samples=1), seed=0)
     assert found["count"].tolist() == answers
 
 

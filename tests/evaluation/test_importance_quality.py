@@ -114,7 +114,7 @@ def test_a_run_says_it_and_records_it(run, atat):
 
 
 def test_the_importance_of_a_run_is_that_of_its_held_out_text(run):
-    model, spec, told = Model.from_run(run), EvaluationSpec(sequences=6, draws=3, split="test"), []
+    model, spec, told = Model.from_run(run), EvaluationSpec(sequences=6, mask_samples=3, split="test"), []
     found = importance_of_run(model, run, spec, seed=2, bands=3, progress=lambda *done: told.append(done))
     text = held_out_text(model, run, "test", 6)
     expected = measure(model.module, text.tokens, text.maskable, spec, seed=2, counted=text.counted)

@@ -80,7 +80,7 @@ def test_a_full_chunk_has_room_for_what_stood_around_the_sequences(root, name, d
 def test_the_features_of_a_run_are_what_predicts_the_tokens(tmp_path, objective):
     """Under the attention that its network has learned: the head makes of them what the judge says of the tokens."""
     changes = {} if objective == "autoregressive" else {"sampler": {"use": "strided", "stride": 4}}
-    run = make_run(tmp_path, "judge", objective, data={"special": "both"}, **changes)
+    run = make_run(tmp_path, "judge", objective, data={"special_tokens": "both"}, **changes)
     scorer, texts = RunJudge(path=str(run)).build("cpu"), ["the old man", "sea"]
     (_, tokens, counted), *_ = scorer._batches(scorer.encode(texts), 1)
     with torch.no_grad():

@@ -172,13 +172,13 @@ def test_where_the_likelihood_is_exact_they_are_over_all_tokens():
     torch.testing.assert_close(hits[:, 0], (p.argmax(-1) == x).sum(1).double())
 
 
-@pytest.mark.parametrize("objective", ["sedd", "d3pm", "autoregressive", {"use": "block", "size": 3}])
+@pytest.mark.parametrize("objective", ["sedd", "d3pm", "autoregressive", {"use": "block", "block_size": 3}])
 def test_bounds_are_the_same_with_and_without_metrics_and_these_in_any_batches(objective):
     made, x = module(objective), toy().states
     every = (*METRICS, Zoo.load().spec("metric", "calibration_error"))
 
     def measured(metrics, rows=slice(None), size=8):
-        spec = EvaluationSpec(draws=3, metrics=metrics, batch_size=size)
+        spec = EvaluationSpec(mask_samples=3, metrics=metrics, batch_size=size)
         return measure(made, x[rows], x[rows] >= 0, spec, seed=3)
 
     plain, one = measured(()), measured(every)

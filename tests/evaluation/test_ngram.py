@@ -77,7 +77,7 @@ def test_a_model_of_blocks_sees_the_block_before_and_not_the_one_after(bits, num
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     root = tmp_path_factory.mktemp("tables")
-    block, pad = {"use": "block", "size": 4}, {"remainder": "pad"}
+    block, pad = {"use": "block", "block_size": 4}, {"remainder": "pad"}
     made = {name: make_run(root, name, name, data=pad) for name in ("mdlm", "autoregressive")}
     return made | {"block": make_run(root, "block", block, sampler="left_to_right", data=pad)}
 
@@ -99,8 +99,8 @@ def test_it_is_measured_on_the_tokens_and_masks_of_the_bound(runs, name):
         each = after(table, mask_id)(hidden, None, there, hidden)["nats"]
         nats = torch.zeros(x.shape, dtype=torch.float64).masked_scatter(there, each).sum(1)
     else:
-        masks = exact_k(there, keys, spec.draws, time_at=LinearNoise().time_at)
-        masks = masks if name == "mdlm" else block_masks(there, keys, spec.draws, 4)
+        masks = exact_k(there, keys, spec.mask_samples, time_at=LinearNoise().time_at)
+        masks = masks if name == "mdlm" else block_masks(there, keys, spec.mask_samples, 4)
         scores = between(table, mask_id, None if name == "mdlm" else 4)
         nats = average(scores, hidden, masks, mask_id)["nats"].nelbo
     mine = measure(model.module, x, there, spec, seed=3).contribution["nelbo"].sum(1)
@@ -123,7 +123,7 @@ def test_padding_is_not_read_and_a_sequence_has_the_masks_of_its_number(runs):
         denoiser=lambda: SimpleNamespace(mask_id=258, block_size=None),
         masks=lambda maskable, keys, draws, bound: bound.masks(maskable, keys, draws, LinearNoise()),
     )
-    data, spec = build(Model.from_run(runs["mdlm"]).experiment), EvaluationSpec(draws=3, batch_size=2)
+    data, spec = build(Model.from_run(runs["mdlm"]).experiment), EvaluationSpec(mask_samples=3, batch_size=2)
     x = torch.randint(97, 122, (5, 6), generator=torch.Generator().manual_seed(0))
     there, some = torch.arange(6) < torch.tensor([[6], [2], [4], [6], [3]]), torch.tensor([1, 2, 4])
     for exact in (False, True):

@@ -20,7 +20,7 @@ def evaluated(atat, run):
     """Return what an evaluation prints as JSON."""
 
     def evaluate(*words):
-        code, out, err = atat("eval", str(run), "--draws", "8", "--json", *words)
+        code, out, err = atat("eval", str(run), "--mask-samples", "8", "--json", *words)
         assert code == 0, err
         return json.loads(out)
 

@@ -71,7 +71,13 @@ def shards(tmp_path, special="none", remainder="drop", rows="packed", document="
         (tmp_path / f"{split}.txt").write_text("zzzz" * 20)
     files = {"train": "train.txt", "validation": "held.txt", "test": "test.txt"}
     corpus = {"use": "files", "document": document, **{split: [str(tmp_path / at)] for split, at in files.items()}}
-    data = {"root": str(tmp_path / "data"), "length": 16, "special": special, "remainder": remainder, "rows": rows}
+    data = {
+        "root": str(tmp_path / "data"),
+        "length": 16,
+        "special_tokens": special,
+        "remainder": remainder,
+        "packing": rows,
+    }
     data |= {"lanes": 2, "sequences_per_member": 4, "sequences_per_shard": 8}
     return text, build(from_table({"name": "x", "corpus": corpus, "tokenizer": "bytes", "data": data}))
 
@@ -119,7 +125,7 @@ def test_the_training_text_of_a_chat_is_that_of_its_dialogues(tmp_path, rows):
     """Stored ids carry bits for what is answer and where a dialogue begins; no span lies across two dialogues."""
     talk.write(tmp_path / "talk.jsonl", number=30)
     corpus = {"use": "files", "train": [str(tmp_path / "talk.jsonl")]}
-    data = {"root": str(tmp_path / "data"), "length": 160, "form": "chat", "rows": rows, "lanes": 1}
+    data = {"root": str(tmp_path / "data"), "length": 160, "format": "chat", "packing": rows, "lanes": 1}
     experiment = from_table({"name": "x", "corpus": corpus, "tokenizer": "bytes", "data": data})
     stored = np.concatenate(list(training_text(build(experiment))))
     dialogues = [part[part >= 0] for part in np.split(stored, np.flatnonzero(stored < 0)) if (part >= 0).any()]

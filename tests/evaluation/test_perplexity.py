@@ -93,7 +93,9 @@ def text(n=6, seed=0):
 
 
 def measured(module, tokens, maskable, rows=None, seed=7, draws=2, batch_size=4):
-    return measure(module, tokens, maskable, EvaluationSpec(draws=draws, batch_size=batch_size), seed=seed, rows=rows)
+    return measure(
+        module, tokens, maskable, EvaluationSpec(mask_samples=draws, batch_size=batch_size), seed=seed, rows=rows
+    )
 
 
 def summed(found, counts=None, **kwargs):
@@ -237,8 +239,8 @@ def test_documents_of_their_own_are_evaluated_without_their_padding(tmp_path):
     assert found.padding == (~own.maskable).sum() > 0
     assert found.tokens == own.maskable.sum()
     assert found.nelbo.value == pytest.approx(model.context.vocabulary_size)
-    (note,) = [note for note in ZeroShotTask().notes(model) if "data.rows" in note]
-    assert note.endswith('data.rows = "document", not "packed"')
+    (note,) = [note for note in ZeroShotTask().notes(model) if "data.packing" in note]
+    assert note.endswith('data.packing = "document", not "packed"')
 
 
 ESTIMATOR = {"use": "transformer", "layers": 1, "width": 8, "heads": 2}
@@ -256,7 +258,7 @@ def test_no_tensor_of_an_evaluation_has_the_logits_of_all_places(name, monkeypat
     given = batch(3, context=context)
     classes = [Zoo.load().component("metric", name) for name in Zoo.load().names("metric")]
     metrics = tuple(each() for each in classes if each.reads == "predictions")
-    spec = EvaluationSpec(draws=2, batch_size=len(given.tokens), metrics=metrics)
+    spec = EvaluationSpec(mask_samples=2, batch_size=len(given.tokens), metrics=metrics)
     with Largest() as largest:
         measured = measure(module, given.tokens, given.maskable, spec, seed=1)
     assert list(measured.metrics) == [metric.title for metric in metrics]

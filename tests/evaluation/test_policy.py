@@ -14,12 +14,16 @@ from atat_zoo.diffusion.bounds import enumerate_masks, from_denoiser
 from atat_zoo.diffusion.randomness import fold, row_keys
 from atat_zoo.evaluation.policy import PolicyNats, bracket_value, measure_policy, policy_nats, policy_value
 from atat_zoo.evaluation.text import Text
-from atat_zoo.generation.samplers.draw import CategoricalDraw, NucleusDraw, TopKDraw
 from atat_zoo.generation.samplers.order import LeftToRightOrder, RandomOrder, StridedOrder, UncertaintyOrder
-from atat_zoo.generation.samplers.pace import EverythingPace, OneAtATimePace
 from atat_zoo.generation.samplers.published import AncestralSampler, LeftToRightSampler
 from atat_zoo.generation.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing
+from atat_zoo.generation.samplers.token_sampling import (
+    CategoricalTokenSampling,
+    NucleusTokenSampling,
+    TopKTokenSampling,
+)
+from atat_zoo.generation.samplers.tokens_per_step import EverythingTokensPerStep, OneAtATimeTokensPerStep
 from atat_zoo.generation.writer import Writer
 from atat_zoo.modeling.uncertainty import EntropyUncertainty
 from atat_zoo.testing.sampling import assemble
@@ -52,7 +56,7 @@ def priced(sampler, denoiser=None, orders=1, seed=0, given=None):
 @given(seed=st.integers(0, 10**6))
 def test_one_place_a_step_costs_the_entropy(order, seed):
     joint = toy()
-    found = priced(assemble(order=order, pace=OneAtATimePace()), WEIGHED, seed=seed)
+    found = priced(assemble(order=order, tokens_per_step=OneAtATimeTokensPerStep()), WEIGHED, seed=seed)
     torch.testing.assert_close(found.nats, -joint.p.log(), rtol=1e-12, atol=1e-12)
     assert float((joint.p * found.nats).sum()) == pytest.approx(ENTROPY, abs=5e-7)
     assert found.nfe.tolist() == [3.0] * 8
@@ -63,7 +67,7 @@ def test_a_random_order_averages_to_the_uniform_bound():
     """The mean over the six orders, of a model that is not consistent, is the sum over masks."""
     denoiser, joint, by_order = Hashed(2), toy(), {}
     z = torch.full_like(joint.states, 2)
-    sampler = assemble(order=RandomOrder(), pace=OneAtATimePace())
+    sampler = assemble(order=RandomOrder(), tokens_per_step=OneAtATimeTokensPerStep())
     for seed in range(60):
         trace, seeds = [], torch.full_like(z[:, 0], seed)
         sampler.score_text(denoiser, z, seeds, forced := TeacherForcing(joint.states), observe=trace.append)
@@ -75,7 +79,9 @@ def test_a_random_order_averages_to_the_uniform_bound():
     # All at once is the product of the marginals.
     first = joint.marginals(torch.full((1, 3), 2))[0]
     expected = torch.stack([-first[[0, 1, 2], x].log() for x in joint.states])
-    torch.testing.assert_close(priced(assemble(pace=EverythingPace(steps=1))).contribution, expected)
+    torch.testing.assert_close(
+        priced(assemble(tokens_per_step=EverythingTokensPerStep(steps=1))).contribution, expected
+    )
 
 
 @given(seed=st.integers(0, 10**6), orders=st.integers(2, 6))
@@ -112,7 +118,7 @@ def test_the_truth_lies_in_the_bracket():
 
 def test_a_contribution_is_averaged_over_orders_that_differ():
     denoiser, joint = Hashed(2), toy()
-    sampler = assemble(order=RandomOrder(), pace=OneAtATimePace())
+    sampler = assemble(order=RandomOrder(), tokens_per_step=OneAtATimeTokensPerStep())
     z, seeds, each = torch.full_like(joint.states, 2), torch.zeros_like(joint.states[:, 0]), []
     for k in range(3):
         sampler.score_text(denoiser, z, fold(seeds, k), forced := TeacherForcing(joint.states))
@@ -155,7 +161,11 @@ def test_one_order_is_the_default():
     joint, counted = toy(), Hashed(2)
     everything = torch.ones_like(joint.states, dtype=torch.bool)
     policy_nats(
-        counted, assemble(order=RandomOrder(), pace=OneAtATimePace()), joint.states, everything, joint.states[:, 0]
+        counted,
+        assemble(order=RandomOrder(), tokens_per_step=OneAtATimeTokensPerStep()),
+        joint.states,
+        everything,
+        joint.states[:, 0],
     )
     assert counted.calls == 3
 
@@ -163,7 +173,7 @@ def test_one_order_is_the_default():
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
 def test_given_tokens_are_given(order):
     joint = toy()
-    found = priced(assemble(order=order, pace=OneAtATimePace()), WEIGHED, given=1)
+    found = priced(assemble(order=order, tokens_per_step=OneAtATimeTokensPerStep()), WEIGHED, given=1)
     of_middle = torch.stack([joint.p[joint.states[:, 1] == x[1]].sum() for x in joint.states])
     torch.testing.assert_close(found.nats, (of_middle / joint.p).log(), rtol=1e-12, atol=1e-12)
     assert not found.contribution[:, 1].any()
@@ -173,10 +183,10 @@ def test_given_tokens_are_given(order):
 @pytest.mark.parametrize(
     ("draw", "p"),
     [
-        (CategoricalDraw(temperature=0.5), [16 / 21, 4 / 21, 1 / 21]),
-        (CategoricalDraw(temperature=0.0), [1.0, 0.0, 0.0]),
-        (TopKDraw(k=2), [2 / 3, 1 / 3, 0.0]),
-        (NucleusDraw(p=0.5), [1.0, 0.0, 0.0]),
+        (CategoricalTokenSampling(temperature=0.5), [16 / 21, 4 / 21, 1 / 21]),
+        (CategoricalTokenSampling(temperature=0.0), [1.0, 0.0, 0.0]),
+        (TopKTokenSampling(k=2), [2 / 3, 1 / 3, 0.0]),
+        (NucleusTokenSampling(top_p=0.5), [1.0, 0.0, 0.0]),
     ],
     ids=str,
 )
@@ -184,7 +194,7 @@ def test_the_price_is_that_of_what_is_drawn_from(draw, p):
     log_p = torch.tensor([4 / 7, 2 / 7, 1 / 7]).log()
     denoiser = FunctionDenoiser(lambda z, t, where: log_p.expand(len(where[0]), 3), 3)
     x = torch.arange(3)[:, None]
-    found = policy_nats(denoiser, assemble(draw=draw), x, torch.ones(3, 1, dtype=torch.bool), torch.arange(3))
+    found = policy_nats(denoiser, assemble(token_sampling=draw), x, torch.ones(3, 1, dtype=torch.bool), torch.arange(3))
     assert found.nats.neg().exp().tolist() == pytest.approx(p, abs=1e-6)
 
 
@@ -225,7 +235,7 @@ LEFT = LeftToRightSampler()
 
 
 @pytest.mark.parametrize(
-    "sampler", [LEFT, SemiAutoregressiveSampler(within=LEFT), SemiAutoregressiveSampler()], ids=str
+    "sampler", [LEFT, SemiAutoregressiveSampler(block_sampler=LEFT), SemiAutoregressiveSampler()], ids=str
 )
 @torch.no_grad()
 def test_an_autoregressive_model_pays_its_likelihood(sampler):
@@ -240,8 +250,8 @@ def test_an_autoregressive_model_pays_its_likelihood(sampler):
 @torch.no_grad()
 def test_a_block_model_pays_block_by_block():
     """All of a block at once is its bound with every token of the block masked."""
-    built, maskable = module({"use": "block", "size": SIZE}), torch.ones(5, L, dtype=torch.bool)
-    at_once = SemiAutoregressiveSampler(within=AncestralSampler(steps=1))
+    built, maskable = module({"use": "block", "block_size": SIZE}), torch.ones(5, L, dtype=torch.bool)
+    at_once = SemiAutoregressiveSampler(block_sampler=AncestralSampler(steps=1))
     found = policy_nats(built.denoiser(), at_once, TEXTS, maskable, torch.arange(5))
     z = torch.full_like(TEXTS, V)
     expected = built.cross_entropy(z, None, maskable, TEXTS).view(5, L)

@@ -29,7 +29,7 @@ from tests.evaluation.making import runs
 root = runs(
     judge={"length": 32},
     writer={"objective": "mdlm", "sampler": {"use": "ancestral", "steps": 4}},
-    around={"objective": "mdlm", "data": {"special": "sequence"}},
+    around={"objective": "mdlm", "data": {"special_tokens": "sequence"}},
 )
 
 

@@ -19,7 +19,7 @@ __all__ = ["refused", "write"]
 
 BACKBONE = '[backbone]\npreset = "nano"\nlocal_heads = 2\nmax_length = 96\ndropout = 0.1\n'
 TOKENIZER = "[tokenizer]\nvocabulary_size = 512\n"
-DATA = '[data]\nlength = 64\nspecial = "sequence"\nrows = "document"\n'
+DATA = '[data]\nlength = 64\nspecial_tokens = "sequence"\npacking = "document"\n'
 FILE = b'{"a tokenizer": 1}'
 
 
@@ -51,7 +51,7 @@ def test_what_the_weights_depend_on_is_taken_from_the_run(run, write):
     there = load(f"{run}/source.toml")
     assert made.init_from == run
     assert made.parts["backbone"] == there.parts["backbone"]
-    assert (made.data.length, made.data.special, made.data.rows) == (64, "sequence", "document")
+    assert (made.data.length, made.data.special_tokens, made.data.packing) == (64, "sequence", "document")
     assert made.train.steps == 5
     tokenizer = made.parts["tokenizer"]
     assert (tokenizer.name, tokenizer.path, tokenizer.like) == ("run", run, there.parts["tokenizer"])
@@ -70,8 +70,8 @@ def test_what_the_run_says_may_be_said_again_or_change_where_the_weights_allow_i
     made = load(path, ["backbone.dropout=0.3", "data.length=96"])  # longer than trained on, not than it reads
     assert (made.parts["backbone"].dropout, made.data.length) == (0.3, 96)
     # Dialogues have the special tokens of their template, and none of the run.
-    chat = load(path, ['data.form="chat"', "corpus={use='files', train=['a']}"])
-    assert (chat.data.length, chat.data.special, chat.data.rows) == (64, "none", "document")
+    chat = load(path, ['data.format="chat"', "corpus={use='files', train=['a']}"])
+    assert (chat.data.length, chat.data.special_tokens, chat.data.packing) == (64, "none", "document")
     resolved = write("resolved.toml", plain.to_toml())
     moved = shutil.move(run, tmp_path / "moved")
     again = load(resolved, [f"init_from={moved}"])

@@ -46,19 +46,19 @@ def test_a_part_is_a_name_or_a_table_with_or_without_use_and_all_else_is_default
 
 
 def test_extends_is_relative_to_the_file_that_says_it_and_the_later_wins(write, monkeypatch, tmp_path):
-    write("base/deep/one.toml", "seed = 1\n[train]\nsteps = 11\nbatch_size = 22\ncheckpoints_kept = 7")
+    write("base/deep/one.toml", "seed = 1\n[train]\nsteps = 11\nbatch_size = 22\nkeep_checkpoints = 7")
     write("base/two.toml", 'extends = "deep/one.toml"\n[train]\nsteps = 33')
-    write("mine/other.toml", "seed = 2\n[train]\nbatch_size = 5\nclip = 0.1")
-    path = write("mine/exp.toml", 'extends = ["../base/two.toml", "other.toml"]\n[train]\nclip = 0.5')
+    write("mine/other.toml", "seed = 2\n[train]\nbatch_size = 5\nmax_grad_norm = 0.1")
+    path = write("mine/exp.toml", 'extends = ["../base/two.toml", "other.toml"]\n[train]\nmax_grad_norm = 0.5')
     monkeypatch.chdir(tmp_path)
     made = load(path)
-    assert (made.seed, made.train.steps, made.train.batch_size, made.train.clip) == (2, 33, 5, 0.5)
-    assert made.train.checkpoints_kept == 7
+    assert (made.seed, made.train.steps, made.train.batch_size, made.train.max_grad_norm) == (2, 33, 5, 0.5)
+    assert made.train.keep_checkpoints == 7
     assert load("mine/exp.toml") == made
 
 
 def test_a_link_extends_what_is_beside_it(write, tmp_path):
-    write("there/real.toml", "extends = 'base.toml'\n[train]\nclip = 0.5")
+    write("there/real.toml", "extends = 'base.toml'\n[train]\nmax_grad_norm = 0.5")
     write("there/base.toml", "seed = 1")
     write("here/base.toml", "seed = 2")
     os.symlink("../there/real.toml", tmp_path / "here" / "link.toml")
@@ -72,9 +72,12 @@ def test_a_file_is_read_once_however_many_ways_lead_to_it(write, monkeypatch):
     monkeypatch.setattr(Path, "read_text", lambda self, **given: read.append(self.name) or whole(self, **given))
     write("0.toml", "seed = 9\n[train]\nsteps = 5")
     for number in range(1, 16):
-        write(f"{number}.toml", f"extends = ['{number - 1}.toml', '{number - 1}.toml']\n[train]\nclip = 0.{number}")
+        write(
+            f"{number}.toml",
+            f"extends = ['{number - 1}.toml', '{number - 1}.toml']\n[train]\nmax_grad_norm = 0.{number}",
+        )
     made = load(write("top.toml", "extends = ['15.toml', '14.toml', '15.toml']"))
-    assert (made.seed, made.train.steps, made.train.clip) == (9, 5, 0.15)
+    assert (made.seed, made.train.steps, made.train.max_grad_norm) == (9, 5, 0.15)
     assert sorted(read) == sorted([*(f"{number}.toml" for number in range(16)), "top.toml"])
 
 
@@ -122,13 +125,19 @@ def test_parts_inside_parts_and_the_default_part_merge_alike(write):
 
 def test_overrides_are_toml_or_a_bare_word(write):
     path = write("a.toml", 'name = "a"\nestimator = "frequency"\n[masking]\nuse = "importance"\ntemperature = 0.7')
-    words = ["train.steps=5", "masking.temperature = 0.2", "data.special=document", "train.compile=true", 'name="b"']
+    words = [
+        "train.steps=5",
+        "masking.temperature = 0.2",
+        "data.special_tokens=document",
+        "train.compile=true",
+        'name="b"',
+    ]
     made = load(path, [*words, "optimizer.betas=[0.5, 0.6]", "data.root=a folder # with a = sign"])
-    assert (made.train.steps, made.parts["masking"].temperature, made.data.special) == (5, 0.2, "document")
+    assert (made.train.steps, made.parts["masking"].temperature, made.data.special_tokens) == (5, 0.2, "document")
     assert (made.train.compile, made.name, made.parts["optimizer"].betas) == (True, "b", (0.5, 0.6))
     assert made.data.root == "a folder # with a = sign"
     assert load(path, ["corpus.use = files", "corpus.train=[\n'a',\n]"]).parts["corpus"].train == ("a",)
-    assert load(path, ["train.steps=5", "train.steps=6", "train={steps=8, clip=2}"]).train.steps == 8
+    assert load(path, ["train.steps=5", "train.steps=6", "train={steps=8, max_grad_norm=2}"]).train.steps == 8
 
 
 def test_overrides_change_a_part_in_any_order(write):
@@ -198,13 +207,13 @@ def test_every_mistake_is_one_sentence_with_file_and_key(write, text, words):
 
 
 def test_all_mistakes_are_said_at_once_each_with_the_file_that_made_it(write):
-    base = write("base.toml", "[train]\nsteps = 0\nclip = -1")
-    path = write("child.toml", "extends = 'base.toml'\nmasking = 'nothing'\n[train]\nclip = 'x'")
+    base = write("base.toml", "[train]\nsteps = 0\nmax_grad_norm = -1")
+    path = write("child.toml", "extends = 'base.toml'\nmasking = 'nothing'\n[train]\nmax_grad_norm = 'x'")
     assert [line.split(": ")[:2] for line in refused(path, ["data.length=0"])] == [
         [path, "masking.use"],
         ["'data.length=0' on the command line", "data.length"],
         [base, "train.steps"],
-        [path, "train.clip"],
+        [path, "train.max_grad_norm"],
     ]
 
 
@@ -377,12 +386,15 @@ def test_what_reads_importance_says_so_and_masks_by_position_alone_do_not():
 @pytest.mark.parametrize(
     ("parts", "words"),
     [
-        ({"objective": "sets"}, "objective 'sets' reads a row as a whole, and packed dialogues must not see each"),
-        ({"estimator": "transformer"}, "estimator 'transformer' reads the answers of a row together; set data.rows"),
+        (
+            {"objective": "set_causal"},
+            "objective 'set_causal' reads a row as a whole, and packed dialogues must not see each",
+        ),
+        ({"estimator": "transformer"}, "estimator 'transformer' reads the answers of a row together; set data.packing"),
     ],
 )
 def test_what_reads_a_row_as_a_whole_takes_no_packed_dialogues(parts, words):
-    table = {"name": "talk", "corpus": {"use": "files", "train": ["a"]}, "backbone": {"neighbours": 0}}
+    table = {"name": "talk", "corpus": {"use": "files", "train": ["a"]}, "backbone": {"ngram_prior": 0}}
     with pytest.raises(UserError) as caught:
-        from_table(table | parts | {"data": {"form": "chat", "rows": "packed"}})
-    assert f"data.rows: {words}" in str(caught.value)
+        from_table(table | parts | {"data": {"format": "chat", "packing": "packed"}})
+    assert f"data.packing: {words}" in str(caught.value)

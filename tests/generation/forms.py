@@ -9,7 +9,7 @@ from tests.generation.making import TABLE, L, tiny_model
 V = 258
 CAUSAL = "autoregressive"
 BACKBONE = TABLE["backbone"]
-COUNTED = BACKBONE | {"neighbours": 2, "tied": True, "output_bias": "zero", "local_heads": 1}
+COUNTED = BACKBONE | {"ngram_prior": 2, "tied": True, "output_bias": "zero", "local_heads": 1}
 TIMED = BACKBONE | {"time_conditioning": True, "mlp_ratio": 2.5}
 TEXT = np.random.default_rng(3).zipf(1.3, (60, L)) % V
 WITHOUT = ("masking", "estimator")
@@ -20,14 +20,14 @@ FORMS = {
     "linear": {"backbone": TIMED},
     "adaptive": {"objective": "adaptive", "without": ("masking",)},
     "sedd": {"objective": "sedd", "without": WITHOUT},
-    "sets": {"objective": "sets", "backbone": COUNTED, "sampler": "strided", "without": WITHOUT},
+    "sets": {"objective": "set_causal", "backbone": COUNTED, "sampler": "strided", "without": WITHOUT},
     "strided": {
-        "objective": {"use": "strided", "stride": 4},
+        "objective": {"use": "strided_causal", "stride": 4},
         "sampler": {"use": "strided", "stride": 4},
         "without": WITHOUT,
     },
     CAUSAL: {"objective": CAUSAL, "backbone": COUNTED, "sampler": "left_to_right", "without": WITHOUT},
-    "block": {"objective": {"use": "block", "size": 4}, "sampler": "semi_autoregressive", "without": WITHOUT},
+    "block": {"objective": {"use": "block", "block_size": 4}, "sampler": "semi_autoregressive", "without": WITHOUT},
 }
 
 

@@ -19,7 +19,7 @@ TABLE = {
     "backbone": {"use": "dit", "layers": 1, "width": 16, "heads": 2},
     "estimator": ESTIMATOR,
     "masking": "importance",
-    "data": {"length": L, "special": "sequence"},
+    "data": {"length": L, "special_tokens": "sequence"},
     "sampler": {"use": "ancestral", "steps": 6},
 }
 
@@ -30,7 +30,7 @@ SMALL: dict[str, Any] = {
     "tokenizer": "bytes",
     "backbone": {"use": "dit", "layers": 1, "width": 16, "heads": 2, "output_bias": "unigram"},
     "estimator": {"use": "hybrid", "learned": {"use": "transformer", "layers": 1, "width": 8, "heads": 2}},
-    "rates": {"use": "adaptive", "bins": 2},
+    "mask_rates": {"use": "adaptive", "bins": 2},
     "masking": {"use": "position", "bias": "running"},
     "curriculum": "dynamic",
     "target": {"use": "difficulty", "scale": "running"},

@@ -174,7 +174,7 @@ def test_a_sampler_that_does_not_look_is_told(sampler):
     with pytest.raises(UserError, match=f"{sampler!r} does not"):
         load("quickstart", [*overrides, f"sampler.use={sampler}"])
     load("quickstart", [*overrides, "sampler.use=uncertainty_guided"])
-    load("quickstart", [*overrides, "sampler={use='semi_autoregressive', within='uncertainty_guided'}"])
+    load("quickstart", [*overrides, "sampler={use='semi_autoregressive', block_sampler='uncertainty_guided'}"])
 
 
 def test_inside_of_combined_it_says_where_it_stands():
@@ -522,7 +522,9 @@ def test_a_model_that_reads_from_left_to_right_drops_whole_blocks():
 
 
 LENGTH = 12
-GREEDY = CombinationSampler(order="left_to_right", pace="one_at_a_time", draw={"use": "categorical", "temperature": 0})
+GREEDY = CombinationSampler(
+    order="left_to_right", tokens_per_step="one_at_a_time", token_sampling={"use": "categorical", "temperature": 0}
+)
 
 
 LETTERS = CharactersTokenizer().train(lambda: iter(()))
@@ -532,7 +534,9 @@ def writer_of(objective):
     return Writer(denoiser=random_model(objective, 27, LENGTH).denoiser(), tokenizer=LETTERS, length=LENGTH)
 
 
-@pytest.mark.parametrize("objective", ["autoregressive", {"use": "block", "size": 3}], ids=["autoregressive", "block"])
+@pytest.mark.parametrize(
+    "objective", ["autoregressive", {"use": "block", "block_size": 3}], ids=["autoregressive", "block"]
+)
 @pytest.mark.parametrize(
     "guidance",
     [
@@ -549,16 +553,18 @@ def test_the_text_is_that_of_the_whole_read_anew(objective, guidance):
     z[1, 3] = 5
     # Greedy, so that no draw hides a difference.
     anew = guided.fill(GREEDY, z)
-    kept = guided.fill(SemiAutoregressiveSampler(within=GREEDY), z)
+    kept = guided.fill(SemiAutoregressiveSampler(block_sampler=GREEDY), z)
     assert torch.equal(kept.tokens, anew.tokens)
     assert not torch.equal(anew.tokens, writer_of(objective).fill(GREEDY, z).tokens)
 
 
 def test_beyond_the_training_length_the_condition_goes_out_of_sight():
-    guided = ClassifierFreeGuidance(condition="cab", empty="dropped").guide(writer_of({"use": "block", "size": 3}))
+    guided = ClassifierFreeGuidance(condition="cab", empty="dropped").guide(
+        writer_of({"use": "block", "block_size": 3})
+    )
     z = torch.full((2, 2 * LENGTH), 27)
     z[:, :3] = torch.tensor(LETTERS.encode("cab"))
-    assert (guided.fill(SemiAutoregressiveSampler(within=GREEDY), z).tokens < 27).all()
+    assert (guided.fill(SemiAutoregressiveSampler(block_sampler=GREEDY), z).tokens < 27).all()
     decoder = guided.denoiser.begin(2, LENGTH)
     decoder.read(z)
     assert decoder.text.shape == (2, LENGTH)  # as many as the network sees
@@ -567,7 +573,7 @@ def test_beyond_the_training_length_the_condition_goes_out_of_sight():
 @pytest.mark.slow
 def test_a_ban_holds_across_blocks():
     banned = TokenBiasGuidance(words=(), tokens=tuple(LETTERS.encode(" ab")), strength=20.0, ban=("ab", "a"))
-    guided = banned.guide(writer_of({"use": "block", "size": 3}))
+    guided = banned.guide(writer_of({"use": "block", "block_size": 3}))
     made = guided.fill(SemiAutoregressiveSampler(), torch.full((30, 2 * LENGTH), 27))
     words = " ".join(LETTERS.decode(ids) for ids in made.tokens.tolist()).split()
     assert words

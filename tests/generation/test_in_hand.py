@@ -45,13 +45,13 @@ def mdlm():
 
 @pytest.mark.parametrize("name", FORM_NAMES)
 def test_a_score_is_what_an_evaluation_measures_on_the_same_text_by_the_same_draws(name, tmp_path):
-    data = {"length": L, "special": "sequence", "rows": "document"}
+    data = {"length": L, "special_tokens": "sequence", "packing": "document"}
     model = model_of(name, data=data)
     run = run_of(model, tmp_path / "run")
     (tmp_path / "held-out.txt").write_text("\n".join(TEXTS), encoding="utf-8")
     (tmp_path / "text.txt").write_text("another\n" * 9, encoding="utf-8")
     files = {split: [str(tmp_path / f"{name}.txt")] for split, name in (("train", "text"), ("validation", "held-out"))}
-    spec = EvaluationSpec(sequences=0, draws=3)
+    spec = EvaluationSpec(sequences=0, mask_samples=3)
     corpus = Zoo.load().spec("corpus", {"use": "files", "document": "line", **files})
     how = {"corpus": corpus, "corpus_name": "mine"}
     measured = evaluate_run(model, run.path, spec, seed=5, text=text_of(model, run.path, spec, **how))
@@ -151,7 +151,7 @@ def test_an_embedding_is_of_the_text_alone_and_reads_all_of_it(model):
 
 
 def test_no_padding_is_read_for_an_embedding(mdlm):
-    apart = model_of("mdlm", data={"length": L, "special": "sequence", "rows": "document"})
+    apart = model_of("mdlm", data={"length": L, "special_tokens": "sequence", "packing": "document"})
     torch.testing.assert_close(apart.embed(TEXTS), mdlm.embed(TEXTS), rtol=1e-4, atol=1e-5)
 
 
@@ -322,7 +322,7 @@ def test_what_has_no_importance_or_uncertainty(mdlm):
 
 
 def test_a_model_that_writes_in_turns_sees_all_that_is_given():
-    data = {"length": L, "special": "none"}
+    data = {"length": L, "special_tokens": "none"}
     own = {"use": "strided", "stride": 8}
     model = tiny_model(objective=own, sampler=own, data=data, without=WITHOUT)
     for length, evaluations in ((None, 8), (10, 8), (5, 5)):

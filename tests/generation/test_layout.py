@@ -25,7 +25,7 @@ def words(name):
     if name == "bytes":
         return SpaceAwareTokenizer(BytesTokenizer().train(lambda: iter([])))
     if name == "characters":
-        return SpaceAwareTokenizer(CharactersTokenizer(special=True, unknown="space").train(lambda: iter([])))
+        return SpaceAwareTokenizer(CharactersTokenizer(special_tokens=True, unknown="space").train(lambda: iter([])))
     return SpaceAwareTokenizer(LibraryModel(metaspace() if name == "metaspace" else word_pieces(), bos=None, eos=None))
 
 

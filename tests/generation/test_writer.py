@@ -83,7 +83,7 @@ def test_an_answer_begins_behind_the_question(special, opening):
         ids = row[len(start) - 1 :]
         assert text == tokenizer.decode(ids[: ids.index(9)] if 9 in ids else ids)
     # A row that the model sees in parts has no framing.
-    sampler = SemiAutoregressiveSampler(size=5, within=AncestralSampler(steps=2))
+    sampler = SemiAutoregressiveSampler(block_size=5, block_sampler=AncestralSampler(steps=2))
     longer = texts(
         sampler=sampler, chat="abc", prompt="d", length=20, writer=writer(tokenizer=tokenizer, special=special)
     )
@@ -106,7 +106,7 @@ def test_a_template_that_can_be_forged_is_for_trusted_messages():
 
 
 def test_longer_than_the_denoiser_sees_at_once():
-    sampler = SemiAutoregressiveSampler(size=5, within=AncestralSampler(steps=2))
+    sampler = SemiAutoregressiveSampler(block_size=5, block_sampler=AncestralSampler(steps=2))
     shown = []
 
     def look(tokens, t, where):
@@ -135,7 +135,7 @@ def test_a_text_longer_than_the_framed_sequences_of_the_training_is_plain_text()
         return torch.where(sure, 0.0, -torch.inf)
 
     looking = writer(denoiser=FunctionDenoiser(look, 10, window=12), special="sequence")
-    sampler = SemiAutoregressiveSampler(size=5, within=AncestralSampler(steps=2))
+    sampler = SemiAutoregressiveSampler(block_size=5, block_sampler=AncestralSampler(steps=2))
     made = looking.write(sampler, number=2, length=31, prompt="abc", suffix="h")
     assert made.sample.tokens.shape == (2, 31)
     assert (made.sample.tokens < 8).all()

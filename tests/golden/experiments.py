@@ -11,10 +11,10 @@ seed = 5
 corpus = {use = "files", train = ["corpus/train.txt"], validation = ["corpus/validation.txt"], document = "line"}
 tokenizer = "bytes"
 backbone = {use = "dit", layers = 1, width = 32, heads = 2, max_length = 32, dropout = 0.1}
-data = {root = "shards", length = 16, special = "none", sequences_per_member = 8, sequences_per_shard = 32, lanes = 4}
+data = {root = "shards", length = 16, special_tokens = "none", sequences_per_member = 8, sequences_per_shard = 32, lanes = 4}
 optimizer = {learning_rate = 3e-3}
 schedule = {warmup_steps = 4}
-evaluation = {sequences = 8, draws = 2, samples = 0}
+evaluation = {sequences = 8, mask_samples = 2, samples = 0}
 sampler = {use = "ancestral", steps = 4}
 [train]
 steps = 20
@@ -33,7 +33,7 @@ EVERYTHING = [
     'masking={use="position", bias="running"}',
     'target={use="difficulty", scale="running"}',
     "curriculum.use=dynamic",
-    "train.ema=0.9",
+    "train.ema_decay=0.9",
     'optimizer={use="muon", learning_rate=3e-3}',
 ]
 LEARNED = 'estimator={use="transformer", layers=1, width=32, heads=2}'
@@ -48,14 +48,14 @@ RUNS: dict[str, list[str]] = {
         "masking.use=importance",
         "mask_drawing.use=systematic",
         'curriculum={use="three_stage", sharpness=0.5, warmup_steps=1000}',
-        'schedule={use="linear", warmup_steps=4, final_rate=0.1}',
+        'schedule={use="linear", warmup_steps=4, min_lr_ratio=0.1}',
         "backbone.time_conditioning=true",
         "noise.use=log_linear",
     ],
     "autoregressive": ["objective.use=autoregressive", "sampler.use=left_to_right", "optimizer.betas=[0.9, 0.98]"],
-    "block": ['objective={use="block", size=4, weight="simple"}', "sampler.use=left_to_right"],
+    "block": ['objective={use="block", block_size=4, weight="simple"}', "sampler.use=left_to_right"],
     "sedd": ["objective.use=sedd", "noise.use=geometric"],
-    "d3pm": ['objective={use="d3pm", weight="simple"}', "train.clip=0"],
+    "d3pm": ['objective={use="d3pm", weight="simple"}', "train.max_grad_norm=0"],
     "mlm": ["objective.use=mlm"],
     "adaptive_importance": ['objective={use="adaptive", weight="simple"}', LEARNED, "sampler.use=learned_order"],
     "adaptive_position": [

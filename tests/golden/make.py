@@ -31,12 +31,12 @@ SEEDS = (1, 2)
 OWN_MODEL = {"learned_order": "adaptive_position"}
 # Models that are written from besides: what they can write in is their own.
 WRITTEN = {
-    "autoregressive": ["left_to_right", {"use": "semi_autoregressive", "size": 1}],
-    "block": ["left_to_right", {"use": "semi_autoregressive", "size": 2}],
+    "autoregressive": ["left_to_right", {"use": "semi_autoregressive", "block_size": 1}],
+    "block": ["left_to_right", {"use": "semi_autoregressive", "block_size": 2}],
     "atat": ["uncertainty_guided", "confidence_history"],
 }
 BOUNDS = ["exact_k", {"use": "continuous_t"}, {"use": "discrete_t", "steps": 4}]
-CHOICES = ("order", "pace", "remask", "stop", "draw")
+CHOICES = ("order", "tokens_per_step", "remasking", "stopping_rule", "token_sampling")
 CLOCK = ("tokens_per_second", "flops_per_second", "seconds", "peak_memory")
 # Keys of metrics.jsonl that the record does not have.
 SINCE = ("curriculum_strength", "mask_rates")
@@ -144,7 +144,7 @@ def bounds(run):
     model, found = Model.from_run(run), {}
     for method in BOUNDS:
         bound = Zoo.load().spec("bound", method)
-        spec = EvaluationSpec(sequences=8, draws=2, bound=bound)
+        spec = EvaluationSpec(sequences=8, mask_samples=2, bound=bound)
         found[bound.name] = {}
         with contextlib.suppress(UserError):  # a bound may follow a schedule that this run's noise does not complete
             made = evaluate_run(model, run, spec, seed=3)

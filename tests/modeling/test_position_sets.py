@@ -32,7 +32,7 @@ def test_turns_that_are_not_drawn():
     alone = {"use": "strided", "stride": 4, "random_offset": True}
     assert shares(turns(alone, [1, 0], rows=100)) == {(0, -1): 1}
     assert turns("left_to_right", free) == [-1, 0, 1, -1, 2, 3, 4]
-    assert turns({"use": "blocks", "size": 2}, free) == [-1, 0, 0, -1, 1, 1, 2]
+    assert turns({"use": "blocks", "block_size": 2}, free) == [-1, 0, 0, -1, 1, 1, 2]
     assert turns("at_once", free) == [-1, 0, 0, -1, 0, 0, 0]
     assert turns({"use": "staggered", "sets": 3, "window": 0}, free) == [-1, 0, 0, -1, 1, 1, 2]
 
@@ -101,10 +101,10 @@ def test_a_mixture_of_one_kind_or_with_other_shares_is_refused():
 
 def test_a_mixture_has_its_kinds_by_their_shares_each_with_a_key_of_its_own():
     order = {"use": "random", "sets": None}
-    mixed = ZOO.spec("position_sets", {"use": "mixture", "of": [order, "at_once"], "shares": [1.0, 3.0]})
+    mixed = ZOO.spec("position_sets", {"use": "mixture", "components": [order, "at_once"], "weights": [1.0, 3.0]})
     expected = {(0, 0): 3 / 4, (0, 1): 1 / 8, (1, 0): 1 / 8}
     assert shares(turns(mixed, [1, 1], rows=ROWS)) == {key: pytest.approx(p, abs=0.02) for key, p in expected.items()}
-    even = ZOO.spec("position_sets", {"use": "mixture", "of": [order, order]})
+    even = ZOO.spec("position_sets", {"use": "mixture", "components": [order, order]})
     free, keys = torch.ones(ROWS, 9, dtype=torch.bool), row_keys(3, "test", torch.arange(ROWS))
     found = even.turns(free, keys, torch.zeros_like)
     each = [(found == kind.turns(free, fold(keys, n), torch.zeros_like)).all(1) for n, kind in enumerate(even.of)]

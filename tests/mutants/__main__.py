@@ -205,7 +205,7 @@ def test(group, number, seed, jobs, python, equivalent):
 def main():
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("rooms", nargs="*", metavar="ROOM", help=f"{', '.join(ROOMS)}; all, in groups, when absent")
-    parser.add_argument("--number", default="200", help='mutants in all, as many of each group, or "all"')
+    parser.add_argument("--num-samples", default="200", help='mutants in all, as many of each group, or "all"')
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="groups, or mutants of one, at a time")
     parser.add_argument(

@@ -24,7 +24,7 @@ steps = 30
 [evaluation]
 split = "validation"
 sequences = 8
-draws = 2
+mask_samples = 2
 [evaluation.bound]
 use = "exact_k"
 """
@@ -234,7 +234,7 @@ def with_grids(path):
     steps = [((450,), "mdlm"), ((360,), "bell_360"), ((315,), "bell_315")]
     scales = [((0.6, "on"), "bell_middle"), ((1.0, "on"), "bell_wide"), ((None, "off"), "mdlm")]
     grids = [Grid(arm="mdlm", keys=("train.steps",), points=steps)]
-    grids.append(Grid(arm="mdlm", keys=("rates.scale", "</script><b>"), points=scales))
+    grids.append(Grid(arm="mdlm", keys=("mask_rates.scale", "</script><b>"), points=scales))
     report["grids"] = sensitivity(grids, report)
     path.write_text(json.dumps(report))
     return path

@@ -171,7 +171,7 @@ def test_what_is_compared_and_what_differs_comes_first(tmp_path):
     found = data["experiment"]
     assert found["columns"][2:] == ["a", "b"]
     assert [row[0] for row in found["rows"][: found["apart"]]] == ["seed"]
-    assert ["rates.use", "noise", "bell", "bell"] in found["rows"]
+    assert ["mask_rates.use", "noise", "logit_normal", "logit_normal"] in found["rows"]
     assert data["runs"][1]["sampler"].startswith("strided (")
     with pytest.raises(UserError, match="is named twice"):
         collect([*runs, runs[0] / ".." / "a"])

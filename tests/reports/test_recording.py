@@ -29,14 +29,14 @@ OBJECTIVES = {
         "objective": "mdlm",
         "backbone": TIMED,
         "estimator": {**LEARNED, "time_conditioning": True},
-        "data": {"special": "sequence"},
+        "data": {"special_tokens": "sequence"},
     },
     "reads_z": {"objective": "mdlm", "estimator": {**LEARNED, "reads": "z"}},
     "frequency": {"objective": "mdlm", "estimator": "frequency"},
     "sedd": {"objective": "sedd"},
     "adaptive": {"objective": "adaptive", "estimator": LEARNED, "sampler": "learned_order"},
-    "block": {"objective": {"use": "block", "size": 4}, "sampler": "semi_autoregressive"},
-    "strided": {"objective": {"use": "strided", "stride": 4}, "sampler": {"use": "strided", "stride": 4}},
+    "block": {"objective": {"use": "block", "block_size": 4}, "sampler": "semi_autoregressive"},
+    "strided": {"objective": {"use": "strided_causal", "stride": 4}, "sampler": {"use": "strided", "stride": 4}},
     "autoregressive": {"objective": "autoregressive"},
 }
 EXACT = ("strided", "autoregressive")

@@ -272,7 +272,7 @@ def test_a_grid_has_a_panel_for_each_axis(of_study, tmp_path, monkeypatch):
     first, second = (block for block in data["blocks"] if block["title"].startswith("Sensitivity"))
     assert (first["title"], second["columns"][:2]) == (
         "Sensitivity of mdlm to train.steps",
-        ["rates.scale", "</script><b>"],
+        ["mask_rates.scale", "</script><b>"],
     )
     assert first["rows"][0] == ["450", "perplexity", "55.97 [53.71, 58.32]", "3", "—"]
     assert [row[-1] for row in second["rows"]] == ["-1.77 % [-2.16, -1.38]", "-1.30 % [-1.65, -0.95]", "—"]
@@ -365,7 +365,7 @@ def test_a_page_has_the_numbers_that_commands_print(atat, tmp_path, plain):
     said = printed(atat, "report", str(run), "--compute")
     assert f"{run}: text took " in said
     assert "; --frontier does that, and takes longest\n" in said
-    bounds = json.loads(printed(atat, "eval", str(run), "--json", "--draws", "1"))["bounds"]
+    bounds = json.loads(printed(atat, "eval", str(run), "--json", "--mask-samples", "1"))["bounds"]
     data = collect([run])
     assert [row["value"] for row in data["tables"]["bounds"]] == [bound["value"] for bound in bounds.values()]
     first = next(iter(bounds.values()))

@@ -139,7 +139,7 @@ def test_diff_says_what_differs_and_nothing_else(atat, tmp_path):
         ["experiment", "one", "two"],
         ["name", "one", "two"],
         ["objective.use", "mdlm", "sedd"],
-        ["train.ema", "—", "0.5"],
+        ["train.ema_decay", "—", "0.5"],
         [],
         ["environment", "one", "two"],
         ["computes.device", "cpu", "NVIDIA H100"],

@@ -9,9 +9,9 @@ from atat_zoo.reports.collect import collect
 from tests.reports.run_folders import make
 
 NAME = title("nelbo").capitalize()
-FILES = ('corpus.use="files"', 'corpus.train=["stories/*.txt"]', 'tokenizer.use="bytes"', "data.special=none")
+FILES = ('corpus.use="files"', 'corpus.train=["stories/*.txt"]', 'tokenizer.use="bytes"', "data.special_tokens=none")
 HELD = (FILES[0], FILES[2], 'corpus.validation=["held.txt"]')
-MIXTURE = ('corpus.use="mixture"', 'corpus.of=[{use="sotu"}, {use="files", train=["a.txt"], test=["t.txt"]}]')
+MIXTURE = ('corpus.use="mixture"', 'corpus.components=[{use="sotu"}, {use="files", train=["a.txt"], test=["t.txt"]}]')
 COMPUTE = "`atat report … --compute` measures them."
 # Of each run, by the letters of the alphabet: what its experiment has, and what its last evaluation has; `value` is of
 # its bound. Then how the verdict begins, and what else is in it.

@@ -16,7 +16,7 @@ backbone = { layers = 1, width = 16, heads = 2, max_length = 32 }
 data = { root = "shards", length = 16, sequences_per_member = 8, sequences_per_shard = 64, lanes = 2 }
 train = { steps = 3, batch_size = 4, log_every = 1, save_every = 1 }
 schedule = { warmup_steps = 0 }
-evaluation = { sequences = 4, draws = 1, samples = 0 }
+evaluation = { sequences = 4, mask_samples = 1, samples = 0 }
 """
 
 STUDY = """
@@ -24,7 +24,7 @@ seeds = [18, 19]
 baseline = "plain"
 folder = "study"
 [evaluation]
-draws = 2
+mask_samples = 2
 [arms.plain]
 experiment = "tiny.toml"
 [arms.fast]

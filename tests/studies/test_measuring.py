@@ -15,7 +15,7 @@ from atat_zoo.studies import markdown, measuring, results
 from atat_zoo.studies.measuring import Priced
 
 ZOO = Zoo.load()
-RANDOM = ZOO.spec("sampler", {"use": "combination", "order": "random", "pace": "one_at_a_time"})
+RANDOM = ZOO.spec("sampler", {"use": "combination", "order": "random", "tokens_per_step": "one_at_a_time"})
 STRIDED = ZOO.spec("sampler", "strided")
 HELD = SimpleNamespace(half="claim", seed=0, bound=ZOO.spec("bound", "exact_k"), draws=1)
 TOKENS = torch.arange(12)[:, None].expand(12, 4)

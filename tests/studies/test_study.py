@@ -264,7 +264,7 @@ def test_tasks_are_measured_of_every_arm(copy, atat, monkeypatch):
 GAPS = """
 [arms.sets]
 like = "plain"
-overrides = ["objective.use=sets", "sampler.use=strided"]
+overrides = ["objective.use=set_causal", "sampler.use=strided"]
 [arms.left]
 like = "plain"
 overrides = ["objective.use=autoregressive", "sampler.use=left_to_right"]
@@ -272,7 +272,7 @@ overrides = ["objective.use=autoregressive", "sampler.use=left_to_right"]
 arms = ["plain", "sets", "left"]
 lengths = [4]
 each = [{use = "strided", stride = 4}]
-of_baseline = [{use = "combination", order = "random", pace = "one_at_a_time"}]
+of_baseline = [{use = "combination", order = "random", tokens_per_step = "one_at_a_time"}]
 sequences = 6
 random_sequences = 4
 orders = 2
@@ -286,7 +286,7 @@ orders = 2
         ("[4]", "[16]", "gaps.lengths: 16 leaves nothing around it in 16 tokens; make it shorter"),
         ('use = "strided", stride = 4', 'use = "p2"', "gaps.each[0]: 'p2' has no policy bound"),
         (
-            'use = "combination", order = "random", pace = "one_at_a_time"',
+            'use = "combination", order = "random", tokens_per_step = "one_at_a_time"',
             'use = "p2"',
             "gaps.of_baseline[0]: 'p2' has",
         ),

@@ -75,7 +75,7 @@ def test_trainings_that_wait_for_others_are_refused(read, more, said):
 def test_it_is_trained_by_elements_and_measured_at_the_end(slurm, tmp_path):
     place = Place(tmp_path)
     place.write(STUDY.replace("[18, 19]", "[18]"))
-    stopped = place.begin("--element", "2", slow=0.4)
+    stopped = place.begin("--array-index", "2", slow=0.4)
     wait_for(lambda: steps_of(place, "fast-seed18") >= 1, stopped)
     stopped.send_signal(signal.SIGTERM)
     out, _ = stopped.communicate()
@@ -84,7 +84,7 @@ def test_it_is_trained_by_elements_and_measured_at_the_end(slurm, tmp_path):
     assert out.splitlines() == ["2 trainings, and a job that measures them: study/cluster.sh", "Submitted batch job 8"]
     assert (tmp_path / "options").read_text().splitlines() == ["--parsable", "--array=1-2", "--dependency=afterany:7"]
     asked = (tmp_path / "asked").read_text().splitlines()
-    elements = ["study study.toml --element 1", "study study.toml --element 2"]
+    elements = ["study study.toml --array-index 1", "study study.toml --array-index 2"]
     assert asked == [*elements, "study study.toml --write page.md --device auto --measure"]
     first, second, _ = (place.study(*each.split()[2:])[0] for each in asked)
     assert "plain-seed18: training, 3 steps" in first
@@ -93,7 +93,7 @@ def test_it_is_trained_by_elements_and_measured_at_the_end(slurm, tmp_path):
     assert (place.report()["failed"], len(place.report()["arms"])) == ({}, 2)
     # Again: the element is finished.
     before = place.trainings()
-    place.study("--element", "2")
+    place.study("--array-index", "2")
     assert place.trainings() == before
     # What did not end well is listed, and nothing is trained for it.
     shutil.rmtree(place.folder / "fast-seed18" / "model")
@@ -101,7 +101,10 @@ def test_it_is_trained_by_elements_and_measured_at_the_end(slurm, tmp_path):
     assert "error: fast-seed18: is not finished (study/logs/fast-seed18.txt)" in err
     assert place.trainings() == before
     for words, sentence in (
-        (["--element", "3"], "--element 3: the study has 2 trainings; name one of them"),
-        (["--element", "1", "--measure"], "--element and --measure: each asks for something else; leave all but one"),
+        (["--array-index", "3"], "--array-index 3: the study has 2 trainings; name one of them"),
+        (
+            ["--array-index", "1", "--measure"],
+            "--array-index and --measure: each asks for something else; leave all but one",
+        ),
     ):
         assert sentence in place.study(*words, code=2)[1]

@@ -14,10 +14,10 @@ from tests.studies.making import STUDY
 LAYERS = """
 seeds = [18, 19]
 baseline = "plain"
-overrides = ["train.steps=4", "train.batch_size=8", "train.clip=2.0"]
+overrides = ["train.steps=4", "train.batch_size=8", "train.max_grad_norm=2.0"]
 [arms]
-plain = { experiment = "tiny.toml", overrides = ["train.batch_size=6", "train.clip=3.0"] }
-fast = { like = "plain", overrides = ["train.clip=4.0", "optimizer.learning_rate=1e-2"] }
+plain = { experiment = "tiny.toml", overrides = ["train.batch_size=6", "train.max_grad_norm=3.0"] }
+fast = { like = "plain", overrides = ["train.max_grad_norm=4.0", "optimizer.learning_rate=1e-2"] }
 [sweep]
 seed = 1
 points = { low = ["optimizer.learning_rate=1e-4"], high = [] }
@@ -28,7 +28,11 @@ def test_what_is_said_later_wins(read):
     """The study's overrides come first, then those of the arm that it is like, its own, the point, measured steps."""
     study = read(LAYERS)
     run = study.run("fast", 18, "low")
-    assert (run.experiment.train.steps, run.experiment.train.batch_size, run.experiment.train.clip) == (4, 6, 4.0)
+    assert (run.experiment.train.steps, run.experiment.train.batch_size, run.experiment.train.max_grad_norm) == (
+        4,
+        6,
+        4.0,
+    )
     assert run.experiment.parts["optimizer"].learning_rate == 1e-4
     assert (study.name, str(run.path)) == ("study", "runs/study/fast-low-seed18")
     assert (study.against("fast"), study.against("plain")) == (("plain",), ())
@@ -44,7 +48,7 @@ def test_a_budget_is_an_arm_of_its_own(read):
     assert list(study.arms) == ["plain", "plain-2", "plain-8", "fast", "fast-8"]
     assert study.at_budgets("plain") == ["plain", "plain-2", "plain-8"]
     run = study.run("fast-8", 18, "low")
-    assert (run.experiment.train.steps, run.experiment.train.clip, run.bound) == (8, 4.0, "sets")
+    assert (run.experiment.train.steps, run.experiment.train.max_grad_norm, run.bound) == (8, 4.0, "sets")
     assert study.against("fast-8") == ("plain-8",)
     assert (study.against("plain-2"), study.seeds["fast-8"]) == ((), (18,))
     for before, after, said in (

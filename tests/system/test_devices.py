@@ -93,7 +93,7 @@ def test_a_device_that_composer_does_not_have_evaluates_and_samples(monkeypatch)
 
 
 def test_parts_in_float64_stay_where_it_is(monkeypatch):
-    parts = {"rates": {"use": "adaptive", "bins": 2}, "masking": {"use": "position", "bias": "running"}}
+    parts = {"mask_rates": {"use": "adaptive", "bins": 2}, "masking": {"use": "position", "bias": "running"}}
     objective = {"use": "mdlm"}
     module = build(objective, **parts)
     monkeypatch.setattr(devices, "WITHOUT_FLOAT64", {"meta"})
@@ -107,7 +107,7 @@ def test_parts_in_float64_stay_where_it_is(monkeypatch):
 
 @pytest.mark.filterwarnings("ignore:for .*copying from a non-meta parameter")  # which has no values
 def test_a_model_is_loaded_with_its_network_there_and_its_texts_where_float64_is(monkeypatch, tmp_path):
-    model = small(rates={"use": "adaptive", "bins": 2})
+    model = small(mask_rates={"use": "adaptive", "bins": 2})
     model.save(tmp_path)
     monkeypatch.setattr(devices, "WITHOUT_FLOAT64", {"meta"})
     there = Model.load(tmp_path, "meta")

@@ -95,7 +95,7 @@ def test_composer_starts_no_process_for_the_name_of_the_processor(monkeypatch):
 def test_texts_that_are_too_many_or_too_long(number, length):
     writer = Writer(denoiser=Hashed(258, window=4), tokenizer=BytesModel(), length=4)
     with pytest.raises(UserError, match=r"^writing \d+ texts of \d+ tokens needs about"):
-        writer.write(SemiAutoregressiveSampler(size=4), number=number, length=length)
+        writer.write(SemiAutoregressiveSampler(block_size=4), number=number, length=length)
 
 
 def test_a_vocabulary_that_is_too_large():

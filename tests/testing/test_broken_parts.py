@@ -11,15 +11,15 @@ from composer.loggers import LoggerDestination
 from torch.optim.lr_scheduler import LambdaLR
 
 from atat_zoo import testing
-from atat_zoo.data.stages import RandomLengthStage
+from atat_zoo.data.transforms import RandomLengthTransform
 from atat_zoo.diffusion.calibration import count_masked, water_fill
 from atat_zoo.diffusion.randomness import to_unit
 from atat_zoo.modeling.curricula import NoCurriculum, ThreeStageCurriculum
+from atat_zoo.modeling.mask_rates import AdaptiveRates, UniformRates
 from atat_zoo.modeling.masking import UniformMasking
 from atat_zoo.modeling.masking.mask_drawing import BernoulliMaskDrawing
 from atat_zoo.modeling.masking.position_bias import RunningBias
 from atat_zoo.modeling.noise import PolynomialNoise
-from atat_zoo.modeling.rates import AdaptiveRates, UniformRates
 from atat_zoo.modeling.targets import WasMaskedTarget
 from atat_zoo.registry import component, param
 from atat_zoo.testing.masking import PROMISES, PROMISES_OF_VISIBLE_TEXT
@@ -157,19 +157,23 @@ by_the_rows = building(RunningBias(), statistics=lambda good, *at: good(*at) / a
 
 
 def staging(apply):
-    return Changed(RandomLengthStage(share=0.5), apply=lambda good, tokens, key, context: apply(tokens, key))
+    return Changed(RandomLengthTransform(probability=0.5), apply=lambda good, tokens, key, context: apply(tokens, key))
 
 
 OTHERS = [
     (
-        testing.check_stage,
+        testing.check_transform,
         staging(lambda tokens, key: tokens[: torch.randint(len(tokens), ()) + 1]),
         "with the same key",
     ),
-    (testing.check_stage, staging(lambda tokens, key: None if torch.rand(()) < 0.5 else tokens), "with the same key"),
-    (testing.check_stage, staging(lambda tokens, key: None), "some sequence passes"),
-    (testing.check_stage, staging(lambda tokens, key: tokens[:0]), r"'random_length' has made int64 \[0\]"),
-    (testing.check_stage, staging(lambda tokens, key: tokens + 258), "and the vocabulary has 258"),
+    (
+        testing.check_transform,
+        staging(lambda tokens, key: None if torch.rand(()) < 0.5 else tokens),
+        "with the same key",
+    ),
+    (testing.check_transform, staging(lambda tokens, key: None), "some sequence passes"),
+    (testing.check_transform, staging(lambda tokens, key: tokens[:0]), r"'random_length' has made int64 \[0\]"),
+    (testing.check_transform, staging(lambda tokens, key: tokens + 258), "and the vocabulary has 258"),
     (testing.check_curriculum, weighing(lambda step: 1.0 + step.masked), "mean 1 over each row's maskable"),
     (testing.check_target, everywhere, "only maskable tokens count"),
     (testing.check_uncertainty, lambda logits: logits.float().softmax(-1).var(-1, correction=0), "uncertainty is"),
@@ -180,7 +184,7 @@ OTHERS = [
 
 @pytest.mark.parametrize(
     ("check", "part", "said"),
-    [*parameters(testing.check_mask_drawing, DRAWINGS), *parameters(testing.check_rates, RATES), *OTHERS],
+    [*parameters(testing.check_mask_drawing, DRAWINGS), *parameters(testing.check_mask_rates, RATES), *OTHERS],
 )
 def test_a_broken_part_of_a_step_is_found_and_named(check, part, said):
     with pytest.raises(AssertionError, match=said):

@@ -8,12 +8,12 @@ from hypothesis.errors import Flaky
 
 from atat_zoo import testing
 from atat_zoo.generation.samplers import Sampler
-from atat_zoo.generation.samplers.draw import CategoricalDraw
 from atat_zoo.generation.samplers.order import RandomOrder
-from atat_zoo.generation.samplers.pace import FixedPace
 from atat_zoo.generation.samplers.published import AncestralSampler
-from atat_zoo.generation.samplers.remask import NoRemask
-from atat_zoo.generation.samplers.stop import StepsStop
+from atat_zoo.generation.samplers.remasking import NoRemasking
+from atat_zoo.generation.samplers.stopping_rule import StepsStoppingRule
+from atat_zoo.generation.samplers.token_sampling import CategoricalTokenSampling
+from atat_zoo.generation.samplers.tokens_per_step import FixedTokensPerStep
 from atat_zoo.testing.sampling import assemble
 
 
@@ -69,7 +69,9 @@ SAMPLERS = {
 POLICIES = {
     "sum to 1": Covered(lambda forced, seeds: seeds + forced.tokens.sum(1)),
     "of all texts do not sum to 1": Covered(scale=0.9),
-    "depends on the seed": assemble(order=Changed(RandomOrder(), deterministic=True), pace=FixedPace(steps=2)),
+    "depends on the seed": assemble(
+        order=Changed(RandomOrder(), deterministic=True), tokens_per_step=FixedTokensPerStep(steps=2)
+    ),
 }
 ORDERS = {
     "floating": lambda good, step: step.open.long(),
@@ -104,7 +106,7 @@ DRAWS = {
     "without probability": {"call": lambda good, log_probs, *_: log_probs.argmin(-1)},
     "int64": {"call": lambda good, log_probs, *_: log_probs.argmax(-1).int()},
     "one token": {"call": lambda good, log_probs, *_: log_probs.argmax(-1, keepdim=True)},
-    "not from what it says": {"call": lambda good, *at: CategoricalDraw(temperature=3.0)(*at)},
+    "not from what it says": {"call": lambda good, *at: CategoricalTokenSampling(temperature=3.0)(*at)},
     "does not sum to 1": {"log_prob": lambda good, tokens, *_: -torch.ones(len(tokens)).double()},
 }
 
@@ -115,10 +117,17 @@ DRAWS = {
         *parameters(testing.check_sampler, SAMPLERS),
         *parameters(testing.check_policy, POLICIES),
         *parameters(testing.check_order, {said: Changed(RandomOrder(), call=call) for said, call in ORDERS.items()}),
-        *parameters(testing.check_pace, {said: Changed(FixedPace(steps=5), **c) for said, c in PACES.items()}),
-        *parameters(testing.check_remask, {said: Changed(NoRemask(), **c) for said, c in REMASKS.items()}),
-        *parameters(testing.check_stop, {said: Changed(StepsStop(), **c) for said, c in STOPS.items()}),
-        *parameters(testing.check_draw, {said: Changed(CategoricalDraw(), **c) for said, c in DRAWS.items()}),
+        *parameters(
+            testing.check_tokens_per_step,
+            {said: Changed(FixedTokensPerStep(steps=5), **c) for said, c in PACES.items()},
+        ),
+        *parameters(testing.check_remasking, {said: Changed(NoRemasking(), **c) for said, c in REMASKS.items()}),
+        *parameters(
+            testing.check_stopping_rule, {said: Changed(StepsStoppingRule(), **c) for said, c in STOPS.items()}
+        ),
+        *parameters(
+            testing.check_token_sampling, {said: Changed(CategoricalTokenSampling(), **c) for said, c in DRAWS.items()}
+        ),
     ],
 )
 def test_what_is_broken_is_named(check, part, said):
@@ -144,14 +153,16 @@ def test_a_sampler_that_is_covered_passes():
     testing.check_policy(Wrapped())  # says nothing, so there is nothing to hold
 
 
-random_remask = Changed(NoRemask(), active=True, call=lambda good, step: torch.rand(step.open.shape) < 0.5)
-random_draw = Changed(CategoricalDraw(), call=lambda good, log_probs, *_: log_probs.exp().multinomial(1).squeeze(1))
+random_remask = Changed(NoRemasking(), active=True, call=lambda good, step: torch.rand(step.open.shape) < 0.5)
+random_draw = Changed(
+    CategoricalTokenSampling(), call=lambda good, log_probs, *_: log_probs.exp().multinomial(1).squeeze(1)
+)
 
 
 @pytest.mark.parametrize(
     ("check", "part"),
-    [(testing.check_remask, random_remask), (testing.check_draw, random_draw)],
-    ids=["remask", "draw"],
+    [(testing.check_remasking, random_remask), (testing.check_token_sampling, random_draw)],
+    ids=["remasking", "draw"],
 )
 def test_parts_that_use_the_global_generator(check, part):
     with pytest.raises((AssertionError, Flaky)):  # Flaky: broken in another way each time

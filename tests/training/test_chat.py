@@ -34,7 +34,7 @@ objective.weight = "simple"
 data = {{ root = "{root}/shards", lanes = 2, length = 64 }}
 train = {{ batch_size = 16, precision = "fp32", log_every = 5, save_every = 1000 }}
 optimizer.learning_rate = 3e-3
-evaluation = {{ sequences = 0, draws = 8, samples = 2 }}
+evaluation = {{ sequences = 0, mask_samples = 8, samples = 2 }}
 sampler.use = "entropy_bounded"
 """
 SOURCE = """
@@ -47,7 +47,7 @@ extends = "shared.toml"
 init_from = "{root}/source"
 train.steps = 100
 corpus = {{ use = "files", train = ["{root}/talk.jsonl"], validation_share = 0.1, test_share = 0.0 }}
-data.form = "chat"
+data.format = "chat"
 """
 
 
@@ -66,7 +66,7 @@ def root(tmp_path_factory):
 @pytest.fixture(scope="module", params=["packed", "document"])
 def tuned(root, request):
     """Return a run that was tuned on the dialogues."""
-    experiment = load(str(root / "tuned.toml"), [f"data.rows={request.param}"])
+    experiment = load(str(root / "tuned.toml"), [f"data.packing={request.param}"])
     return train(experiment, root / request.param).folder.path
 
 
@@ -150,11 +150,11 @@ def test_answers_are_a_task(tuned, monkeypatch):
 def test_what_needs_a_dialogue_in_each_row_says_so(root):
     packed = root / "packed"
     if not (packed / "model").exists():
-        train(load(str(root / "tuned.toml"), ["data.rows=packed", "train.steps=1"]), packed)
+        train(load(str(root / "tuned.toml"), ["data.packing=packed", "train.steps=1"]), packed)
     for words in (["--bound", "policy"], ["--task", "infilling"]):
         said = CliRunner().invoke(atat, ["eval", str(packed), *words]).exception
         assert isinstance(said, UserError)
-        assert 'train with data.rows = "document"' in str(said)
+        assert 'train with data.packing = "document"' in str(said)
     said = CliRunner().invoke(atat, ["sample", str(root / "source"), "--chat", "Who?"]).exception
     assert isinstance(said, UserError)
     assert "has learned running text" in str(said)
@@ -162,7 +162,7 @@ def test_what_needs_a_dialogue_in_each_row_says_so(root):
 
 @pytest.mark.parametrize("rows", ["packed", "document"])
 def test_a_training_continues_bit_for_bit(root, tmp_path, rows):
-    given = [f"data.rows={rows}", "evaluation.samples=0", "schedule.use=constant"]
+    given = [f"data.packing={rows}", "evaluation.samples=0", "schedule.use=constant"]
     train(load(str(root / "tuned.toml"), [*given, "train.steps=6"]), tmp_path / "whole")
     train(load(str(root / "tuned.toml"), [*given, "train.steps=3"]), tmp_path / "parts")
     resume(tmp_path / "parts", overrides=["train.steps=6"])
@@ -181,8 +181,8 @@ SAMPLERS = {
 
 @pytest.mark.parametrize("objective", SAMPLERS)
 def test_other_objectives_learn_answers(root, tmp_path, objective):
-    words = [f"objective={{use='{objective}'}}", f"sampler={SAMPLERS[objective]}", "data.rows=document"]
-    words += ["train.steps=12", "train.evaluate_every=12", "evaluation.draws=2", "evaluation.samples=1"]
+    words = [f"objective={{use='{objective}'}}", f"sampler={SAMPLERS[objective]}", "data.packing=document"]
+    words += ["train.steps=12", "train.evaluate_every=12", "evaluation.mask_samples=2", "evaluation.samples=1"]
     result = train(load(str(root / "tuned.toml"), words), tmp_path / "run")
     lines = result.folder.read_metrics()
     assert lines[-1]["loss"] < lines[0]["loss"]

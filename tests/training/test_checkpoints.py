@@ -270,7 +270,7 @@ def test_a_run_that_is_not_finished_is_used_at_a_step(tiny, newest, uninterrupte
         ["infill", str(run), "a [MASK:2] b"],
         ["eval", str(run)],
         ["importance", str(run)],
-        ["bench", "samplers", str(run), "--sampler", "ancestral", "--steps", "2", "--number", "2"],
+        ["bench", "samplers", str(run), "--sampler", "ancestral", "--steps", "2", "--num-samples", "2"],
         ["eval", str(run), "--task", "{use = 'infilling', gap = 2, texts = 4}"],
         ["compare", str(run), str(run)],
     ]

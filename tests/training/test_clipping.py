@@ -37,7 +37,9 @@ def norm(part):
 def test_each_has_at_most_the_threshold_whatever_the_other_has(first, second, threshold):
     whole, *parts = model((first, second))
     before = [p.grad.clone() for p in whole.parameters()]
-    GradientClippingAlgorithm(by="part", threshold=threshold).build().apply(None, SimpleNamespace(model=whole), None)
+    GradientClippingAlgorithm(clipping_type="per_module", clipping_threshold=threshold).build().apply(
+        None, SimpleNamespace(model=whole), None
+    )
     for part, size in zip(parts, (first, second), strict=True):
         assert norm(part).item() == pytest.approx(min(size, threshold), rel=1e-3)
     for old, parameter in zip(before, whole.parameters(), strict=True):
@@ -51,7 +53,7 @@ def test_adaptively_each_output_has_a_share_of_the_norm_of_its_weights_and_one_a
     with torch.no_grad():
         whole["objective"]["backbone"][0].weight[1].zero_()
     before = [p.grad.clone() for p in whole.parameters()]
-    GradientClippingAlgorithm(by="adaptive", threshold=threshold).build().apply(
+    GradientClippingAlgorithm(clipping_type="adaptive", clipping_threshold=threshold).build().apply(
         None, SimpleNamespace(model=whole), None
     )
     for old, parameter in zip(before, whole.parameters(), strict=True):
@@ -111,7 +113,7 @@ class OneStep(Callback):
 def test_a_training_clips_the_norm_of_all_gradients(tiny, tmp_path, monkeypatch, clip):
     """One step of plain descent: w − 0.5 · g · min(1, clip / |g|)."""
     monkeypatch.setattr(AdamWOptimizer, "build", lambda self, model: torch.optim.SGD(model.parameters(), lr=0.5))
-    words = ["train.steps=1", "train.microbatch_size=8", f"train.clip={clip}", "train.precision=fp32"]
+    words = ["train.steps=1", "train.microbatch_size=8", f"train.max_grad_norm={clip}", "train.precision=fp32"]
     words += ["optimizer.use=adamw", "schedule={use='constant', warmup_steps=0}"]
     step = OneStep()
     train(load(str(tiny.path), words), tmp_path / "run", callbacks=[step])

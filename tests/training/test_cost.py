@@ -42,7 +42,7 @@ def check(experiment, *, rel, at_most=None):
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_flops_of_an_objective_are_those_that_torch_counts(name):
     folder = "" if name == "sets" else "baselines/"
-    check(load(f"{folder}{name}", [*SMALL, "backbone.neighbours=0"]), rel=1e-3 if name[:2] in ("ad", "d3") else 1e-6)
+    check(load(f"{folder}{name}", [*SMALL, "backbone.ngram_prior=0"]), rel=1e-3 if name[:2] in ("ad", "d3") else 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_sets_that_read_tokens_twice_count_at_most_twice_and_an_estimator_as_not
 
 def test_a_line_has_the_share_of_the_peak_where_both_are_known():
     line = {"mask_rate": 0.5, "tokens_per_second": 1000.0}
-    experiment = experiment_of(train={"batch_size": ROWS, "peak_flops": 0.25})
+    experiment = experiment_of(train={"batch_size": ROWS, "peak_tflops": 0.25})
     assert peak_flops(experiment, "cpu", bf16=False) == 0.25e12
     expected = step_flops(experiment, V, 0.5) / (ROWS * LENGTH) * 1000
     found = utilisation(experiment, V, 5e9, 2, line)

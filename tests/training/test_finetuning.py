@@ -30,7 +30,7 @@ data = {{ root = "{root}/shards", sequences_per_member = 8, sequences_per_shard 
 train = {{ batch_size = 8, log_every = 1, precision = "fp32" }}
 optimizer.learning_rate = 3e-3
 schedule.warmup_steps = 1
-evaluation = {{ sequences = 8, draws = 2, samples = 0 }}
+evaluation = {{ sequences = 8, mask_samples = 2, samples = 0 }}
 """
 # Plain masked diffusion on the tiny corpus, and the same parts as in `tests.tiny` where nothing is said.
 PLAIN = """
@@ -47,7 +47,7 @@ OTHER = """
 extends = "shared.toml"
 init_from = "{source}"
 corpus.train = ["{root}/other.txt"]
-train = {{ steps = 12, save_every = 5, checkpoints_kept = 3 }}
+train = {{ steps = 12, save_every = 5, keep_checkpoints = 3 }}
 """
 ATAT = [
     "estimator={use='transformer', layers=1, width=16, heads=2}",
@@ -131,11 +131,11 @@ def test_what_only_the_new_model_has_starts_fresh(root, source, tmp_path):
 
 
 def test_counts_are_those_of_the_new_text(root, source, tmp_path):
-    counted = load(str(root / "plain.toml"), ["backbone.neighbours=1", "train.steps=2"])
+    counted = load(str(root / "plain.toml"), ["backbone.ngram_prior=1", "train.steps=2"])
     folder = train(counted, tmp_path / "counted").folder.path
     said = Listener()
     model = train(tuning(root, folder, "train.steps=1"), tmp_path / "run", reporter=said).model
-    assert said.said[0].endswith("; fresh: the counts of backbone.neighbours, which are of the new text")
+    assert said.said[0].endswith("; fresh: the counts of backbone.ngram_prior, which are of the new text")
     state, theirs = model.module.state_dict(), load_file(folder / "model" / "model.safetensors")
     assert not torch.equal(state["backbone.prior.tokens"], theirs["backbone.prior.tokens"])
     again = Listener()
@@ -167,8 +167,8 @@ def test_an_estimator_that_both_have_is_taken_without_its_memory(root, source, t
     "overrides",
     [
         ["objective=autoregressive", "sampler=left_to_right"],
-        ["objective={use='block', size=4}", "sampler=left_to_right"],
-        ["objective={use='strided', stride=4}", "sampler={use='strided', stride=4}"],
+        ["objective={use='block', block_size=4}", "sampler=left_to_right"],
+        ["objective={use='strided_causal', stride=4}", "sampler={use='strided', stride=4}"],
         ["objective=sedd"],
         ["objective={use='adaptive', bias='left_to_right'}", "sampler=learned_order"],
         ["objective=adaptive", "sampler=learned_order", ATAT[0]],

@@ -110,7 +110,7 @@ def test_a_run_that_stops_early_is_finished(tiny, tmp_path):
     said = ["train.steps=12", "train.evaluate_every=2", 'train.callbacks=[{use="early_stopper", patience=2}]']
     # So small a rate changes no weight: the perplexity stays.
     slow = 'optimizer={use="adamw", learning_rate=1e-30}'
-    result = train(load(str(tiny.path), [*said, slow, "train.ema=0"]), tmp_path / "run")
+    result = train(load(str(tiny.path), [*said, slow, "train.ema_decay=0"]), tmp_path / "run")
     assert (result.finished, result.step) == (True, 6)
     assert [line["step"] for line in result.folder.read_metrics()][-1] == 6
     assert result.folder.last_checkpoint().step == 6

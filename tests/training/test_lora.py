@@ -31,7 +31,7 @@ data = {{ root = "{root}/shards", length = 16, sequences_per_member = 8, sequenc
 train = {{ steps = 4, batch_size = 8, save_every = 2, log_every = 1, precision = "fp32" }}
 optimizer.learning_rate = 1e-2
 schedule.warmup_steps = 1
-evaluation = {{ sequences = 8, draws = 2, samples = 0 }}
+evaluation = {{ sequences = 8, mask_samples = 2, samples = 0 }}
 """
 RANK = "backbone.lora_rank=4"
 
@@ -143,9 +143,9 @@ def test_the_next_training_begins_with_the_merged_weights(root, tuned, tmp_path,
     "overrides",
     [
         ["backbone.tied=true", "backbone.time_conditioning=true", "backbone.dropout=0.1"],
-        ["backbone.neighbours=1", "backbone.output_bias=unigram", "backbone.local_heads=1"],
-        ["train.ema=0.5", "backbone.checkpoint_activations=true", "train.microbatch_size=2"],
-        ["objective={use='block', size=4}", "sampler=left_to_right", "optimizer=muon"],
+        ["backbone.ngram_prior=1", "backbone.output_bias=unigram", "backbone.local_heads=1"],
+        ["train.ema_decay=0.5", "backbone.checkpoint_activations=true", "train.microbatch_size=2"],
+        ["objective={use='block', block_size=4}", "sampler=left_to_right", "optimizer=muon"],
         ["estimator={use='transformer', layers=1, width=16, heads=2}", "masking={use='position', bias='running'}"],
         ['backbone.lora_layers=["qkv", "up"]', "backbone.lora_alpha=4"],
         ["train.precision=bf16", 'train.algorithms=["gradient_clipping"]'],

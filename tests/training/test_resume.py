@@ -108,7 +108,7 @@ heads = 2
 [sampler]
 use = "learned_order"
 """
-UNUSED = ("rates", "masking", "curriculum", "estimator", "target", "sampler")
+UNUSED = ("mask_rates", "masking", "curriculum", "estimator", "target", "sampler")
 
 
 def test_a_learned_order_has_both_bounds_and_goes_on(tiny):
@@ -134,10 +134,10 @@ SHOWN = (
     'estimator={use="transformer", layers=1, width=16, heads=2, reads="z"}',
     'masking={use="reveal"}',
     'curriculum={use="planner_aware"}',
-    "backbone.neighbours=2",
+    "backbone.ngram_prior=2",
     "data.workers=1",
 )
-STAGES = 'data.stages=[{use="random_length", share=0.3}, {use="repetition", n=2, distinct=0.9}]'
+STAGES = 'data.transforms=[{use="random_length", probability=0.3}, {use="repetition", n=2, min_distinct=0.9}]'
 
 
 def test_stages_and_masks_that_follow_what_is_shown_go_on(tiny):
@@ -214,7 +214,7 @@ def test_two_ranks_killed(tiny, uninterrupted):
 
 def test_two_ranks_go_on_as_one_and_as_two_again(tiny):
     """With the same samples and masks, and the same curve but for rounding; the message says so."""
-    words = ("train.steps=9", "train.save_every=3", "train.checkpoints_kept=3")
+    words = ("train.steps=9", "train.save_every=3", "train.keep_checkpoints=3")
     two_ranks(tiny, str(tiny.path), "--out", "two-always", *words)
     as_one = unfinished(tiny, tiny.root / "two-always", "as-one", step=3)
     said = tiny.atat("train", "--resume", as_one.name).stdout

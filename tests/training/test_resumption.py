@@ -71,20 +71,28 @@ def begun(tiny, path, *words):
 
 
 FALLING = "schedule={{use='{}', warmup_steps=4}}"
-BELL = ("rates.use=bell", "rates.uniform_share=0.5", "curriculum.use=none")
+BELL = ("mask_rates.use=logit_normal", "mask_rates.uniform_share=0.5", "curriculum.use=none")
 
 
 @pytest.mark.parametrize(
     ("words", "override", "said"),
     [
-        ((), "train={steps=30, clip=2}", "begun, but for train.steps; leave it out, or begin another run with init_f"),
+        (
+            (),
+            "train={steps=30, max_grad_norm=2}",
+            "begun, but for train.steps; leave it out, or begin another run with init_f",
+        ),
         ((), "train.steps=24", ""),
         ((), "train.steps=30", ""),
         ((), "train.steps=20", "train.steps = 20: .*has made 24 steps already; choose more"),
         (("train.steps=30",), "train.steps=24", "train.steps = 24: .*has made 24 steps already; choose more"),
         ((FALLING.format("cosine"),), "train.steps=30", "after 24 of 24 steps, .* is not what a training of 30 would"),
         (("curriculum.use=three_stage",), "train.steps=30", "been: curriculum 'three_stage' follows the number"),
-        ((*BELL, "rates.uniform_until=0.2"), "train.steps=30", "been: rates 'bell' follows the number of steps"),
+        (
+            (*BELL, "mask_rates.uniform_until=0.2"),
+            "train.steps=30",
+            "been: mask_rates 'logit_normal' follows the number of steps",
+        ),
         (BELL, "train.steps=30", ""),
     ],
 )
@@ -127,11 +135,11 @@ def test_a_finished_run_whose_experiment_was_edited_is_refused_and_stays(tiny, u
     shutil.copytree(uninterrupted, folder)
     edited = tomllib.loads((folder / "resolved.toml").read_text())
     edited["noise"]["use"] = "cosine"
-    edited["data"]["stages"] = [{"use": "random_length", "share": 0.5}]
+    edited["data"]["transforms"] = [{"use": "random_length", "probability": 0.5}]
     (folder / "resolved.toml").write_text(tomli_w.dumps(edited))
     said = tiny.atat("train", "--resume", folder.name, check=False)
     assert said.returncode == 2
-    changed = "noise.use 'linear' is now 'cosine', data.stages [] is now [{'use': 'random_length', "
+    changed = "noise.use 'linear' is now 'cosine', data.transforms [] is now [{'use': 'random_length', "
     assert f"checkpoint of step 24 was trained with ({changed}" in said.stderr
     same(tiny, folder, uninterrupted)  # nothing is cut
 

@@ -31,26 +31,26 @@ SHORT = ("train.steps=4", "train.save_every=2", "train.evaluate_every=4", "train
 ADAMW = 'optimizer={use="adamw", learning_rate=3e-3}'
 # The tiny experiment has every kind of state; these have other networks, too, and other ways to clip.
 WAYS = {
-    "muon": ("train.clip=8", "backbone.time_conditioning=true"),
+    "muon": ("train.max_grad_norm=8", "backbone.time_conditioning=true"),
     "causal": (
         ADAMW,
         'objective.use="autoregressive"',
         'sampler.use="left_to_right"',
-        "train.clip=0",
-        'train.algorithms=[{use="gradient_clipping", by="part", threshold=0.1}]',
+        "train.max_grad_norm=0",
+        'train.algorithms=[{use="gradient_clipping", clipping_type="per_module", clipping_threshold=0.1}]',
     ),
     # Rows of which some need carriers for tokens alone: whole weights read them apart, parts of weights at once.
     "in mixed turns": (
         ADAMW,
-        'objective.use="sets"',
-        'position_sets={use="mixture", of=["strided", "random"]}',
+        'objective.use="set_causal"',
+        'position_sets={use="mixture", components=["strided", "random"]}',
         'estimator={use="transformer", layers=1, width=16, heads=2, reads="z"}',
         "backbone.dropout=0.1",
         "backbone.layers=2",
         "backbone.tied=true",
-        "backbone.neighbours=2",
+        "backbone.ngram_prior=2",
         "backbone.checkpoint_activations=true",
-        "train.clip=0",
+        "train.max_grad_norm=0",
         'train.algorithms=["gradient_clipping"]',
     ),
 }

@@ -66,7 +66,7 @@ def test_a_training_leaves_out_what_is_damaged(tiny, tmp_path):
     order = SampleOrder(sizes, lanes=made.data.lanes, seed=made.seed)
     paths = sorted(folder.glob("train-*.tar"))
     damage(paths[order.locate(0).shard])  # that of one lane
-    run = train(load(str(tiny.path), [*TWO, corpus, "data.damaged=skip"]), tmp_path / "some")
+    run = train(load(str(tiny.path), [*TWO, corpus, "data.on_corrupt=skip"]), tmp_path / "some")
     (line,) = run.folder.read_metrics()
     assert 0 < line["skipped"] < 2 * 8
     assert line["loss"] > 0
@@ -74,7 +74,7 @@ def test_a_training_leaves_out_what_is_damaged(tiny, tmp_path):
         damage(path)
     with pytest.raises(UserError, match="is damaged"):
         train(load(str(tiny.path), [*TWO, corpus]), tmp_path / "refused")
-    run = train(load(str(tiny.path), [*TWO, corpus, "data.damaged=skip"]), tmp_path / "run")
+    run = train(load(str(tiny.path), [*TWO, corpus, "data.on_corrupt=skip"]), tmp_path / "run")
     (line,) = run.folder.read_metrics()
     assert line["skipped"] == 2 * 8
     assert line["loss"] == 0

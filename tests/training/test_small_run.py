@@ -15,7 +15,7 @@ from atat_zoo.training.checkpoints import is_better
 from tests.tiny import lines, tiny_toml
 
 STEPS = ["train.steps=4", "train.save_every=2", "train.evaluate_every=2", "train.evaluate_sequences=4"]
-STEPS += ["evaluation.sequences=6", "evaluation.draws=1", "evaluation.samples=0", "train.checkpoints_kept=3"]
+STEPS += ["evaluation.sequences=6", "evaluation.mask_samples=1", "evaluation.samples=0", "train.keep_checkpoints=3"]
 
 
 class Told:

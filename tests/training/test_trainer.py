@@ -64,7 +64,7 @@ def test_the_settings_of_the_stream_and_of_the_average_reach_them(tiny, monkeypa
 
     monkeypatch.setattr(trainer, "TokenStream", lambda data, **given: taken.update(given) or stream(data, **given))
     monkeypatch.setattr(trainer, "CurrentModel", current)
-    experiment = load(str(tiny.path), [f"data.shuffled_shards={together}", f"train.ema={ema}"])
+    experiment = load(str(tiny.path), [f"data.shuffled_shards={together}", f"train.ema_decay={ema}"])
     with pytest.raises(Enough):
         train(experiment, tmp_path / "run")
     assert (taken["together"], taken["ema"]) == (together, ema)
@@ -172,7 +172,7 @@ def test_it_evaluates_on_the_way(tiny, tmp_path):
 @pytest.mark.parametrize(("rate", "sequences"), [(3e-3, 8), (1.0, 4)])
 def test_the_best_model_is_kept_and_named(tiny, tmp_path, rate, sequences):
     said = [
-        *("train.steps=6", "train.evaluate_every=2", "train.keep_best=true", "train.ema=0", "optimizer=adamw"),
+        *("train.steps=6", "train.evaluate_every=2", "train.keep_best=true", "train.ema_decay=0", "optimizer=adamw"),
         *(f"optimizer.learning_rate={rate}", f"train.evaluate_sequences={sequences}", "train.precision=fp32"),
     ]
     result = train(load(str(tiny.path), said), tmp_path / "run")
@@ -210,7 +210,7 @@ def test_one_rank_alone_makes_the_numbers(tiny, tmp_path, monkeypatch):
 
 def test_what_the_counts_say_alone_is_measured_once_and_changes_no_step(tiny, tmp_path):
     """The network starts at zero: before the first step it is the counts, whatever its seed."""
-    counts = ["train.steps=4", "train.save_every=2", "backbone.neighbours=1", 'backbone.output_bias="unigram"']
+    counts = ["train.steps=4", "train.save_every=2", "backbone.ngram_prior=1", 'backbone.output_bias="unigram"']
     evaluates = load(str(tiny.path), [*counts, "train.evaluate_every=4"])
     without = train(load(str(tiny.path), counts), tmp_path / "without").folder
     first, again = Listener(), Listener()
@@ -247,7 +247,7 @@ def test_counts_are_not_broadcast_at_every_forward(tiny):
     """DDP does not with those buffers whose names this attribute has."""
     table = CountTable.count([np.arange(48).reshape(3, 16) % 7], 256)
     context = Context(vocabulary_size=256, length=16, steps=2, seed=0, count_table=lambda: table)
-    model = ZooModel(assemble(load(str(tiny.path), ["backbone.neighbours=2"]), context), 2, False)
+    model = ZooModel(assemble(load(str(tiny.path), ["backbone.ngram_prior=2"]), context), 2, False)
     counts = {name for name, _ in model.named_buffers() if ".prior." in name}
     assert len(counts) == 3
     assert set(model._ddp_params_and_buffers_to_ignore) == counts

@@ -47,7 +47,7 @@ NETWORKS = {
     },
 }
 # The kinds of part that a step of `mdlm` has; position sets are tried in one of `sets`.
-KINDS = ("noise", "rates", "estimator", "masking", "mask_drawing", "curriculum", "target")
+KINDS = ("noise", "mask_rates", "estimator", "masking", "mask_drawing", "curriculum", "target")
 OWN = {
     ("estimator", "hybrid"): {"learned": PARTS["estimator"]},
     ("estimator", "term_bias"): {"words": ["cab"], "base": PARTS["estimator"]},
@@ -71,7 +71,7 @@ def cases():
     yield from OBJECTIVES.items()
     for name, parts in NETWORKS.items():
         yield f"mdlm, {name}", (MDLM, parts)
-    yield "sets, neighbours", (SETS[0], READS_Z | NETWORKS["{'neighbours': 2, 'output_bias': 'unigram'}"])
+    yield "sets, neighbours", (SETS[0], READS_Z | NETWORKS["{'ngram_prior': 2, 'output_bias': 'unigram'}"])
     parts = {kind: tables(kind) for kind in KINDS}
     parts["masking"] += [{"use": "position", "bias": table} for table in tables("position_bias")]
     parts["target"].append({"use": "difficulty", "scale": "running"})
@@ -140,7 +140,7 @@ def check_without_float64(name, expected):
 
 def test_a_planted_float64_is_caught(monkeypatch):
     monkeypatch.setattr(denoising, "exact_device", lambda device: device)  # times, masks and weights are drawn there
-    with_state = next(name for name, (_, parts) in CASES.items() if "adaptive" in str(parts.get("rates")))
+    with_state = next(name for name, (_, parts) in CASES.items() if "adaptive" in str(parts.get("mask_rates")))
     with pytest.raises(NoFloat64Error, match="no float64, at "):
         check_without_float64(with_state, None)
 

@@ -24,7 +24,7 @@ STEPS, WARM, ROWS = 3, 1, 4  # steps, those that are not counted, rows of a micr
 COUNTED, MICRO_BATCHES = STEPS - WARM, N // ROWS
 MDLM = {"use": "mdlm", "correction": "horvitz_thompson"}
 STATE = {
-    "rates": {"use": "adaptive", "bins": 2},
+    "mask_rates": {"use": "adaptive", "bins": 2},
     "curriculum": "dynamic",
     "target": {"use": "difficulty", "scale": "running"},
     "masking": {"use": "position", "bias": "running"},
@@ -100,7 +100,7 @@ def trained(gpu=None, optimizer="adamw", objective=MDLM, parts=STATE, *, more=()
     rows = [batch(number) for number in range(STEPS)]
     batches = [{name: getattr(each, name) for name in ("tokens", "maskable", "index")} for each in rows]
     made = zoo.spec("optimizer", optimizer).build(model)
-    algorithms = [zoo.spec("algorithm", {"use": "gradient_clipping", "by": by}).build() for by in clipping]
+    algorithms = [zoo.spec("algorithm", {"use": "gradient_clipping", "clipping_type": by}).build() for by in clipping]
     every = TrainSpec(steps=100, log_every=100 if folder is None else 1)
     trainer = ZooTrainer(
         model=model,

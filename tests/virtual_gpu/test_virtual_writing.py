@@ -26,7 +26,7 @@ from tests.virtual_gpu.device import VirtualGPU, on_cpu, to_gpu
 ROWS, STEPS = 4, 3
 ASKED = ("copy to the host", "diffusion/positions.py to_host")
 MODELS = {**BASELINES, "mdlm": {"use": "mdlm"}, "adaptive": {"use": "adaptive", "bias": "left_to_right"}}
-KINDS = ("order", "pace", "remask", "stop", "draw")
+KINDS = ("order", "tokens_per_step", "remasking", "stopping_rule", "token_sampling")
 READS_Z = {"estimator": {"use": "transformer", "reads": "z", "layers": 1, "width": 8, "heads": 2}}
 
 
@@ -52,8 +52,8 @@ def sampler_of(table):
     if table["use"] == "semi_autoregressive":
         table = table | {"within": {"use": "ancestral", "steps": 2}}
     spec = Zoo.load().spec("sampler", table)
-    if "pace" in attrs.fields_dict(type(spec)) and hasattr(spec.pace, "steps"):
-        return attrs.evolve(spec, pace=attrs.evolve(spec.pace, steps=STEPS))
+    if "tokens_per_step" in attrs.fields_dict(type(spec)) and hasattr(spec.tokens_per_step, "steps"):
+        return attrs.evolve(spec, tokens_per_step=attrs.evolve(spec.tokens_per_step, steps=STEPS))
     return attrs.evolve(spec, steps=STEPS) if hasattr(spec, "steps") and not hasattr(spec, "within") else spec
 
 
@@ -116,13 +116,13 @@ def test_a_sampler_asks_at_most_twice_a_step_and_writes_what_it_writes_on_the_cp
     gpu, expected, found = on_both(written, model, sampler_of(table), narrow=narrow)
     same(found, expected)
     steps = max(found["calls"], STEPS)
-    # How much there is to fill; then what a pace or a stop decides, how much is masked again, how much a network that
+    # How much there is to fill; then what tokens per step or a stop decides, how much is masked again, how much a network that
     # caches its turns has to read.
     assert gpu.waits.keys() == {ASKED}
     assert gpu.waits[ASKED] <= 2 * steps + 1
     if model in ("mdlm", "adaptive") and table["use"] not in (*DECIDES, "combination"):
         assert gpu.waits[ASKED] == 1
-    # Which rows take part, how many tokens each of them gets, and what an order, a remask or a cache knows of them. The
+    # Which rows take part, how many tokens each of them gets, and what an order, remasking or a cache knows of them. The
     # network reads a finished token once, and predicts without reading.
     assert sum(gpu.uploads.values()) <= 6 * steps
 
@@ -188,7 +188,7 @@ def test_guidance_by_a_classifier_with_an_embedding_asks_nothing(method):
 
 def measured(move, model, bound, metrics):
     of = batch(2, context=CONTEXT)
-    spec = EvaluationSpec(sequences=8, draws=2, batch_size=4, bound=bound, metrics=metrics)
+    spec = EvaluationSpec(sequences=8, mask_samples=2, batch_size=4, bound=bound, metrics=metrics)
     made = measure(move(network(model)), of.tokens, of.maskable, spec, seed=1)
     return {**made.contribution, "loss": made.token_loss, **{name: each.value for name, each in made.metrics.items()}}
 

@@ -39,7 +39,7 @@ class Corpus(Protocol):
     name: str
     #: Under which its text may be used, where the part itself knows; empty by default.
     licence: ClassVar[str] = ""
-    #: Whether each of its documents ends with EOS where `data.special` is not set.
+    #: Whether each of its documents ends with EOS where `data.special_tokens` is not set.
     ends_documents: ClassVar[bool] = True
 
     def documents(self, split: Split) -> Iterator[str]:
@@ -55,7 +55,7 @@ class Corpus(Protocol):
 
     def dialogues(self, split: Split) -> Iterator[str]:
         """Yield the dialogues of a split in the form of `dialogues.to_text`, always in the same order."""
-        raise UserError(f'corpus {self.name!r} has no dialogues; set data.form = "text"')
+        raise UserError(f'corpus {self.name!r} has no dialogues; set data.format = "text"')
 
     def fingerprint(self) -> dict[str, Any]:
         """Return an identification of the text (sizes, versions, hashes), for the manifest of the shards.
@@ -259,7 +259,7 @@ class ShardsCorpus(Corpus):
     in turn. `pipe:` runs a command in a shell, which only `atat --allow-pipe` allows, or `ATAT_ZOO_ALLOW_PIPE=1` in the
     environment of the launcher.
 
-    The experiment's tokenizer, `data.length`, `data.special` and `data.rows` must equal those of the manifest.
+    The experiment's tokenizer, `data.length`, `data.special_tokens` and `data.packing` must equal those of the manifest.
     """
 
     name = "shards"
@@ -423,46 +423,52 @@ class MixtureCorpus(Corpus):
     summary = "several corpora in given proportions"
     refs = ("arXiv:2101.00027",)
 
-    of: tuple[Corpus, ...] = parts("corpus", attrs.NOTHING, help="the corpora, as a list of tables {use = …}")
+    components: tuple[Corpus, ...] = parts("corpus", attrs.NOTHING, help="the corpora, as a list of tables {use = …}")
     weights: tuple[float, ...] = param((), help="share of the characters of each; equal when absent", gt=0)
-    until: Literal["first", "all"] = param("first", help="an epoch ends with the first exhausted corpus, or with all")
+    stopping_strategy: Literal["first_exhausted", "all_exhausted"] = param(
+        "first_exhausted", help="an epoch ends with the first exhausted corpus, or with all"
+    )
 
     def __attrs_post_init__(self) -> None:
-        if len(self.of) < 2:
+        if len(self.components) < 2:
             raise ValueError('of names no two corpora; name them, as in [{use = "sotu"}, {use = "files", …}]')
-        if self.weights and len(self.weights) != len(self.of):
-            raise ValueError(f"weights has {len(self.weights)} numbers for {len(self.of)} corpora; give one each")
+        if self.weights and len(self.weights) != len(self.components):
+            raise ValueError(
+                f"weights has {len(self.weights)} numbers for {len(self.components)} corpora; give one each"
+            )
 
     @override
     def documents(self, split: Split) -> Iterator[str]:
         if split != "train":
-            yield from chain.from_iterable(corpus.documents(split) for corpus in self.of)
+            yield from chain.from_iterable(corpus.documents(split) for corpus in self.components)
             return
-        weights = self.weights or (1.0,) * len(self.of)
-        streams = [corpus.documents("train") for corpus in self.of]
+        weights = self.weights or (1.0,) * len(self.components)
+        streams = [corpus.documents("train") for corpus in self.components]
         characters, ended = [0] * len(streams), [False] * len(streams)
         while True:
             i = min(range(len(streams)), key=lambda i: characters[i] / weights[i])
             text = next(streams[i], None)
             if text is None:
                 ended[i] = True
-                if self.until == "first" or all(ended):
+                if self.stopping_strategy == "first_exhausted" or all(ended):
                     return
                 if not characters[i]:
-                    raise UserError(f"corpus.of: corpus {self.of[i].name!r} has no training text; leave it out")
-                streams[i] = self.of[i].documents("train")
+                    raise UserError(
+                        f"corpus.components: corpus {self.components[i].name!r} has no training text; leave it out"
+                    )
+                streams[i] = self.components[i].documents("train")
                 continue
             characters[i] += len(text)
             yield text
 
     @override
     def fingerprint(self) -> dict[str, Any]:
-        return {"of": [corpus.fingerprint() for corpus in self.of]}
+        return {"of": [corpus.fingerprint() for corpus in self.components]}
 
     @override
     def identity(self) -> dict[str, Any]:
-        return {**unstructure(self), "of": [corpus.identity() for corpus in self.of]}
+        return {**unstructure(self), "of": [corpus.identity() for corpus in self.components]}
 
     @override
     def stamp(self) -> Any:
-        return [corpus.stamp() for corpus in self.of]
+        return [corpus.stamp() for corpus in self.components]

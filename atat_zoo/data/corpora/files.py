@@ -158,7 +158,7 @@ class FilesCorpus(NamedFiles):
     their hashes: no document is divided, and equal ones are in the same split. Empty documents are skipped, and so is a
     byte order mark at the start of a file.
 
-    Dialogues (`data.form = "chat"`) are the objects of JSON or the rows of Parquet and Arrow: `messages`, a list with
+    Dialogues (`data.format = "chat"`) are the objects of JSON or the rows of Parquet and Arrow: `messages`, a list with
     the `role` and the `content` of each, or `prompt` and `response` (or `completion`).
     """
 

@@ -29,7 +29,7 @@ class HuggingFaceCorpus(Divided):
     hashed. Without `streaming` the library downloads and converts the whole set into its cache, and a split may be a
     part of one, as in `train[:-100000]`; with it, it reads what is needed, every time. If `validation` or `test` is not
     named, that share of the training documents is held out, as by the corpus `files`. Dialogues
-    (`data.form = "chat"`) have their columns, as there.
+    (`data.format = "chat"`) have their columns, as there.
     """
 
     name = "huggingface"
@@ -38,12 +38,12 @@ class HuggingFaceCorpus(Divided):
     package = ("datasets", "atat-zoo[huggingface]")
 
     path: str = param(help="name on the hub, as in Skylion007/openwebtext, or a folder of files")
-    configuration: str | None = param(None, help="which configuration, if the data set has several")
+    config_name: str | None = param(None, help="which configuration, if the data set has several")
     revision: str | None = param(None, help="commit of a data set on the hub, 40 hexadecimal digits; required there")
     train: str = param("train", help="the training split, or a part of one: train[:-100000]")
     validation: str | None = param(None, help="split to validate on; held out of the training split when absent")
     test: str | None = param(None, help="split to test on; held out of the training split when absent")
-    column: str = param("text", help="column of the text: its exact name, or a.b for a nested key")
+    text_field: str = param("text", help="column of the text: its exact name, or a.b for a nested key")
     missing: Policy = param("error", help="a row whose text is null is an error, or is left out and counted")
     keep: tuple[str, ...] = param((), help='rows to keep, as in ["language=en"]; all of the conditions must hold')
     detokenizer: Detokenizer = part("detokenizer", "none", help="from the tokens of a benchmark to ordinary text")
@@ -90,14 +90,14 @@ class HuggingFaceCorpus(Divided):
             rows = getattr(about, "num_examples", None) if self.streaming else loaded.num_rows
             if not rows or self.keep:  # which share is kept is not known
                 return None
-            first = islice(self._kept(split, self.column), _FIRST)
-            texts = Missing("skip").texts(first, lambda row, at: text_of(row, self.column, at, "corpus.column"))
+            first = islice(self._kept(split, self.text_field), _FIRST)
+            texts = Missing("skip").texts(first, lambda row, at: text_of(row, self.text_field, at, "corpus.column"))
             size += rows * sum(len(text.encode()) for text in texts) // min(rows, _FIRST)
         return size
 
     @override
     def read(self, split: Split) -> Iterator[str]:
-        missing, column = Missing(self.missing), self.column
+        missing, column = Missing(self.missing), self.text_field
         texts = missing.texts(self._kept(split, column), lambda row, at: text_of(row, column, at, "corpus.column"))
         yield from (text for text in map(self.detokenizer, texts) if text.strip())
         missing.say(f"corpus.{split}")
@@ -146,7 +146,7 @@ class HuggingFaceCorpus(Divided):
                 return _part(datasets, datasets.load_from_disk(folder), split)
             return datasets.load_dataset(
                 str(folder) if self.stamp() else self.path,
-                self.configuration,
+                self.config_name,
                 split=split,
                 revision=self.revision,
                 streaming=self.streaming,

@@ -449,7 +449,7 @@ def _from_hub(
     fetched = [{"url": url, "commit": commit}]
     if not complete:
         begin(fetched)
-    corpus = HuggingFaceCorpus(path=hub, configuration=source.configuration, revision=commit)
+    corpus = HuggingFaceCorpus(path=hub, config_name=source.configuration, revision=commit)
     for split, at in zip(source.splits, paths, strict=True):
         clean(at.parent)
         if at.is_file():  # what it was, or yours

@@ -50,14 +50,14 @@ class CharactersTokenizer(Tokenizer):
     summary = "text8's 27 symbols: space and a to z"
     refs = ("http://mattmahoney.net/dc/textdata.html",)
 
-    special: bool = param(False, help="add BOS and EOS as ids 27 and 28")
+    special_tokens: bool = param(False, help="add BOS and EOS as ids 27 and 28")
     unknown: Literal["error", "space"] = param("error", help="treatment of other characters: an error, or a space")
 
     @override
     def train(self, documents: Callable[[], Iterator[str]]) -> CharactersModel:
         from atat_zoo.data.tokenizers.library import CharactersModel
 
-        return CharactersModel(special=self.special, unknown=self.unknown)
+        return CharactersModel(special=self.special_tokens, unknown=self.unknown)
 
     @override
     def load(self, folder: Path) -> TokenizerModel:

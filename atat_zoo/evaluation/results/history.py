@@ -56,7 +56,7 @@ def history(folder: RunFolder, experiment: Experiment, until: float = math.inf) 
     speeds = [float(line["tokens_per_second"]) for line in lines if "tokens_per_second" in line]
     spec = experiment.evaluation
     method = method_of(experiment, spec.bound)
-    draws = 0 if method == LIKELIHOOD else spec.draws
+    draws = 0 if method == LIKELIHOOD else spec.mask_samples
     own = {"corpus": "", "split": spec.split, "draws": draws, "seed": experiment.seed, "method": method}
     count, evaluated = _evaluated(folder, own, spec.sequences, until)
     return History(

@@ -29,7 +29,7 @@ class Task(Protocol):
     """A component of the kind task, which inherits from this class; `measure` alone has no default."""
 
     name: str
-    reads_dialogues: ClassVar[bool] = False  # whether it is of runs that have learned answers, data.form = "chat"
+    reads_dialogues: ClassVar[bool] = False  # whether it is of runs that have learned answers, data.format = "chat"
 
     def absent(self) -> Iterable[str]:
         """Yield a sentence for each file or package that is not there: which one, and where it is had.
@@ -122,7 +122,7 @@ def measure_tasks(
     """
     tasks, folder, results = list(tasks), RunFolder(Path(run)), []
     weights = sha256_of(folder.model_at(model.step) / WEIGHTS) if tasks else ""
-    step, ema = model.step, model.experiment.train.ema > 0
+    step, ema = model.step, model.experiment.train.ema_decay > 0
     for task in tasks:
         name, settings = title(task), {"task": unstructure(task), "seed": seed}
 

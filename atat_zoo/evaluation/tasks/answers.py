@@ -43,8 +43,10 @@ class AnswersTask(Task):
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """See `registry.component`."""
-        if experiment.data.form != "chat":
-            yield Problem("evaluation.tasks", 'answers are those of dialogues, data.form = "chat"; leave the task out')
+        if experiment.data.format != "chat":
+            yield Problem(
+                "evaluation.tasks", 'answers are those of dialogues, data.format = "chat"; leave the task out'
+            )
         if self.sampler is not None:
             yield from conflicts_of(experiment, sampler=self.sampler)
 

@@ -127,7 +127,7 @@ class _Row:
 
         self.model, self.text = model, "".join(placed)
         self.ids = model.tokenizer.encode(self.text)
-        first, last = ends(model.tokenizer, model.experiment.data.special)
+        first, last = ends(model.tokenizer, model.experiment.data.special_tokens)
         self.row = [*first, *self.ids, *last]
         if len(self.row) > model.context.length:
             problem = f"is {len(self.row)} tokens, special tokens included, and the model has learned"

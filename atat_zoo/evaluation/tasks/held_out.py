@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from atat_zoo.generation.model import Model
 
 # One token after the other, in an order that is drawn: the model without what a sampler saves.
-ONE_AT_A_TIME = {"use": "combination", "order": "random", "pace": "one_at_a_time"}
+ONE_AT_A_TIME = {"use": "combination", "order": "random", "tokens_per_step": "one_at_a_time"}
 
 
 @component_base
@@ -97,7 +97,7 @@ class HeldOutTask(OnText):
     summary = "the bound on a text by two estimators, per token and byte, and how well the predictions are calibrated"
     refs = ("arXiv:2406.07524", "arXiv:1706.04599")
 
-    draws: int = param(4, help="masks drawn for every sequence, by each estimator", ge=1)
+    mask_samples: int = param(4, help="masks drawn for every sequence, by each estimator", ge=1)
 
     @override
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score | str]:
@@ -114,7 +114,7 @@ class HeldOutTask(OnText):
         for number, spec in enumerate(specs):
             told = within(progress, number * len(x), len(specs) * len(x))
             found = measure(
-                model.module, x, maskable, spec, seed=seed, form=form.form, counted=text.counted, progress=told
+                model.module, x, maskable, spec, seed=seed, form=form.format, counted=text.counted, progress=told
             )
             (quantity, nats), *others = found.contribution.items()
             if number:
@@ -132,14 +132,14 @@ class HeldOutTask(OnText):
             scores["calibration error"] = calibrated
         size = f"{int(n.sum()):,} tokens in {len(x):,} rows of {x.shape[1]}, {int(sizes.sum()):,} bytes"
         ends = int((special & text.counted).sum())
-        scores["text"] = f'{size}; {ends:,} are BOS or EOS (data.special = "{form.special}")'
+        scores["text"] = f'{size}; {ends:,} are BOS or EOS (data.special_tokens = "{form.special_tokens}")'
         return scores
 
     def _specs(self, experiment: Experiment) -> Iterator[EvaluationSpec]:
         """Yield what measures the bound by exact_k, and by continuous_t where that has a meaning."""
         batch = experiment.evaluation.batch_size
-        yield EvaluationSpec(draws=self.draws, batch_size=batch, metrics=("calibration_error",))
-        other = EvaluationSpec(draws=self.draws, batch_size=batch, bound="continuous_t")
+        yield EvaluationSpec(mask_samples=self.mask_samples, batch_size=batch, metrics=("calibration_error",))
+        other = EvaluationSpec(mask_samples=self.mask_samples, batch_size=batch, bound="continuous_t")
         evolved: Any = attrs.evolve(experiment, evaluation=other)
         if not experiment.parts["objective"].exact and not list(conflicts(evolved)):
             yield other

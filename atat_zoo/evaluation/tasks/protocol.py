@@ -33,7 +33,7 @@ class PublishedProtocol:
     """An evaluation, as code that was published with a paper does it."""
 
     source: str  # repository and commit
-    special: str  # BOS and EOS, as `data.special`
+    special: str  # BOS and EOS, as `data.special_tokens`
     bound: Any  # times and masks
     draws: int = 1  # for each sequence
     first_given: bool = False  # whether the first token of a row is shown and not counted
@@ -89,12 +89,12 @@ class ProtocolTask(OnText):
     summary = "what published code would print for a model, and what of it is the protocol's"
     refs = ("arXiv:2406.07524", "arXiv:2310.16834", "arXiv:2503.09573", "arXiv:2502.09992")
 
-    of: Name = param("mdlm", help="whose protocol")
-    draws: int = param(4, help="masks drawn for every sequence by exact_k", ge=1)
+    protocol: Name = param("mdlm", help="whose protocol")
+    mask_samples: int = param(4, help="masks drawn for every sequence by exact_k", ge=1)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """See `registry.component`."""
-        if experiment.data.form != "text":
+        if experiment.data.format != "text":
             yield Problem("evaluation.tasks", "protocols are of running text, and this model has learned dialogues")
         evolved: Any = attrs.evolve(experiment, evaluation=self._as_published(experiment))
         yield from conflicts(evolved)
@@ -108,7 +108,7 @@ class ProtocolTask(OnText):
         from atat_zoo.evaluation.likelihood import measure
         from atat_zoo.evaluation.text import byte_counts, digest
 
-        theirs = PROTOCOLS[self.of]
+        theirs = PROTOCOLS[self.protocol]
         text = self._rows(model, theirs)
         x, maskable = text.tokens, text.maskable
         of, n, in_order = digest(x, maskable), maskable.sum(1), torch.arange(len(x))
@@ -118,7 +118,10 @@ class ProtocolTask(OnText):
         if not model.experiment.parts["objective"].exact:
             if getattr(theirs.bound, "batch", 1) > 1:
                 wanted["in file order"] = (as_published, in_order)
-            wanted["framed so, by exact_k"] = (EvaluationSpec(draws=self.draws, batch_size=_BATCH), in_order)
+            wanted["framed so, by exact_k"] = (
+                EvaluationSpec(mask_samples=self.mask_samples, batch_size=_BATCH),
+                in_order,
+            )
         scores: dict[str, Score | str] = {}
         for number, (name, (spec, order)) in enumerate(wanted.items()):
             told = within(progress, number * len(x), len(wanted) * len(x))
@@ -127,7 +130,7 @@ class ProtocolTask(OnText):
             if "sedd" in found.contribution and spec is as_published:  # what its code trains and reports
                 quantity = "sedd"
             nats = found.contribution[quantity][order.argsort()]
-            figures = published_of(self.corpus) if (self.of, name) == ("mdlm", "as published") else None
+            figures = published_of(self.corpus) if (self.protocol, name) == ("mdlm", "as published") else None
             scores[name] = bound_score(title(quantity), nats, n, of, dict(zip(PUBLISHED, figures or (), strict=False)))
         # Of the last of them, by our own estimator or the likelihood.
         special, kept, rest = without_special(model, text, nats)
@@ -136,14 +139,17 @@ class ProtocolTask(OnText):
         sizes = byte_counts(model.tokenizer, x, maskable)
         scores["framed so, per byte"] = Score.over("bits per byte", nats.sum(1) / math.log(2), sizes, of=of)
         rows = f"{len(x):,} rows of {x.shape[1]}, {int(n.sum()):,} tokens, {int(special.sum()):,} of them BOS or EOS"
-        return scores | {"text": f"{self.of}: {rows}", "protocol": f"{self.of}: {theirs.said} ({theirs.source})"}
+        return scores | {
+            "text": f"{self.protocol}: {rows}",
+            "protocol": f"{self.protocol}: {theirs.said} ({theirs.source})",
+        }
 
     def _as_published(self, experiment: Experiment) -> EvaluationSpec:
         """Return how their code measures; where the likelihood is exact, nothing is drawn."""
         if experiment.parts["objective"].exact:
             return EvaluationSpec(batch_size=_BATCH)
-        theirs = PROTOCOLS[self.of]
-        return EvaluationSpec(draws=theirs.draws, bound=theirs.bound, batch_size=_BATCH)
+        theirs = PROTOCOLS[self.protocol]
+        return EvaluationSpec(mask_samples=theirs.draws, bound=theirs.bound, batch_size=_BATCH)
 
     def _rows(self, model: Model, theirs: PublishedProtocol) -> Text:
         """Return the text in full rows, framed as published."""

@@ -68,7 +68,7 @@ class ZeroShotTask(Task):
     corpora: tuple[Name, ...] = param(tuple(TABLE), help="which of the seven")
     root: str = param(".", help="folder in which the folder corpora/ is that the recipes name")
     sequences: int = param(1024, help="maximum number of sequences of each corpus; 0 for all, as published", ge=0)
-    draws: int = param(4, help="masks drawn for every sequence", ge=1)
+    mask_samples: int = param(4, help="masks drawn for every sequence", ge=1)
     bound: Any = part("bound", "exact_k", help="how the bound is estimated")
 
     def __attrs_post_init__(self) -> None:
@@ -99,8 +99,8 @@ class ZeroShotTask(Task):
         from atat_zoo.evaluation.text import digest
 
         form, batch = model.experiment.data, model.experiment.evaluation.batch_size
-        spec = EvaluationSpec(draws=self.draws, bound=self.bound, batch_size=batch)
-        packed = partial(sequences, length=model.context.length, special=form.special, rows=form.rows)
+        spec = EvaluationSpec(mask_samples=self.mask_samples, bound=self.bound, batch_size=batch)
+        packed = partial(sequences, length=model.context.length, special=form.special_tokens, rows=form.packing)
         texts = {
             name: packed(self._text(name), model.tokenizer, "train", limit=self.sequences) for name in self.corpora
         }
@@ -144,7 +144,7 @@ class ZeroShotTask(Task):
         size = sum(weight.numel() for weight in backbone.parameters())
         if not 0.9 < size / PARAMETERS < 1.1:
             yield f"a network of {size / 1e6:.3g} million parameters, not {PARAMETERS / 1e6:.3g}"
-        for key, theirs in (("special", "both"), ("rows", "packed")):
+        for key, theirs in (("special_tokens", "both"), ("packing", "packed")):
             if (ours := getattr(made.data, key)) != theirs:
                 yield f'data.{key} = "{ours}", not "{theirs}"'
         if self.sequences:

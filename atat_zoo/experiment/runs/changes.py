@@ -9,7 +9,7 @@ from atat_zoo.system.errors import clip
 # measured, written and kept. The stream of a checkpoint knows its shards by their hash, so they may lie elsewhere.
 _FREE = (
     *("name", "requires", "init_from", "corpus", "tokenizer.path", "sampler", "guidance", "evaluation"),
-    *("data.root", "data.workers", "data.damaged", "backbone.checkpoint_activations", "train.log_every"),
+    *("data.root", "data.workers", "data.on_corrupt", "backbone.checkpoint_activations", "train.log_every"),
     *("train.evaluate_every", "train.evaluate_sequences", "train.keep_best", "train.save_every"),
     *(f"train.{key}" for key in ("microbatch_size", "precision", "device", "sharding", "compile", "peak_flops")),
     *(f"train.{key}" for key in ("checkpoints_kept", "loggers", "callbacks")),
@@ -62,5 +62,5 @@ def between_models(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str
         change.key: (change.was, change.now)
         for change in every
         if (change.key.startswith(_OF_MODEL) or not (change.free or change.key in _OF_SHARDS))
-        and (change.key.endswith((".use", "backbone.neighbours")) or not change.key.startswith(replaced))
+        and (change.key.endswith((".use", "backbone.ngram_prior")) or not change.key.startswith(replaced))
     }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from typing_extensions import override
 
 from atat_zoo.generation.samplers import Observer, Sample, Sampler
-from atat_zoo.generation.samplers.draw import CategoricalDraw, Draw
+from atat_zoo.generation.samplers.token_sampling import CategoricalTokenSampling, TokenSampling
 from atat_zoo.registry import component_base, param
 from atat_zoo.system.errors import Problem
 
@@ -75,7 +75,7 @@ class CompositeSampler(FillingSampler):
     @override
     def no_policy_bound_because(self) -> str | None:
         parts = self.parts()
-        if parts.remask.active:
+        if parts.remasking.active:
             return "it masks drawn tokens again"
         # That the draw had confidence in its tokens is read by remasks alone.
         return "it chooses positions by the tokens that are drawn for them" if "drawn" in parts.needs else None
@@ -84,7 +84,7 @@ class CompositeSampler(FillingSampler):
     @override
     def deterministic(self) -> bool:
         parts = self.parts()
-        return all(part.deterministic for part in (parts.order, parts.pace, parts.stop))
+        return all(part.deterministic for part in (parts.order, parts.tokens_per_step, parts.stopping_rule))
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem | str]:
@@ -109,9 +109,9 @@ class TemperedSampler(CompositeSampler):
     temperature: float = param(1.0, help="of the draw; 0 takes the most probable token", ge=0)
 
     @property
-    def draw(self) -> Draw:
+    def token_sampling(self) -> TokenSampling:
         """The draw at this temperature."""
-        return CategoricalDraw(temperature=self.temperature)
+        return CategoricalTokenSampling(temperature=self.temperature)
 
 
 @component_base

@@ -1,11 +1,11 @@
 """The one loop of all samplers.
 
-A step is: pace, network, order, stop, draw, remask. A part that does not read the predictions runs before the network,
+A step is: tokens_per_step, network, order, stop, draw, remasking. A part that does not read the predictions runs before the network,
 which then evaluates only the rows that change in this step. If the order does not read them either, it evaluates only
 the chosen positions. Each draw is a function of the row's seed, the number of the step and the position alone.
 
 Open positions are counted on the CPU, so rows and positions are selected without reading from the device, which would
-make the host wait. If a stop, a remask or a pace decides on the device, the host reads from it once per step.
+make the host wait. If a stop, remasking or tokens per step decides on the device, the host reads from it once per step.
 
 Legend: B rows in the batch, A rows of a step, L positions, N open positions.
 """
@@ -60,7 +60,7 @@ class _Run:
     """The state of one run; a `Step` holds copies of some rows of `z`, int64 [B, L].
 
     The counts of each row are int64 [B] on the host: `total` positions that were open at the start, `remaining` ones,
-    `closed` masks that this run does not fill, `most` steps that the pace allows, and `nfe` evaluations.
+    `closed` masks that this run does not fill, `most` steps that the tokens per step allows, and `nfe` evaluations.
     """
 
     parts: SamplerParts
@@ -74,13 +74,13 @@ class _Run:
     def __attrs_post_init__(self) -> None:
         parts, tokens = self.parts, self.z
         # What is masked again has no turn: a model is then shown all visible tokens as given.
-        denoiser = self.denoiser = self.denoiser if parts.remask.active else self.denoiser.writing(tokens)
+        denoiser = self.denoiser = self.denoiser if parts.remasking.active else self.denoiser.writing(tokens)
         self.mask_id = denoiser.mask_id
         masked = tokens == self.mask_id
         self.free = masked & self.fill
         self.rows = torch.arange(len(tokens), device=tokens.device)
         self.memory: dict[str, Tensor] = {}
-        # Rows that a stop has finished: the remask does not mask their tokens.
+        # Rows that a stop has finished: the remasking does not mask their tokens.
         self.stopped = torch.zeros_like(self.rows, dtype=torch.bool)
         self.given_up: set[int] = set()  # rows that the observer has given up
 
@@ -90,8 +90,10 @@ class _Run:
             raise UserError(BLOCKS)
         self.closed, self.remaining, self.nfe = masks - self.total, self.total.clone(), torch.zeros_like(self.total)
         longest = int(self.total.max()) if len(tokens) else 0
-        self.most = torch.tensor([parts.pace.most(n) if longest else 0 for n in self.total.tolist()], dtype=torch.int64)
-        self.steps = parts.pace.most(longest) if longest else 0
+        self.most = torch.tensor(
+            [parts.tokens_per_step.most(n) if longest else 0 for n in self.total.tolist()], dtype=torch.int64
+        )
+        self.steps = parts.tokens_per_step.most(longest) if longest else 0
         self.max_nfe = parts.max_nfe(longest)
         if self.steps > _MANY * (100 + longest):
             asked = f"{self.steps:,} steps are asked for to fill {longest:,} masked tokens"
@@ -117,14 +119,14 @@ class _Run:
     def sample(self) -> Sample:
         """Run the steps."""
         for number in range(self.steps):
-            if not self.parts.remask.active and not self.remaining.any():
+            if not self.parts.remasking.active and not self.remaining.any():
                 break
             everyone = self.step(number)
             step, rows, count = self.take_part(everyone)
             if len(rows):
                 self.advance(step, rows, count)
-            if self.parts.remask.active and not everyone.final:
-                self.remask(everyone)
+            if self.parts.remasking.active and not everyone.final:
+                self.remasking(everyone)
         return Sample(tokens=self.z, nfe=self.nfe.to(self.z.device, non_blocking=True), max_nfe=self.max_nfe)
 
     def step(self, number: int) -> Step:
@@ -144,20 +146,20 @@ class _Run:
             host_seeds=self.host_seeds,
             memory=self.memory,
             denoiser=self.denoiser,
-            rates=self.parts.pace.rates(number),
+            rates=self.parts.tokens_per_step.rates(number),
         )
-        if self.parts.remask.active and not step.final:
-            step.remask_rate = self.parts.remask.rate(step)
+        if self.parts.remasking.active and not step.final:
+            step.remask_rate = self.parts.remasking.rate(step)
         return step
 
     def take_part(self, step: Step) -> tuple[Step, Tensor, Tensor]:
         """Return the step for the rows that fill a position, their numbers, and how many each fills, int64 [A].
 
-        As far as the pace knows before the network: if it decides by the predictions, the number that are open.
+        As far as the tokens per step knows before the network: if it decides by the predictions, the number that are open.
         """
         count = self.remaining
-        if not step.final and not self.parts.pace.needs:
-            count = self.parts.pace.take(step).clamp(min=0).minimum(count)
+        if not step.final and not self.parts.tokens_per_step.needs:
+            count = self.parts.tokens_per_step.take(step).clamp(min=0).minimum(count)
         rows = (count > 0).nonzero().squeeze(1)
         # Where no row takes part, nothing is selected: it would be copied to the device for nothing.
         return (step if len(rows) in (0, len(count)) else step.select(rows)), rows, count[rows]
@@ -208,11 +210,11 @@ class _Run:
     def tokens(self, step: Step, log_probs: Tensor, row: Tensor, position: Tensor) -> Tensor:
         """Return tokens, int64 [M], at rows of the step and positions, int64 [M]: drawn from [M, V], or forced."""
         if self.forced is not None:
-            return self.forced.take(self.parts.draw.log_prob, log_probs, step, row, position)
-        return self.parts.draw(log_probs, fold(step.keys("draw")[row], position), step, row)
+            return self.forced.take(self.parts.token_sampling.log_prob, log_probs, step, row, position)
+        return self.parts.token_sampling(log_probs, fold(step.keys("draw")[row], position), step, row)
 
     def times(self, step: Step) -> Tensor | None:
-        return self.parts.pace.times(step) if self.denoiser.reads_time else None
+        return self.parts.tokens_per_step.times(step) if self.denoiser.reads_time else None
 
     def weigh(self, step: Step) -> None:
         """Let an estimator that reads z say the importance, which needs no evaluation of the network."""
@@ -243,7 +245,7 @@ class _Run:
         elif "rescored" in self.needs:
             if not step.denoiser.scores_visible_tokens:
                 raise UserError(
-                    "this sampler's remask asks the model for its probability of tokens that are already there, which "
+                    "this sampler's remasking asks the model for its probability of tokens that are already there, which "
                     "this model, or its guidance, cannot tell; choose another sampler, such as remdm_conf"
                 )
             row, position = positions(step.free & ~step.open, step.total - step.remaining)
@@ -258,11 +260,11 @@ class _Run:
 
     def choose(self, step: Step, count: Tensor) -> tuple[Tensor, Tensor]:
         """Return the positions to fill, bool [A, L], and their number, int64 [A] on the CPU, from the distributions."""
-        pace, stop = self.parts.pace, self.parts.stop
+        tokens_per_step, stop = self.parts.tokens_per_step, self.parts.stopping_rule
         ranking = self.rank(step)
-        if pace.needs:
+        if tokens_per_step.needs:
             step.ranking = ranking
-            taken = pace.take(step)
+            taken = tokens_per_step.take(step)
             chosen = (taken if taken.dtype == torch.bool else first_of(ranking, taken)) & step.open
         else:
             chosen = first_of(ranking, count)
@@ -270,7 +272,7 @@ class _Run:
             stopped = stop(step)
             self.stopped[step.rows] = stopped
             chosen = chosen | (stopped.unsqueeze(1) & step.open)
-        return chosen, to_host(chosen.sum(1)) if pace.needs or stop.active else count
+        return chosen, to_host(chosen.sum(1)) if tokens_per_step.needs or stop.active else count
 
     def rank(self, step: Step) -> Tensor:
         """Return the positions sorted by the order, int64 [A, L]."""
@@ -280,13 +282,13 @@ class _Run:
         # Stable: of equal scores the leftmost comes first, in any batch and on every device.
         return scores.sort(dim=1, descending=True, stable=True).indices
 
-    def remask(self, everyone: Step) -> None:
-        """Let the remask mask tokens again, in all rows that had open positions."""
+    def remasking(self, everyone: Step) -> None:
+        """Let the remasking mask tokens again, in all rows that had open positions."""
         masked = self.z == self.mask_id
         open_, fresh = masked & self.free, everyone.open & ~masked
         after = attrs.evolve(everyone, tokens=self.z, open=open_, remaining=self.remaining, fresh=fresh)
         after.confidence = self.confidence if self.remembers else None
-        remasked = self.parts.remask(after) & self.free & ~after.open & ~self.stopped.unsqueeze(1)
+        remasked = self.parts.remasking(after) & self.free & ~after.open & ~self.stopped.unsqueeze(1)
         self.z = self.z.masked_fill(remasked, self.mask_id)
         self.remaining = to_host(((self.z == self.mask_id) & self.free).sum(1))
         self.confidence = self.confidence.masked_fill(remasked, 1.0)

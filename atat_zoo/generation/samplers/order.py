@@ -172,7 +172,7 @@ class LearnedOrder(Order):
 class BlockwiseOrder(Order):
     """Blocks of positions to fill from left to right, and within a block another order.
 
-    A pace that takes more than is left of a block continues into the next one, and a rule about single positions
+    Tokens per step that takes more than is left of a block continues into the next one, and a rule about single positions
     ignores blocks. The sampler `semi_autoregressive` finishes each block before it begins the next.
     """
 
@@ -180,7 +180,7 @@ class BlockwiseOrder(Order):
     summary = "blocks from left to right, by another order within each"
     refs = ("arXiv:2210.17432", "arXiv:2502.09992")
 
-    block: int = param(32, help="positions in a block", ge=1)
+    block_size: int = param(32, help="positions in a block", ge=1)
     inner: Order = part("order", "random", help="the order within a block")
 
     @property
@@ -206,7 +206,7 @@ class BlockwiseOrder(Order):
         ranking = self.inner(step).masked_fill(~step.open, -math.inf).sort(dim=1, descending=True, stable=True).indices
         numbers = torch.arange(length, device=ranking.device, dtype=torch.float64).expand(ranking.shape)
         rank = torch.zeros_like(numbers).scatter(1, ranking, numbers)
-        block = (step.free.cumsum(1) - 1).clamp(min=0) // self.block
+        block = (step.free.cumsum(1) - 1).clamp(min=0) // self.block_size
         return -(block * length + rank)
 
 
@@ -216,7 +216,7 @@ class DilatedOrder(Order):
 
     Of n positions to fill, group t has those whose number is a multiple of ⌊n/a^t⌋ and that are in no earlier group.
     The groups come in turn, in random order within each. As published (Luxembourg et al., arXiv:2506.19037), each step
-    fills one of ⌈log_a n⌉ groups; here the pace decides.
+    fills one of ⌈log_a n⌉ groups; here the tokens per step decides.
     """
 
     name = "dilated"
@@ -241,7 +241,7 @@ class DilatedOrder(Order):
 
 @component_base
 class Strided:
-    """What the order, the pace and the sampler `strided` share: position number j has turn (j + o) mod s."""
+    """What the order, the tokens per step and the sampler `strided` share: position number j has turn (j + o) mod s."""
 
     stride: int = param(16, help="s, the number of turns", ge=1)
     offset: Offset = param("none", help="random: each text begins with a turn of its own")
@@ -267,7 +267,7 @@ class Strided:
 class StridedOrder(Strided, Order):
     """By turn: of the positions to fill, number j has turn (j + o) mod s, and turn 0 comes first.
 
-    Positions of a turn are s apart, so little is lost by drawing them at once: the pace `strided` does in each step.
+    Positions of a turn are s apart, so little is lost by drawing them at once: tokens_per_step `strided` does in each step.
     """
 
     name = "strided"

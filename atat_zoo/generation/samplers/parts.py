@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import attrs
 
 from atat_zoo.generation.samplers import SamplerPart
-from atat_zoo.generation.samplers.draw import CategoricalDraw, Draw
 from atat_zoo.generation.samplers.order import LeftToRightOrder, Order, RandomOrder
-from atat_zoo.generation.samplers.pace import OneAtATimePace, Pace
-from atat_zoo.generation.samplers.remask import NoRemask, Remask
-from atat_zoo.generation.samplers.stop import StepsStop, Stop
+from atat_zoo.generation.samplers.remasking import NoRemasking, Remasking
+from atat_zoo.generation.samplers.stopping_rule import StepsStoppingRule, StoppingRule
+from atat_zoo.generation.samplers.token_sampling import CategoricalTokenSampling, TokenSampling
+from atat_zoo.generation.samplers.tokens_per_step import OneAtATimeTokensPerStep, TokensPerStep
 from atat_zoo.system.errors import Problem
 
 if TYPE_CHECKING:
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 class SamplerParts:
     """The parts of a sampler; `run` in `atat_zoo.generation.samplers.loop` runs them."""
 
-    pace: Pace
+    tokens_per_step: TokensPerStep
     order: Order = attrs.field(factory=RandomOrder)
-    remask: Remask = attrs.field(factory=NoRemask)
-    stop: Stop = attrs.field(factory=StepsStop)
-    draw: Draw = attrs.field(factory=CategoricalDraw)
+    remasking: Remasking = attrs.field(factory=NoRemasking)
+    stopping_rule: StoppingRule = attrs.field(factory=StepsStoppingRule)
+    token_sampling: TokenSampling = attrs.field(factory=CategoricalTokenSampling)
 
     @property
     def all(self) -> tuple[SamplerPart, ...]:
         """The five parts."""
-        return self.order, self.pace, self.remask, self.stop, self.draw
+        return self.order, self.tokens_per_step, self.remasking, self.stopping_rule, self.token_sampling
 
     @property
     def needs(self) -> frozenset[str]:
@@ -42,36 +42,36 @@ class SamplerParts:
         """Return whether the distributions at all open positions are needed; a stop may fill them all."""
         # Importance that is read from z is known without them.
         free = {"confidence", "importance"} if importance_reads == "z" else {"confidence"}
-        return self.stop.active or bool(self.needs - free)
+        return self.stopping_rule.active or bool(self.needs - free)
 
     @property
     def causal(self) -> bool:
         """Whether they fill the leftmost mask, one at a time, and ask for nothing else."""
-        alone = isinstance(self.order, LeftToRightOrder) and isinstance(self.pace, OneAtATimePace)
-        return alone and not self.remask.active and not self.needs_all_logits()
+        alone = isinstance(self.order, LeftToRightOrder) and isinstance(self.tokens_per_step, OneAtATimeTokensPerStep)
+        return alone and not self.remasking.active and not self.needs_all_logits()
 
     def incompatibilities(self) -> Iterator[Problem]:
         """Yield each pair of parts that do not go together; `run` refuses them."""
-        if self.remask.active:
-            remask, pace = self.remask.name, self.pace.name
-            if self.remask.needs_grid and self.pace.rates(0) is None:
+        if self.remasking.active:
+            remasking, tokens_per_step = self.remasking.name, self.tokens_per_step.name
+            if self.remasking.needs_grid and self.tokens_per_step.rates(0) is None:
                 yield Problem(
                     "sampler",
-                    f"the remask {remask} follows the pace's grid of mask rates, and the pace {pace} has none; set "
-                    'sampler.pace.use to one that has, such as "binomial" or "fixed", or choose another remask',
+                    f"the remasking {remasking} follows the tokens per step's grid of mask rates, and the tokens_per_step {tokens_per_step} has none; set "
+                    'sampler.tokens_per_step.use to one that has, such as "binomial" or "fixed", or choose another remasking',
                 )
-            elif self.pace.most(1) != self.pace.most(2**20):
+            elif self.tokens_per_step.most(1) != self.tokens_per_step.most(2**20):
                 yield Problem(
                     "sampler",
-                    f"the remask {remask} masks tokens again, so the pace {pace} needs a number of steps at which to "
-                    "end; set sampler.pace.steps, or choose a pace that has steps",
+                    f"the remasking {remasking} masks tokens again, so the tokens_per_step {tokens_per_step} needs a number of steps at which to "
+                    "end; set sampler.tokens_per_step.steps, or choose tokens per step that has steps",
                 )
         if {"rescored", "order_weights"} <= self.needs:
-            both = f"the order {self.order.name} and the remask {self.remask.name} each want more of the same "
-            end = "evaluation of the model than it can give at once; choose another order or another remask"
+            both = f"the order {self.order.name} and the remasking {self.remasking.name} each want more of the same "
+            end = "evaluation of the model than it can give at once; choose another order or another remasking"
             yield Problem("sampler", both + end)
 
     def max_nfe(self, n: int) -> int:
         """Return the most network evaluations for a row with n open positions."""
-        most = self.pace.most(n) if n else 0
-        return most if self.remask.active else min(most, n)  # without a remask each fills at least one position
+        most = self.tokens_per_step.most(n) if n else 0
+        return most if self.remasking.active else min(most, n)  # without remasking each fills at least one position

@@ -9,11 +9,11 @@ from typing import Any, Literal
 from typing_extensions import override
 
 from atat_zoo.experiment import Experiment, conflicts_with
-from atat_zoo.generation.samplers import draw as draws
 from atat_zoo.generation.samplers import order as orders
-from atat_zoo.generation.samplers import pace as paces
-from atat_zoo.generation.samplers import remask as remasks
-from atat_zoo.generation.samplers import stop as stops
+from atat_zoo.generation.samplers import remasking as remaskings
+from atat_zoo.generation.samplers import stopping_rule as stopping_rules
+from atat_zoo.generation.samplers import token_sampling as token_samplings
+from atat_zoo.generation.samplers import tokens_per_step as paces
 from atat_zoo.generation.samplers.composite import CappedSampler, CompositeSampler, SteppedSampler, TemperedSampler
 from atat_zoo.generation.samplers.parts import SamplerParts
 from atat_zoo.modeling.noise import LinearNoise, Noise
@@ -38,7 +38,10 @@ class AncestralSampler(SteppedSampler):
 
     @override
     def parts(self) -> SamplerParts:
-        return SamplerParts(pace=paces.BinomialPace(steps=self.steps, noise=LinearNoise()), draw=self.draw)
+        return SamplerParts(
+            tokens_per_step=paces.BinomialTokensPerStep(steps=self.steps, noise=LinearNoise()),
+            token_sampling=self.token_sampling,
+        )
 
     @property
     @override
@@ -53,11 +56,17 @@ class LeftToRightSampler(CompositeSampler):
     name = "left_to_right"
     summary = "the leftmost masked position, one at a time, as autoregressive and block models need"
 
-    draw: draws.Draw = part("draw", "categorical", help="from log-probabilities to a token")
+    token_sampling: token_samplings.TokenSampling = part(
+        "token_sampling", "categorical", help="from log-probabilities to a token"
+    )
 
     @override
     def parts(self) -> SamplerParts:
-        return SamplerParts(order=orders.LeftToRightOrder(), pace=paces.OneAtATimePace(), draw=self.draw)
+        return SamplerParts(
+            order=orders.LeftToRightOrder(),
+            tokens_per_step=paces.OneAtATimeTokensPerStep(),
+            token_sampling=self.token_sampling,
+        )
 
 
 @component
@@ -73,38 +82,52 @@ class StridedSampler(orders.Strided, CompositeSampler):
     summary = "positions to fill by their number mod s, all of a number in one step; as strided models need"
     refs = ("arXiv:2601.16971",)
 
-    draw: draws.Draw = part("draw", "categorical", help="from log-probabilities to a token")
+    token_sampling: token_samplings.TokenSampling = part(
+        "token_sampling", "categorical", help="from log-probabilities to a token"
+    )
 
     @override
     def parts(self) -> SamplerParts:
         order = orders.StridedOrder(stride=self.stride, offset=self.offset)
-        pace = paces.StridedPace(stride=self.stride, offset=self.offset)
-        return SamplerParts(order=order, pace=pace, draw=self.draw)
+        tokens_per_step = paces.PositionSetTokensPerStep(stride=self.stride, offset=self.offset)
+        return SamplerParts(order=order, tokens_per_step=tokens_per_step, token_sampling=self.token_sampling)
 
     @property
     @override
     def for_hub(self) -> dict[str, Any] | None:
-        if self.offset != "none" or not isinstance(self.draw, draws.CategoricalDraw):
+        if self.offset != "none" or not isinstance(self.token_sampling, token_samplings.CategoricalTokenSampling):
             return None
-        return {"sampler": "strided", "steps": self.stride, "temperature": self.draw.temperature}
+        return {"sampler": "strided", "steps": self.stride, "temperature": self.token_sampling.temperature}
 
 
 @component
 class CombinationSampler(CompositeSampler):
-    """Any order, pace, remask, stop and draw, each named in its own table; the defaults are `ancestral`."""
+    """Any order, tokens per step, remasking, stopping rule and token sampling, each named in its own table; the defaults are `ancestral`."""
 
     name = "combination"
-    summary = "any order, pace, remask, stop and draw, each with its own table"
+    summary = "any order, tokens per step, remasking, stopping rule and token sampling, each with its own table"
 
     order: orders.Order = part("order", "random", help="which masked position comes first")
-    pace: paces.Pace = part("pace", "binomial", help="how many positions are unmasked in a step")
-    remask: remasks.Remask = part("remask", "none", help="which drawn tokens are masked again")
-    stop: stops.Stop = part("stop", "steps", help="when the rest is filled in one draw")
-    draw: draws.Draw = part("draw", "categorical", help="from log-probabilities to a token")
+    tokens_per_step: paces.TokensPerStep = part(
+        "tokens_per_step", "binomial", help="how many positions are unmasked in a step"
+    )
+    remasking: remaskings.Remasking = part("remasking", "none", help="which drawn tokens are masked again")
+    stopping_rule: stopping_rules.StoppingRule = part(
+        "stopping_rule", "steps", help="when the rest is filled in one draw"
+    )
+    token_sampling: token_samplings.TokenSampling = part(
+        "token_sampling", "categorical", help="from log-probabilities to a token"
+    )
 
     @override
     def parts(self) -> SamplerParts:
-        return SamplerParts(order=self.order, pace=self.pace, remask=self.remask, stop=self.stop, draw=self.draw)
+        return SamplerParts(
+            order=self.order,
+            tokens_per_step=self.tokens_per_step,
+            remasking=self.remasking,
+            stopping_rule=self.stopping_rule,
+            token_sampling=self.token_sampling,
+        )
 
 
 @component
@@ -122,7 +145,10 @@ class FirstHittingSampler(CappedSampler):
 
     @override
     def parts(self) -> SamplerParts:
-        return SamplerParts(pace=paces.FirstHittingPace(steps=self.steps, noise=self.noise), draw=self.draw)
+        return SamplerParts(
+            tokens_per_step=paces.FirstHittingTokensPerStep(steps=self.steps, noise=self.noise),
+            token_sampling=self.token_sampling,
+        )
 
 
 @component
@@ -141,7 +167,9 @@ class MaskGITSampler(SteppedSampler):
     @override
     def parts(self) -> SamplerParts:
         order = orders.DrawnProbabilityOrder(choice_temperature=self.choice_temperature)
-        return SamplerParts(order=order, pace=paces.CosinePace(steps=self.steps), draw=self.draw)
+        return SamplerParts(
+            order=order, tokens_per_step=paces.CosineTokensPerStep(steps=self.steps), token_sampling=self.token_sampling
+        )
 
 
 @component
@@ -155,7 +183,9 @@ class MarginSampler(SteppedSampler):
     @override
     def parts(self) -> SamplerParts:
         order = orders.UncertaintyOrder(uncertainty=MarginUncertainty())
-        return SamplerParts(order=order, pace=paces.FixedPace(steps=self.steps), draw=self.draw)
+        return SamplerParts(
+            order=order, tokens_per_step=paces.FixedTokensPerStep(steps=self.steps), token_sampling=self.token_sampling
+        )
 
 
 @component
@@ -169,7 +199,9 @@ class EntropySampler(SteppedSampler):
     @override
     def parts(self) -> SamplerParts:
         order = orders.UncertaintyOrder(uncertainty=EntropyUncertainty())
-        return SamplerParts(order=order, pace=paces.FixedPace(steps=self.steps), draw=self.draw)
+        return SamplerParts(
+            order=order, tokens_per_step=paces.FixedTokensPerStep(steps=self.steps), token_sampling=self.token_sampling
+        )
 
 
 @component
@@ -185,8 +217,8 @@ class EntropyBoundedSampler(CappedSampler):
 
     @override
     def parts(self) -> SamplerParts:
-        pace = paces.EntropyBoundedPace(gamma=self.gamma, steps=self.steps)
-        return SamplerParts(order=self.order, pace=pace, draw=self.draw)
+        tokens_per_step = paces.EntropyBoundedTokensPerStep(gamma=self.gamma, steps=self.steps)
+        return SamplerParts(order=self.order, tokens_per_step=tokens_per_step, token_sampling=self.token_sampling)
 
 
 @component
@@ -202,8 +234,8 @@ class ConfidenceThresholdSampler(CappedSampler):
     @override
     def parts(self) -> SamplerParts:
         order = orders.UncertaintyOrder(uncertainty=ConfidenceUncertainty())
-        pace = paces.ConfidenceThresholdPace(threshold=self.threshold, steps=self.steps)
-        return SamplerParts(order=order, pace=pace, draw=self.draw)
+        tokens_per_step = paces.ConfidenceThresholdTokensPerStep(threshold=self.threshold, steps=self.steps)
+        return SamplerParts(order=order, tokens_per_step=tokens_per_step, token_sampling=self.token_sampling)
 
 
 @component
@@ -214,15 +246,22 @@ class KLASSSampler(CappedSampler):
     summary = "every position with a confident prediction that no longer changes, at least one per step"
     refs = ("arXiv:2511.05664",)
 
-    confidence: float = param(0.9, help="max p_θ above which a position is confident", ge=0, le=1)
-    kl: float = param(0.01, help="nats; a prediction is stable if its KL divergence to the last is below", gt=0)
-    history: int = param(2, help="number of consecutive evaluations over which it must be stable", ge=1)
+    confidence_threshold: float = param(0.9, help="max p_θ above which a position is confident", ge=0, le=1)
+    kl_threshold: float = param(
+        0.01, help="nats; a prediction is stable if its KL divergence to the last is below", gt=0
+    )
+    history_length: int = param(2, help="number of consecutive evaluations over which it must be stable", ge=1)
 
     @override
     def parts(self) -> SamplerParts:
         order = orders.UncertaintyOrder(uncertainty=ConfidenceUncertainty())
-        pace = paces.KLStablePace(confidence=self.confidence, kl=self.kl, history=self.history, steps=self.steps)
-        return SamplerParts(order=order, pace=pace, draw=self.draw)
+        tokens_per_step = paces.KLStableTokensPerStep(
+            confidence_threshold=self.confidence_threshold,
+            kl_threshold=self.kl_threshold,
+            history_length=self.history_length,
+            steps=self.steps,
+        )
+        return SamplerParts(order=order, tokens_per_step=tokens_per_step, token_sampling=self.token_sampling)
 
 
 @component
@@ -230,7 +269,7 @@ class UncertaintyGuidedSampler(TemperedSampler):
     """Order by uncertainty × importance, more positions per step the surer the model is, an early end: one metric."""
 
     name = "uncertainty_guided"
-    summary = "order by uncertainty × importance, a pace that adapts, an end when little is uncertain"
+    summary = "order by uncertainty × importance, tokens per step that adapts, an end when little is uncertain"
     refs = ("ATAT",)
 
     uncertainty: Uncertainty = part("uncertainty", "entropy", help="how unsure a prediction is")
@@ -245,15 +284,17 @@ class UncertaintyGuidedSampler(TemperedSampler):
         metric = self.uncertainty
         return SamplerParts(
             order=orders.UncertaintyOrder(uncertainty=metric, first=self.first, importance=self.importance),
-            pace=paces.AdaptivePace(min_steps=self.min_steps, max_steps=self.max_steps, uncertainty=metric),
-            stop=stops.UncertaintyStop(threshold=self.threshold, uncertainty=metric),
-            draw=self.draw,
+            tokens_per_step=paces.AdaptiveTokensPerStep(
+                min_steps=self.min_steps, max_steps=self.max_steps, uncertainty=metric
+            ),
+            stopping_rule=stopping_rules.UncertaintyStoppingRule(threshold=self.threshold, uncertainty=metric),
+            token_sampling=self.token_sampling,
         )
 
 
 @component
 class ConfidenceHistorySampler(CompositeSampler):
-    """Stop and temperature from the running confidence (see `ConfidenceHistoryStop`), at a fixed pace, in any order."""
+    """Stop and temperature from the running confidence (see `ConfidenceHistoryStoppingRule`), with a fixed number of tokens per step, in any order."""
 
     name = "confidence_history"
     summary = "temperature and early end from the confidence of the last evaluations"
@@ -263,16 +304,20 @@ class ConfidenceHistorySampler(CompositeSampler):
     order: orders.Order = part("order", "random", help="which masked position comes first")
     window: int = param(5, help="evaluations that the running confidence looks back", ge=1)
     threshold: float = param(0.9, help="running confidence above which the rest is filled; 1 never stops", ge=0, le=1)
-    sure: float = param(0.8, help="temperature at a running confidence of 1", gt=0)
-    unsure: float = param(1.0, help="temperature at a running confidence of 0", gt=0)
+    confident_temperature: float = param(0.8, help="temperature at a running confidence of 1", gt=0)
+    uncertain_temperature: float = param(1.0, help="temperature at a running confidence of 0", gt=0)
 
     @override
     def parts(self) -> SamplerParts:
         return SamplerParts(
             order=self.order,
-            pace=paces.FixedPace(steps=self.steps),
-            stop=stops.ConfidenceHistoryStop(window=self.window, threshold=self.threshold),
-            draw=draws.ConfidenceTemperedDraw(sure=self.sure, unsure=self.unsure, window=self.window),
+            tokens_per_step=paces.FixedTokensPerStep(steps=self.steps),
+            stopping_rule=stopping_rules.ConfidenceHistoryStoppingRule(window=self.window, threshold=self.threshold),
+            token_sampling=token_samplings.ConfidenceTemperedTokenSampling(
+                confident_temperature=self.confident_temperature,
+                uncertain_temperature=self.uncertain_temperature,
+                window=self.window,
+            ),
         )
 
 
@@ -281,15 +326,21 @@ class PolicySampler(TemperedSampler):
     """The order that the estimator says; if it reads z, this is the policy that the masking `reveal` trains for."""
 
     name = "policy"
-    summary = "the order that the model's estimator has learned: easiest or hardest positions first, at any pace"
+    summary = "the order that the model's estimator has learned: easiest or hardest positions first, with any number of tokens per step"
     refs = ("ATAT",)
 
     first: Literal["easy", "hard"] = param("easy", help="which positions come first")
-    pace: paces.Pace = part("pace", "fixed", help="how many positions are unmasked in a step")
+    tokens_per_step: paces.TokensPerStep = part(
+        "tokens_per_step", "fixed", help="how many positions are unmasked in a step"
+    )
 
     @override
     def parts(self) -> SamplerParts:
-        return SamplerParts(order=orders.ImportanceOrder(first=self.first), pace=self.pace, draw=self.draw)
+        return SamplerParts(
+            order=orders.ImportanceOrder(first=self.first),
+            tokens_per_step=self.tokens_per_step,
+            token_sampling=self.token_sampling,
+        )
 
 
 @component
@@ -302,21 +353,31 @@ class LearnedOrderSampler(CappedSampler):
 
     @override
     def parts(self) -> SamplerParts:
-        pace = paces.OneAtATimePace() if self.steps is None else paces.FixedPace(steps=self.steps)
-        return SamplerParts(order=orders.LearnedOrder(), pace=pace, draw=self.draw)
+        tokens_per_step = (
+            paces.OneAtATimeTokensPerStep() if self.steps is None else paces.FixedTokensPerStep(steps=self.steps)
+        )
+        return SamplerParts(
+            order=orders.LearnedOrder(), tokens_per_step=tokens_per_step, token_sampling=self.token_sampling
+        )
 
 
 @component_base
 class _Reworked(SteppedSampler):
-    """Ancestral sampling with a remask and nucleus draws, as published."""
+    """Ancestral sampling with remasking and nucleus draws, as published."""
 
     refs = ("arXiv:2503.00307",)
 
-    p: float = param(0.9, help="total probability of the tokens to draw from; 1 excludes none", gt=0, le=1)
+    top_p: float = param(0.9, help="total probability of the tokens to draw from; 1 excludes none", gt=0, le=1)
 
-    def remasked(self, remask: remasks.Remask, pace: paces.Pace | None = None) -> SamplerParts:
-        pace = pace or paces.BinomialPace(steps=self.steps, noise=LinearNoise())
-        return SamplerParts(pace=pace, remask=remask, draw=draws.NucleusDraw(p=self.p, temperature=self.temperature))
+    def remasked(
+        self, remasking: remaskings.Remasking, tokens_per_step: paces.TokensPerStep | None = None
+    ) -> SamplerParts:
+        tokens_per_step = tokens_per_step or paces.BinomialTokensPerStep(steps=self.steps, noise=LinearNoise())
+        return SamplerParts(
+            tokens_per_step=tokens_per_step,
+            remasking=remasking,
+            token_sampling=token_samplings.NucleusTokenSampling(top_p=self.top_p, temperature=self.temperature),
+        )
 
 
 @component
@@ -330,7 +391,7 @@ class ReMDMCapSampler(_Reworked):
 
     @override
     def parts(self) -> SamplerParts:
-        return self.remasked(remasks.ReMDMCapRemask(eta=self.eta))
+        return self.remasked(remaskings.ReMDMCapRemasking(eta=self.eta))
 
 
 @component
@@ -344,12 +405,12 @@ class ReMDMRescaleSampler(_Reworked):
 
     @override
     def parts(self) -> SamplerParts:
-        return self.remasked(remasks.ReMDMRescaleRemask(eta=self.eta))
+        return self.remasked(remaskings.ReMDMRescaleRemasking(eta=self.eta))
 
 
 @component
 class ReMDMConfSampler(_Reworked):
-    """Ancestral sampling that masks unlikely tokens again; see `ReMDMConfRemask` (Wang et al., arXiv:2503.00307)."""
+    """Ancestral sampling that masks unlikely tokens again; see `ReMDMConfRemasking` (Wang et al., arXiv:2503.00307)."""
 
     name = "remdm_conf"
     summary = "ancestral, and tokens that were drawn with little confidence may be masked again"
@@ -358,7 +419,7 @@ class ReMDMConfSampler(_Reworked):
 
     @override
     def parts(self) -> SamplerParts:
-        return self.remasked(remasks.ReMDMConfRemask(eta=self.eta))
+        return self.remasked(remaskings.ReMDMConfRemasking(eta=self.eta))
 
 
 @component
@@ -375,13 +436,15 @@ class ReMDMLoopSampler(_Reworked):
 
     @override
     def parts(self) -> SamplerParts:
-        pace = paces.PlateauPace(steps=self.steps, height=self.height, begin=self.begin, end=self.end)
-        return self.remasked(remasks.ReMDMLoopRemask(eta=self.eta), pace)
+        tokens_per_step = paces.PlateauTokensPerStep(
+            steps=self.steps, height=self.height, begin=self.begin, end=self.end
+        )
+        return self.remasked(remaskings.ReMDMLoopRemasking(eta=self.eta), tokens_per_step)
 
 
 @component
 class P2Sampler(SteppedSampler):
-    """Path planning: draw every mask, keep the best, new or old, by `PlannerRemask` (Peng et al., arXiv:2502.03540)."""
+    """Path planning: draw every mask, keep the best, new or old, by `PlannerRemasking` (Peng et al., arXiv:2502.03540)."""
 
     name = "p2"
     summary = "draw everywhere, keep the likeliest tokens by the model's score, new or old"
@@ -391,8 +454,12 @@ class P2Sampler(SteppedSampler):
 
     @override
     def parts(self) -> SamplerParts:
-        remask = remasks.PlannerRemask(eta=self.eta)
-        return SamplerParts(pace=paces.EverythingPace(steps=self.steps), remask=remask, draw=self.draw)
+        remasking = remaskings.PlannerRemasking(eta=self.eta)
+        return SamplerParts(
+            tokens_per_step=paces.EverythingTokensPerStep(steps=self.steps),
+            remasking=remasking,
+            token_sampling=self.token_sampling,
+        )
 
 
 def fitting(

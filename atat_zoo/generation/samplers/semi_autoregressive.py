@@ -117,38 +117,38 @@ class SemiAutoregressiveSampler(FillingSampler):
     refs = ("arXiv:2406.07524", "arXiv:2503.09573")
     blockwise = True
 
-    size: int | None = param(None, help="tokens in a block; if none, as in the model, or 32", ge=1)
+    block_size: int | None = param(None, help="tokens in a block; if none, as in the model, or 32", ge=1)
     steps: int | None = param(None, help="maximum of evaluations, at least one per block; if none, as `within`", ge=1)
-    within: Sampler = part("sampler", {"use": "ancestral", "steps": 32}, help="sampler that fills a block")
+    block_sampler: Sampler = part("sampler", {"use": "ancestral", "steps": 32}, help="sampler that fills a block")
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem | str]:
-        yield from list(self.incompatibilities()) or self.within.check(experiment)
+        yield from list(self.incompatibilities()) or self.block_sampler.check(experiment)
 
     def incompatibilities(self) -> Iterator[Problem]:
         """Yield a problem if the sampler within cannot fill a block."""
-        name = self.within.name
-        if not isinstance(self.within, CompositeSampler):
+        name = self.block_sampler.name
+        if not isinstance(self.block_sampler, CompositeSampler):
             text = f'{name!r} cannot be told to fill one block; use = "ancestral", or another of parts'
-            yield Problem("sampler.within", text)
-        elif self.steps is not None and "steps" not in {f.name for f in fields_of(type(self.within))}:
+            yield Problem("sampler.block_sampler", text)
+        elif self.steps is not None and "steps" not in {f.name for f in fields_of(type(self.block_sampler))}:
             text = f"{name!r}, the sampler within, has no number of steps to set; leave sampler.steps out"
             yield Problem("sampler.steps", text)
 
     @property
     @override
     def uses_importance(self) -> bool:
-        return self.within.uses_importance
+        return self.block_sampler.uses_importance
 
     @property
     @override
     def no_policy_bound_because(self) -> str | None:
-        return self.within.no_policy_bound_because
+        return self.block_sampler.no_policy_bound_because
 
     @property
     @override
     def deterministic(self) -> bool:
-        return self.within.deterministic
+        return self.block_sampler.deterministic
 
     @override
     def fill(
@@ -163,10 +163,10 @@ class SemiAutoregressiveSampler(FillingSampler):
         for problem in self.incompatibilities():
             raise UserError(str(problem))
         own = denoiser.block_size
-        if own is not None and self.size is not None and own % self.size:
-            wrong = f"sampler.size = {self.size} does not divide the model's blocks of {own} tokens"
+        if own is not None and self.block_size is not None and own % self.block_size:
+            wrong = f"sampler.block_size = {self.block_size} does not divide the model's blocks of {own} tokens"
             raise UserError(f"{wrong}; leave it out")
-        view = _Window(denoiser, self.size, tokens.shape[1])
+        view = _Window(denoiser, self.block_size, tokens.shape[1])
         masked = to_host((tokens == denoiser.mask_id).any(0)).tolist()
         z, nfe, most, steps = tokens.clone(), torch.zeros_like(seeds), 0, 0
         for number, block in enumerate(view.blocks):
@@ -176,7 +176,7 @@ class SemiAutoregressiveSampler(FillingSampler):
             here = slice(block.start - first, block.stop - first)
             fill = torch.zeros_like(row, dtype=torch.bool)
             fill[:, here] = True
-            within: Any = self.within
+            within: Any = self.block_sampler
             if self.steps is not None:
                 share = self.steps * (number + 1) // len(view.blocks) - self.steps * number // len(view.blocks)
                 within = attrs.evolve(within, steps=max(1, share))
@@ -185,5 +185,5 @@ class SemiAutoregressiveSampler(FillingSampler):
             sample = run(parts, model, row, fold(seeds, number), fill=fill, observe=observer, forced=text)
             z[:, block.start : block.stop] = sample.tokens[:, here]
             nfe, most = nfe + sample.nfe, most + sample.max_nfe
-            steps += parts.pace.most(block.stop - block.start)
+            steps += parts.tokens_per_step.most(block.stop - block.start)
         return Sample(tokens=z, nfe=nfe, max_nfe=most)

@@ -32,7 +32,7 @@ class TeacherForcing:
     ) -> Tensor:
         """Return the tokens, int64 [M], at rows of the step and positions, int64 [M], and record their nats.
 
-        `log_prob` is that of the `Draw` that would have drawn them from [M, V].
+        `log_prob` is that of the `TokenSampling` that would have drawn them from [M, V].
         """
         index = step.rows[row], self.first + position
         tokens = self.tokens[index]

@@ -70,7 +70,7 @@ class DiTBackbone(LoRABackbone):
         0, help="heads of every layer that start by attending to a neighbour: the one before, the one after, …", ge=0
     )
     mlp_ratio: float = param(4.0, help="width of the feed-forward layer over D", gt=0)
-    neighbours: int = param(
+    ngram_prior: int = param(
         0,
         help="on either side, how many visible neighbours add what counts of the training text say to the logits",
         ge=0,
@@ -107,7 +107,7 @@ class DiTBackbone(LoRABackbone):
     def weights(self, vocabulary_size: int) -> int:
         """Return the number of its parameters, V = `vocabulary_size`."""
         layers, width, heads = self.shape
-        outside = (vocabulary_size + 1) * width + (self.output_bias != "none") * vocabulary_size + 2 * self.neighbours
+        outside = (vocabulary_size + 1) * width + (self.output_bias != "none") * vocabulary_size + 2 * self.ngram_prior
         outside += 0 if self.tied else vocabulary_size * width
         norms, of_layer = width * (2 * layers + 1), 2 * (width // heads) + 2 * width * bool(self.local_heads)
         if self.time_conditioning:  # scale and shift of each norm, two gates a layer, and the embedding of t
@@ -144,11 +144,11 @@ class DiTBackbone(LoRABackbone):
             yield Problem(
                 "backbone.width", f"{width} does not divide into {heads} heads of even width; change backbone.heads"
             )
-        if self.neighbours and experiment.data.damaged == "skip":
+        if self.ngram_prior and experiment.data.on_corrupt == "skip":
             yield Problem(
-                "data.damaged",
-                '"skip" leaves rows out of the stream, and backbone.neighbours counts those of every '
-                "training shard; set backbone.neighbours = 0, or build the damaged shards again",
+                "data.on_corrupt",
+                '"skip" leaves rows out of the stream, and backbone.ngram_prior counts those of every '
+                "training shard; set backbone.ngram_prior = 0, or build the damaged shards again",
             )
 
     prefix: ClassVar[str | None] = ""

@@ -104,7 +104,7 @@ def prior_of(context: Context, neighbours: int) -> NgramModel:
     try:
         table = context.count_table() if context.count_table else None
     except UserError as error:
-        raise UserError(f"backbone.neighbours = {neighbours}: {error}; set it to 0") from None
+        raise UserError(f"backbone.ngram_prior = {neighbours}: {error}; set it to 0") from None
     return NgramModel(context.vocabulary_size, neighbours, table)
 
 

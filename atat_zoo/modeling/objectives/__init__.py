@@ -174,7 +174,7 @@ def assemble(experiment: Experiment, context: Context) -> nn.Module:
     """
     import torch
 
-    objective, form = experiment.parts["objective"], experiment.data.form
+    objective, form = experiment.parts["objective"], experiment.data.format
     context = attrs.evolve(context, shifted=objective.shifted, given_between=form == "chat")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(context.seed)

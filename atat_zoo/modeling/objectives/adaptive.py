@@ -54,7 +54,7 @@ class AdaptiveObjective(Objective):
         False, help="train the estimator by the bound's own gradient instead of towards the target"
     )
     learn_position: bool = param(False, help="learn φ, a weight for each position, by the bound's own gradient")
-    draws: int | None = param(
+    mask_samples: int | None = param(
         None, help="K, masks of each text in a step; when absent 2 if something is learned, else 1", ge=1, le=64
     )
     weight: Literal["bound", "nelbo", "simple"] = param(
@@ -64,7 +64,7 @@ class AdaptiveObjective(Objective):
     importance_loss_weight: float = param(0.1, help="weight of the loss of the estimator and of φ", ge=0)
 
     def __attrs_post_init__(self) -> None:
-        if self.learns and self.draws == 1:
+        if self.learns and self.mask_samples == 1:
             raise ValueError("draws must be at least 2 when importance or position is learned by the bound's gradient")
 
     @property
@@ -81,7 +81,7 @@ class AdaptiveObjective(Objective):
     @property
     def repeats(self) -> int:
         """K, masks of each text in a step."""
-        return self.draws or (2 if self.learns else 1)
+        return self.mask_samples or (2 if self.learns else 1)
 
     @override
     def network_input(self, experiment: Experiment) -> tuple[int, int]:

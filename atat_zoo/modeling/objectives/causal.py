@@ -37,9 +37,9 @@ class BlockObjective(Objective):
     summary = "masked diffusion within blocks, from left to right between them"
     refs = ("arXiv:2503.09573",)
     network = "atat_zoo.modeling.objectives.causal_module:BlockModule"
-    uses = frozenset({"backbone", "noise", "rates"})
+    uses = frozenset({"backbone", "noise", "mask_rates"})
     masks_attention = True
-    size: int = param(16, help="tokens in a block; must divide data.length", ge=1)
+    block_size: int = param(16, help="tokens in a block; must divide data.length", ge=1)
     weight: Literal["nelbo", "simple"] = param("nelbo", help=OMEGA)
 
     @override
@@ -48,10 +48,12 @@ class BlockObjective(Objective):
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: the length, rates without a variance, or a choice that does not fit a causal model."""
-        if experiment.data.length % self.size:
+        if experiment.data.length % self.block_size:
             length = experiment.data.length
-            yield Problem("objective.size", f"{self.size} does not divide data.length = {length}; change one of them")
-        yield from not_causal(experiment, self.size)
+            yield Problem(
+                "objective.block_size", f"{self.block_size} does not divide data.length = {length}; change one of them"
+            )
+        yield from not_causal(experiment, self.block_size)
         yield from infinite_weights(experiment)
 
 
@@ -88,10 +90,10 @@ def not_causal(experiment: Experiment, block: int) -> Iterator[Problem]:
     """
     sampler, objective = experiment.parts["sampler"], experiment.parts["objective"]
     if sampler.blockwise:
-        size = sampler.size
+        size = sampler.block_size
         if size is not None and block % size:
             yield Problem(
-                "sampler.size",
+                "sampler.block_size",
                 f"{size} does not divide the blocks of {block} of {objective.name!r}; leave it "
                 "out, and the blocks are the model's",
             )
@@ -129,10 +131,10 @@ def has_no_time(experiment: Experiment) -> Iterator[Problem]:
 
 def infinite_weights(experiment: Experiment) -> Iterator[Problem]:
     """Yield a sentence if an objective with the bound's own weights draws rates for which these have no variance."""
-    rates, objective = experiment.parts["rates"], experiment.parts["objective"]
+    rates, objective = experiment.parts["mask_rates"], experiment.parts["objective"]
     if objective.weight == "nelbo" and not rates.finite_variance:
         yield Problem(
             "rates",
             'with objective.weight = "nelbo" a row weighs 1/(r·f(r)), which has an infinite variance under '
-            f'{rates.name!r}, as it is set; set rates.uniform_share above 0, or objective.weight = "simple"',
+            f'{rates.name!r}, as it is set; set mask_rates.uniform_share above 0, or objective.weight = "simple"',
         )

@@ -28,11 +28,11 @@ from atat_zoo.modeling.backbones import BackboneModule
 from atat_zoo.modeling.backbones.ngram import NgramModel, neighbours_of
 from atat_zoo.modeling.bounds import Bound
 from atat_zoo.modeling.curricula import ExponentialWeighting
+from atat_zoo.modeling.mask_rates import MaskRates, NoiseRates
 from atat_zoo.modeling.masking import VisibleTextMasking
 from atat_zoo.modeling.noise import Noise
 from atat_zoo.modeling.objectives import Batch, ObjectiveModule, Observer
 from atat_zoo.modeling.objectives.chunks import in_chunks, rows_for, weighted_sum, wide
-from atat_zoo.modeling.rates import NoiseRates, Rates
 from atat_zoo.registry import Context
 from atat_zoo.registry.spec import complete
 from atat_zoo.system.devices import exact_device, has_float64, moved
@@ -69,7 +69,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         self.backbone: Any = parts["backbone"]  # a `BackboneModule`, and one of torch
         complete(self.backbone, BackboneModule)
         self.noise: Noise = parts["noise"]
-        self.rates: Rates = parts.get("rates", NoiseRates())
+        self.rates: MaskRates = parts.get("mask_rates", NoiseRates())
         # The importance of tokens, in objectives that use an estimator.
         self.estimator: Any = None
         self.stride = golden_stride(batch_size)
@@ -112,7 +112,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return (1 - stratified(keys, row, self.batch_size, torch.float64)).float()
 
     def levels(self, u: Tensor, batch: Batch) -> NoiseLevels:
-        """Return the rates that u, [B] or [B, K] in (0, 1], draws at the progress of the batch; see `Rates.levels`."""
+        """Return the rates that u, [B] or [B, K] in (0, 1], draws at the progress of the batch; see `MaskRates.levels`."""
         return self.rates.levels(u, self.noise, batch.progress)
 
     # Masks

@@ -36,7 +36,9 @@ class MDLMObjective(Objective):
     network = "atat_zoo.modeling.objectives.denoising:MDLMModule"
     separates_documents = True
     hub_form = "masked"
-    uses = frozenset({"backbone", "noise", "rates", "estimator", "masking", "mask_drawing", "curriculum", "target"})
+    uses = frozenset(
+        {"backbone", "noise", "mask_rates", "estimator", "masking", "mask_drawing", "curriculum", "target"}
+    )
     weight: Literal["nelbo", "simple"] = param("nelbo", help=OMEGA)
     correction: Literal["none", "horvitz_thompson"] = param(
         "none", help="h: 1, or r/p, which gives every token the same marginal weight"
@@ -124,7 +126,7 @@ class SEDDObjective(Objective):
     network = "atat_zoo.modeling.objectives.masked_module:SEDDModule"
     separates_documents = True
     hub_form = "masked"
-    uses = frozenset({"backbone", "noise", "rates"})
+    uses = frozenset({"backbone", "noise", "mask_rates"})
     weight: Literal["nelbo", "simple"] = param("nelbo", help=OMEGA)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:

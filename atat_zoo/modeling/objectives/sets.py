@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @component
-class SetsObjective(Objective):
+class SetCausalObjective(Objective):
     """Cross-entropy of every free token given the tokens of all earlier turns c; those of turn −1 are given.
 
         loss = Σ_{i free} w_i · −log p_θ(x_i | x_k, c_k < c_i) / Σ maskable
@@ -44,7 +44,7 @@ class SetsObjective(Objective):
     visible tokens given.
     """
 
-    name = "sets"
+    name = "set_causal"
     summary = "every token from the tokens of earlier position sets: exact likelihoods, with prompts and gaps"
     refs = ("arXiv:2607.01775", "arXiv:2205.13554")
     network = "atat_zoo.modeling.objectives.sets_module:SetsModule"
@@ -52,20 +52,20 @@ class SetsObjective(Objective):
     uses = frozenset({"backbone", "position_sets", "estimator", "curriculum", "target"})
     shifted = masks_attention = True
     importance_reads = "z"
-    prompts: float = param(0.2, help="share of rows with a beginning that is given", ge=0, le=1)
-    gaps: float = param(0.2, help="share of rows in which all but a gap is given", ge=0, le=1)
-    subsets: float = param(0.0, help="share of rows in which a random subset is given", ge=0, le=1)
+    prompt_share: float = param(0.2, help="share of rows with a beginning that is given", ge=0, le=1)
+    gap_share: float = param(0.2, help="share of rows in which all but a gap is given", ge=0, le=1)
+    subset_share: float = param(0.0, help="share of rows in which a random subset is given", ge=0, le=1)
     importance_loss_weight: float = param(0.1, help="λ, weight of the importance estimator's loss", ge=0)
 
     @override
     def network_input(self, experiment: Experiment) -> tuple[int, int]:
-        once = experiment.parts["position_sets"].ascending and not self.subsets  # else it is at most twice as many
-        once = once and experiment.data.form == "text"
+        once = experiment.parts["position_sets"].ascending and not self.subset_share  # else it is at most twice as many
+        once = once and experiment.data.format == "text"
         return experiment.train.batch_size, (1 if once else 2) * experiment.data.length + 1
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: shares above 1, an estimator that reads the clean text, or one that reads a time."""
-        total = self.prompts + self.gaps + self.subsets
+        total = self.prompt_share + self.gap_share + self.subset_share
         if total > 1 + 1e-9:
             yield Problem("objective", f"prompts + gaps + subsets = {total:g} is more than all rows; lower them")
         estimator, sets = experiment.parts["estimator"], experiment.parts["position_sets"]
@@ -86,7 +86,7 @@ class SetsObjective(Objective):
 
 
 @component
-class StridedObjective(Objective):
+class StridedCausalObjective(Objective):
     """Cross-entropy of every token given the tokens of all earlier turns; token number j has turn j mod s.
 
         loss = Σ_i −log p_θ(x_i | x_k, c_k < c_i) / Σ maskable,   i maskable
@@ -98,7 +98,7 @@ class StridedObjective(Objective):
     learned from such rows, as `sets` does.
     """
 
-    name = "strided"
+    name = "strided_causal"
     summary = "positions i mod s in turn, and no other order; its likelihood is exact"
     exact = True
     shifted = masks_attention = True
@@ -109,7 +109,7 @@ class StridedObjective(Objective):
 
     @override
     def network_input(self, experiment: Experiment) -> tuple[int, int]:
-        once = experiment.data.form == "text"
+        once = experiment.data.format == "text"
         return experiment.train.batch_size, (1 if once else 2) * experiment.data.length + 1
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
@@ -121,7 +121,7 @@ class StridedObjective(Objective):
         if {key: getattr(order, key, None) for key in learned} != learned:
             yield Problem(
                 "sampler",
-                f"objective 'strided' learns one order, in {self.stride} turns, and the sampler is {order.name!r}; "
+                f"objective 'strided_causal' learns one order, in {self.stride} turns, and the sampler is {order.name!r}; "
                 f'set it to {{use = "strided", stride = {self.stride}}}',
             )
         yield from has_no_time(experiment)

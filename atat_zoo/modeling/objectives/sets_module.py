@@ -63,7 +63,7 @@ class Roles(NamedTuple):
 
 
 def roles(x: Tensor, turns: Tensor, mask_id: int) -> Roles:
-    """Return the roles for tokens x by their turns, int64 [B, L] both, with no turn left out: see `SetsObjective`."""
+    """Return the roles for tokens x by their turns, int64 [B, L] both, with no turn left out: see `SetCausalObjective`."""
     ready = F.pad(turns + 1, (1, 0))
     own = F.pad(turns, (0, 1), value=-1)  # the turn of the prediction there, −1 for none
     turn = torch.where(own >= 0, own, ready)

@@ -34,7 +34,17 @@ if TYPE_CHECKING:
     from atat_zoo.generation.model import Model
 
 # The kinds of which a card says the parts.
-_SAID = ("objective", "backbone", "tokenizer", "noise", "rates", "masking", "curriculum", "estimator", "position_sets")
+_SAID = (
+    "objective",
+    "backbone",
+    "tokenizer",
+    "noise",
+    "mask_rates",
+    "masking",
+    "curriculum",
+    "estimator",
+    "position_sets",
+)
 
 
 def card_of(model: Model, run: Path, folder: Path, name: str, base: Base | None = None) -> str:

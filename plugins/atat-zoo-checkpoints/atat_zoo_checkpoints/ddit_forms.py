@@ -104,8 +104,8 @@ def table_of(published: Published, said: dict[str, Any]) -> dict[str, Any]:
         "objective": {"use": shape.objective},
         "data": {
             "length": shape.length,
-            "special": special if text.framed else "none",
-            "rows": "document" if shape.by_document else "packed",
+            "special_tokens": special if text.framed else "none",
+            "packing": "document" if shape.by_document else "packed",
         },
     }
     if starts:
@@ -140,11 +140,11 @@ def _in_sets(shape: Shape, text: Text) -> dict[str, Any]:
     tables = {
         "objective": {"use": "set_diffusion", "start": start},
         "position_sets": {"use": "staggered", "sets": length, "window": window, "power": power},
-        "data": {"length": length, "special": "document" if text.framed else "none", "rows": "packed"},
+        "data": {"length": length, "special_tokens": "document" if text.framed else "none", "packing": "packed"},
     }
     if window < 1:  # else the order is random
         size = round(length * window / (1 - window))
-        tables["sampler"] = {"use": "semi_autoregressive", "size": min(max(1, size), length)}
+        tables["sampler"] = {"use": "semi_autoregressive", "block_size": min(max(1, size), length)}
     return tables
 
 

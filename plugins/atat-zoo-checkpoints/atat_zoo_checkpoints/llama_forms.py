@@ -150,11 +150,11 @@ def table_of(published: Published, said: dict[str, Any], kinds: tuple[str, ...])
         )
     text = text_of(published, said, form.tokenizer, form.ends)
     # Trained on running text, with no sign of BOS or EOS around a sequence.
-    data = {"length": min(backbone["max_length"], form.context), "special": "none"}
+    data = {"length": min(backbone["max_length"], form.context), "special_tokens": "none"}
     table = {"backbone": backbone, "tokenizer": text.table, "data": data}
     if not form.block:
         return table | {"objective": {"use": "mdlm"}}
-    objective = {"use": "block", "size": int(config.get("block_size") or form.block)}
+    objective = {"use": "block", "block_size": int(config.get("block_size") or form.block)}
     return table | {"objective": objective, "sampler": {"use": "semi_autoregressive"}}
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from atat_zoo.modeling.objectives.sets import SetsObjective
+from atat_zoo.modeling.objectives.sets import SetCausalObjective
 from atat_zoo.registry import component, param
 from atat_zoo.system.errors import Problem
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @component
-class SetDiffusionObjective(SetsObjective):
+class SetDiffusionObjective(SetCausalObjective):
     """`sets` as SetDLM computes it (Arriola & Kuleshov): two streams of the text, which is read after a start.
 
     The masks, one at each position, predict; each sees itself and the tokens of earlier turns. The tokens, the start

@@ -149,7 +149,7 @@ def loaded(request, tmp_path_factory):
 
 def test_it_writes_what_the_run_writes_with_its_losses_and_nearly_so_in_half_precision(loaded):
     model, full, half = loaded
-    own = {"use": "strided", "stride": 5, "draw": {"use": "categorical", "temperature": 0.0}}
+    own = {"use": "strided", "stride": 5, "token_sampling": {"use": "categorical", "temperature": 0.0}}
     for prompt in ("", "We the "):
         ours = model.sample(1, sampler=own, prompt=prompt).sample.tokens
         start = torch.tensor([[256, *prompt.encode(), 257]])

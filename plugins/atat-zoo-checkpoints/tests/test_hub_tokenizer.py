@@ -18,7 +18,7 @@ LETTERS = st.text("abc xyz", max_size=40)
 KINDS = {
     "bytes": ({"use": "bytes"}, st.text(max_size=40)),
     "bpe": ({"use": "bpe", "vocabulary_size": 300}, st.text(max_size=40)),
-    "characters": ({"use": "characters", "special": True}, LETTERS),
+    "characters": ({"use": "characters", "special_tokens": True}, LETTERS),
     "text8": ({"use": "characters", "unknown": "space"}, st.text(max_size=40)),
     "gpt2": ({"use": "pretrained", "path": "corpora/gpt2", "bos": "<|endoftext|>", "eos": "<|endoftext|>"}, LETTERS),
     "bert": ({"use": "pretrained", "path": "corpora/bert-base-uncased", "bos": "[CLS]", "eos": "[SEP]"}, LETTERS),

@@ -49,7 +49,7 @@ def published(model):
 
 def measured_and_writes(run):
     """Return the bounds of a run, by name; it must write and fill as well."""
-    model, wanted = Model.from_run(run), EvaluationSpec(sequences=2, draws=2)
+    model, wanted = Model.from_run(run), EvaluationSpec(sequences=2, mask_samples=2)
     text = text_of(model, run, wanted, corpus=Zoo.load().spec("corpus", CORPUS), corpus_name="sotu")
     evaluation = evaluate_run(model, run, wanted, seed=1, text=text)
     assert 100 < evaluation.nelbo.value < 1e5  # of 257 tokens, by random weights
@@ -93,7 +93,7 @@ def test_dream_s_logits_are_those_of_the_position_before(tmp_path):
     plain = network(tokens)
     assert torch.equal(shifted[:, 1:], plain[:, :-1])
     assert torch.equal(shifted[:, 0], plain[:, 0])
-    asked = ["objective.use=block", "objective.size=8", "sampler.use=semi_autoregressive"]
+    asked = ["objective.use=block", "objective.block_size=8", "sampler.use=semi_autoregressive"]
     with pytest.raises(UserError, match=r"backbone\.shift: objective 'block' does not denoise a text as a whole"):
         import_model(str(tmp_path / "model"), tmp_path / "other", asked)
 
@@ -140,7 +140,7 @@ def test_d3pm_s_mask_is_an_outcome_as_it_was(tmp_path):
 def test_an_autoregressive_model_starts_at_its_bos(tmp_path):
     checkpoint(tmp_path, TRAINED["autoregressive"])
     made = import_model(str(tmp_path / "last.ckpt"), tmp_path / "run", [f"tokenizer.path={tmp_path}/tokenizer.json"])
-    assert made.experiment.data.special == "document"
+    assert made.experiment.data.special_tokens == "document"
     network, x = made.module.backbone, torch.tensor([made.tokenizer.encode("the people")])
     found = made.module.cross_entropy(x, None, torch.ones_like(x, dtype=torch.bool), x)
     read = torch.cat([torch.full((1, 1), made.tokenizer.bos), x[:, :-1]], 1)
@@ -334,7 +334,7 @@ def test_a_tokenizer_is_that_of_the_hub_which_the_settings_name(tmp_path, monkey
     made = import_model(path, tmp_path / "run")
     assert asked == [("openai-community/gpt2", "tokenizer.json")] * 2
     assert made.tokenizer.decode(made.tokenizer.encode("a b")) == "a b"
-    assert made.experiment.data.special == "both"
+    assert made.experiment.data.special_tokens == "both"
 
 
 def test_a_checkpoint_that_is_cut_or_absent_is_said_in_a_sentence(tmp_path):

@@ -30,7 +30,9 @@ class Arm(NamedTuple):
 
 ARMS: dict[str, Arm] = {
     "plain": Arm("gated convolutions"),
-    "bell": Arm("the same, rates from a bell and simple weights", ("rates.use=bell", "objective.weight=simple")),
+    "bell": Arm(
+        "the same, rates from a bell and simple weights", ("mask_rates.use=logit_normal", "objective.weight=simple")
+    ),
     "both": Arm("the same, both strands alike", ("backbone.reverse_complement=true",)),
     "kmer": Arm("the same, importance by k-mers", ("estimator.use=kmer", "masking.use=reveal")),
     "runs": Arm("the same, whole 6-mers hidden together", ("mask_drawing.use=kmer",)),
@@ -110,7 +112,7 @@ def counted(model: Model, tokens: Tensor, maskable: Tensor) -> Iterator[Tensor]:
 
     data = model.experiment.data
     corpus = model.experiment.parts["corpus"]
-    settings: Any = {"length": data.length, "special": data.special, "rows": data.rows, "limit": 0}
+    settings: Any = {"length": data.length, "special": data.special_tokens, "rows": data.packing, "limit": 0}
     seen, real = sequences(corpus, model.tokenizer, "train", **settings)
     V = model.context.vocabulary_size
     train, text = (torch.where(kept, ids, V).numpy() for ids, kept in ((seen, real), (tokens, maskable)))

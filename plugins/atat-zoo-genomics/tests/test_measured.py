@@ -194,7 +194,7 @@ def test_an_arm_is_trained_or_continued_or_taken_as_it_is(data, tmp_path, monkey
     monkeypatch.setattr("atat_zoo.training.train", train)
     monkeypatch.setattr("atat_zoo.training.resume", resume)
     for _ in range(2):
-        assert trained("bell", data, folder, "a reporter").experiment.parts["rates"].name == "bell"
+        assert trained("bell", data, folder, "a reporter").experiment.parts["mask_rates"].name == "logit_normal"
     assert done == [("train", folder, "a reporter")]
     shutil.rmtree(folder / "model")
     assert trained("bell", data, folder, "another").context.length == LENGTH

@@ -148,4 +148,4 @@ def check_size(runs: Sequence[Path], prompts: Sequence[str], number: int) -> Non
             raise UserError(f"the {what} {clip(twice)} is named twice; name each once")
     size = len(runs) * len(prompts) * number
     if size > _MOST:
-        raise UserError(f"--number {number}: a form of {size:,} texts; nobody rates more than {_MOST:,}: lower it")
+        raise UserError(f"--num-samples {number}: a form of {size:,} texts; nobody rates more than {_MOST:,}: lower it")

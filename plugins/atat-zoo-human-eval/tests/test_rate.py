@@ -31,7 +31,18 @@ def atat(atat, monkeypatch, root):
 def form(atat, root):
     """Return the form that is written once."""
     if not (root / "form.html").exists():
-        words = ("first-run", "second-run", "--out", "form.html", "--number", "3", "--prompt", "the", "--prompt", "")
+        words = (
+            "first-run",
+            "second-run",
+            "--out",
+            "form.html",
+            "--num-samples",
+            "3",
+            "--prompt",
+            "the",
+            "--prompt",
+            "",
+        )
         out = printed(atat, "export", *words, "--seed", "5")
         assert out.splitlines()[-2:] == [
             "form.html: 12 texts, for the raters",
@@ -59,7 +70,7 @@ def test_a_form_has_as_many_texts_of_each_run_and_prompt(form, root):
 
 def test_a_form_that_finds_no_room_leaves_no_key_either(atat, root):
     with full_disk(3_000):
-        code, _, err = atat("export", "first-run", "--out", "full.html", "--number", "1")
+        code, _, err = atat("export", "first-run", "--out", "full.html", "--num-samples", "1")
     assert code == 2
     assert "full.html cannot be written: File too large; free some space" in err
     assert not list(root.glob("*full*"))
@@ -99,7 +110,7 @@ def test_ratings_are_read_without_torch(form, root):
         ("export first-run nothing --out new.html", "nothing"),
         ("export first-run --out new.html --length 17", "a length of 17 is more than the 16 tokens"),
         ("export first-run --out new.html --sampler klas", "did you mean 'klass'?"),
-        ("export first-run --out new.html --number 20000", "lower it"),
+        ("export first-run --out new.html --num-samples 20000", "lower it"),
         ("export first-run --out new.html --questions none.toml", "--questions none.toml: it cannot be read"),
         ("export first-run --out new.html --prompt " + "x" * 40, "40"),
         ("import none.key.json a.json", "there is no key none.key.json; name the .key.json beside the form"),

@@ -22,8 +22,8 @@ from atat_zoo.evaluation.results.naming import NELBO, PERPLEXITY
 from atat_zoo.experiment.experiment_file import conflicts_with
 from atat_zoo.generation.layout import SpaceAwareTokenizer, ends
 from atat_zoo.generation.samplers.composite import CompositeSampler, TemperedSampler
-from atat_zoo.generation.samplers.draw import CategoricalDraw
 from atat_zoo.generation.samplers.published import CombinationSampler
+from atat_zoo.generation.samplers.token_sampling import CategoricalTokenSampling
 from atat_zoo.modeling.bounds import ExactKBound
 from atat_zoo.system.errors import UserError, nearest
 
@@ -111,7 +111,7 @@ class RunLM(LM):
         for problem in conflicts_with(experiment, {"sampler": self.sampler}):
             raise UserError(problem)
         self.greedy = greedy(self.sampler)
-        self.first, self.last = ends(self.model.tokenizer, experiment.data.special)
+        self.first, self.last = ends(self.model.tokenizer, experiment.data.special_tokens)
         self.after, self.block, self.exact = after, denoiser.block_size, objective.exact
         self.room = self.model.context.length - len(self.first) - len(self.last) - after
         if self.room < 2:
@@ -316,15 +316,15 @@ def greedy(sampler: Sampler) -> Sampler:
     """
     given: Any = sampler  # which sampler it is decides which fields it has
     made: Sampler
-    draw = CategoricalDraw(temperature=0.0)
+    draw = CategoricalTokenSampling(temperature=0.0)
     if isinstance(sampler, TemperedSampler):
         made = attrs.evolve(given, temperature=0.0)
     elif hasattr(sampler, "within"):
         made = attrs.evolve(given, within=greedy(given.within))
     elif isinstance(sampler, CompositeSampler):
-        made = CombinationSampler(**{**attrs.asdict(sampler.parts(), recurse=False), "draw": draw})
+        made = CombinationSampler(**{**attrs.asdict(sampler.parts(), recurse=False), "token_sampling": draw})
     elif hasattr(sampler, "draw"):
-        made = attrs.evolve(given, draw=draw)
+        made = attrs.evolve(given, token_sampling=draw)
     else:
         raise UserError(f"sampler {sampler.name!r} has no draw that could take the most probable token; choose another")
     return made

@@ -19,11 +19,11 @@ def made(objective="mdlm", sampler="confidence_threshold", special="sequence", t
     table = {
         "name": "small",
         "seed": 3,
-        "tokenizer": {"use": "characters", "special": True, "unknown": "space"} if not merged else BPE,
+        "tokenizer": {"use": "characters", "special_tokens": True, "unknown": "space"} if not merged else BPE,
         "backbone": {"use": "dit", "layers": 1, "width": 32, "heads": 2, "time_conditioning": timed},
         "objective": objective,
         "sampler": sampler,
-        "data": {"length": L, "special": special},
+        "data": {"length": L, "special_tokens": special},
         "train": {"batch_size": 16},
     }
     experiment = from_table(table)

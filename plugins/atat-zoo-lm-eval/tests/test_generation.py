@@ -75,6 +75,6 @@ def test_a_greedy_sampler_is_the_same_but_for_the_draw():
         if not hasattr(sampler, "parts"):
             continue
         before, after = sampler.parts(), greedy(sampler).parts()
-        assert after.draw.temperature == 0.0, name
-        for part in ("order", "pace", "remask", "stop"):
+        assert after.token_sampling.temperature == 0.0, name
+        for part in ("order", "tokens_per_step", "remasking", "stopping_rule"):
             assert getattr(before, part) == getattr(after, part), name

@@ -48,7 +48,7 @@ def paper(manifest: Path, out: Path | None) -> int:
 @click.command("importance-figures")
 @options("run")
 @click.argument("others", nargs=-1, type=click.Path(path_type=Path), metavar="[OTHER_RUN]...")
-@options("step", "split", "sequences", "draws", "sequences_at_once", "mask_seed", "sampler")
+@options("step", "split", "sequences", "mask_samples", "sequences_at_once", "mask_seed", "sampler")
 @output("--out", help="Their folder; the run's report/importance when absent.")
 @options("device", "json")
 def importance_figures(

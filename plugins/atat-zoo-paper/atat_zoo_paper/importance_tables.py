@@ -93,7 +93,7 @@ class Analysis:
 
     def _said(self, found: dict[str, list[Row]]) -> Iterator[str]:
         if not found["checkpoints"]:
-            yield "checkpoints is left out: the run has the model of one step; train.checkpoints_kept keeps more"
+            yield "checkpoints is left out: the run has the model of one step; train.keep_checkpoints keeps more"
         if not found["agreement"]:
             yield "agreement is left out: a single run agrees with nothing; name runs of other seeds behind it"
         if len(found["evaluations"]) == 1:

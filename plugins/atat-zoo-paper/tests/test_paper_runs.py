@@ -99,7 +99,7 @@ def test_scores_are_shown_beside_what_is_published(place):
 def test_hyper_parameters_are_those_of_the_run_if_it_is_there(place):
     rows = [{"experiment": "mdlm", "run": str(place.root / "absent"), "overrides": ["train.steps=7"]}]
     rows += [{"experiment": "bell", "run": place.run("bell", experiment="bell")}]
-    table = {"data": "parameters", "label": "keys", "caption": "Keys.", "columns": ["train.steps", "rates.use"]}
+    table = {"data": "parameters", "label": "keys", "caption": "Keys.", "columns": ["train.steps", "mask_rates.use"]}
     place.made(table | {"rows": rows})
     lines = place.texts("keys")[1].splitlines()
     assert lines[2:5] == ["| parameter | absent | bell |", "| --- | --- | --- |", "| train.steps | 7 | 450 |"]
@@ -107,7 +107,11 @@ def test_hyper_parameters_are_those_of_the_run_if_it_is_there(place):
 
 
 def test_a_hyper_parameter_is_shown_as_one_reads_it(place):
-    shown = {"objective.importance_loss_weight": (0.25, "0.25"), "train.compile": (True, "yes"), "train.ema": (0, "0")}
+    shown = {
+        "objective.importance_loss_weight": (0.25, "0.25"),
+        "train.compile": (True, "yes"),
+        "train.ema_decay": (0, "0"),
+    }
     shown |= {"train.steps": (45000, "45,000"), "corpus.train": (["a.txt", "b.txt"], "a.txt, b.txt")}
     table = experiments.load("mdlm", ["corpus.use=files", 'corpus.train=["x"]']).to_table()
     for key, (value, _) in shown.items():
@@ -116,6 +120,6 @@ def test_a_hyper_parameter_is_shown_as_one_reads_it(place):
     rows = [{"experiment": place.file("made.toml", tomli_w.dumps(table)), "run": str(place.root / "absent")}]
     place.made({"data": "parameters", "label": "keys", "caption": "Keys.", "columns": [*shown], "rows": rows})
     said = {line.split(" | ")[0][2:]: line.split(" | ")[1][:-2] for line in place.texts("keys")[1].splitlines()[4:]}
-    assert {key: said[key] for key in shown if key != "train.ema"} == {
-        key: words for key, (_, words) in shown.items() if key != "train.ema"
+    assert {key: said[key] for key in shown if key != "train.ema_decay"} == {
+        key: words for key, (_, words) in shown.items() if key != "train.ema_decay"
     }

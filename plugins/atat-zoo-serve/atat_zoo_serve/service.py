@@ -15,10 +15,10 @@ from atat_zoo.generation.layout import Gap, Layout, Template, asked
 from atat_zoo.generation.model import Model
 from atat_zoo.generation.samplers import Sampler
 from atat_zoo.generation.samplers.composite import CompositeSampler
-from atat_zoo.generation.samplers.draw import CategoricalDraw, NucleusDraw
 from atat_zoo.generation.samplers.parts import SamplerParts
 from atat_zoo.generation.samplers.published import CombinationSampler
 from atat_zoo.generation.samplers.semi_autoregressive import SemiAutoregressiveSampler
+from atat_zoo.generation.samplers.token_sampling import CategoricalTokenSampling, NucleusTokenSampling
 from atat_zoo.generation.writer import Writer, draw_lengths, posterior, row_numbers
 from atat_zoo.registry import Zoo
 from atat_zoo.registry.spec import fields_of, unstructure
@@ -127,7 +127,7 @@ class Service:
         tokenizer = self.writer.tokenizer
         if self.writer.form == "text" and tokenizer.template is None:
             said = "messages: this model has learned running text"
-            raise UserError(f'{said}; ask /v1/completions, or serve a run that was trained with data.form = "chat"')
+            raise UserError(f'{said}; ask /v1/completions, or serve a run that was trained with data.format = "chat"')
         before = asked(tokenizer, request.messages, where="messages")
         number = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
         end = self.writer.end(chat=True)
@@ -211,35 +211,45 @@ class Service:
 
 def parts_of(sampler: Sampler) -> SamplerParts | None:
     """Return the parts of a sampler, or of that which fills its blocks; None for one without."""
-    within = sampler.within if isinstance(sampler, SemiAutoregressiveSampler) else sampler
+    within = sampler.block_sampler if isinstance(sampler, SemiAutoregressiveSampler) else sampler
     return within.parts() if isinstance(within, CompositeSampler) else None
 
 
 def rewrites(sampler: Sampler) -> bool:
     """Return whether it may mask tokens again that it has drawn; also when it does not say."""
     parts = parts_of(sampler)
-    return parts is None or parts.remask.active
+    return parts is None or parts.remasking.active
 
 
 def _most_steps(sampler: Sampler, masked: int) -> int:
     """Return how many steps it may take to fill that many tokens, as far as it says so."""
     parts = parts_of(sampler)
     own = sampler.steps if isinstance(sampler, SemiAutoregressiveSampler) else None
-    return max(own or 0, parts.pace.most(masked) if parts else 0)
+    return max(own or 0, parts.tokens_per_step.most(masked) if parts else 0)
 
 
 def _drawing(sampler: Any, temperature: float, p: float | None) -> Any:
     """Return a sampler with another draw: from a nucleus, if there is a p."""
     spec: Any = sampler  # its class is one of attrs, of which a protocol says nothing
     if isinstance(sampler, SemiAutoregressiveSampler):
-        return attrs.evolve(spec, within=_drawing(sampler.within, temperature, p))
-    draw = CategoricalDraw(temperature=temperature) if p is None else NucleusDraw(p=p, temperature=temperature)
+        return attrs.evolve(spec, within=_drawing(sampler.block_sampler, temperature, p))
+    draw = (
+        CategoricalTokenSampling(temperature=temperature)
+        if p is None
+        else NucleusTokenSampling(top_p=p, temperature=temperature)
+    )
     if not isinstance(sampler, CompositeSampler):
         raise UserError(f"the sampler {sampler.name!r} has a draw of its own; leave temperature and top_p out")
     if "draw" in {field.name for field in fields_of(type(sampler))}:
-        return attrs.evolve(spec, draw=draw)
+        return attrs.evolve(spec, token_sampling=draw)
     parts = sampler.parts()
-    return CombinationSampler(order=parts.order, pace=parts.pace, remask=parts.remask, stop=parts.stop, draw=draw)
+    return CombinationSampler(
+        order=parts.order,
+        tokens_per_step=parts.tokens_per_step,
+        remasking=parts.remasking,
+        stopping_rule=parts.stopping_rule,
+        token_sampling=draw,
+    )
 
 
 def _interruptible(writer: Writer, job: Job) -> Writer:

@@ -12,8 +12,8 @@ LONGER = [{"role": "system", "content": "Be brief."}, *HI, {"role": "assistant",
 SHORT = {"use": "ancestral", "steps": 4}
 SURE = {
     "use": "combination",
-    "pace": {"use": "binomial", "steps": 6},
-    "draw": {"use": "categorical", "temperature": 0.0},
+    "tokens_per_step": {"use": "binomial", "steps": 6},
+    "token_sampling": {"use": "categorical", "temperature": 0.0},
 }
 SAY_NOTHING = {"stop": [], "frequency_penalty": 0, "presence_penalty": 0, "user": "me"}
 EOS = 257
@@ -24,7 +24,7 @@ def talking(**changes):
     return tiny_model(
         length=96,
         corpus={"use": "files", "train": ["talk.jsonl"]},
-        data={"form": "chat", "rows": "document"},
+        data={"format": "chat", "packing": "document"},
         guidance={"use": "token_bias", "words": ["x"], "tokens": [EOS], "strength": 2.5},
         masking="uniform",
         without=("estimator",),

@@ -18,7 +18,7 @@ from tests.generation.making import tiny_model
 
 # One that reads its tokens in turns, and keeps what it has read.
 SETS = {
-    "objective": "sets",
+    "objective": "set_causal",
     "estimator": "uniform",
     "position_sets": {"use": "strided", "stride": 4},
     "sampler": {"use": "strided", "stride": 4},

@@ -29,7 +29,7 @@ SAMPLERS = [
         {"use": "ancestral", "steps": 5},
         {"use": "uncertainty_guided", "min_steps": 2, "max_steps": 5, "threshold": 0.1},
         {"use": "remdm_cap", "steps": 7},
-        {"use": "semi_autoregressive", "size": 3, "within": {"use": "ancestral", "steps": 2}},
+        {"use": "semi_autoregressive", "block_size": 3, "block_sampler": {"use": "ancestral", "steps": 2}},
     )
 ]
 # Two of one length, and one of another.

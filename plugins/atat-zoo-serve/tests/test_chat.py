@@ -25,7 +25,7 @@ def ask(client, messages=HI, **body):
 @pytest.mark.parametrize("sampler", ["left_to_right", "ancestral", "remdm_cap"])
 @pytest.mark.parametrize("stop", [None, ["e", "\ufffd"]])
 def test_a_stream_says_the_role_once_and_then_the_same_text(client, sampler, stop):
-    body = {"n": 3, "sampler": {"use": sampler}, "stop": stop}
+    body = {"n": 3, "sampler": {"use": sampler}, "stopping_rule": stop}
     whole = ask(client, **body)
     usage = {"include_usage": True, "include_obfuscation": False}
     events, end = chunks(
@@ -48,7 +48,7 @@ def test_as_many_tokens_as_are_asked_for(client, model):
     for how in ({"max_tokens": 9.0}, {"max_completion_tokens": 9}, {"max_completion_tokens": 9, "max_tokens": 2}):
         (text,) = model.sample(1, chat=HI, length=given + 9, seed=3, precision="fp32").texts
         assert ask(client, **how)["choices"][0]["message"]["content"] == text
-    blocks = {"use": "semi_autoregressive", "size": 5, "within": {"use": "ancestral", "steps": 2}}
+    blocks = {"use": "semi_autoregressive", "block_size": 5, "block_sampler": {"use": "ancestral", "steps": 2}}
     (text,) = model.sample(1, chat=HI, length=given + 90, seed=3, sampler=blocks, precision="fp32").texts
     assert ask(client, max_tokens=90, sampler=blocks)["choices"][0]["message"]["content"] == text
     assert ask(client, max_tokens=0)["choices"][0]["message"]["content"] == ""
@@ -93,7 +93,7 @@ def test_running_text_has_no_messages():
     assert answer.status_code == 400
     assert answer.json()["error"]["message"] == (
         "messages: this model has learned running text; ask /v1/completions, or serve a run that was trained with "
-        'data.form = "chat"'
+        'data.format = "chat"'
     )
 
 

@@ -56,22 +56,22 @@ def test_an_echo_begins_with_the_prompt_and_each_prompt_has_the_texts_that_it_ha
         ({"temperature": 0}, {"use": "categorical", "temperature": 0.0}),
         ({"top_p": 0}, {"use": "categorical", "temperature": 0.0}),
         ({"top_p": 0, "temperature": 0.5}, {"use": "categorical", "temperature": 0.0}),
-        ({"temperature": 0.5, "top_p": 0.8}, {"use": "nucleus", "temperature": 0.5, "p": 0.8}),
-        ({"top_p": 0.8}, {"use": "nucleus", "p": 0.8}),
+        ({"temperature": 0.5, "top_p": 0.8}, {"use": "nucleus", "temperature": 0.5, "top_p": 0.8}),
+        ({"top_p": 0.8}, {"use": "nucleus", "top_p": 0.8}),
     ],
 )
 def test_temperature_and_top_p_are_those_of_the_draw(client, model, asked, draw):
-    combination = {"use": "combination", "pace": {"use": "binomial", "steps": 6}, "draw": draw}
+    combination = {"use": "combination", "tokens_per_step": {"use": "binomial", "steps": 6}, "token_sampling": draw}
     own = texts(client.post("/v1/completions", json={"seed": 1, "n": 2, **asked}))
     assert own == model.sample(2, seed=1, sampler=combination, precision="fp32").texts
-    blocks = {"use": "semi_autoregressive", "size": 4, "within": {"use": "ancestral", "steps": 6}}
+    blocks = {"use": "semi_autoregressive", "block_size": 4, "block_sampler": {"use": "ancestral", "steps": 6}}
     asked = {"seed": 1, "max_tokens": 40, "sampler": blocks, **asked}
     own = texts(client.post("/v1/completions", json=asked))
     assert own == model.sample(1, seed=1, length=40, sampler=blocks | {"within": combination}, precision="fp32").texts
 
 
 def test_a_text_longer_than_those_of_the_training(client, model):
-    sampler = {"use": "semi_autoregressive", "size": 5, "within": {"use": "ancestral", "steps": 2}}
+    sampler = {"use": "semi_autoregressive", "block_size": 5, "block_sampler": {"use": "ancestral", "steps": 2}}
     (text,) = texts(
         client.post("/v1/completions", json={"prompt": "ab ", "max_tokens": 60, "seed": 2, "sampler": sampler})
     )
@@ -95,13 +95,13 @@ OFTEN = {"guidance": {"use": "token_bias", "words": ["x"], "tokens": [EOS], "str
 
 @pytest.fixture(scope="module", params=["document", "both"])
 def ending(request):
-    return tiny_model(data={"special": request.param}, **OFTEN)
+    return tiny_model(data={"special_tokens": request.param}, **OFTEN)
 
 
 def written(model, how, prompt, suffix=""):
     """Return of each text the tokens between prompt and suffix."""
     rows = model.sample(NUMBER, prompt=prompt, suffix=suffix, precision="fp32", **how).sample.tokens.tolist()
-    framed = model.experiment.data.special == "both"
+    framed = model.experiment.data.special_tokens == "both"
     return [row[len(prompt) + framed : len(row) - len(suffix) - framed] for row in rows]
 
 
@@ -142,7 +142,7 @@ def test_a_completion_ends_at_the_first_eos(ending, sampler, suffix):
 
 
 def test_where_the_rows_have_no_eos_nothing_ends():
-    model = tiny_model(data={"special": "none"}, **OFTEN)
+    model = tiny_model(data={"special_tokens": "none"}, **OFTEN)
     rows = written(model, {"seed": 4}, "We")
     assert any(EOS in row for row in rows)
     with in_process(served(model)) as client:
@@ -162,7 +162,9 @@ def test_usage_counts_to_the_first_stop(ending):
         reasons.append("stop" if ends or EOS in row else "length")
     assert set(reasons) == {"stop", "length"}
     with in_process(served(ending)) as client:
-        answer = client.post("/v1/completions", json={"prompt": "We", "n": NUMBER, "seed": 4, "stop": stop}).json()
+        answer = client.post(
+            "/v1/completions", json={"prompt": "We", "n": NUMBER, "seed": 4, "stopping_rule": stop}
+        ).json()
     assert [choice["finish_reason"] for choice in answer["choices"]] == reasons
     assert answer["usage"]["completion_tokens"] == counted
 

@@ -61,7 +61,7 @@ def test_too_long_too_many_and_too_large(model):
             "too_large",
             "a text of 21 tokens is asked for, and this server writes texts of at most 20; ask for a shorter one",
         )
-        blocks = {"use": "semi_autoregressive", "size": 4}
+        blocks = {"use": "semi_autoregressive", "block_size": 4}
         assert asked(max_tokens=10**12, sampler=blocks)[0] == 413
         assert asked(prompt=["a", "b"], n=2, max_tokens=2)[2].startswith("4 texts are asked for")
         assert asked(sampler={"use": "ancestral", "steps": 10**6}, max_tokens=2)[:2] == (413, "too_large")

@@ -26,7 +26,10 @@ LISTS = ([], [1, 2], ["a"], ["a", 1], [[]])
 TABLES = (
     *({}, {"use": 1}, {"use": ["a"]}, {"include_usage": 1}, {"\ud800": "\ud800"}, {"use": "p2", "eta": -1}),
     *({"use": "ancestral", "steps": 10**9}, {"use": "uncertainty_guided", "window": 2**40}),
-    *({"use": "combination", "order": {"use": "blockwise", "size": 0}}, {"use": "semi_autoregressive", "within": {}}),
+    *(
+        {"use": "combination", "order": {"use": "blockwise", "size": 0}},
+        {"use": "semi_autoregressive", "block_sampler": {}},
+    ),
 )
 VALUES = [None, True, False, *NUMBERS, *STRINGS, *LISTS, *TABLES]
 FIELDS = (

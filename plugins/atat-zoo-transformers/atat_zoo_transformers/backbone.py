@@ -121,7 +121,7 @@ class TransformersBackbone(LoRABackbone):
         from atat_zoo_transformers.source import ends_of, longest_of
 
         yield from LoRABackbone.check(self, experiment)
-        objective, special = experiment.parts["objective"], experiment.data.special
+        objective, special = experiment.parts["objective"], experiment.data.special_tokens
         denoises = not getattr(objective, "shifted", False)
         if self.shift and getattr(objective, "masks_attention", False):
             yield Problem(
@@ -132,8 +132,8 @@ class TransformersBackbone(LoRABackbone):
         if denoises and special != "none" and self.mask_id in ends_of(self.settings):
             yield Problem(
                 "backbone.mask_id",
-                f"{self.mask_id} is BOS or EOS of {self.model}, which data.special = {special!r} "
-                'puts into the text; name another token, or set data.special to "none"',
+                f"{self.mask_id} is BOS or EOS of {self.model}, which data.special_tokens = {special!r} "
+                'puts into the text; name another token, or set data.special_tokens to "none"',
             )
         longest = longest_of(self.settings)
         if longest is not None and longest < experiment.data.length:

@@ -108,10 +108,10 @@ def test_a_causal_model_with_the_objective_of_its_kind_has_its_own_likelihood_en
     tokenizer.save_pretrained(tmp_path / "model")
     asked = ["backbone.mask_id=0", "objective.use=autoregressive", "sampler.use=left_to_right"]
     plain = import_model(str(tmp_path / "model"), tmp_path / "plain", asked)
-    assert plain.experiment.data.special == "none"
+    assert plain.experiment.data.special_tokens == "none"
     assert plain.sample(1, length=16).texts
     check_judge(Zoo.load().spec("judge", {"use": "run", "path": str(tmp_path / "plain")}))
-    import_model(str(tmp_path / "model"), run, [*asked, "data.special=sequence", "data.length=32"])
+    import_model(str(tmp_path / "model"), run, [*asked, "data.special_tokens=sequence", "data.length=32"])
     made, wanted = Model.from_run(run), EvaluationSpec(sequences=4)
     corpus = Zoo.load().spec("corpus", {"use": "sotu", "first_year": 2019})
     text = text_of(made, run, wanted, corpus=corpus, corpus_name="sotu")
@@ -124,8 +124,8 @@ def test_a_causal_model_with_the_objective_of_its_kind_has_its_own_likelihood_en
 
 def test_a_mask_that_ends_a_text_is_refused_where_the_text_has_ends(tmp_path):
     small("gpt2", tmp_path / "model")
-    with pytest.raises(UserError, match=r"backbone\.mask_id: 0 is BOS or EOS .* set data.special to .none"):
-        import_model(str(tmp_path / "model"), tmp_path / "run", ["backbone.mask_id=0", "data.special=document"])
+    with pytest.raises(UserError, match=r"backbone\.mask_id: 0 is BOS or EOS .* set data.special_tokens to .none"):
+        import_model(str(tmp_path / "model"), tmp_path / "run", ["backbone.mask_id=0", "data.special_tokens=document"])
     made = import_model(str(tmp_path / "model"), tmp_path / "run", ["backbone.mask_id=0"])
     logits = made.module.backbone.head(made.module.backbone(torch.tensor([[5, 6, 7]])))
     assert torch.all(logits.softmax(-1)[..., 0] == 0)
@@ -205,7 +205,10 @@ def test_a_soft_cap_is_refused_also_where_weights_are_small(cap, message, tmp_pa
         ("backbone.mask_id=900", "has 83 tokens and the mask is 900; name one of these by"),
         ("backbone.head=cls", "has no layer 'cls' that makes its logits"),
         ("backbone.head=bert.encoder.layer.1.output.dense", "are not what its layer .* makes"),
-        ("tokenizer.special={cls_token='[CSL]'}", r"tokenizer\.bos: the vocabulary has no token '\[CSL\]'; did you"),
+        (
+            "tokenizer.special_tokens={cls_token='[CSL]'}",
+            r"tokenizer\.bos: the vocabulary has no token '\[CSL\]'; did you",
+        ),
         ("""backbone.config='{"model_type": "bert", "vocab_size": "x"}'""", "cannot be loaded .*vocab_size"),
         ('backbone.config="[]"', "is no model's config.json"),
     ],

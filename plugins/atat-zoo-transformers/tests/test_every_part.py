@@ -11,7 +11,7 @@ from atat_zoo.registry import Context
 
 ZOO = Zoo.load()
 SAMPLERS = {"block": "semi_autoregressive", "autoregressive": "left_to_right", "strided": "strided"}
-OBJECTIVES = {"block": ["objective.size=4"], "strided": ["objective.stride=4", "sampler.stride=4"]}
+OBJECTIVES = {"block": ["objective.block_size=4"], "strided": ["objective.stride=4", "sampler.stride=4"]}
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ SHIPPED = [name for name in ZOO.names("objective") if ZOO.describe("objective", 
 def test_every_objective_learns_and_writes(objective, model, tmp_path):
     asked = [f"objective.use={objective}", "data.length=16", *OBJECTIVES.get(objective, [])]
     if objective in SAMPLERS:
-        asked += [f"sampler.use={SAMPLERS[objective]}", "data.special=none"]
+        asked += [f"sampler.use={SAMPLERS[objective]}", "data.special_tokens=none"]
     run = import_model(model, tmp_path / "run", asked)
     assert len(run.sample(2, length=16).texts) == 2
     V = run.context.vocabulary_size

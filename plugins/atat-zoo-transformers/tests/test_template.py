@@ -318,7 +318,7 @@ use = "transformers"
 model = "{folder}/model"
 [data]
 form = "chat"
-rows = "{rows}"
+packing = "{rows}"
 root = "{folder}/shards"
 length = 48
 lanes = 2
@@ -330,7 +330,7 @@ evaluate_every = {steps}
 learning_rate = 1e-2
 [evaluation]
 sequences = 0
-draws = 4
+mask_samples = 4
 samples = 1
 """
 

@@ -39,7 +39,7 @@ def root(tmp_path_factory):
 
 def _train(root, out, model, *overrides):
     small_size = [f'corpus.train=["{root}/text.txt"]', 'corpus.document="line"', f"data.root={root}/shards"]
-    small_size += ["data.length=32", "train.batch_size=16", "train.evaluate_every=0", "train.ema=0.9"]
+    small_size += ["data.length=32", "train.batch_size=16", "train.evaluate_every=0", "train.ema_decay=0.9"]
     small_size += ["evaluation.samples=0", "evaluation.sequences=64", "schedule.warmup_steps=5"]
     small_size += [f"tokenizer.model={model}", f"backbone.model={model}"]
     return train(load(EXPERIMENT, [*small_size, *overrides]), root / out)

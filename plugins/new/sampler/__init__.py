@@ -1,4 +1,4 @@
-"""A sampler: a combination of an order, a pace and a draw."""
+"""A sampler: a combination of an order, tokens per step and a draw."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from atat_zoo.generation.samplers.composite import CompositeSampler
 from atat_zoo.generation.samplers.order import LeftToRightOrder
-from atat_zoo.generation.samplers.pace import CosinePace
 from atat_zoo.generation.samplers.parts import SamplerParts
+from atat_zoo.generation.samplers.tokens_per_step import CosineTokensPerStep
 from atat_zoo.registry import component, hookimpl, param, part
 
 if TYPE_CHECKING:
-    from atat_zoo.generation.samplers.draw import Draw
+    from atat_zoo.generation.samplers.token_sampling import TokenSampling
 
 CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 
@@ -25,11 +25,15 @@ class PlaceholderSampler(CompositeSampler):
     refs = ()
 
     steps: int = param(32, help="T, steps", ge=1)
-    draw: Draw = part("draw", "categorical", help="from log-probabilities to a token")
+    token_sampling: TokenSampling = part("token_sampling", "categorical", help="from log-probabilities to a token")
 
     def parts(self) -> SamplerParts:
         """Return the combination."""
-        return SamplerParts(order=LeftToRightOrder(), pace=CosinePace(steps=self.steps), draw=self.draw)
+        return SamplerParts(
+            order=LeftToRightOrder(),
+            tokens_per_step=CosineTokensPerStep(steps=self.steps),
+            token_sampling=self.token_sampling,
+        )
 
 
 @hookimpl

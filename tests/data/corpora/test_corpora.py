@@ -61,7 +61,7 @@ def test_sotu():
     assert splits(SotuCorpus(seed=1))["test"] != found["test"]
     digest = "0b4c69a64b75578d5f0947227e210016dea646d5bc0e403135e1e563aaa10fa1"
     assert corpus.fingerprint() == {"package": "sotu 0.1.2", "documents": 249, "sha256": digest}
-    with pytest.raises(UserError, match=r"^corpus 'sotu' has no dialogues; set data\.form = \"text\"$"):
+    with pytest.raises(UserError, match=r"^corpus 'sotu' has no dialogues; set data\.format = \"text\"$"):
         corpus.dialogues("train")
 
 
@@ -173,7 +173,7 @@ def lists(*texts, **held_out):
 
 def mixed(sizes, **settings):
     corpora = tuple(lists(*(chr(97 + i) * size for size in each)) for i, each in enumerate(sizes))
-    return list(MixtureCorpus(of=corpora, **settings).documents("train"))
+    return list(MixtureCorpus(components=corpora, **settings).documents("train"))
 
 
 lengths = st.lists(st.integers(1, 20), min_size=1, max_size=20)
@@ -206,19 +206,19 @@ def test_until_all_are_exhausted(sizes):
 
 def test_a_mixture_of_others():
     parts = (lists("a", validation=("va",), test=("ta",)), lists("b", validation=("vb", "vc")))
-    made = MixtureCorpus(of=parts, weights=(1.0, 2.0))
+    made = MixtureCorpus(components=parts, weights=(1.0, 2.0))
     assert [splits(made)[split] for split in ("validation", "test")] == [["va", "vb", "vc"], ["ta"]]
     assert made.fingerprint() == {"of": [each.fingerprint() for each in parts]}
     assert made.identity()["of"] == [each.identity() for each in parts]
     assert made.identity()["weights"] == [1.0, 2.0]
     assert not made.holds_dialogues
-    with pytest.raises(UserError, match=r"corpus\.of: corpus 'memory' has no training text; leave it out"):
-        list(MixtureCorpus(of=(lists("a"), lists()), until="all").documents("train"))
+    with pytest.raises(UserError, match=r"corpus\.components: corpus 'memory' has no training text; leave it out"):
+        list(MixtureCorpus(components=(lists("a"), lists()), until="all").documents("train"))
     for table, sentence in (
         ({"of": [{"use": "sotu"}]}, "of names no two corpora"),
         ({"of": [{"use": "sotu"}, {"use": "sotu"}], "weights": [1.0]}, "weights has 1 numbers for 2 corpora"),
         ({"of": [{"use": "sotu"}, {"use": "sotu"}], "weights": [1.0, 0.0]}, "greater than 0"),
-        ({}, "corpus.of: is missing"),
+        ({}, "corpus.components: is missing"),
     ):
         _, problems = Zoo.load().structure("corpus", {"use": "mixture", **table}, "corpus")
         assert any(sentence in str(problem) for problem in problems), problems

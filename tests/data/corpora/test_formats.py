@@ -91,7 +91,7 @@ def corpus_of(folder, form, texts, oddity):
         return WebDatasetCorpus(train=(str(path),), **options)
     if form == "saved":
         datasets.Dataset(table).save_to_disk(path)
-        return HuggingFaceCorpus(path=str(path), column=key, **options)
+        return HuggingFaceCorpus(path=str(path), text_field=key, **options)
     if form == "parquet":
         parquet.write_table(table, path, row_group_size=50)
     elif form == "arrow":
@@ -355,7 +355,7 @@ def test_what_save_to_disk_wrote(tmp_path):
     datasets.DatasetDict({"train": whole, "test": whole.select([0])}).save_to_disk(tmp_path / "several")
     settings = WHOLE | {"cache": str(tmp_path / "cache")}
     for name in ("one", "several"):
-        corpus = HuggingFaceCorpus(path=str(tmp_path / name), column="doc.body", **settings)
+        corpus = HuggingFaceCorpus(path=str(tmp_path / name), text_field="doc.body", **settings)
         assert list(corpus.documents("train")) == TEXTS
     part = HuggingFaceCorpus(path=str(tmp_path / "one"), train="train[2:5]", validation="train[-1:]", test_share=0.0)
     assert [list(part.documents(split)) for split in ("train", "validation")] == [TEXTS[2:5], TEXTS[-1:]]

@@ -140,7 +140,7 @@ def test_half_a_surrogate_pair_is_replaced():
 
 def test_the_plain_template_needs_both_ends():
     model = CharactersModel(special=False, unknown="space")
-    with pytest.raises(UserError, match=r"set tokenizer.special = true \(characters\)"):
+    with pytest.raises(UserError, match=r"set tokenizer.special_tokens = true \(characters\)"):
         model.chat([Message("user", "a")])
     for end in ("bos", "eos"):
         model = BytesModel()

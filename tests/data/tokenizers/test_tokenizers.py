@@ -90,7 +90,7 @@ def test_bpe_is_the_same_in_another_process():
 
 
 def test_characters():
-    plain, special = (CharactersTokenizer(special=special).train(lambda: iter(())) for special in (False, True))
+    plain, special = (CharactersTokenizer(special_tokens=special).train(lambda: iter(())) for special in (False, True))
     assert (plain.vocabulary_size, plain.bos, plain.eos) == (27, None, None)
     assert plain.encode(ALPHABET) == list(range(27))
     assert (special.vocabulary_size, special.bos, special.eos) == (29, 27, 28)
@@ -115,7 +115,7 @@ def test_the_file_is_that_of_every_version(tmp_path):
 
 
 def test_the_tokenizer_of_a_run_is_its_own(tmp_path):
-    like = CharactersTokenizer(special=True)
+    like = CharactersTokenizer(special_tokens=True)
     folder = tmp_path / "run" / "model"
     folder.mkdir(parents=True)
     with pytest.raises(UserError, match=r"tokenizer\.path: there is no file .*run/model/tokenizer\.json; name a run"):
@@ -247,7 +247,7 @@ def test_files_that_are_missing_or_broken_or_of_another_tokenizer(tmp_path):
             spec.load(tmp_path)
     CharactersTokenizer().train(lambda: iter(())).save(tmp_path)
     with pytest.raises(UserError, match=r'is of another tokenizer .* "special": false'):
-        CharactersTokenizer(special=True).load(tmp_path)
+        CharactersTokenizer(special_tokens=True).load(tmp_path)
 
 
 def test_texts_and_ids_that_a_vocabulary_does_not_have(tmp_path):

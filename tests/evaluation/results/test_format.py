@@ -44,7 +44,11 @@ def test_a_number_beside_its_error_or_within_its_interval(write, numbers, said):
 
 def test_parts_that_read_alike_say_in_what_their_own_parts_differ():
     def combined(threshold, order="uncertainty"):
-        return {"use": "combination", "order": {"use": order}, "stop": {"use": "uncertainty", "threshold": threshold}}
+        return {
+            "use": "combination",
+            "order": {"use": order},
+            "stopping_rule": {"use": "uncertainty", "threshold": threshold},
+        }
 
     words = "order = uncertainty, stop = uncertainty"
     said = told_apart([combined(0.3), combined(0.1), combined(0.3, "random"), {"use": "ancestral", "steps": 4}])

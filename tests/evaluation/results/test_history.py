@@ -11,7 +11,7 @@ from atat_zoo.experiment.runs import RunFolder, write_json
 
 @pytest.fixture
 def experiment():
-    return from_table({"name": "x", "seed": 3, "evaluation": {"sequences": 100, "draws": 2}})
+    return from_table({"name": "x", "seed": 3, "evaluation": {"sequences": 100, "mask_samples": 2}})
 
 
 @pytest.fixture
@@ -72,14 +72,14 @@ def test_only_what_the_training_itself_evaluated_counts(folder, experiment, othe
 
 def test_evaluations_of_a_likelihood_count_though_nothing_was_drawn(folder):
     table = {"name": "x", "seed": 3, "objective": "autoregressive", "sampler": "left_to_right"}
-    exact = from_table({**table, "evaluation": {"sequences": 100, "draws": 2}})
+    exact = from_table({**table, "evaluation": {"sequences": 100, "mask_samples": 2}})
     evaluated(folder, 10, 18.0, draws=0, method="likelihood")
     found = history(folder, exact)
     assert (found.evaluated, found.evaluated_on) == (((10, 18.0),), "90 sequences, exact")
 
 
 def test_all_sequences_may_be_meant(folder):
-    every = from_table({"name": "x", "seed": 3, "evaluation": {"sequences": 0, "draws": 2}})
+    every = from_table({"name": "x", "seed": 3, "evaluation": {"sequences": 0, "mask_samples": 2}})
     evaluated(folder, 10, 18.0, sequences=5000)
     evaluated(folder, 10, 1.0, name="later", sequences=20)
     assert history(folder, every).evaluated == ((10, 18.0),)

@@ -23,7 +23,7 @@ from atat_zoo.modeling.noise import LinearNoise
 from atat_zoo.registry import Zoo
 from tests.evaluation.making import make_run, runs
 
-BOTH = {"data": {"special": "both"}}
+BOTH = {"data": {"special_tokens": "both"}}
 root = runs(**{name: BOTH | {"objective": name} for name in ("mdlm", "sedd", "autoregressive")})
 
 
@@ -38,7 +38,7 @@ def exp_of(nats, n):
 
 def test_the_bound_is_that_of_the_evaluation(root, model):
     told = []
-    task = HeldOutTask(sequences=12, draws=2)
+    task = HeldOutTask(sequences=12, mask_samples=2)
     scores = task.measure(model, root / "mdlm", seed=3, progress=lambda *done: told.append(done))
     assert told == [(done, 24) for done in range(4, 25, 4)]  # over both estimators
     text = held_out_text(model, root / "mdlm", "validation", 12)
@@ -98,7 +98,7 @@ CODE = {"mdlm": ("both", 0.999, 16, 0), "sedd": ("document", 0.999, 1, 0), "bd3l
 def test_a_protocol_is_its_formula_term_by_term(root, model, of):
     """One time a row, in the stratum of its place in its batch; the loss of what is masked, over t, row by row."""
     special, most, batch, given_ = CODE[of]
-    scores = ProtocolTask(of=of, sequences=40, draws=3).measure(model, root / "mdlm", seed=5)
+    scores = ProtocolTask(protocol=of, sequences=40, mask_samples=3).measure(model, root / "mdlm", seed=5)
     corpus = model.experiment.parts["corpus"]
     x, maskable = sequences(corpus, model.tokenizer, "validation", length=16, special=special, limit=40)
     x = x[maskable.all(1)]
@@ -136,7 +136,7 @@ def test_a_protocol_is_its_formula_term_by_term(root, model, of):
 
 @pytest.mark.parametrize("of", list(PROTOCOLS))
 def test_each_protocol_frames_and_counts_as_its_code_does(root, model, of):
-    scores = ProtocolTask(of=of, sequences=20).measure(model, root / "mdlm", seed=5)
+    scores = ProtocolTask(protocol=of, sequences=20).measure(model, root / "mdlm", seed=5)
     rows = scores["as published"].items
     assert sum(scores["as published"].weights) == rows * (15 if of == "bd3lms" else 16)
     special = int(scores["text"].split(", ")[-1].split()[0].replace(",", ""))
@@ -146,7 +146,7 @@ def test_each_protocol_frames_and_counts_as_its_code_does(root, model, of):
 
 
 def test_a_score_entropy_is_measured_as_its_code_does(root):
-    told, task = [], ProtocolTask(of="sedd", sequences=20)
+    told, task = [], ProtocolTask(protocol="sedd", sequences=20)
     how = {"seed": 5, "progress": lambda *done: told.append(done)}
     scores = task.measure(Model.from_run(root / "sedd"), root / "sedd", **how)
     assert scores["as published"].quantity == "sedd bound"
@@ -161,7 +161,7 @@ def test_published_figures_stand_beside_their_own_corpus(root, model, monkeypatc
     assert published_of(recipe("text8")) is published_of(None) is None
     monkeypatch.setattr("atat_zoo.evaluation.tasks.protocol.published_of", lambda corpus: (1.0, 2.0, 3.0))
     for of, figures in (("mdlm", {"AR": 1.0, "SEDD": 2.0, "MDLM": 3.0}), ("bd3lms", {})):
-        scores = ProtocolTask(of=of, sequences=4).measure(model, root / "mdlm", seed=5)
+        scores = ProtocolTask(protocol=of, sequences=4).measure(model, root / "mdlm", seed=5)
         beside = {name: dict(each.published) for name, each in scores.items() if hasattr(each, "published")}
         assert beside == {name: figures if name == "as published" else {} for name in beside}
 
@@ -174,8 +174,20 @@ def test_strata_must_not_be_cut(model):
 
 def test_models_stand_side_by_side_and_what_cannot_be_measured_is_said(root, atat, monkeypatch):
     monkeypatch.chdir(root)
-    words = ["audit", "mdlm", "autoregressive", "--sequences", "8", "--bracket", "4", "--orders", "2", "--prices", "4"]
-    words += ["--number", "2", "--protocol", "mdlm", "--protocol", "llada"]
+    words = [
+        "audit",
+        "mdlm",
+        "autoregressive",
+        "--sequences",
+        "8",
+        "--bracket-sequences",
+        "4",
+        "--orders",
+        "2",
+        "--sampler-sequences",
+        "4",
+    ]
+    words += ["--num-samples", "2", "--protocol", "mdlm", "--protocol", "llada"]
     code, out, err = atat(*words, "--json")
     assert code == 0, err
     runs = json.loads(out)["runs"]
@@ -197,14 +209,28 @@ def test_models_stand_side_by_side_and_what_cannot_be_measured_is_said(root, ata
 def test_what_only_the_model_tells_is_said_and_the_rest_is_measured(root, atat, monkeypatch):
     make_run(root, "plain", "mdlm", tokenizer={"use": "characters", "unknown": "space"})
     monkeypatch.chdir(root)
-    words = ["--sequences", "6", "--bracket", "0", "--prices", "0", "--protocol", "mdlm", "--protocol", "llada"]
+    words = [
+        "--sequences",
+        "6",
+        "--bracket-sequences",
+        "0",
+        "--sampler-sequences",
+        "0",
+        "--protocol",
+        "mdlm",
+        "--protocol",
+        "llada",
+    ]
     code, out, err = atat("audit", "plain", *words, "--json")
     assert code == 0, err
     bound, mdlm, llada = json.loads(out)["runs"][0]["tasks"]
     assert bound["scores"]
     assert llada["scores"]
     assert not mdlm["scores"]
-    assert 'no protocol (sequences = 6): data.special = "both" needs a tokenizer with BOS and EOS' in mdlm["notes"][0]
+    assert (
+        'no protocol (sequences = 6): data.special_tokens = "both" needs a tokenizer with BOS and EOS'
+        in mdlm["notes"][0]
+    )
     # Asked for by itself, it is refused.
     code, _, err = atat("eval", "plain", "--task", "protocol")
     assert (code, "needs a tokenizer with BOS and EOS" in err) == (2, True)
@@ -213,14 +239,14 @@ def test_what_only_the_model_tells_is_said_and_the_rest_is_measured(root, atat, 
 def test_another_text_and_a_judge(root, atat, monkeypatch):
     """All of a text of which nothing is held out; a part of one that is divided; and a judge of what is written."""
     monkeypatch.chdir(root)
-    few = ["--bracket", "0", "--sequences", "6", "--prices", "4", "--number", "2", "--json"]
+    few = ["--bracket-sequences", "0", "--sequences", "6", "--sampler-sequences", "4", "--num-samples", "2", "--json"]
 
     def of(*words):
         code, out, err = atat("audit", "mdlm", *words, *few)
         assert code == 0, err
         return {task["task"].split()[0]: task for task in json.loads(out)["runs"][0]["tasks"]}
 
-    found = of("--corpus", "texts/test.txt", "--protocol", "sedd", "--by", "autoregressive", "--device", "spread")
+    found = of("--corpus", "texts/test.txt", "--protocol", "sedd", "--judge", "autoregressive", "--device", "spread")
     assert found["prices"]["scores"]["ancestral, generative perplexity"]["value"] > 1
     assert found["protocol"]["settings"]["task"]["split"] == "validation"
     own = of("--split", "test", "--sampler", "{use = 'ancestral', steps = 3}")
@@ -235,7 +261,10 @@ def test_another_text_and_a_judge(root, atat, monkeypatch):
     [
         (["--orders", "3"], "--orders 3: a bracket holds half of its orders against the others; name an even number"),
         (["--protocol", "theirs"], "'theirs' is not one of"),
-        (["--by", "sedd"], "the run sedd has the objective 'sedd', which only bounds a text's likelihood; name a run"),
+        (
+            ["--judge", "sedd"],
+            "the run sedd has the objective 'sedd', which only bounds a text's likelihood; name a run",
+        ),
         (["--corpus", "nowhere.txt"], "there is no such file and no corpus of that name"),
     ],
 )

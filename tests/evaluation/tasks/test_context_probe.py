@@ -11,7 +11,7 @@ from atat_zoo.system.errors import UserError
 from tests.evaluation.making import runs
 
 PAIRS = {"ab": ("of [the] us", "to [a] war"), "é": ("an [é] x", "in [no] y")}
-root = runs(run={"objective": "mdlm"}, framed={"objective": "mdlm", "data": {"special": "both"}})
+root = runs(run={"objective": "mdlm"}, framed={"objective": "mdlm", "data": {"special_tokens": "both"}})
 
 
 def test_a_word_is_dearer_where_it_does_not_belong(root, monkeypatch):

@@ -24,9 +24,9 @@ from atat_zoo.system.errors import UserError
 from atat_zoo.system.machine import lacking
 from tests.evaluation.making import runs
 
-BLOCKS = {"use": "semi_autoregressive", "size": 4, "within": {"use": "ancestral", "steps": 2}}
+BLOCKS = {"use": "semi_autoregressive", "block_size": 4, "block_sampler": {"use": "ancestral", "steps": 2}}
 FEW = {"length": 40, "texts": 3, "sampler": BLOCKS}
-root = runs(judge={}, run={"objective": "mdlm"}, ends={"objective": "mdlm", "data": {"special": "both"}})
+root = runs(judge={}, run={"objective": "mdlm"}, ends={"objective": "mdlm", "data": {"special_tokens": "both"}})
 
 
 @pytest.fixture

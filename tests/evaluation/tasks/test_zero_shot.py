@@ -37,12 +37,12 @@ def test_every_corpus_is_its_split_of_the_recipe(root, monkeypatch):
 
 def test_a_score_is_the_bound_on_the_text(root, monkeypatch):
     monkeypatch.chdir(root)
-    model, told, task = Model.from_run("one"), [], ZeroShotTask(corpora=("ptb", "ag_news"), sequences=5, draws=2)
+    model, told, task = Model.from_run("one"), [], ZeroShotTask(corpora=("ptb", "ag_news"), sequences=5, mask_samples=2)
     scores = task.measure(model, root / "one", seed=6, progress=lambda *done: told.append(done))
     rows, score = [each.items for each in scores.values()], scores["PTB"]
     assert told[-1] == (sum(rows), sum(rows))  # over all corpora
     assert (rows[0], sum(rows)) in told == sorted(told)
-    spec = EvaluationSpec(sequences=5, draws=2, batch_size=4)
+    spec = EvaluationSpec(sequences=5, mask_samples=2, batch_size=4)
     text = text_of(model, "one", spec, corpus=recipe("ptb"), corpus_name="ptb")
     nats = measure(model.module, text.tokens, text.maskable, spec, seed=6).contribution["nelbo"].sum(1)
     assert score.quantity == "perplexity"

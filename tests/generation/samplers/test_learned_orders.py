@@ -11,8 +11,8 @@ from atat_zoo import UserError, Zoo
 from atat_zoo.experiment import from_table
 from atat_zoo.generation.samplers.loop import run
 from atat_zoo.generation.samplers.order import ImportanceOrder, LearnedOrder, UncertaintyOrder
-from atat_zoo.generation.samplers.pace import FixedPace
 from atat_zoo.generation.samplers.published import LearnedOrderSampler, PolicySampler
+from atat_zoo.generation.samplers.tokens_per_step import FixedTokensPerStep
 from atat_zoo.modeling.masking import RevealMasking
 from atat_zoo.testing.sampling import assemble, example_step, traced
 from atat_zoo.testing.toys import Hashed, toy
@@ -34,7 +34,7 @@ def test_order_and_tokens_of_a_model_that_reads_z_in_both():
     assert float(joint.p.sum()) == pytest.approx(1)
     assert fit(LearnedOrderSampler().sample(hashed, *masks(joint, ROWS)), joint) > 0.001
     # In random order this model is another distribution, so the test above can fail.
-    assert fit(assemble(pace=FixedPace(steps=3)).sample(hashed, *masks(joint, ROWS)), joint) < 1e-6
+    assert fit(assemble(tokens_per_step=FixedTokensPerStep(steps=3)).sample(hashed, *masks(joint, ROWS)), joint) < 1e-6
 
 
 def test_several_at_once_come_without_replacement():
@@ -88,7 +88,9 @@ def reading_z(importance=of_z):
 @pytest.mark.parametrize("first", ["easy", "hard"])
 def test_positions_come_in_the_order_of_their_scores_under_the_masks_at_that_step(first):
     z = MASKS.clone()
-    _, trace = traced(PolicySampler(first=first, pace=FixedPace(steps=3)), reading_z(), MASKS, torch.arange(4))
+    _, trace = traced(
+        PolicySampler(first=first, tokens_per_step=FixedTokensPerStep(steps=3)), reading_z(), MASKS, torch.arange(4)
+    )
     for record in trace[:-1]:
         score = of_z(z, z == V).masked_fill(z != V, torch.inf if first == "easy" else -torch.inf)
         best = score.argsort(1, descending=first == "hard")[:, :3].sort(1).values
@@ -99,11 +101,11 @@ def test_positions_come_in_the_order_of_their_scores_under_the_masks_at_that_ste
 def test_the_network_predicts_the_chosen_positions_alone():
     weighed = []
     one, all_open = reading_z(lambda *given: weighed.append(0) or of_z(*given)), reading_z()
-    PolicySampler(pace=FixedPace(steps=3)).sample(one, MASKS, torch.arange(4))
+    PolicySampler(tokens_per_step=FixedTokensPerStep(steps=3)).sample(one, MASKS, torch.arange(4))
     assert (one.calls, one.asked, len(weighed)) == (3, 4 * L, 2)  # nothing is to be chosen in the last step
     # With an order that reads the predictions as well it looks at all of them, and the scores are those of z still.
     order = UncertaintyOrder(importance=True)
-    assemble(order=order, pace=FixedPace(steps=3)).sample(all_open, MASKS, torch.arange(4))
+    assemble(order=order, tokens_per_step=FixedTokensPerStep(steps=3)).sample(all_open, MASKS, torch.arange(4))
     assert (all_open.calls, all_open.asked) == (3, 4 * (9 + 6 + 3))
 
 
@@ -114,7 +116,7 @@ def test_masks_that_are_not_to_be_filled_stay_masks_for_the_estimator():
         seen.append((tokens.clone(), masked.clone()))
         return of_z(tokens, masked)
 
-    sampler = Zoo.load().spec("sampler", {"use": "semi_autoregressive", "size": 3, "within": "policy"})
+    sampler = Zoo.load().spec("sampler", {"use": "semi_autoregressive", "block_size": 3, "block_sampler": "policy"})
     sampler.sample(reading_z(watched), MASKS, torch.arange(4))
     assert seen
     assert all(torch.equal(masked, tokens == V) for tokens, masked in seen)
@@ -130,7 +132,9 @@ def test_training_and_sampling_show_the_same_positions_first(first):
 
     masking, rate = RevealMasking(excess=L / (L - shown), first=first), torch.full((4,), (L - shown) / L)
     mask = masking.draw_mask(scores, rate, MASKS == V, torch.arange(4))
-    _, trace = traced(PolicySampler(first=first, pace=FixedPace(steps=3)), reading_z(), MASKS, torch.arange(4))
+    _, trace = traced(
+        PolicySampler(first=first, tokens_per_step=FixedTokensPerStep(steps=3)), reading_z(), MASKS, torch.arange(4)
+    )
     assert trace[0]["positions"] == (~mask).nonzero()[:, 1].tolist()
 
 

@@ -16,11 +16,17 @@ from atat_zoo.diffusion.randomness import fold
 from atat_zoo.generation.guided import Guided
 from atat_zoo.generation.samplers import loop
 from atat_zoo.generation.samplers.order import DrawnProbabilityOrder, LearnedOrder, RandomOrder, UncertaintyOrder
-from atat_zoo.generation.samplers.pace import BinomialPace, EverythingPace, FirstHittingPace, FixedPace, StridedPace
 from atat_zoo.generation.samplers.parts import SamplerParts
 from atat_zoo.generation.samplers.published import AncestralSampler, LeftToRightSampler, UncertaintyGuidedSampler
-from atat_zoo.generation.samplers.remask import PlannerRemask, Remask, ReMDMCapRemask
-from atat_zoo.generation.samplers.stop import UncertaintyStop
+from atat_zoo.generation.samplers.remasking import PlannerRemasking, Remasking, ReMDMCapRemasking
+from atat_zoo.generation.samplers.stopping_rule import UncertaintyStoppingRule
+from atat_zoo.generation.samplers.tokens_per_step import (
+    BinomialTokensPerStep,
+    EverythingTokensPerStep,
+    FirstHittingTokensPerStep,
+    FixedTokensPerStep,
+    PositionSetTokensPerStep,
+)
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.system.errors import Note, UserError
 from atat_zoo.testing.sampling import Assembled, assemble, check_sample, noisy, traced
@@ -28,7 +34,10 @@ from atat_zoo.testing.toys import FunctionDenoiser, Hashed, hashed_importance
 from tests.modeling.objectives.small_objectives import build
 from tests.specs import specs
 
-PARTS = st.builds(SamplerParts, **{kind: specs(kind) for kind in ("order", "pace", "remask", "stop", "draw")})
+PARTS = st.builds(
+    SamplerParts,
+    **{kind: specs(kind) for kind in ("order", "tokens_per_step", "remasking", "stopping_rule", "token_sampling")},
+)
 FITTING = PARTS.filter(lambda parts: not list(parts.incompatibilities()))
 
 
@@ -146,23 +155,29 @@ def test_a_model_says_what_it_thinks_of_visible_tokens_in_the_same_evaluation(mo
 
 
 def test_a_remask_without_a_grid_still_needs_an_end():
-    class Half(Remask):
+    class Half(Remasking):
         name, active, needs = "half", True, frozenset()
 
-    parts = Zoo.load().spec("sampler", {"use": "combination", "pace": "first_hitting"}).parts()
-    (problem,) = evolve(parts, remask=Half()).incompatibilities()
+    parts = Zoo.load().spec("sampler", {"use": "combination", "tokens_per_step": "first_hitting"}).parts()
+    (problem,) = evolve(parts, remasking=Half()).incompatibilities()
     assert "needs a number of steps at which to end" in problem.text
-    capped = Zoo.load().spec("pace", {"use": "first_hitting", "steps": 4})
-    assert not list(evolve(parts, remask=Half(), pace=capped).incompatibilities())
+    capped = Zoo.load().spec("tokens_per_step", {"use": "first_hitting", "steps": 4})
+    assert not list(evolve(parts, remasking=Half(), tokens_per_step=capped).incompatibilities())
 
 
 @pytest.mark.parametrize(
     ("table", "words"),
     [
-        ({"pace": "adaptive", "remask": "planner"}, "^sampler: the remask planner follows the pace's grid"),
-        ({"order": "learned", "pace": "everything", "remask": "planner"}, "the order learned and the remask planner"),
         (
-            {"remask": {"use": "remdm_cap", "switch_on": 0.1, "switch_off": 0.2}},
+            {"tokens_per_step": "adaptive", "remasking": "planner"},
+            "^sampler: the remasking planner follows the tokens per step's grid",
+        ),
+        (
+            {"order": "learned", "tokens_per_step": "everything", "remasking": "planner"},
+            "the order learned and the remasking planner",
+        ),
+        (
+            {"remasking": {"use": "remdm_cap", "switch_on": 0.1, "switch_off": 0.2}},
             "must be at most switch_on, 0.1, not 0.2$",
         ),
         ({"use": "uncertainty_guided", "max_steps": 5}, "^sampler: max_steps must be at least min_steps, 10, not 5$"),
@@ -196,7 +211,7 @@ def test_steps_without_number_are_said_before_they_are_taken():
         warnings.simplefilter("error")  # few are not said
         sample(AncestralSampler(steps=1000), z)
     asked = "^1,000,000,000 steps are asked for to fill 4 masked tokens, which takes long; lower the sampler's steps$"
-    every = assemble(pace=EverythingPace(steps=10**9))
+    every = assemble(tokens_per_step=EverythingTokensPerStep(steps=10**9))
     with pytest.warns(Note, match=asked), pytest.raises(Done):
         sample(every, z, observe=stop)
 
@@ -226,14 +241,14 @@ def test_a_model_that_reads_time_is_told_that_of_the_pace():
 
     timed = FunctionDenoiser(denoiser, 9, reads_time=True)
     for order in (RandomOrder(), UncertaintyOrder()):  # one that waits for the predictions, too
-        sample(assemble(order=order, pace=FirstHittingPace()), torch.full((2, 3), 9), timed)
+        sample(assemble(order=order, tokens_per_step=FirstHittingTokensPerStep()), torch.full((2, 3), 9), timed)
     once, again = told[:3], told[3:]
     assert once == again
     assert all(0 < t < 1 for times in once[1:] for t in times)
 
 
 def test_an_order_and_a_remask_may_want_too_much_of_a_model():
-    parts = SamplerParts(order=LearnedOrder(), remask=PlannerRemask(), pace=FixedPace())
+    parts = SamplerParts(order=LearnedOrder(), remasking=PlannerRemasking(), tokens_per_step=FixedTokensPerStep())
     (problem,) = parts.incompatibilities()
     assert (problem.key, "each want more of the same evaluation" in problem.text) == ("sampler", True)
 
@@ -259,7 +274,7 @@ def test_no_gradient_is_kept_and_no_global_random_number_drawn():
 
 
 def test_what_is_masked_again_has_no_confidence_of_before():
-    class Watching(ReMDMCapRemask):
+    class Watching(ReMDMCapRemasking):
         needs = frozenset({"confidence"})
 
         def __call__(self, step):
@@ -268,23 +283,29 @@ def test_what_is_masked_again_has_no_confidence_of_before():
             return super().__call__(step)
 
     z = torch.full((3, 12), 9)
-    assert (sample(assemble(pace=BinomialPace(steps=9), remask=Watching(eta=0.5)), z).tokens < 9).all()
+    assert (
+        sample(assemble(tokens_per_step=BinomialTokensPerStep(steps=9), remasking=Watching(eta=0.5)), z).tokens < 9
+    ).all()
 
 
 def test_a_stop_finishes_a_row_whatever_the_remask_hides():
     # Everything is certain enough at once, so each row is filled in its first evaluation, and stays.
-    sampler = assemble(pace=BinomialPace(steps=20), remask=ReMDMCapRemask(eta=1.0), stop=UncertaintyStop(threshold=1.0))
+    sampler = assemble(
+        tokens_per_step=BinomialTokensPerStep(steps=20),
+        remasking=ReMDMCapRemasking(eta=1.0),
+        stopping_rule=UncertaintyStoppingRule(threshold=1.0),
+    )
     trace = []
     made = sample(sampler, torch.full((3, 12), 9), observe=trace.append)
     assert made.nfe.tolist() == [1, 1, 1]
     assert not any("hidden" in record for record in trace)
     # Without the stop it goes on.
-    going = assemble(pace=BinomialPace(steps=20), remask=ReMDMCapRemask(eta=1.0))
+    going = assemble(tokens_per_step=BinomialTokensPerStep(steps=20), remasking=ReMDMCapRemasking(eta=1.0))
     assert (sample(going, torch.full((3, 12), 9)).nfe > 1).all()
 
 
 LEFT = {"use": "left_to_right"}
-ALONE = {"use": "combination", "order": "left_to_right", "pace": "one_at_a_time"}
+ALONE = {"use": "combination", "order": "left_to_right", "tokens_per_step": "one_at_a_time"}
 
 
 def test_it_writes_from_left_to_right_and_asks_for_nothing_else():
@@ -314,8 +335,8 @@ def test_it_writes_from_left_to_right_and_asks_for_nothing_else():
         (LEFT | {"draw": "confidence_tempered"}, False),
         (ALONE, True),
         (ALONE | {"order": "random"}, False),
-        (ALONE | {"pace": "fixed"}, False),
-        (ALONE | {"stop": "uncertainty"}, False),
+        (ALONE | {"tokens_per_step": "fixed"}, False),
+        (ALONE | {"stopping_rule": "uncertainty"}, False),
     ],
 )
 def test_which_samplers_are_causal(table, causal):
@@ -324,7 +345,7 @@ def test_which_samplers_are_causal(table, causal):
 
 def test_an_order_by_drawn_tokens_is_given_those_that_are_drawn():
     z = noisy(4, 10, 9, 3)
-    done = sample(assemble(order=DrawnProbabilityOrder(), pace=FixedPace(steps=4)), z)
+    done = sample(assemble(order=DrawnProbabilityOrder(), tokens_per_step=FixedTokensPerStep(steps=4)), z)
     assert not (done.tokens == 9).any()
     assert torch.equal(done.tokens[z != 9], z[z != 9])
 
@@ -336,10 +357,10 @@ DECIDES = [
     name
     for name in NAMES
     if (parts := getattr(Zoo.load().spec("sampler", name), "parts", lambda: None)()) is None
-    or parts.pace.needs
-    or isinstance(parts.pace, StridedPace)
-    or parts.stop.active
-    or parts.remask.active
+    or parts.tokens_per_step.needs
+    or isinstance(parts.tokens_per_step, PositionSetTokensPerStep)
+    or parts.stopping_rule.active
+    or parts.remasking.active
 ]
 
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from scipy.stats import binom, chisquare
 
 from atat_zoo.experiment import from_table
-from atat_zoo.generation.samplers import draw as draws
 from atat_zoo.generation.samplers import order as orders
-from atat_zoo.generation.samplers import pace as paces
-from atat_zoo.generation.samplers import remask as remasks
-from atat_zoo.generation.samplers import stop as stops
+from atat_zoo.generation.samplers import remasking as remaskings
+from atat_zoo.generation.samplers import stopping_rule as stopping_rules
+from atat_zoo.generation.samplers import token_sampling as token_samplings
+from atat_zoo.generation.samplers import tokens_per_step as paces
 from atat_zoo.generation.samplers.loop import run
 from atat_zoo.modeling.noise import CosineNoise, LinearNoise
 from atat_zoo.modeling.uncertainty import EntropyUncertainty, MarginUncertainty
@@ -26,7 +26,9 @@ from tests.examples import at_most
 
 def filled(order, tokens):
     """Return the positions of the one row in the order in which they were filled."""
-    _, trace = traced(assemble(order=order, pace=paces.FixedPace(steps=99)), Hashed(7), tokens, torch.arange(1))
+    _, trace = traced(
+        assemble(order=order, tokens_per_step=paces.FixedTokensPerStep(steps=99)), Hashed(7), tokens, torch.arange(1)
+    )
     return [position for record in trace for position in record["positions"]]
 
 
@@ -51,15 +53,15 @@ def test_equal_scores_go_left_first_and_lose_no_position(score, block):
 
     tokens = torch.full((1, 20), 7)
     tokens[0, 5] = 1
-    order = Equal() if block is None else orders.BlockwiseOrder(block=block, inner=Equal())
+    order = Equal() if block is None else orders.BlockwiseOrder(block_size=block, inner=Equal())
     assert filled(order, tokens) == [i for i in range(20) if i != 5]
 
 
 def test_blocks_begin_behind_the_prompt_and_come_from_the_left():
     # Positions 2 … 9 are to be filled, in blocks of three; 5 is given.
     tokens = torch.tensor([[1, 2, 7, 7, 7, 3, 7, 7, 7, 7]])
-    assert filled(orders.BlockwiseOrder(block=3, inner=orders.LeftToRightOrder()), tokens) == [2, 3, 4, 6, 7, 8, 9]
-    by_chance = filled(orders.BlockwiseOrder(block=3, inner=orders.RandomOrder()), tokens)
+    assert filled(orders.BlockwiseOrder(block_size=3, inner=orders.LeftToRightOrder()), tokens) == [2, 3, 4, 6, 7, 8, 9]
+    by_chance = filled(orders.BlockwiseOrder(block_size=3, inner=orders.RandomOrder()), tokens)
     assert [set(by_chance[:3]), set(by_chance[3:6]), set(by_chance[6:])] == [{2, 3, 4}, {6, 7, 8}, {9}]
 
 
@@ -68,13 +70,13 @@ def test_within_a_block_the_inner_order_decides(block, seed):
     step = example_step(frozenset(), length=11, seed=seed)
     step.free = step.open.clone()
     inner = orders.UncertaintyOrder(uncertainty=MarginUncertainty())
-    score, within = orders.BlockwiseOrder(block=block, inner=inner)(step), inner(step)
+    score, within = orders.BlockwiseOrder(block_size=block, inner=inner)(step), inner(step)
     for row in range(len(score)):
         positions = step.open[row].nonzero()[:, 0]
         found = positions[score[row, positions].sort(descending=True, stable=True).indices].tolist()
         number = {int(place): i // block for i, place in enumerate(positions)}
         assert found == sorted(positions.tolist(), key=lambda i: (number[i], -float(within[row, i]), i))
-    assert orders.BlockwiseOrder(block=block, inner=inner).needs == {"log_probs"}
+    assert orders.BlockwiseOrder(block_size=block, inner=inner).needs == {"log_probs"}
 
 
 @pytest.mark.parametrize(
@@ -119,18 +121,18 @@ def step_at(number, *remaining, total=10):
 
 
 def test_fixed_takes_its_share():
-    pace = paces.FixedPace(steps=4)
+    tokens_per_step = paces.FixedTokensPerStep(steps=4)
     for number, (remaining, left) in enumerate(itertools.pairwise([10, 8, 5, 3, 0])):
-        assert remaining - pace.take(step_at(number, remaining)).item() == left
-    # What a remask gave back is taken again.
-    assert pace.take(step_at(1, 10)).tolist() == [5]
-    assert pace.rates(1) == (0.75, 0.5)
+        assert remaining - tokens_per_step.take(step_at(number, remaining)).item() == left
+    # What remasking gave back is taken again.
+    assert tokens_per_step.take(step_at(1, 10)).tolist() == [5]
+    assert tokens_per_step.rates(1) == (0.75, 0.5)
 
 
 def test_the_binomial_rates_are_those_of_the_noise():
-    assert paces.BinomialPace(steps=4, noise=LinearNoise()).rates(1) == pytest.approx((0.75, 0.5))
+    assert paces.BinomialTokensPerStep(steps=4, noise=LinearNoise()).rates(1) == pytest.approx((0.75, 0.5))
     before = 1 - float(CosineNoise().alpha(torch.tensor(0.25)))
-    assert paces.BinomialPace(steps=4, noise=CosineNoise()).rates(3) == pytest.approx((before, 0), abs=1e-6)
+    assert paces.BinomialTokensPerStep(steps=4, noise=CosineNoise()).rates(3) == pytest.approx((before, 0), abs=1e-6)
 
 
 @pytest.mark.parametrize("remask_rate", [0.0, 0.25])
@@ -138,7 +140,7 @@ def test_the_binomial_pace_has_the_reverse_probability(remask_rate):
     n, rows = 4, 20_000
     step = step_at(4, n, total=n)
     step.host_seeds, step.remaining, step.remask_rate = torch.arange(rows), torch.full((rows,), n), remask_rate
-    taken = paces.BinomialPace(steps=10, noise=LinearNoise()).take(step)
+    taken = paces.BinomialTokensPerStep(steps=10, noise=LinearNoise()).take(step)
     # t = 0.6, s = 0.5: (α_s − (1 − σ) α_t)/(1 − α_t).
     chance = (0.5 - (1 - remask_rate) * 0.4) / 0.6
     expected = binom.pmf(range(n + 1), n, chance) * rows
@@ -146,24 +148,24 @@ def test_the_binomial_pace_has_the_reverse_probability(remask_rate):
 
 
 def test_a_remask_rate_for_each_row():
-    pace = paces.BinomialPace(steps=10, noise=LinearNoise())
+    tokens_per_step = paces.BinomialTokensPerStep(steps=10, noise=LinearNoise())
     step = step_at(4, 20, 20, total=20)
     step.host_seeds = torch.tensor([7, 7])
     step.remask_rate = torch.tensor([0.0, 1.25], dtype=torch.float64)
-    first, second = pace.take(step).tolist()
+    first, second = tokens_per_step.take(step).tolist()
     # σ = (1 − α_s)/α_t unmasks all.
     assert first < second == 20
 
 
 @given(st.integers(1, 6), st.integers(0, 6), st.integers(1, 40), st.floats(0, 1))
 def test_adaptive_takes_between_n_over_max_and_n_over_min(low, more, n, uncertainty):
-    pace = paces.AdaptivePace(min_steps=low, max_steps=low + more, uncertainty=EntropyUncertainty())
-    taken = pace.take(Fake(torch.ones(1, n, dtype=torch.bool), torch.tensor([n]), uncertainty)).item()
+    tokens_per_step = paces.AdaptiveTokensPerStep(min_steps=low, max_steps=low + more, uncertainty=EntropyUncertainty())
+    taken = tokens_per_step.take(Fake(torch.ones(1, n, dtype=torch.bool), torch.tensor([n]), uncertainty)).item()
     wanted = n / (low + uncertainty * more)
     # ⌈wanted⌉, but for the rounding of a float32 uncertainty.
     assert wanted - 1e-4 <= taken < wanted + 1 + 1e-4
     assert taken >= 1
-    assert pace.most(n) * taken >= n
+    assert tokens_per_step.most(n) * taken >= n
 
 
 class Fake:
@@ -182,46 +184,46 @@ class Fake:
 
 
 def extended(low, most, added):
-    return paces.ExtendedPace(
-        min_steps=low, max_steps=most, added=added, threshold=0.5, uncertainty=EntropyUncertainty()
+    return paces.ExtendedTokensPerStep(
+        min_steps=low, max_steps=most, added_steps=added, threshold=0.5, uncertainty=EntropyUncertainty()
     )
 
 
 @given(st.integers(1, 40), st.integers(1, 8), st.integers(0, 12), st.integers(0, 5), st.data())
 def test_extended_ends_in_as_many_steps_as_it_planned_and_never_in_more_than_its_maximum(n, low, more, added, data):
-    pace = extended(low, low + more, added)
+    tokens_per_step = extended(low, low + more, added)
     step = Fake(torch.ones(1, n, dtype=torch.bool), torch.tensor([n]), 0.0)
     planned, left, number = low, n, 0
     while left:
         unsure = data.draw(st.booleans())
         step.number, step.uncertainty, step.remaining = number, 0.75 if unsure else 0.25, torch.tensor([left])
         step.open = torch.arange(n)[None] < left
-        taken = pace.take(step).item()
+        taken = tokens_per_step.take(step).item()
         planned = min(planned + added * unsure, low + more)
         assert taken == math.ceil(left / (planned - number))
         left, number = left - taken, number + 1
-    assert number <= min(n, planned) <= pace.most(n)
+    assert number <= min(n, planned) <= tokens_per_step.most(n)
 
 
 def test_the_plan_of_a_row_is_its_own():
-    pace = extended(2, 8, 2)
+    tokens_per_step = extended(2, 8, 2)
     step = Fake(torch.ones(2, 8, dtype=torch.bool), torch.tensor([8, 8]), torch.tensor([[0.75], [0.25]]))
-    assert pace.take(step).tolist() == [2, 4]
+    assert tokens_per_step.take(step).tolist() == [2, 4]
     step.rows, step.number = torch.tensor([1]), 1
     step.open, step.remaining, step.uncertainty = step.open[:1], torch.tensor([4]), 0.25
-    assert pace.take(step).tolist() == [4]
+    assert tokens_per_step.take(step).tolist() == [4]
 
 
 def test_the_cosine_leaves_its_share():
-    pace, left = paces.CosinePace(steps=4), [10]
+    tokens_per_step, left = paces.CosineTokensPerStep(steps=4), [10]
     for number in range(4):
-        left.append(left[-1] - int(pace.take(step_at(number, left[-1]))))
+        left.append(left[-1] - int(tokens_per_step.take(step_at(number, left[-1]))))
     # ⌊10 cos(π/8)⌋, ⌊10 cos(π/4)⌋, ⌊10 cos(3π/8)⌋, 0.
     assert left == [10, 9, 7, 3, 0]
     # At least one, where the cosine is still flat.
-    assert int(paces.CosinePace(steps=50).take(step_at(0, 10))) == 1
-    assert pace.rates(0)[0] == 1
-    assert pace.rates(3)[1] == 0
+    assert int(paces.CosineTokensPerStep(steps=50).take(step_at(0, 10))) == 1
+    assert tokens_per_step.rates(0)[0] == 1
+    assert tokens_per_step.rates(3)[1] == 0
 
 
 class Told(Hashed):
@@ -239,7 +241,7 @@ class Told(Hashed):
 @at_most(15)
 @given(st.integers(0, 2**40), st.integers(1, 12), st.integers(1, 12) | st.none())
 def test_the_times_fall_and_are_never_zero(seed, n, steps):
-    sampler, told = assemble(pace=paces.FirstHittingPace(steps=steps)), Told(3)
+    sampler, told = assemble(tokens_per_step=paces.FirstHittingTokensPerStep(steps=steps)), Told(3)
     made = sampler.sample(told, torch.full((2, n), 3), torch.tensor([seed, seed + 1]))
     assert made.nfe.tolist() == [n if steps is None else min(n, steps)] * 2
     times = torch.stack(told.times)
@@ -248,13 +250,13 @@ def test_the_times_fall_and_are_never_zero(seed, n, steps):
 
 
 def test_the_plateau():
-    pace = paces.PlateauPace(steps=20, height=0.9, begin=0.55, end=0.05)
-    rates = [pace.rates(k)[0] for k in range(20)] + [pace.rates(19)[1]]
+    tokens_per_step = paces.PlateauTokensPerStep(steps=20, height=0.9, begin=0.55, end=0.05)
+    rates = [tokens_per_step.rates(k)[0] for k in range(20)] + [tokens_per_step.rates(19)[1]]
     assert [rates[i] for i in (0, 4, 9, 19, 20)] == pytest.approx([1, 1 - 0.9 * 0.2 / 0.45, 0.1, 0.1, 0])
     assert rates == sorted(rates, reverse=True)
-    # Exactly still, since a remask goes by it.
-    assert sum(pace.rates(k)[0] == pace.rates(k)[1] for k in range(20)) == 10
-    assert math.isclose(pace.rates(5)[1], pace.rates(6)[0])
+    # Exactly still, since remasking goes by it.
+    assert sum(tokens_per_step.rates(k)[0] == tokens_per_step.rates(k)[1] for k in range(20)) == 10
+    assert math.isclose(tokens_per_step.rates(5)[1], tokens_per_step.rates(6)[0])
 
 
 @pytest.mark.parametrize("noise", [LinearNoise(), CosineNoise()], ids=lambda noise: noise.name)
@@ -262,7 +264,7 @@ def test_a_model_is_told_the_time_at_which_as_much_is_masked(noise):
     """Sixteen of 64 tokens are masked, of which eight are to be filled: not the times of a text that is all masks."""
     told, position = Told(3), torch.arange(64).expand(400, 64)
     z = torch.where((position >= 10) & (position < 26), 3, 1)
-    parts = assemble(pace=paces.FirstHittingPace(noise=noise)).parts()
+    parts = assemble(tokens_per_step=paces.FirstHittingTokensPerStep(noise=noise)).parts()
     run(parts, told, z, torch.arange(400), fill=(position >= 10) & (position < 18))
     first, *_, last = (float((1 - noise.alpha(t)).mean()) for t in told.times)
     # The first of eight is hit at 8/9 of its rate on average, the last at 1/9; the other eight masks stay.
@@ -293,19 +295,19 @@ def binary(*confidences):
     return [[c, 1 - c] for c in confidences]
 
 
-def taken(pace, step):
-    return pace.take(step)[0].nonzero()[:, 0].tolist()
+def taken(tokens_per_step, step):
+    return tokens_per_step.take(step)[0].nonzero()[:, 0].tolist()
 
 
 def test_all_above_the_threshold_or_the_first_of_the_order():
     step = step_of(binary(0.95, 0.6, 0.92, 0.9), ranking=[3, 2, 1, 0])
-    assert taken(paces.ConfidenceThresholdPace(threshold=0.9), step) == [0, 2]
-    assert taken(paces.ConfidenceThresholdPace(threshold=0.99), step) == [3]
+    assert taken(paces.ConfidenceThresholdTokensPerStep(threshold=0.9), step) == [0, 2]
+    assert taken(paces.ConfidenceThresholdTokensPerStep(threshold=0.99), step) == [3]
     # Four positions in the two steps that are left: two each.
-    assert taken(paces.ConfidenceThresholdPace(threshold=0.99, steps=2), step) == [2, 3]
+    assert taken(paces.ConfidenceThresholdTokensPerStep(threshold=0.99, steps=2), step) == [2, 3]
     # Those that the rule takes count.
-    assert taken(paces.ConfidenceThresholdPace(threshold=0.94, steps=2), step) == [0, 3]
-    assert taken(paces.ConfidenceThresholdPace(threshold=0.9, steps=1), step) == [0, 1, 2, 3]
+    assert taken(paces.ConfidenceThresholdTokensPerStep(threshold=0.94, steps=2), step) == [0, 3]
+    assert taken(paces.ConfidenceThresholdTokensPerStep(threshold=0.9, steps=1), step) == [0, 1, 2, 3]
 
 
 def entropy(c):
@@ -315,16 +317,16 @@ def entropy(c):
 def test_the_entropies_but_the_largest_stay_within_the_bound():
     # The order decides: the two least certain first, of which the smaller counts.
     step = step_of(binary(0.99, 0.9, 0.7, 0.5), ranking=[3, 2, 1, 0])
-    assert paces.EntropyBoundedPace(gamma=entropy(0.7) + 1e-9).take(step).tolist() == [2]
+    assert paces.EntropyBoundedTokensPerStep(gamma=entropy(0.7) + 1e-9).take(step).tolist() == [2]
     # What is certain costs nothing; tokens without any probability are no trouble.
-    assert paces.EntropyBoundedPace(gamma=0.0).take(step_of(binary(1.0, 1.0, 1.0))).tolist() == [3]
-    assert paces.EntropyBoundedPace(gamma=0.0, steps=2).take(step_of(binary(0.5, 0.5, 0.5))).tolist() == [2]
+    assert paces.EntropyBoundedTokensPerStep(gamma=0.0).take(step_of(binary(1.0, 1.0, 1.0))).tolist() == [3]
+    assert paces.EntropyBoundedTokensPerStep(gamma=0.0, steps=2).take(step_of(binary(0.5, 0.5, 0.5))).tolist() == [2]
 
 
 @given(st.lists(st.floats(0.5, 1.0), min_size=1, max_size=8), st.floats(0, 3))
 def test_no_more_and_no_fewer_than_the_bound_allows(confidences, gamma):
     step = step_of(binary(*confidences))
-    k = paces.EntropyBoundedPace(gamma=gamma).take(step).item()
+    k = paces.EntropyBoundedTokensPerStep(gamma=gamma).take(step).item()
     h = [float(torch.special.entr(torch.tensor(p, dtype=torch.float64)).sum()) for p in binary(*confidences)]
     assert k == 1 or sum(h[:k]) - max(h[:k]) <= gamma + 1e-12
     assert k == len(h) or sum(h[: k + 1]) - max(h[: k + 1]) >= gamma - 1e-12
@@ -342,13 +344,17 @@ def test_no_more_and_no_fewer_than_the_bound_allows(confidences, gamma):
     ],
 )
 def test_a_prediction_must_keep_still_for_the_whole_history(history, seen, found):
-    pace, memory, length = paces.KLStablePace(confidence=0.6, kl=0.01, history=history), {}, len(seen[0][1])
+    tokens_per_step, memory, length = (
+        paces.KLStableTokensPerStep(confidence_threshold=0.6, kl_threshold=0.01, history_length=history),
+        {},
+        len(seen[0][1]),
+    )
     for (number, confidences), expected in zip(seen, found, strict=True):
         step = step_of(binary(*confidences, *[0.5] * (length - len(confidences))), [*range(length)][::-1], number)
         step.open = torch.arange(length)[None] < len(confidences)
         step.remaining, step.log_probs = step.open.sum(1), step.log_probs[: len(confidences)]
         step.memory = memory
-        assert taken(pace, step) == expected
+        assert taken(tokens_per_step, step) == expected
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.randoms(use_true_random=False))
@@ -399,44 +405,51 @@ def test_sigma_is_that_of_the_paper():
     assert remasks.greatest(step_with((1.0, 0.9))) == 1
     assert remasks.greatest(step_with((0.1, 0.0))) == 0
     early, late = step_with((0.6, 0.5), rows=2), step_with((0.2, 0.1), rows=2)
-    assert [remasks.ReMDMCapRemask(eta=0.3).rate(step) for step in (early, late)] == pytest.approx([0.3, 0.125])
-    assert [remasks.ReMDMRescaleRemask(eta=0.3).rate(step) for step in (early, late)] == pytest.approx([0.3, 0.0375])
-    assert [remasks.ReMDMLoopRemask(eta=0.3).rate(step) for step in (early, late)] == [0, 0]
-    assert remasks.ReMDMLoopRemask(eta=0.3).rate(step_with((0.1, 0.1), rows=2)) == pytest.approx(0.1 / 0.9)
-    assert remasks.ReMDMLoopRemask(eta=0.02).rate(step_with((0.1, 0.1), rows=2)) == pytest.approx(0.02)
+    assert [remaskings.ReMDMCapRemasking(eta=0.3).rate(step) for step in (early, late)] == pytest.approx([0.3, 0.125])
+    assert [remaskings.ReMDMRescaleRemasking(eta=0.3).rate(step) for step in (early, late)] == pytest.approx(
+        [0.3, 0.0375]
+    )
+    assert [remaskings.ReMDMLoopRemasking(eta=0.3).rate(step) for step in (early, late)] == [0, 0]
+    assert remaskings.ReMDMLoopRemasking(eta=0.3).rate(step_with((0.1, 0.1), rows=2)) == pytest.approx(0.1 / 0.9)
+    assert remaskings.ReMDMLoopRemasking(eta=0.02).rate(step_with((0.1, 0.1), rows=2)) == pytest.approx(0.02)
 
 
-@pytest.mark.parametrize("remask", [remasks.ReMDMCapRemask, remasks.ReMDMRescaleRemask])
-def test_it_is_switched_on_and_off(remask):
-    switched = remask(switch_on=0.5, switch_off=0.2)
+@pytest.mark.parametrize("remasking", [remaskings.ReMDMCapRemasking, remaskings.ReMDMRescaleRemasking])
+def test_it_is_switched_on_and_off(remasking):
+    switched = remasking(switch_on=0.5, switch_off=0.2)
     rates = [switched.rate(step_with((before, before - 0.1), rows=2)) > 0 for before in (0.9, 0.5, 0.3, 0.2)]
     assert rates == [False, True, True, False]
-    assert not remasks.ReMDMConfRemask(switch_on=0.5)(step_with((0.9, 0.8))).any()
+    assert not remaskings.ReMDMConfRemasking(switch_on=0.5)(step_with((0.9, 0.8))).any()
 
 
 @pytest.mark.parametrize(
-    "remask", [remasks.ReMDMCapRemask(eta=0.3), remasks.ReMDMRescaleRemask(eta=0.3), remasks.ReMDMLoopRemask(eta=0.3)]
+    "remasking",
+    [
+        remaskings.ReMDMCapRemasking(eta=0.3),
+        remaskings.ReMDMRescaleRemasking(eta=0.3),
+        remaskings.ReMDMLoopRemasking(eta=0.3),
+    ],
 )
-def test_settled_tokens_go_by_chance_and_no_others(remask):
+def test_settled_tokens_go_by_chance_and_no_others(remasking):
     step = step_with((0.5, 0.5))
-    step.remask_rate = remask.rate(step)
-    share = remask(step).double().mean(0)
+    step.remask_rate = remasking.rate(step)
+    share = remasking(step).double().mean(0)
     assert share[:5].max() == 0
     assert share[9] == 0
     assert share[5:9].tolist() == pytest.approx([0.3] * 4, abs=0.04)
     step.free = torch.arange(10).expand_as(step.open) != 6  # what is given is not touched
-    assert not remask(step)[:, 6].any()
+    assert not remasking(step)[:, 6].any()
 
 
 def test_a_token_that_was_drawn_with_little_confidence_goes_sooner():
     step = step_with((0.5, 0.5), rows=20_000)
     step.confidence = torch.tensor([1.0] * 5 + [0.1, 0.1, 0.9, 0.9, 0.0]).expand(20_000, 10)
-    share = remasks.ReMDMConfRemask(eta=0.8)(step).double().mean(0)
+    share = remaskings.ReMDMConfRemasking(eta=0.8)(step).double().mean(0)
     weight = (-torch.tensor([0.1, 0.1, 0.9, 0.9])).softmax(0) * 0.8
     assert share[5:9].tolist() == pytest.approx(weight.tolist(), abs=0.02)
     assert share[:5].max() == share[9] == 0
-    assert remasks.ReMDMConfRemask().rate(step) == 0
-    assert not remasks.NoRemask()(step).any()
+    assert remaskings.ReMDMConfRemasking().rate(step) == 0
+    assert not remaskings.NoRemasking()(step).any()
 
 
 def test_the_planner_keeps_the_best_down_to_the_share():
@@ -445,21 +458,21 @@ def test_the_planner_keeps_the_best_down_to_the_share():
     step.confidence = torch.tensor([[0.9, 0.1, 0.8, 0.2, 0.7, 0.3, 0.6, 0.4, 0.5, 0.05]])
     step.fresh = torch.arange(10)[None] >= 8
     # ⌊10 · 0.6⌋ go: 9, 1, 3, 5, 7, 8.
-    assert remasks.PlannerRemask()(step).nonzero()[:, 1].tolist() == [1, 3, 5, 7, 8, 9]
+    assert remaskings.PlannerRemasking()(step).nonzero()[:, 1].tolist() == [1, 3, 5, 7, 8, 9]
     # Old tokens weigh nothing, so the new ones go first; then from the right, as equals go left first into the text.
-    assert remasks.PlannerRemask(eta=0.0)(step).nonzero()[:, 1].tolist() == [4, 5, 6, 7, 8, 9]
+    assert remaskings.PlannerRemasking(eta=0.0)(step).nonzero()[:, 1].tolist() == [4, 5, 6, 7, 8, 9]
     # Old ones weigh much: only the new ones and the best stay.
-    assert remasks.PlannerRemask(eta=100.0)(step).nonzero()[:, 1].tolist() == [1, 3, 4, 5, 6, 7]
+    assert remaskings.PlannerRemasking(eta=100.0)(step).nonzero()[:, 1].tolist() == [1, 3, 4, 5, 6, 7]
     # What is given takes no part in the share.
     step.free, step.total = torch.arange(10)[None] != 9, torch.tensor([9])
-    assert remasks.PlannerRemask()(step).nonzero()[:, 1].tolist() == [1, 3, 5, 7, 8]
+    assert remaskings.PlannerRemasking()(step).nonzero()[:, 1].tolist() == [1, 3, 5, 7, 8]
 
 
 def test_the_planner_keeps_the_left_of_equals():
     step = step_with((0.9, 0.5), rows=2, length=40)
     step.open, step.total = torch.zeros_like(step.open), torch.full((2,), 40)
     step.confidence = torch.full((2, 40), 0.5)
-    assert remasks.PlannerRemask()(step).nonzero()[:, 1].tolist() == [*range(20, 40)] * 2
+    assert remaskings.PlannerRemasking()(step).nonzero()[:, 1].tolist() == [*range(20, 40)] * 2
 
 
 def test_the_share_of_the_grid_is_not_rounded_below():
@@ -467,36 +480,39 @@ def test_the_share_of_the_grid_is_not_rounded_below():
     for length, share, masked in ((10, 1 - 0.9, 1), (180, 1 - (1 - 13 / 20), 117)):
         step = step_with((0.9, share), rows=2, length=length)
         step.open, step.total = torch.zeros_like(step.open), torch.full((2,), length)
-        assert remasks.PlannerRemask()(step).sum(1).tolist() == [masked, masked]
+        assert remaskings.PlannerRemasking()(step).sum(1).tolist() == [masked, masked]
 
 
 def test_the_mean_uncertainty_is_over_what_is_masked():
     step = example_step(frozenset(), rows=4)
     means = [EntropyUncertainty()(logits).mean() for logits in step.log_probs.split(step.open.sum(1).tolist())]
     threshold = float(sorted(means)[1]) + 1e-6
-    stopped = stops.UncertaintyStop(threshold=threshold)(step)
+    stopped = stopping_rules.UncertaintyStoppingRule(threshold=threshold)(step)
     assert stopped.tolist() == [bool(mean < threshold) for mean in means]
     assert stopped.sum() == 2
     # What is as uncertain as the threshold goes on, so 0 never stops.
     step = example_step(frozenset(), rows=1, length=2)
     step.log_probs = torch.tensor([0.0, -torch.inf]).expand(len(step.log_probs), 2)
-    assert not stops.UncertaintyStop(threshold=0.0)(step).any()
+    assert not stopping_rules.UncertaintyStoppingRule(threshold=0.0)(step).any()
 
 
 @pytest.mark.parametrize(
     ("stop", "sharpness", "filled"),
     [
         # A text that is certain is filled in one evaluation.
-        (stops.UncertaintyStop(threshold=0.3), 1e4, [16]),
-        (stops.UncertaintyStop(threshold=0.3), 0.1, [2] * 8),
-        (stops.UncertaintyStop(threshold=0.0), 1e4, [2] * 8),
+        (stopping_rules.UncertaintyStoppingRule(threshold=0.3), 1e4, [16]),
+        (stopping_rules.UncertaintyStoppingRule(threshold=0.3), 0.1, [2] * 8),
+        (stopping_rules.UncertaintyStoppingRule(threshold=0.0), 1e4, [2] * 8),
         # The history must be full.
-        (stops.ConfidenceHistoryStop(window=3, threshold=0.9), 1e6, [2, 2, 12]),
-        (stops.ConfidenceHistoryStop(window=3, threshold=1.0), 1e6, [2] * 8),
+        (stopping_rules.ConfidenceHistoryStoppingRule(window=3, threshold=0.9), 1e6, [2, 2, 12]),
+        (stopping_rules.ConfidenceHistoryStoppingRule(window=3, threshold=1.0), 1e6, [2] * 8),
     ],
 )
 def test_a_stop_fills_the_rest(stop, sharpness, filled):
-    denoiser, sampler = Hashed(50, sharpness=sharpness), assemble(pace=paces.FixedPace(steps=8), stop=stop)
+    denoiser, sampler = (
+        Hashed(50, sharpness=sharpness),
+        assemble(tokens_per_step=paces.FixedTokensPerStep(steps=8), stopping_rule=stop),
+    )
     made, trace = traced(sampler, denoiser, torch.full((3, 16), 50), torch.arange(3))
     assert [len(record["rows"]) // 3 for record in trace] == filled
     assert made.nfe.tolist() == [denoiser.calls] * 3 == [len(filled)] * 3
@@ -506,10 +522,14 @@ def test_the_running_confidence_is_a_mean_over_the_window():
     step = example_step(frozenset(), rows=3)
     nan = torch.nan
     step.history = torch.tensor([[0.1, 0.8, 0.9], [nan, 0.9, 0.9], [nan, nan, 0.9]], dtype=torch.float64)
-    assert stops.ConfidenceHistoryStop(window=2, threshold=0.84)(step).tolist() == [True, True, False]
-    assert stops.ConfidenceHistoryStop(window=3, threshold=0.59)(step).tolist() == [True, False, False]
-    assert stops.ConfidenceHistoryStop(window=3, threshold=0.61)(step).tolist() == [False, False, False]
-    assert stops.ConfidenceHistoryStop(window=4, threshold=0.0)(step).tolist() == [False, False, False]
+    assert stopping_rules.ConfidenceHistoryStoppingRule(window=2, threshold=0.84)(step).tolist() == [True, True, False]
+    assert stopping_rules.ConfidenceHistoryStoppingRule(window=3, threshold=0.59)(step).tolist() == [True, False, False]
+    assert stopping_rules.ConfidenceHistoryStoppingRule(window=3, threshold=0.61)(step).tolist() == [
+        False,
+        False,
+        False,
+    ]
+    assert stopping_rules.ConfidenceHistoryStoppingRule(window=4, threshold=0.0)(step).tolist() == [False, False, False]
 
 
 STEP = example_step(frozenset({"history"}), rows=2)  # its third
@@ -527,21 +547,21 @@ def said(draw, row=0):
 @pytest.mark.parametrize(
     ("draw", "expected"),
     [
-        (draws.CategoricalDraw(), [0.5, 0.3, 0.1, 0.1]),
-        (draws.CategoricalDraw(temperature=0.5), [25 / 36, 9 / 36, 1 / 36, 1 / 36]),
-        (draws.TopKDraw(k=2), [5 / 8, 3 / 8, 0, 0]),
-        (draws.TopKDraw(k=2, temperature=0.5), [25 / 34, 9 / 34, 0, 0]),
-        (draws.NucleusDraw(p=0.75), [5 / 8, 3 / 8, 0, 0]),
-        (draws.NucleusDraw(p=0.85), [0.5, 0.3, 0.1, 0.1]),
+        (token_samplings.CategoricalTokenSampling(), [0.5, 0.3, 0.1, 0.1]),
+        (token_samplings.CategoricalTokenSampling(temperature=0.5), [25 / 36, 9 / 36, 1 / 36, 1 / 36]),
+        (token_samplings.TopKTokenSampling(k=2), [5 / 8, 3 / 8, 0, 0]),
+        (token_samplings.TopKTokenSampling(k=2, temperature=0.5), [25 / 34, 9 / 34, 0, 0]),
+        (token_samplings.NucleusTokenSampling(top_p=0.75), [5 / 8, 3 / 8, 0, 0]),
+        (token_samplings.NucleusTokenSampling(top_p=0.85), [0.5, 0.3, 0.1, 0.1]),
         # 25/36 + 9/36 reach 0.9 when tempered.
-        (draws.NucleusDraw(p=0.9, temperature=0.5), [25 / 34, 9 / 34, 0, 0]),
-        (draws.NucleusDraw(temperature=0.0), [1, 0, 0, 0]),
-        (draws.MinPDraw(p=0.5), [5 / 8, 3 / 8, 0, 0]),
+        (token_samplings.NucleusTokenSampling(top_p=0.9, temperature=0.5), [25 / 34, 9 / 34, 0, 0]),
+        (token_samplings.NucleusTokenSampling(temperature=0.0), [1, 0, 0, 0]),
+        (token_samplings.MinPTokenSampling(p=0.5), [5 / 8, 3 / 8, 0, 0]),
         # 0.3 stays: (3/5)² = 0.36 when tempered; (1/5)² does not reach 0.05.
-        (draws.MinPDraw(p=0.05, temperature=0.5), [25 / 34, 9 / 34, 0, 0]),
-        (draws.MinPDraw(temperature=0.0), [1, 0, 0, 0]),
+        (token_samplings.MinPTokenSampling(p=0.05, temperature=0.5), [25 / 34, 9 / 34, 0, 0]),
+        (token_samplings.MinPTokenSampling(temperature=0.0), [1, 0, 0, 0]),
         # The last of three steps is that of the first row alone.
-        (draws.GreedyLastDraw(draw=draws.TopKDraw(k=2)), [1, 0, 0, 0]),
+        (token_samplings.GreedyLastTokenSampling(token_sampling=token_samplings.TopKTokenSampling(k=2)), [1, 0, 0, 0]),
     ],
     ids=str,
 )
@@ -550,16 +570,26 @@ def test_probabilities(draw, expected):
 
 
 def test_a_row_before_its_last_step_is_not_greedy():
-    assert torch.equal(said(draws.GreedyLastDraw(draw=draws.TopKDraw(k=2)), row=1), said(draws.TopKDraw(k=2)))
+    assert torch.equal(
+        said(token_samplings.GreedyLastTokenSampling(token_sampling=token_samplings.TopKTokenSampling(k=2)), row=1),
+        said(token_samplings.TopKTokenSampling(k=2)),
+    )
 
 
 def test_the_temperature_follows_the_running_confidence():
     # Running confidences 0.3 (the NaN is out of the window) and 1.
     for row, temperature in enumerate([1.5 - 0.3, 0.5]):
-        tempered = said(draws.ConfidenceTemperedDraw(sure=0.5, unsure=1.5, window=2), row)
+        tempered = said(
+            token_samplings.ConfidenceTemperedTokenSampling(
+                confident_temperature=0.5, uncertain_temperature=1.5, window=2
+            ),
+            row,
+        )
         torch.testing.assert_close(tempered, (P.log() / temperature).softmax(0))
 
 
 def test_the_draw_before_the_last_step_knows_the_step():
-    draw = draws.ConfidenceTemperedDraw(sure=0.5, unsure=1.5, window=2)
-    assert torch.equal(said(draws.GreedyLastDraw(draw=draw), row=1), said(draw, row=1))
+    draw = token_samplings.ConfidenceTemperedTokenSampling(
+        confident_temperature=0.5, uncertain_temperature=1.5, window=2
+    )
+    assert torch.equal(said(token_samplings.GreedyLastTokenSampling(token_sampling=draw), row=1), said(draw, row=1))

@@ -11,10 +11,8 @@ from atat_zoo import UserError
 from atat_zoo.evaluation.sample_quality import bench
 from atat_zoo.experiment import from_table
 from atat_zoo.generation.samplers import Sample, changes, shifted
-from atat_zoo.generation.samplers.draw import NucleusDraw
 from atat_zoo.generation.samplers.loop import run
 from atat_zoo.generation.samplers.order import UncertaintyOrder
-from atat_zoo.generation.samplers.pace import BinomialPace
 from atat_zoo.generation.samplers.published import (
     AncestralSampler,
     LeftToRightSampler,
@@ -24,8 +22,10 @@ from atat_zoo.generation.samplers.published import (
     at_steps,
     fitting,
 )
-from atat_zoo.generation.samplers.remask import ReMDMCapRemask
+from atat_zoo.generation.samplers.remasking import ReMDMCapRemasking
 from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing
+from atat_zoo.generation.samplers.token_sampling import NucleusTokenSampling
+from atat_zoo.generation.samplers.tokens_per_step import BinomialTokensPerStep
 from atat_zoo.modeling.uncertainty import ConfidenceUncertainty
 from atat_zoo.registry import Zoo
 from atat_zoo.testing.sampling import assemble, noisy, traced
@@ -94,7 +94,7 @@ def test_first_hitting_hands_its_times_to_a_denoiser_that_reads_them():
 @pytest.mark.slow
 def test_remasking_with_the_rate_made_up_for_keeps_the_joint():
     joint = toy()
-    remdm = assemble(pace=BinomialPace(steps=150), remask=ReMDMCapRemask(eta=0.03))
+    remdm = assemble(tokens_per_step=BinomialTokensPerStep(steps=150), remasking=ReMDMCapRemasking(eta=0.03))
     made, trace = traced(remdm, joint.denoiser, *masks(joint, ROWS))
     assert fit(made, joint) > 0.001
     assert sum("hidden" in record for record in trace) > 50
@@ -133,7 +133,7 @@ def test_the_loop_reworks_on_its_plateau_only():
 def test_remdm_draws_from_the_nucleus_as_published_and_ancestral_has_another_name():
     assert Zoo.load().spec("sampler", "cached_ancestral") == AncestralSampler()
     for name in ("remdm_cap", "remdm_rescale", "remdm_conf", "remdm_loop"):
-        assert Zoo.load().spec("sampler", name).parts().draw == NucleusDraw(p=0.9)
+        assert Zoo.load().spec("sampler", name).parts().draw == NucleusTokenSampling(top_p=0.9)
 
 
 def test_block_by_block_fills_only_the_block():
@@ -155,7 +155,7 @@ def test_block_by_block_fills_only_the_block():
 
 HARD = {"use": "uncertainty", "first": "most_uncertain", "importance": True}
 ONE_AT_A_TIME = [
-    {"use": "combination", "order": HARD, "pace": {"use": "fixed", "steps": 3}},
+    {"use": "combination", "order": HARD, "tokens_per_step": {"use": "fixed", "steps": 3}},
     {"use": "margin"},
     {"use": "first_hitting"},
     {"use": "left_to_right"},

@@ -16,7 +16,9 @@ from atat_zoo.testing.sampling import check_sampler, noisy
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed, toy
 from tests.modeling.objectives.blockwise import SIZE, L, V, module
 
-GREEDY = CombinationSampler(order="left_to_right", pace="one_at_a_time", draw={"use": "categorical", "temperature": 0})
+GREEDY = CombinationSampler(
+    order="left_to_right", tokens_per_step="one_at_a_time", token_sampling={"use": "categorical", "temperature": 0}
+)
 
 
 @pytest.mark.parametrize("use", ["block", "autoregressive"])
@@ -24,7 +26,7 @@ def test_the_text_is_that_of_a_loop_without_a_cache(use):
     """Greedy, so that no draw hides a difference: left_to_right reads the whole text anew for every token."""
     built, z = module(use), noisy(5, L, V, 3)
     plain = GREEDY.sample(built.denoiser(), z, torch.arange(5))
-    cached = SemiAutoregressiveSampler(within=GREEDY).sample(built.denoiser(), z, torch.arange(5))
+    cached = SemiAutoregressiveSampler(block_sampler=GREEDY).sample(built.denoiser(), z, torch.arange(5))
     assert torch.equal(cached.tokens, plain.tokens)
     assert torch.equal(cached.nfe, plain.nfe)
 
@@ -44,7 +46,7 @@ class Windows(Hashed):
 @pytest.mark.slow
 @pytest.mark.parametrize("within", ["uncertainty_guided", "remdm_cap", "confidence_history"])
 def test_it_is_a_sampler_whatever_is_within(within):
-    check_sampler(SemiAutoregressiveSampler(size=3, within=within), 4)
+    check_sampler(SemiAutoregressiveSampler(block_size=3, block_sampler=within), 4)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,7 @@ def test_it_is_a_sampler_whatever_is_within(within):
 def test_the_window_slides_to_end_with_the_block_between_its_ends(frame, low):
     denoiser, begin = Windows(6, frame=frame), len(frame[0])
     z = torch.full((1, 11), 9)
-    sampler = SemiAutoregressiveSampler(size=2, within=AncestralSampler(steps=1))
+    sampler = SemiAutoregressiveSampler(block_size=2, block_sampler=AncestralSampler(steps=1))
     made = sampler.sample(denoiser, z, torch.tensor([4]))
     assert made.nfe.tolist() == [6]
     for number, (tokens, asked) in enumerate(denoiser.shown):
@@ -84,7 +86,8 @@ def test_a_block_that_is_larger_than_the_framed_window_is_as_large_as_that(size)
     z = torch.full((2, 2 * L), 9)
     denoiser = Hashed(9, window=L, frame=((1,), (2,)))
     made, as_it_fits = (
-        SemiAutoregressiveSampler(size=s, within=GREEDY).sample(denoiser, z, torch.arange(2)) for s in (size, L - 2)
+        SemiAutoregressiveSampler(block_size=s, block_sampler=GREEDY).sample(denoiser, z, torch.arange(2))
+        for s in (size, L - 2)
     )
     assert torch.equal(made.tokens, as_it_fits.tokens)
 
@@ -94,7 +97,7 @@ def test_a_block_that_is_larger_than_the_framed_window_is_as_large_as_that(size)
 def test_with_cached_keys_a_full_row_is_followed_by_one_with_half_of_its_text(use, size, length):
     """Greedy, against rows that are read anew for every token: BOS, the text so far, masks, EOS."""
     built = module(use, size=size)
-    sampler = SemiAutoregressiveSampler(within=GREEDY)
+    sampler = SemiAutoregressiveSampler(block_sampler=GREEDY)
     z = torch.full((3, length), V)
     z[:, 0] = torch.tensor([0, 3, 4])
     denoiser = built.denoiser()
@@ -115,17 +118,17 @@ def test_with_cached_keys_a_full_row_is_followed_by_one_with_half_of_its_text(us
 
 def test_one_at_a_time_reproduces_the_joint():
     joint = toy()
-    sampler = SemiAutoregressiveSampler(size=2, within=CombinationSampler(pace="one_at_a_time"))
+    sampler = SemiAutoregressiveSampler(block_size=2, block_sampler=CombinationSampler(tokens_per_step="one_at_a_time"))
     assert fit(sampler.sample(joint.denoiser, *masks(joint, 20_000)), joint) > 0.001
     # All of a block at once does not.
-    at_once = SemiAutoregressiveSampler(size=2, within=AncestralSampler(steps=1))
+    at_once = SemiAutoregressiveSampler(block_size=2, block_sampler=AncestralSampler(steps=1))
     assert fit(at_once.sample(joint.denoiser, *masks(joint, 20_000)), joint) < 1e-6
 
 
 @pytest.mark.parametrize(("steps", "most"), [(7, 7), (4, 4), (2, 4)])
 def test_steps_are_shared_among_the_blocks(steps, most):
     z = torch.full((2, 16), 9)
-    made = SemiAutoregressiveSampler(size=4, steps=steps).sample(Hashed(9), z, torch.arange(2))
+    made = SemiAutoregressiveSampler(block_size=4, steps=steps).sample(Hashed(9), z, torch.arange(2))
     assert made.max_nfe == most
     assert int(made.nfe.max()) <= most
 
@@ -133,19 +136,21 @@ def test_steps_are_shared_among_the_blocks(steps, most):
 def test_blocks_of_one_key_do_not_repeat():
     """With a model that knows nothing every block would be the same if their draws were, at the same position of it."""
     flat = FunctionDenoiser(lambda tokens, t, where: torch.zeros(len(where[0]), 9).log_softmax(-1), 9, window=15)
-    sampler = SemiAutoregressiveSampler(size=10, within=AncestralSampler(steps=1))
+    sampler = SemiAutoregressiveSampler(block_size=10, block_sampler=AncestralSampler(steps=1))
     made = sampler.sample(flat, torch.full((1, 40), 9), torch.tensor([1]))
     assert len(set(map(tuple, made.tokens.view(4, 10).tolist()))) == 4
 
 
 def test_blocks_that_do_not_fit_the_model_are_refused():
     built, z = module("block"), torch.full((1, L), V)
-    with pytest.raises(UserError, match=r"sampler.size = 2 does not divide the model's blocks of 3"):
-        SemiAutoregressiveSampler(size=2).sample(built.denoiser(), z, torch.arange(1))
-    with pytest.raises(UserError, match=r"sampler.within: 'semi_autoregressive' cannot be told to fill one block"):
-        SemiAutoregressiveSampler(within="semi_autoregressive").sample(Hashed(V), z, torch.arange(1))
+    with pytest.raises(UserError, match=r"sampler.block_size = 2 does not divide the model's blocks of 3"):
+        SemiAutoregressiveSampler(block_size=2).sample(built.denoiser(), z, torch.arange(1))
+    with pytest.raises(
+        UserError, match=r"sampler.block_sampler: 'semi_autoregressive' cannot be told to fill one block"
+    ):
+        SemiAutoregressiveSampler(block_sampler="semi_autoregressive").sample(Hashed(V), z, torch.arange(1))
     with pytest.raises(UserError, match=r"sampler.steps: 'left_to_right'.* has no number of steps"):
-        SemiAutoregressiveSampler(within="left_to_right", steps=3).sample(Hashed(V), z, torch.arange(1))
+        SemiAutoregressiveSampler(block_sampler="left_to_right", steps=3).sample(Hashed(V), z, torch.arange(1))
 
 
 def test_a_sampler_that_jumps_ahead_is_refused_once_before_the_first_evaluation():
@@ -165,14 +170,14 @@ def experiment(objective, sampler):
 
 
 def test_objectives_that_write_block_by_block_take_it():
-    block = {"use": "block", "size": 8}
+    block = {"use": "block", "block_size": 8}
     experiment(block, {"use": "semi_autoregressive"})
-    experiment(block, {"use": "block", "size": 4})
+    experiment(block, {"use": "block", "block_size": 4})
     experiment({"use": "autoregressive"}, {"use": "semi_autoregressive"})
-    with pytest.raises(UserError, match=r"sampler.size: 3 does not divide the blocks of 8 of 'block'"):
-        experiment(block, {"use": "semi_autoregressive", "size": 3})
-    with pytest.raises(UserError, match=r"sampler.size: 4 does not divide the blocks of 1 of 'autoregressive'"):
-        experiment({"use": "autoregressive"}, {"use": "semi_autoregressive", "size": 4})
+    with pytest.raises(UserError, match=r"sampler.block_size: 3 does not divide the blocks of 8 of 'block'"):
+        experiment(block, {"use": "semi_autoregressive", "block_size": 3})
+    with pytest.raises(UserError, match=r"sampler.block_size: 4 does not divide the blocks of 1 of 'autoregressive'"):
+        experiment({"use": "autoregressive"}, {"use": "semi_autoregressive", "block_size": 4})
     with pytest.raises(UserError, match="writes from left to right, a block at a time, and 'ancestral'"):
         experiment(block, {"use": "ancestral"})
 

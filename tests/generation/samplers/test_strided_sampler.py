@@ -9,9 +9,9 @@ from atat_zoo import Zoo
 from atat_zoo.data.tokenizers.components import CharactersTokenizer
 from atat_zoo.generation.guidance import TokenBiasGuidance
 from atat_zoo.generation.samplers.order import StridedOrder
-from atat_zoo.generation.samplers.pace import StridedPace
 from atat_zoo.generation.samplers.published import StridedSampler
 from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing
+from atat_zoo.generation.samplers.tokens_per_step import PositionSetTokensPerStep
 from atat_zoo.generation.writer import Writer
 from atat_zoo.testing.sampling import assemble, noisy, traced
 from atat_zoo.testing.toys import Hashed, Joint
@@ -61,7 +61,7 @@ def test_texts_are_drawn_from_the_likelihood():
 
 def test_guidance_sees_the_text_so_far():
     greedy = Zoo.load().spec(
-        "sampler", {"use": "strided", "stride": 3, "draw": {"use": "categorical", "temperature": 0}}
+        "sampler", {"use": "strided", "stride": 3, "token_sampling": {"use": "categorical", "temperature": 0}}
     )
     letters = CharactersTokenizer().train(lambda: iter(()))
     writer = Writer(denoiser=model(3, 12, 27).denoiser(), tokenizer=letters, length=12)
@@ -80,7 +80,7 @@ def test_guidance_sees_the_text_so_far():
 @given(st.integers(1, 20), st.integers(1, 15), st.integers(0, 1000))
 def test_every_step_fills_what_is_open_of_one_turn(stride, length, seed):
     z = noisy(5, length, 4, seed)
-    of_parts = assemble(order=StridedOrder(stride=stride), pace=StridedPace(stride=stride))
+    of_parts = assemble(order=StridedOrder(stride=stride), tokens_per_step=PositionSetTokensPerStep(stride=stride))
     for sampler in (StridedSampler(stride=stride), of_parts):
         made, steps = filled(sampler, z)
         number = (z == 4).cumsum(1) - 1  # what is given does not count

@@ -164,7 +164,7 @@ def test_what_the_network_cannot_be_is_refused():
         (
             {"neighbours": 1},
             {"damaged": "skip"},
-            r'data\.damaged: "skip" leaves rows out .*; set backbone\.neighbours = 0',
+            r'data\.on_corrupt: "skip" leaves rows out .*; set backbone\.ngram_prior = 0',
         ),
         (
             {"max_length": 48},

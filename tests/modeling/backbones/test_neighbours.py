@@ -216,8 +216,8 @@ def test_more_text_than_can_be_counted(counted, monkeypatch):
     monkeypatch.setattr(neighbours, "_MOST", tokens - 1)
     monkeypatch.setattr(dit, "require", lambda *_: None)
     context = Context(vocabulary_size=258, length=8, steps=1, seed=0, count_table=lambda: count_table(counted))
-    with pytest.raises(UserError, match=rf"^backbone.neighbours = 1: at most {tokens - 1:,} .*; set it to 0$"):
-        DiTBackbone(neighbours=1).build(context)
+    with pytest.raises(UserError, match=rf"^backbone.ngram_prior = 1: at most {tokens - 1:,} .*; set it to 0$"):
+        DiTBackbone(ngram_prior=1).build(context)
 
 
 def test_several_processes_count_once(tmp_path, counted):

@@ -10,5 +10,5 @@ BACKBONE = {"use": "dit", "layers": 3, "width": 16, "heads": 2, "max_length": 64
 def module(use, seed=0, size=SIZE):
     """A small model with random weights, in float64."""
     context = Context(vocabulary_size=V, length=L, width=16, steps=10)
-    objective = {"use": "block", "size": size} if use == "block" else use
+    objective = {"use": "block", "block_size": size} if use == "block" else use
     return small_objectives.build(objective, seed, context=context, backbone=BACKBONE).double().eval()

@@ -16,8 +16,8 @@ BASELINES = {
     "sedd": {"use": "sedd"},
     "d3pm": {"use": "d3pm", "steps": 10},
     "mlm": {"use": "mlm", "rate": 0.4},
-    "block": {"use": "block", "size": 2},
-    "sets": {"use": "sets", "gaps": 0.5},
+    "block": {"use": "block", "block_size": 2},
+    "sets": {"use": "set_causal", "gap_share": 0.5},
     "strided": {"use": "strided", "stride": 3},
 }
 
@@ -26,7 +26,7 @@ PARTS = {
     "position_sets": {"use": "strided", "stride": 3},
     "backbone": BACKBONE,
     "noise": "linear",
-    "rates": "noise",
+    "mask_rates": "noise",
     "estimator": {"use": "transformer", "layers": 1, "width": 8, "heads": 2},
     "masking": "importance",
     "mask_drawing": "bernoulli",

@@ -275,9 +275,9 @@ def test_an_estimator_learns_from_the_target_or_from_the_bound():
 def test_a_single_draw_cannot_learn_the_forward_weights():
     for learned in ("learn_importance", "learn_position"):
         with pytest.raises(ValueError, match="at least 2"):
-            AdaptiveObjective(**{learned: True}, draws=1)
+            AdaptiveObjective(**{learned: True}, mask_samples=1)
         assert AdaptiveObjective(**{learned: True}).repeats == 2
-    assert [AdaptiveObjective().repeats, AdaptiveObjective(draws=3).repeats] == [1, 3]
+    assert [AdaptiveObjective().repeats, AdaptiveObjective(mask_samples=3).repeats] == [1, 3]
 
 
 TIMED = {"use": "transformer", "time_conditioning": True}

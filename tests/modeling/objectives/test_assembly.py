@@ -37,7 +37,7 @@ def test_every_part_of_every_kind_can_be_assembled():
     simple = {"objective": {"use": "mdlm", "weight": "simple"}}
     on_z = {"estimator": {**SMALL["estimator"]["learned"], "reads": "z"}, "masking": "uniform"}
     shown = {"reveal", "planner_aware"}  # which go by the importance of what is hidden
-    for kind in ("noise", "rates", "estimator", "masking", "mask_drawing", "curriculum", "target"):
+    for kind in ("noise", "mask_rates", "estimator", "masking", "mask_drawing", "curriculum", "target"):
         for name in zoo.names(kind):
             reads = on_z if name in shown else {}
             module = assemble(from_table(SMALL | simple | reads | {kind: name}), context)

@@ -153,7 +153,7 @@ def test_the_draws_of_d3pm_agree_with_enumeration(logit):
 @given(seed=seeds)
 def test_blocks_of_one_token_are_the_chain_rule(seed):
     joint = joint_of(seed)
-    module, x, keep, keys = plugged({"use": "block", "size": 1}, joint)
+    module, x, keep, keys = plugged({"use": "block", "block_size": 1}, joint)
     torch.testing.assert_close(module.bound(x, keep, keys, 1, EXACT_K)["nelbo"].nelbo, -joint.p.log())
 
 
@@ -161,7 +161,7 @@ def test_blocks_of_one_token_are_the_chain_rule(seed):
 @given(seed=seeds, draws=st.integers(1, 3))
 def test_a_block_of_the_whole_length_is_exact_k(seed, draws):
     joint = joint_of(seed)
-    module, x, keep, keys = plugged({"use": "block", "size": 3}, joint)
+    module, x, keep, keys = plugged({"use": "block", "block_size": 3}, joint)
     keep = keep.clone()
     keep[1, 2] = False
     found = module.bound(x, keep, keys, draws, EXACT_K)["nelbo"]
@@ -194,7 +194,7 @@ def test_every_block_has_its_own_number_of_masks(seed, size, blocks, draws):
 def test_training_on_one_block_is_training_mdlm():
     plain = dict.fromkeys(("estimator", "masking"), "uniform") | {"mask_drawing": "bernoulli", "curriculum": "none"}
     mdlm = build("mdlm", target="difficulty", **plain)
-    block = build({"use": "block", "size": L})
+    block = build({"use": "block", "block_size": L})
     block.backbone.load_state_dict(mdlm.backbone.state_dict())
     for first in range(3):
         one, other = mdlm.loss(batch(first)), block.loss(batch(first))

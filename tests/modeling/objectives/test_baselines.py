@@ -160,7 +160,7 @@ STEPS, METHODS = {"evaluation": {"bound": {"use": "discrete_t"}}}, ("discrete_t"
     ("changes", "said"),
     [
         ({"objective": "block"}, ["sampler", "left_to_right"]),
-        ({"objective": {"use": "block", "size": 5}, "sampler": "left_to_right"}, ["objective.size", "32"]),
+        ({"objective": {"use": "block", "block_size": 5}, "sampler": "left_to_right"}, ["objective.block_size", "32"]),
         ({"objective": "sedd", "masking": "importance"}, ["masking", "sedd"]),
         ({"objective": "mlm"} | TIMED, ["backbone.time_conditioning", "mlm"]),
         ({"objective": "block"} | CAUSAL | TIMED, ["backbone.time_conditioning", "block"]),

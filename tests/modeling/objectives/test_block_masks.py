@@ -20,7 +20,7 @@ CASES = {
     "block": (BASELINES["block"] | {"size": 8}, {}),
     "sets": (BASELINES["sets"] | {"gaps": 0.5}, STRIDE),
     "sets from left to right": (
-        {"use": "sets", "gaps": 0.0, "prompts": 0.0},
+        {"use": "set_causal", "gap_share": 0.0, "prompt_share": 0.0},
         STRIDE | {"position_sets": "left_to_right"},
     ),
 }

@@ -101,7 +101,7 @@ def test_cuts_cover_every_place_once_and_are_as_few_and_as_equal_as_can_be(posit
     assert max(map(len, found), default=0) == (-(-positions // len(found)) if found else 0)
 
 
-HEADS = [{"tied": True, "output_bias": "none"}, {"neighbours": 2}]
+HEADS = [{"tied": True, "output_bias": "none"}, {"ngram_prior": 2}]
 
 
 @pytest.mark.parametrize(("name", "head"), [*((name, {}) for name in OBJECTIVES), *product(("mdlm", "d3pm"), HEADS)])

@@ -71,9 +71,9 @@ def test_a_mask_never_falls_on_a_question(name, rows, step):
 
 
 @at_most(25)
-@given(strategies, st.sampled_from(zoo.names("rates")), masks, st.integers(0, 99))
+@given(strategies, st.sampled_from(zoo.names("mask_rates")), masks, st.integers(0, 99))
 def test_the_expected_share_of_masked_answer_tokens_is_the_rate(masking, rates, rows, step):
-    module, talk = build({"use": "mdlm", "weight": "simple"}, masking=masking, rates=rates), asked(rows, step)
+    module, talk = build({"use": "mdlm", "weight": "simple"}, masking=masking, mask_rates=rates), asked(rows, step)
     levels = module.levels(module.times(talk.index), talk)
     noised, _ = module.mask_batch(talk, levels)
     assert (noised.p[~talk.maskable] == 0).all()

@@ -8,9 +8,9 @@ from small_objectives import BACKBONE, L, N, batch, build, part_of
 from atat_zoo.experiment import from_table
 from atat_zoo.system.errors import UserError
 
-WITH = {"mdlm": {"use": "mdlm"}, "sedd": {"use": "sedd"}, "block": {"use": "block", "size": 2}}
+WITH = {"mdlm": {"use": "mdlm"}, "sedd": {"use": "sedd"}, "block": {"use": "block", "block_size": 2}}
 PLAIN = {"masking": "uniform", "curriculum": "none", "estimator": "uniform"}
-BELL = {"use": "bell", "scale": 0.6, "uniform_share": 0.25}
+BELL = {"use": "logit_normal", "scale": 0.6, "uniform_share": 0.25}
 
 
 def drawn(module, given):
@@ -23,7 +23,7 @@ def drawn(module, given):
 @pytest.mark.parametrize("objective", WITH)
 @pytest.mark.parametrize(("weight", "rates"), [("nelbo", BELL), ("simple", BELL), ("nelbo", "uniform")])
 def test_a_row_is_masked_at_its_rate_and_weighs_one_by_rate_and_density(objective, weight, rates):
-    module = build(WITH[objective] | {"weight": weight}, rates=rates, noise="cosine", **PLAIN)
+    module = build(WITH[objective] | {"weight": weight}, mask_rates=rates, noise="cosine", **PLAIN)
     given = batch(1)
     _, levels = drawn(module, given)
     found = module.loss(given)
@@ -61,7 +61,7 @@ class Fixed(torch.nn.Module):
 
 @pytest.mark.parametrize("objective", WITH)
 def test_rates_are_stratified_over_the_global_batch_whatever_the_micro_batches(objective):
-    module = build(WITH[objective], rates={"use": "bell"}, **PLAIN)
+    module = build(WITH[objective], mask_rates={"use": "logit_normal"}, **PLAIN)
     for first in (*range(20), 2**40):
         given = batch(first)
         u, levels = drawn(module, given)
@@ -80,7 +80,7 @@ def test_rates_are_stratified_over_the_global_batch_whatever_the_micro_batches(o
 @pytest.mark.parametrize("objective", ["mdlm", "sedd"])
 def test_a_network_that_reads_the_time_is_told_that_of_the_noise(objective):
     backbone = BACKBONE | {"time_conditioning": True}
-    module = build(WITH[objective], rates=BELL, noise="cosine", backbone=backbone, **PLAIN)
+    module = build(WITH[objective], mask_rates=BELL, noise="cosine", backbone=backbone, **PLAIN)
     told = []
     module.backbone.register_forward_hook(lambda _, args, out: told.append(args[1]))
     given = batch(1)
@@ -90,7 +90,7 @@ def test_a_network_that_reads_the_time_is_told_that_of_the_noise(objective):
 
 
 def test_blocks_are_counted_at_their_own_rates():
-    module = build(WITH["block"], rates={"use": "adaptive", "bins": 2}, **PLAIN)
+    module = build(WITH["block"], mask_rates={"use": "adaptive", "bins": 2}, **PLAIN)
     given = batch(3, padded=False)
     _, levels = drawn(module, given)
     found = module.loss(given)
@@ -109,14 +109,14 @@ def test_blocks_are_counted_at_their_own_rates():
 
 def experiment(objective, rates):
     needed = {"sampler": "left_to_right"} if objective["use"] == "block" else {}
-    return from_table({"name": "x", "objective": objective, "rates": rates, **needed})
+    return from_table({"name": "x", "objective": objective, "mask_rates": rates, **needed})
 
 
 @pytest.mark.parametrize("objective", WITH.values(), ids=WITH)
 def test_weights_without_a_variance_are_refused(objective):
     with pytest.raises(UserError, match=r"rates: .*infinite variance .* set rates\.uniform_share above 0") as caught:
-        experiment(objective, "bell")
+        experiment(objective, "logit_normal")
     assert len(str(caught.value).splitlines()) == 1
-    experiment(objective | {"weight": "simple"}, "bell")
-    experiment(objective, {"use": "bell", "uniform_share": 0.1})
+    experiment(objective | {"weight": "simple"}, "logit_normal")
+    experiment(objective, {"use": "logit_normal", "uniform_share": 0.1})
     experiment(objective, "adaptive")

@@ -109,7 +109,7 @@ def test_other_objectives_are_asked_too():
     adaptive["objective"] = adaptive["objective"] | {"learn_importance": True}
     (problem,) = without_effect(from_table(adaptive), ZOO)
     assert "learns by the bound's gradient" in str(problem)
-    ordered = {"name": "x", "objective": {"use": "sets", "importance_loss_weight": 0}, "estimator": ON_Z}
+    ordered = {"name": "x", "objective": {"use": "set_causal", "importance_loss_weight": 0}, "estimator": ON_Z}
     ordered["position_sets"] = "by_importance"
     assert [problem.key for problem in without_effect(from_table(ordered), ZOO)] == ["position_sets"]
     # Weights from another run may have learned.

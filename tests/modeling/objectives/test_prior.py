@@ -15,7 +15,7 @@ V, L, REACH = 7, 6, 2
 TEXT = np.random.default_rng(3).zipf(1.6, (200, L)) % V
 TABLE = CountTable.count([TEXT], V)
 CONTEXT = Context(vocabulary_size=V, length=L, width=16, steps=100, seed=5, count_table=lambda: TABLE)
-COUNTED = BACKBONE | {"neighbours": REACH}
+COUNTED = BACKBONE | {"ngram_prior": REACH}
 OBJECTIVES = {"mdlm": {"use": "mdlm"}, "adaptive": {"use": "adaptive"}, **BASELINES}
 
 
@@ -27,7 +27,7 @@ def test_memory_grows_with_the_pairs_at_any_vocabulary():
     v = 50_257
     text = np.random.default_rng(4).zipf(1.3, (500, L)) % v
     context = Context(vocabulary_size=v, length=L, steps=1, seed=0, count_table=lambda: CountTable.count([text], v))
-    module = DiTBackbone(neighbours=2, layers=1, width=8, heads=2).build(context).prior
+    module = DiTBackbone(ngram_prior=2, layers=1, width=8, heads=2).build(context).prior
     beside, x = torch.from_numpy(text[:8, [1, 3, 0, 4]]), torch.from_numpy(text[:8, 2])
     # A few numbers of each row, 2R of every token, and of each pair.
     kept = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in module.scores()}
@@ -78,7 +78,7 @@ def test_the_likelihoods_of_all_texts_add_up_to_one(name):
     v, length = 3, 4
     table = CountTable.count([TEXT % v], v)
     context = Context(vocabulary_size=v, length=length, width=16, steps=100, seed=5, count_table=lambda: table)
-    blocks = {"use": "block", "size": 1}  # of one token: its bound is exact
+    blocks = {"use": "block", "block_size": 1}  # of one token: its bound is exact
     objective = {"strided": {"use": "strided", "stride": 2}, "block": blocks}.get(name, name)
     module = build(objective, context=context, backbone=COUNTED).eval()
     x = torch.cartesian_prod(*[torch.arange(v)] * length)

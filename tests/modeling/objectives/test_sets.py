@@ -23,7 +23,7 @@ from tests.examples import at_most
 ZOO = Zoo.load()
 RANDOM = ZOO.spec("position_sets", {"use": "random", "sets": None})
 DEEP = BACKBONE | {"layers": 2, "local_heads": 1, "max_length": 32}
-COUNTED = DEEP | {"neighbours": 2}
+COUNTED = DEEP | {"ngram_prior": 2}
 MAPS = [
     "strided",
     {"use": "strided", "stride": 3, "random_offset": True},
@@ -34,7 +34,11 @@ MAPS = [
 ]
 MAPS += ["by_importance", {"use": "random", "sets": None}, {"use": "staggered", "sets": 3, "window": 0.5}]
 MAPS += [
-    {"use": "mixture", "of": [{"use": "strided", "stride": 2}, {"use": "random", "sets": 3}], "shares": [1.0, 3.0]}
+    {
+        "use": "mixture",
+        "components": [{"use": "strided", "stride": 2}, {"use": "random", "sets": 3}],
+        "weights": [1.0, 3.0],
+    }
 ]
 FEW = torch.arange(3)
 ASCENDING = [sets for sets in MAPS if ZOO.spec("position_sets", sets).ascending]
@@ -44,7 +48,7 @@ def sets_of(length, v=V, sets="strided", counts=False, **objective):
     """A network of two layers with random weights, in float64, with a prior if asked for."""
     context = Context(vocabulary_size=v, length=length, width=16, seed=5)
     backbone = COUNTED if counts else DEEP
-    module = build({"use": "sets", **objective}, context=context, backbone=backbone, position_sets=sets)
+    module = build({"use": "set_causal", **objective}, context=context, backbone=backbone, position_sets=sets)
     if counts:
         prior, pairs = module.prior, torch.cartesian_prod(torch.arange(v), torch.arange(v))
         times = (pairs.sum(1) * 7 + pairs[:, 0]) % 5 + 1
@@ -213,7 +217,7 @@ def weighed(length=8, curriculum="none", prompts=0.2, gaps=0.2, **sets):
     """Sets by the importance of an estimator that reads z."""
     context = Context(vocabulary_size=V, length=length, width=16, steps=100, seed=5)
     parts = {"estimator": READS_Z, "curriculum": curriculum, "position_sets": {"use": "by_importance", **sets}}
-    objective = {"use": "sets", "prompts": prompts, "gaps": gaps}
+    objective = {"use": "set_causal", "prompt_share": prompts, "gap_share": gaps}
     return build(objective, context=context, backbone=BACKBONE, **parts)
 
 
@@ -292,15 +296,15 @@ def test_strided_is_sets_of_one_kind_and_its_perplexity_their_likelihood(data, l
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"objective": {"use": "strided", "stride": 33}}, "objective.stride: 33 is more than data.length = 32"),
+        ({"objective": {"use": "strided_causal", "stride": 33}}, "objective.stride: 33 is more than data.length = 32"),
         (
             {"sampler": "ancestral"},
-            "sampler: objective 'strided' learns one order, in 8 turns, and the sampler is 'ancestral'",
+            "sampler: objective 'strided_causal' learns one order, in 8 turns, and the sampler is 'ancestral'",
         ),
         ({"sampler": {"use": "strided", "stride": 4}}, 'set it to {use = "strided", stride = 8}'),
         ({"sampler": {"use": "strided", "stride": 8, "offset": "random"}}, "learns one order, in 8 turns"),
-        ({"backbone": {"time_conditioning": True}}, "backbone.time_conditioning: objective 'strided'"),
-        ({"evaluation": {"bound": {"use": "continuous_t"}}}, "evaluation.bound: objective 'strided'"),
+        ({"backbone": {"time_conditioning": True}}, "backbone.time_conditioning: objective 'strided_causal'"),
+        ({"evaluation": {"bound": {"use": "continuous_t"}}}, "evaluation.bound: objective 'strided_causal'"),
     ],
 )
 def test_what_does_not_fit_strided_is_refused_in_a_sentence(changes, said):
@@ -327,7 +331,9 @@ def drawn(what, rows=6000, length=3):
     return shares(~module.given(maskable, row_keys(0, "sets", torch.arange(rows))))
 
 
-@pytest.mark.parametrize("objective", [{"use": "strided", "stride": 4}, {"use": "sets", "prompts": 0.5, "gaps": 0.5}])
+@pytest.mark.parametrize(
+    "objective", [{"use": "strided", "stride": 4}, {"use": "set_causal", "prompt_share": 0.5, "gap_share": 0.5}]
+)
 def test_every_free_token_has_weight_one(objective):
     module, one = build(objective), batch(1)
     found = module.loss(one)

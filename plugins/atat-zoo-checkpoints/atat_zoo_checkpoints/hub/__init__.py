@@ -44,7 +44,7 @@ def export(
     backbone: Any = experiment.parts["backbone"]
     layers, width, heads = backbone.shape
     form, length = experiment.parts["objective"].hub_form, experiment.data.length
-    framed, causal, mask = is_framed(experiment.data.special), form == "causal", tokenizer.vocabulary_size
+    framed, causal, mask = is_framed(experiment.data.special_tokens), form == "causal", tokenizer.vocabulary_size
     counts = (
         []
         if module.prior is None
@@ -66,7 +66,7 @@ def export(
         tied_head=backbone.tied,
         head_bias=backbone.output_bias != "none",
         neighbours=counts,
-        has_eos=has_eos(experiment.data.special, experiment.data.form),
+        has_eos=has_eos(experiment.data.special_tokens, experiment.data.format),
         framed=framed,
         unmasking=None if causal else experiment.parts["sampler"].for_hub or {"steps": length},
         bos_token_id=mask if causal else tokenizer.bos,

@@ -1,4 +1,4 @@
-"""Rates: which mask rates a training sees, and how often.
+"""MaskRates: which mask rates a training sees, and how often.
 
 A row's rate is drawn from a density f on (0, 1], stratified over the rows of a step. A bound's own weight of a row is
 1/(r·f(r)), so that the mean over the draws is the one over uniform rates:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Rates(Protocol):
+class MaskRates(Protocol):
     """A component of the kind rates, or what its `build(context)` returns.
 
     One with tensors of its own has a `network` with `levels`; one with a state implements `StatefulPart` there.
@@ -53,7 +53,7 @@ class Rates(Protocol):
 
 
 @component
-class NoiseRates(Rates):
+class NoiseRates(MaskRates):
     """Times uniform, rates as the noise schedule has them: r = 1 − α(u), weight −α'/(1 − α).
 
     The density of the rates is −1/α' at their time. It is uniform for linear noise only: with cosine noise, for one,
@@ -71,7 +71,7 @@ class NoiseRates(Rates):
 
 
 @component
-class UniformRates(Rates):
+class UniformRates(MaskRates):
     """Rates uniform on (0, 1], whatever the noise: r = u, weight 1/r. The same as `noise` for linear noise."""
 
     name = "uniform"
@@ -118,21 +118,21 @@ class _MixedRates:
 
 
 @component
-class BellRates(_MixedRates):
+class LogitNormalRates(_MixedRates):
     """r = σ(m + s·Φ⁻¹(u)): logit-normal, most rows in the middle and few near 0 and 1 (Esser et al., section 3.1).
 
     Near 0 nearly all is visible, and the few masked tokens have little left to teach; near 1 nearly nothing is. f falls
     faster than any power towards both ends.
     """
 
-    name = "bell"
+    name = "logit_normal"
     summary = "rates in the middle more often: logit-normal, as times in Stable Diffusion 3"
     refs = ("arXiv:2403.03206",)
 
     location: float = param(0.0, help="m: the median rate is σ(m), a half at 0", ge=-5, le=5)
     scale: float = param(1.0, help="s: width of the bell in log-odds; 1.7 is nearly flat, 0.3 is narrow", gt=0, le=3)
     reaches_ends: ClassVar[bool] = False
-    network = "atat_zoo.modeling.rates.networks:BellRatesModule"
+    network = "atat_zoo.modeling.mask_rates.networks:LogitNormalRatesModule"
 
 
 @component
@@ -145,7 +145,7 @@ class BetaRates(_MixedRates):
     name = "beta"
     summary = "rates by a beta distribution: any preference for low, middle or high ones"
     refs = ("arXiv:2410.24164",)
-    network = "atat_zoo.modeling.rates.networks:BetaRatesModule"
+    network = "atat_zoo.modeling.mask_rates.networks:BetaRatesModule"
 
     a: float = param(2.0, help="above 1 low rates are rarer, below 1 more frequent", ge=0.5, le=50)
     b: float = param(2.0, help="above 1 high rates are rarer, below 1 more frequent", ge=0.5, le=50)
@@ -170,7 +170,7 @@ class AdaptiveRates(_MixedRates):
     summary = "rates where the context helps most, by the running loss at each rate"
     refs = ("arXiv:2211.15089", "arXiv:2102.09672")
     reaches_ends: ClassVar[bool] = True
-    network = "atat_zoo.modeling.rates.networks:AdaptiveRatesModule"
+    network = "atat_zoo.modeling.mask_rates.networks:AdaptiveRatesModule"
 
     bins: int = param(32, help="intervals of the rate, of equal length", ge=2, le=1024)
     floor: float = param(0.05, help="ε in nats: large is uniform", gt=0, le=100)

@@ -1,10 +1,10 @@
-"""A pace that grows."""
+"""Tokens per step that grows."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from atat_zoo.generation.samplers.pace import Pace
+from atat_zoo.generation.samplers.tokens_per_step import TokensPerStep
 from atat_zoo.registry import component, hookimpl, param
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 
 @component
-class PlaceholderPace(Pace):
+class PlaceholderTokensPerStep(TokensPerStep):
     """⌈gᵏ⌉ positions in step k: 1, 2, 4, 8 … for g = 2, so that a text of n tokens takes about log₂ n steps."""
 
     name = "placeholder"
@@ -47,6 +47,6 @@ class PlaceholderPace(Pace):
 
 
 @hookimpl
-def atat_zoo_pace() -> list[type]:
+def atat_zoo_tokens_per_step() -> list[type]:
     """Return the parts of this package."""
-    return [PlaceholderPace]
+    return [PlaceholderTokensPerStep]

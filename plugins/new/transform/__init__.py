@@ -1,11 +1,11 @@
-"""A stage of the training stream that leaves tokens out."""
+"""A transform of the training stream that leaves tokens out."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from atat_zoo.data.order import uniforms
-from atat_zoo.data.stages import Stage
+from atat_zoo.data.transforms import Transform
 from atat_zoo.registry import component, hookimpl, param
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 
 @component
-class PlaceholderStage(Stage):
+class PlaceholderTransform(Transform):
     """Leaves out a share of the tokens, and refuses a sequence of which too little is left."""
 
     name = "placeholder"
@@ -35,6 +35,6 @@ class PlaceholderStage(Stage):
 
 
 @hookimpl
-def atat_zoo_stage() -> list[type]:
+def atat_zoo_transform() -> list[type]:
     """Return the parts of this package."""
-    return [PlaceholderStage]
+    return [PlaceholderTransform]

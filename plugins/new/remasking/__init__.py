@@ -1,10 +1,10 @@
-"""A remask that has second thoughts in the first part of a run."""
+"""A remasking that has second thoughts in the first part of a run."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from atat_zoo.generation.samplers.remask import Remask
+from atat_zoo.generation.samplers.remasking import Remasking
 from atat_zoo.registry import component, hookimpl, param
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 
 @component
-class PlaceholderRemask(Remask):
+class PlaceholderRemasking(Remasking):
     """In the first part of the steps, each token that was drawn before this one is hidden again by chance."""
 
     name = "placeholder"
@@ -36,6 +36,6 @@ class PlaceholderRemask(Remask):
 
 
 @hookimpl
-def atat_zoo_remask() -> list[type]:
+def atat_zoo_remasking() -> list[type]:
     """Return the parts of this package."""
-    return [PlaceholderRemask]
+    return [PlaceholderRemasking]

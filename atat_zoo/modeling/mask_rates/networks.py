@@ -32,7 +32,7 @@ class MixedRatesModule(nn.Module):
         """Return the r with ∫₀^r f = u, float64 in [0, 1], in the shape of u, float64 in [0, 1]."""
 
     def levels(self, u: Tensor, noise: Noise, progress: float) -> NoiseLevels:
-        """Return rates, their times and weights, in the shape of u; see `Rates.levels`."""
+        """Return rates, their times and weights, in the shape of u; see `MaskRates.levels`."""
         mixed = self.uniform_until <= progress < self.uniform_from
         share, u = self.uniform_share if mixed else 1.0, u.double()
         # Where one of the two is not taken, the other's value does not matter, as long as it is finite.
@@ -43,7 +43,7 @@ class MixedRatesModule(nn.Module):
         return NoiseLevels(t=noise.time_at(drawn), rate=drawn, weight=(rate * density).reciprocal().float())
 
 
-class BellRatesModule(MixedRatesModule):
+class LogitNormalRatesModule(MixedRatesModule):
     """The logit-normal density; the distance from the median in log-odds by s is normal."""
 
     def __init__(self, context: Context, *, location: float, scale: float, **uniform: float) -> None:

@@ -1,4 +1,4 @@
-"""Stages of the stream: pure functions of a sequence and its key, so the samples stay a function of their number."""
+"""Transforms of the stream: pure functions of a sequence and its key, so the samples stay a function of their number."""
 
 from itertools import islice
 from typing import Any
@@ -14,8 +14,8 @@ from atat_zoo.data import manifest
 from atat_zoo.data.build import build
 from atat_zoo.data.order import SampleOrder, key_of, uniforms
 from atat_zoo.data.shards import read
-from atat_zoo.data.stages import MinimumLengthStage, RandomLengthStage, RepetitionStage, Stage
-from atat_zoo.data.stream import _STAGES, TokenStream, train_loader
+from atat_zoo.data.stream import _TRANSFORMS, TokenStream, train_loader
+from atat_zoo.data.transforms import MinimumLengthTransform, RandomLengthTransform, RepetitionTransform, Transform
 from atat_zoo.experiment import from_table
 from atat_zoo.registry import Context, component, param
 from atat_zoo.system.errors import UserError
@@ -29,7 +29,7 @@ ORDER: dict[str, Any] = {"seed": 17, "lanes": 4, "batch_size": 12, "context": CO
 
 
 @component
-class Sometimes(Stage):
+class Sometimes(Transform):
     """Refuses by the tokens and by the key, and marks what it passes with a number of the key."""
 
     name = "sometimes"
@@ -44,7 +44,7 @@ class Sometimes(Stage):
 
 
 @component
-class Bad(Stage):
+class Bad(Transform):
     """Returns what it is told to."""
 
     name = "bad"
@@ -55,7 +55,7 @@ class Bad(Stage):
         return self.made
 
 
-def expected(folder, stages, together, count):
+def expected(folder, transforms, together, count):
     """Return the samples by the definition, [count, 16] as they are stored."""
     contents = manifest.load(folder)
     shards = contents.splits["train"].shards
@@ -65,24 +65,24 @@ def expected(folder, stages, together, count):
     for n in range(count):
         for attempt, location in enumerate([order.locate(n), *order.others(n)]):
             tokens = rows[location.shard][location.row].astype(np.int64)
-            for position, stage in enumerate(stages):
-                key = key_of(key_of(_STAGES, 17, position), n, attempt)
-                tokens = None if tokens is None else stage.apply(tokens, key, CONTEXT)
+            for position, transform in enumerate(transforms):
+                key = key_of(key_of(_TRANSFORMS, 17, position), n, attempt)
+                tokens = None if tokens is None else transform.apply(tokens, key, CONTEXT)
             if tokens is not None:
                 found.append(np.pad(tokens, (0, 16 - len(tokens)), constant_values=65535))
                 break
     return np.stack(found)
 
 
-STAGES = (Sometimes(), RandomLengthStage(share=0.5, least=2), Sometimes(share=0.03))
+TRANSFORMS = (Sometimes(), RandomLengthTransform(probability=0.5, min_tokens=2), Sometimes(share=0.03))
 
 
 @pytest.mark.parametrize(("together", "workers", "ranks", "start"), [(1, 0, 1, 0), (3, 2, 1, 36), (2, 0, 2, 61)])
 def test_samples_are_a_function_of_their_number(shards, together, workers, ranks, start):
-    wanted = expected(shards, STAGES, together, 300)
+    wanted = expected(shards, TRANSFORMS, together, 300)
     seen = {}
     for rank in range(ranks):
-        stream = TokenStream(shards, stages=STAGES, together=together, rank=rank, world_size=ranks, **ORDER)
+        stream = TokenStream(shards, transforms=TRANSFORMS, together=together, rank=rank, world_size=ranks, **ORDER)
         stream.load_state_dict(stream.state_dict(start, True))
         for batch in islice(train_loader(stream, workers=workers), 180 // 12):
             assert batch["tokens"].shape == (12 // ranks, 16)
@@ -94,8 +94,8 @@ def test_samples_are_a_function_of_their_number(shards, together, workers, ranks
 
 
 def test_what_is_refused_is_replaced_by_what_is_shuffled_with_it(shards):
-    stage = RepetitionStage(n=1, distinct=0.5)
-    plain, staged = (TokenStream(shards, stages=stages, **ORDER) for stages in ((), (stage,)))
+    transform = RepetitionTransform(n=1, min_distinct=0.5)
+    plain, staged = (TokenStream(shards, transforms=transforms, **ORDER) for transforms in ((), (transform,)))
     order, contents = plain._order(), plain.manifest
     rows = [read(shards, contents, shard) for shard in plain._shards]
     replaced = 0
@@ -120,24 +120,28 @@ def test_what_is_no_sequence_is_refused(shards):
         ([-1], r"ids from -1 to -1, and"),
     ):
         for workers in {0, int(made == [-1])}:
-            stream = TokenStream(shards, stages=(Bad(made=made),), **ORDER)
-            with pytest.raises(UserError, match=rf"^data\.stages: 'bad' has made {said}.*; mend it, or leave it out$"):
+            stream = TokenStream(shards, transforms=(Bad(made=made),), **ORDER)
+            with pytest.raises(
+                UserError, match=rf"^data\.transforms: 'bad' has made {said}.*; mend it, or leave it out$"
+            ):
                 next(iter(train_loader(stream, workers=workers)))
-    stream = TokenStream(shards, stages=(Sometimes(share=0.0), MinimumLengthStage(tokens=17)), **ORDER)
-    with pytest.raises(UserError, match=r"^data\.stages: 'minimum_length' refuses every sequence of the shards that"):
+    stream = TokenStream(shards, transforms=(Sometimes(share=0.0), MinimumLengthTransform(min_tokens=17)), **ORDER)
+    with pytest.raises(
+        UserError, match=r"^data\.transforms: 'minimum_length' refuses every sequence of the shards that"
+    ):
         next(iter(train_loader(stream)))
 
 
 def test_a_state_of_other_stages_is_refused(shards):
-    plain, staged = TokenStream(shards, **ORDER), TokenStream(shards, stages=(RandomLengthStage(),), **ORDER)
-    for one, other in ((plain, staged), (staged, plain), (TokenStream(shards, stages=STAGES, **ORDER), staged)):
-        with pytest.raises(UserError, match=r"^the checkpoint was made with stages = \["):
+    plain, staged = TokenStream(shards, **ORDER), TokenStream(shards, transforms=(RandomLengthTransform(),), **ORDER)
+    for one, other in ((plain, staged), (staged, plain), (TokenStream(shards, transforms=TRANSFORMS, **ORDER), staged)):
+        with pytest.raises(UserError, match=r"^the checkpoint was made with transforms = \["):
             other.load_state_dict(one.state_dict(12, True))
     state = plain.state_dict(12, True)
-    del state["stages"]  # of a run from before there were stages
+    del state["transforms"]  # of a run from before there were transforms
     plain.load_state_dict(state)
     assert plain.start == 12
-    with pytest.raises(UserError, match=r"made with stages = \[\] and this run has"):
+    with pytest.raises(UserError, match=r"made with transforms = \[\] and this run has"):
         staged.load_state_dict(state)
 
 
@@ -148,7 +152,9 @@ def test_what_is_damaged_and_skipped_is_not_shown_to_stages(tmp_path):
     (folder / "train-000001.tar").write_bytes(content)
     (batch,) = islice(
         train_loader(
-            TokenStream(folder, skip=True, stages=(MinimumLengthStage(tokens=16),), **ORDER | {"batch_size": 40})
+            TokenStream(
+                folder, skip=True, transforms=(MinimumLengthTransform(min_tokens=16),), **ORDER | {"batch_size": 40}
+            )
         ),
         1,
     )
@@ -191,29 +197,34 @@ GOLDEN = [0.9006109088931584, 0.28014258045387286]
 
 
 def test_random_lengths_are_uniform_of_the_share():
-    stage, tokens = RandomLengthStage(share=0.25, least=3), np.arange(10)
-    found = [stage.apply(tokens, key_of(i), CONTEXT) for i in range(20_000)]
+    transform, tokens = RandomLengthTransform(probability=0.25, min_tokens=3), np.arange(10)
+    found = [transform.apply(tokens, key_of(i), CONTEXT) for i in range(20_000)]
     assert all(np.array_equal(each, tokens[: len(each)]) for each in found)
     counts = np.bincount([len(each) for each in found], minlength=11)
     assert not counts[:3].any()
     cut = 20_000 * 0.25 / 8  # of each length from 3 to 10
     assert np.abs(counts[3:10] - cut).max() < 5 * cut**0.5
-    assert len(stage.apply(tokens[:2], 1, CONTEXT)) == 2
+    assert len(transform.apply(tokens[:2], 1, CONTEXT)) == 2
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(1, 4), st.floats(0.05, 1))
 def test_repetition_counts_distinct_n_grams(tokens, n, distinct):
     grams = [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)]
     passes = not grams or len(set(grams)) >= distinct * len(grams)
-    found = RepetitionStage(n=n, distinct=distinct).apply(np.array(tokens), 0, CONTEXT)
+    found = RepetitionTransform(n=n, min_distinct=distinct).apply(np.array(tokens), 0, CONTEXT)
     assert (found is not None) == passes
 
 
 def test_stages_of_an_experiment():
-    table = {"name": "x", "data": {"length": 32, "stages": ["random_length", {"use": "minimum_length", "tokens": 33}]}}
-    with pytest.raises(UserError, match=r"data\.stages: minimum_length\.tokens = 33 is more than data\.length = 32"):
+    table = {
+        "name": "x",
+        "data": {"length": 32, "transforms": ["random_length", {"use": "minimum_length", "min_tokens": 33}]},
+    }
+    with pytest.raises(
+        UserError, match=r"data\.transforms: minimum_length\.tokens = 33 is more than data\.length = 32"
+    ):
         from_table(table)
-    table["data"]["stages"][1]["tokens"] = 32
+    table["data"]["transforms"][1]["tokens"] = 32
     experiment = from_table(table)
-    assert experiment.data.stages == (RandomLengthStage(), MinimumLengthStage(tokens=32))
+    assert experiment.data.transforms == (RandomLengthTransform(), MinimumLengthTransform(min_tokens=32))
     assert from_table(experiment.to_table()) == experiment

@@ -1,6 +1,6 @@
 """Paces: how many masked positions are unmasked in a step, and in how many steps at most.
 
-The loop fills everything in the last step that `most` allows, so no pace needs a final evaluation of its own.
+The loop fills everything in the last step that `most` allows, so no tokens_per_step needs a final evaluation of its own.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
     from atat_zoo.modeling.uncertainty import Uncertainty
 
-_CHUNK = 1 << 24  # probabilities that `KLStablePace` compares at once
+_CHUNK = 1 << 24  # probabilities that `KLStableTokensPerStep` compares at once
 
 
-class Pace(SamplerPart, Protocol):
-    """A component of the kind pace.
+class TokensPerStep(SamplerPart, Protocol):
+    """A component of the kind tokens_per_step.
 
     Without `needs` it decides on the CPU before the network is evaluated: rows that unmask nothing skip the step and
     cost nothing. One that needs "log_probs" or "history" decides afterwards and can read `step.ranking`.
@@ -45,7 +45,7 @@ class Pace(SamplerPart, Protocol):
     def take(self, step: Step) -> Tensor:
         """Return how many positions to unmask, int64 [A], on the CPU if `needs` is empty, or which, bool [A, L].
 
-        A pace with `needs` takes at least one per row.
+        tokens per step with `needs` takes at least one per row.
         """
         ...
 
@@ -55,8 +55,8 @@ class Pace(SamplerPart, Protocol):
 
 
 @component_base
-class SteppedPace(Pace):
-    """A pace with a fixed number of steps, known before the network is evaluated; the default grid is even."""
+class SteppedTokensPerStep(TokensPerStep):
+    """tokens per step with a fixed number of steps, known before the network is evaluated; the default grid is even."""
 
     steps: int = param(64, help="T, steps", ge=1)
 
@@ -70,8 +70,8 @@ class SteppedPace(Pace):
 
 
 @component_base
-class CappedPace(Pace):
-    """A pace with as many steps as positions, or with fewer steps of several positions each."""
+class CappedTokensPerStep(TokensPerStep):
+    """tokens per step with as many steps as positions, or with fewer steps of several positions each."""
 
     needs = frozenset({"log_probs"})
 
@@ -85,11 +85,11 @@ class CappedPace(Pace):
 
 
 @component_base
-class ByChancePace(SteppedPace):
-    """A pace that unmasks each masked token at random, with the probability that its grid gives."""
+class ByChanceTokensPerStep(SteppedTokensPerStep):
+    """Tokens per step that unmasks each masked token at random, with the probability that its grid gives."""
 
     def take(self, step: Step) -> Tensor:
-        """Return Binomial(remaining, (α_s − (1 − σ) α_t) / (1 − α_t)) with σ the remask rate, int64 [A] on the CPU."""
+        """Return Binomial(remaining, (α_s − (1 − σ) α_t) / (1 − α_t)) with σ the remasking rate, int64 [A] on the CPU."""
         import torch
 
         from atat_zoo.diffusion.randomness import uniform
@@ -107,11 +107,11 @@ class ByChancePace(SteppedPace):
 
 
 @component
-class BinomialPace(ByChancePace):
+class BinomialTokensPerStep(ByChanceTokensPerStep):
     """Unmasks each masked token at random on a grid of times, as ancestral sampling does.
 
     A token that is masked at t = 1 − k/T is unmasked until s = t − 1/T with probability
-    (α_s − (1 − σ) α_t) / (1 − α_t), where σ is the remask rate (Sahoo et al., arXiv:2406.07524, eq. 6; with σ > 0 Wang
+    (α_s − (1 − σ) α_t) / (1 − α_t), where σ is the remasking rate (Sahoo et al., arXiv:2406.07524, eq. 6; with σ > 0 Wang
     et al., arXiv:2503.00307). Only the number is drawn here: with the order `random`, as if each token were by itself.
     """
 
@@ -131,7 +131,7 @@ class BinomialPace(ByChancePace):
 
 
 @component
-class FixedPace(SteppedPace):
+class FixedTokensPerStep(SteppedTokensPerStep):
     """The same number in every step: after step k of T, ⌊n (k + 1)/T⌋ of n are unmasked, in some steps none."""
 
     name = "fixed"
@@ -146,7 +146,7 @@ class FixedPace(SteppedPace):
 
 
 @component
-class OneAtATimePace(Pace):
+class OneAtATimeTokensPerStep(TokensPerStep):
     """One position a step, in as many steps as there are positions: exact in any order fixed before the draw."""
 
     name = "one_at_a_time"
@@ -163,7 +163,7 @@ class OneAtATimePace(Pace):
 
 
 @component
-class CosinePace(SteppedPace):
+class CosineTokensPerStep(SteppedTokensPerStep):
     """Few positions at first, many at the end: after step k of T, ⌊n cos(π/2 · (k + 1)/T)⌋ of n are still masked.
 
     At least one per step, as in MaskGIT (Chang et al., arXiv:2202.04200). It is `binomial` with the noise schedule
@@ -188,15 +188,15 @@ class CosinePace(SteppedPace):
 
 
 @component
-class PlateauPace(ByChancePace):
-    """`binomial` on a grid that is constant in the middle, for a remask that reworks the text.
+class PlateauTokensPerStep(ByChanceTokensPerStep):
+    """`binomial` on a grid that is constant in the middle, for remasking that reworks the text.
 
     The schedule of ReMDM-loop (Wang et al., arXiv:2503.00307): α rises linearly to `height` while t falls from 1 to
     `begin`, is constant until `end`, and then rises to 1.
     """
 
     name = "plateau"
-    summary = "at random on a grid that is constant in the middle, while a remask reworks the text"
+    summary = "at random on a grid that is constant in the middle, while remasking reworks the text"
     refs = ("arXiv:2503.00307",)
 
     height: float = param(0.9, help="α on the plateau: the share of tokens that are visible", gt=0, lt=1)
@@ -220,7 +220,7 @@ class PlateauPace(ByChancePace):
 
 
 @component
-class FirstHittingPace(CappedPace):
+class FirstHittingTokensPerStep(CappedTokensPerStep):
     """One position per step, at the time at which the reverse process unmasks the next one.
 
     With k positions masked at a mask rate r, the next is unmasked at r' = r · u^{1/k} with u uniform (Zheng et al.,
@@ -243,8 +243,8 @@ class FirstHittingPace(CappedPace):
         if experiment.parts["backbone"].reads_time and own != self.noise:
             yield Problem(
                 "sampler",
-                f"the pace first_hitting has the noise {self.noise.name!r}, and the model reads the times of "
-                f"{own.name!r}; give the pace the table [noise] of the experiment",
+                f"tokens_per_step `first_hitting has the noise {self.noise.name!r}, and the model reads the times of "
+                f"{own.name!r}; give the tokens per step the table [noise] of the experiment",
             )
 
     def take(self, step: Step) -> Tensor:
@@ -276,14 +276,14 @@ class FirstHittingPace(CappedPace):
 
 
 @component
-class EverythingPace(SteppedPace):
-    """All open positions in every step, for a remask that masks the excess again.
+class EverythingTokensPerStep(SteppedTokensPerStep):
+    """All open positions in every step, for remasking that masks the excess again.
 
     With `planner` it is path planning (Peng et al., arXiv:2502.03540); with `none`, every token from its own marginal.
     """
 
     name = "everything"
-    summary = "all masked positions in every step, for a remask that masks most of them again"
+    summary = "all masked positions in every step, for remasking that masks most of them again"
     refs = ("arXiv:2502.03540",)
     deterministic = True
 
@@ -293,10 +293,10 @@ class EverythingPace(SteppedPace):
 
 
 @component
-class StridedPace(Strided, Pace):
+class PositionSetTokensPerStep(Strided, TokensPerStep):
     """In step k as many positions as have a number j with (j + o) mod s = k: with the order `strided`, its turn k."""
 
-    name = "strided"
+    name = "position_set"
     summary = "one turn of the order strided in every step"
 
     def most(self, n: int) -> int:
@@ -310,8 +310,8 @@ class StridedPace(Strided, Pace):
 
 
 @component_base
-class BoundedPace(Pace):
-    """A pace between two numbers of steps, by an uncertainty metric."""
+class BoundedTokensPerStep(TokensPerStep):
+    """A tokens_per_step between two numbers of steps, by an uncertainty metric."""
 
     needs = frozenset({"log_probs"})
     deterministic = True
@@ -330,7 +330,7 @@ class BoundedPace(Pace):
 
 
 @component
-class AdaptivePace(BoundedPace):
+class AdaptiveTokensPerStep(BoundedTokensPerStep):
     """Unmasks ⌈n/S⌉ of the row's n positions, fewer while the model is unsure.
 
     At the mean uncertainty u of its masks, the complete text takes S = min_steps + u · (max_steps − min_steps) steps.
@@ -349,7 +349,7 @@ class AdaptivePace(BoundedPace):
 
 
 @component
-class ExtendedPace(BoundedPace):
+class ExtendedTokensPerStep(BoundedTokensPerStep):
     """Few steps at first, and more for as long as the model is unsure.
 
     A row plans `min_steps`. Whenever the mean uncertainty of its masks is above the threshold, its plan S grows by
@@ -360,7 +360,7 @@ class ExtendedPace(BoundedPace):
     summary = "min_steps, and some more whenever the mean uncertainty is high, up to max_steps"
     refs = ("ATAT",)
 
-    added: int = param(10, help="steps that an uncertain evaluation adds", ge=0)
+    added_steps: int = param(10, help="steps that an uncertain evaluation adds", ge=0)
     threshold: float = param(0.3, help="mean uncertainty above which steps are added", ge=0, le=1)
 
     def take(self, step: Step) -> Tensor:
@@ -371,15 +371,15 @@ class ExtendedPace(BoundedPace):
             step.memory["extended"] = torch.full((step.batch,), self.min_steps, device=step.tokens.device)
         planned = step.memory["extended"]
         unsure = step.mean_open(step.measure(self.uncertainty)) > self.threshold
-        now = (planned[step.rows] + self.added * unsure).clamp(max=self.max_steps)
+        now = (planned[step.rows] + self.added_steps * unsure).clamp(max=self.max_steps)
         planned[step.rows] = now
-        # Rows to which a remask gave something back may be behind their plan.
+        # Rows to which remasking gave something back may be behind their plan.
         left = (now - step.number).clamp(min=1)
         return -(-step.remaining.to(left.device, non_blocking=True) // left)
 
 
 @component
-class ConfidenceThresholdPace(CappedPace):
+class ConfidenceThresholdTokensPerStep(CappedTokensPerStep):
     """Every position whose likeliest token has a probability above a threshold; the first of the order if none has.
 
     Wu et al., Fast-dLLM, arXiv:2505.22618, use the order most certain first, in blocks, with a cache.
@@ -399,7 +399,7 @@ class ConfidenceThresholdPace(CappedPace):
 
 
 @component
-class EntropyBoundedPace(CappedPace):
+class EntropyBoundedTokensPerStep(CappedTokensPerStep):
     """The first positions of the order with Σ H − max H ≤ γ nats; always at least one.
 
     Their joint entropy is at least max H, and they are drawn apart, with entropy Σ H: γ bounds the lost mutual
@@ -426,7 +426,7 @@ class EntropyBoundedPace(CappedPace):
 
 
 @component
-class KLStablePace(CappedPace):
+class KLStableTokensPerStep(CappedTokensPerStep):
     """Every position with a confident, stable prediction; the first of the order if there is none.
 
     A prediction is stable if KL(now ‖ before) was below a threshold in each of the last H evaluations. KLASS (Kim et
@@ -439,15 +439,17 @@ class KLStablePace(CappedPace):
     refs = ("arXiv:2511.05664",)
     deterministic = True
 
-    confidence: float = param(0.9, help="max p_θ above which a position is confident", ge=0, le=1)
-    kl: float = param(0.01, help="nats; a prediction is stable if its KL divergence to the last is below", gt=0)
-    history: int = param(2, help="H, number of consecutive evaluations over which it must be stable", ge=1)
+    confidence_threshold: float = param(0.9, help="max p_θ above which a position is confident", ge=0, le=1)
+    kl_threshold: float = param(
+        0.01, help="nats; a prediction is stable if its KL divergence to the last is below", gt=0
+    )
+    history_length: int = param(2, help="H, number of consecutive evaluations over which it must be stable", ge=1)
 
     def take(self, step: Step) -> Tensor:
         """Return which positions are filled, bool [A, L]."""
         log_probs = step.distributions()
-        sure = step.spread(log_probs.amax(-1).exp()) > self.confidence
-        return topped_up(step, sure & (self._unchanged(step, log_probs.float()) >= self.history), self.steps)
+        sure = step.spread(log_probs.amax(-1).exp()) > self.confidence_threshold
+        return topped_up(step, sure & (self._unchanged(step, log_probs.float()) >= self.history_length), self.steps)
 
     def _unchanged(self, step: Step, now: Tensor) -> Tensor:
         """Return for how many consecutive evaluations each position has been stable, int64 [A, L]."""
@@ -475,7 +477,7 @@ class KLStablePace(CappedPace):
                 # 0 · (−∞ − …) is 0.
                 terms = torch.where(new > -torch.inf, new.exp() * (new - before), 0.0)
                 at.copy_(torch.where(old >= 0, terms.sum(-1), at))
-        still = torch.where(moved < self.kl, memory["kl_stable.still"][rows, position] + 1, 0)
+        still = torch.where(moved < self.kl_threshold, memory["kl_stable.still"][rows, position] + 1, 0)
         memory["kl_stable.index"].fill_(-1)[rows, position] = torch.arange(len(row), device=device)
         memory["kl_stable.number"][step.rows] = step.number
         memory["kl_stable.still"][rows, position] = still

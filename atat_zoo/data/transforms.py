@@ -1,6 +1,6 @@
-"""Stages of the training stream: what becomes of a sequence between the shards and the batch.
+"""Transforms of the training stream: what becomes of a sequence between the shards and the batch.
 
-`data.stages` is a list of them, each applied to what the one before it returns. Held-out text has none.
+`data.transforms` is a list of them, each applied to what the one before it returns. Held-out text has none.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)  # odd, so that no token is lost
 
 
-class Stage(Protocol):
-    """A component of the kind stage, which inherits from this class.
+class Transform(Protocol):
+    """A component of the kind transform, which inherits from this class.
 
     Nothing but its arguments decides what it returns: then a training continues with exactly the same samples, with any
     number of workers and ranks. A sequence that it refuses is replaced by another of the shards that are shuffled
@@ -41,13 +41,13 @@ class Stage(Protocol):
 
         Args:
             tokens: ids int64 [n], 1 ≤ n ≤ L, special ones among them, without padding; they may be changed in place.
-            key: 64 bits of the sample, for `uniforms(size, key)`; another one for each stage and each replacement.
+            key: 64 bits of the sample, for `uniforms(size, key)`; another one for each transform and each replacement.
             context: sizes, token counts and the tokenizer; 1 ≤ m ≤ `context.length`, ids below `vocabulary_size`.
         """
 
 
 @component
-class RandomLengthStage(Stage):
+class RandomLengthTransform(Transform):
     """Of a share of the sequences only the beginning, of a uniformly drawn length; the rest is padding.
 
     So a model that was trained on full sequences alone can be asked for a short one; LLaDA has a share of 0.01.
@@ -57,39 +57,39 @@ class RandomLengthStage(Stage):
     summary = "of some sequences only a beginning of random length"
     refs = ("arXiv:2502.09992",)
 
-    share: float = param(0.01, help="share of the sequences that are cut", gt=0, le=1)
-    least: int = param(1, help="tokens that are left at least, where there are as many", ge=1)
+    probability: float = param(0.01, help="share of the sequences that are cut", gt=0, le=1)
+    min_tokens: int = param(1, help="tokens that are left at least, where there are as many", ge=1)
 
     @override
     def apply(self, tokens: NDArray[np.int64], key: int, context: Context) -> NDArray[Any]:
         cut, length = uniforms(2, key)
-        least = min(self.least, len(tokens))
-        return tokens[: least + int(length * (len(tokens) - least + 1))] if cut < self.share else tokens
+        least = min(self.min_tokens, len(tokens))
+        return tokens[: least + int(length * (len(tokens) - least + 1))] if cut < self.probability else tokens
 
 
 @component
-class MinimumLengthStage(Stage):
-    """Refuses sequences of few tokens, which are mostly padding, as short documents are in `data.rows = "document"`."""
+class MinimumLengthTransform(Transform):
+    """Refuses sequences of few tokens, which are mostly padding, as short documents are in `data.packing = "document"`."""
 
     name = "minimum_length"
     summary = "refuses sequences of few tokens"
     refs = ("arXiv:2112.11446",)
 
-    tokens: int = param(help="tokens that a sequence has at least, special ones included", ge=1)
+    min_tokens: int = param(help="tokens that a sequence has at least, special ones included", ge=1)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Refuse what no sequence has."""
-        if self.tokens > experiment.data.length:
-            asked = f"minimum_length.tokens = {self.tokens}"
-            yield Problem("data.stages", f"{asked} is more than data.length = {experiment.data.length}; lower it")
+        if self.min_tokens > experiment.data.length:
+            asked = f"minimum_length.tokens = {self.min_tokens}"
+            yield Problem("data.transforms", f"{asked} is more than data.length = {experiment.data.length}; lower it")
 
     @override
     def apply(self, tokens: NDArray[np.int64], key: int, context: Context) -> NDArray[Any] | None:
-        return tokens if len(tokens) >= self.tokens else None
+        return tokens if len(tokens) >= self.min_tokens else None
 
 
 @component
-class RepetitionStage(Stage):
+class RepetitionTransform(Transform):
     """Refuses sequences in which few n-grams are distinct: lists, menus and boilerplate of the web.
 
     Of a sequence with m n-grams, the share of distinct ones is their number over m; one without n-grams passes.
@@ -100,7 +100,7 @@ class RepetitionStage(Stage):
     refs = ("arXiv:2112.11446", "arXiv:1510.03055")
 
     n: int = param(4, help="tokens in an n-gram", ge=1)
-    distinct: float = param(0.5, help="share of the n-grams that are distinct at least", gt=0, le=1)
+    min_distinct: float = param(0.5, help="share of the n-grams that are distinct at least", gt=0, le=1)
 
     @override
     def apply(self, tokens: NDArray[np.int64], key: int, context: Context) -> NDArray[Any] | None:
@@ -109,4 +109,4 @@ class RepetitionStage(Stage):
         grams: NDArray[np.uint64] = np.zeros(len(tokens) - self.n + 1, np.uint64)
         for first in range(self.n):  # 64 bits of each n-gram, which are sorted far faster than rows of tokens
             grams = grams * _FACTOR + tokens[first : first + len(grams)].astype(np.uint64)
-        return tokens if len(np.unique(grams)) >= self.distinct * len(grams) else None
+        return tokens if len(np.unique(grams)) >= self.min_distinct * len(grams) else None

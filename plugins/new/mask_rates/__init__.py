@@ -38,6 +38,6 @@ class PlaceholderRates:
 
 
 @hookimpl
-def atat_zoo_rates() -> list[type]:
+def atat_zoo_mask_rates() -> list[type]:
     """Return the parts of this package."""
     return [PlaceholderRates]

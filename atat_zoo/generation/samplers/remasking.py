@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from atat_zoo.diffusion.steps import Step
 
 
-class Remask(SamplerPart, Protocol):
-    """A component of the kind remask, called after the draw in every step but the last.
+class Remasking(SamplerPart, Protocol):
+    """A component of the kind remasking, called after the draw in every step but the last.
 
     It needs "confidence" or nothing; with "rescored" beside it the confidence is that of the latest evaluation.
-    If it is active, the pace must have a number of steps that does not depend on the text, or no run would end.
+    If it is active, the tokens per step must have a number of steps that does not depend on the text, or no run would end.
     """
 
     @property
@@ -28,11 +28,11 @@ class Remask(SamplerPart, Protocol):
 
     @property
     def needs_grid(self) -> bool:
-        """Whether it reads `step.rates`, so that it refuses a pace without a grid; false by default."""
+        """Whether it reads `step.rates`, so that it refuses tokens per step without a grid; false by default."""
         return False
 
     def rate(self, step: Step) -> float | Tensor:
-        """Return σ, the share of visible tokens that the pace makes up for, a number or [A] on the CPU; default 0."""
+        """Return σ, the share of visible tokens that the tokens per step makes up for, a number or [A] on the CPU; default 0."""
         return 0.0
 
     def __call__(self, step: Step) -> Tensor:
@@ -41,7 +41,7 @@ class Remask(SamplerPart, Protocol):
 
 
 @component
-class NoRemask(Remask):
+class NoRemasking(Remasking):
     """Drawn tokens are final."""
 
     name = "none"
@@ -54,7 +54,7 @@ class NoRemask(Remask):
 
 
 def grid(step: Step) -> tuple[float, float]:
-    """Return 1 − α_t and 1 − α_s; `SamplerParts.incompatibilities` refuses a pace that has none."""
+    """Return 1 − α_t and 1 − α_s; `SamplerParts.incompatibilities` refuses tokens per step that has none."""
     assert step.rates is not None
     return step.rates
 
@@ -80,8 +80,8 @@ def settled(step: Step) -> Tensor:
 
 
 @component_base
-class GridRemask(Remask):
-    """A remask that follows the pace's grid; by default it masks each settled token with probability σ."""
+class GridRemasking(Remasking):
+    """A remasking that follows the tokens per step's grid; by default it masks each settled token with probability σ."""
 
     refs = ("arXiv:2503.00307",)
     needs_grid = True
@@ -92,8 +92,8 @@ class GridRemask(Remask):
 
 
 @component_base
-class SwitchedRemask(GridRemask):
-    """A remask that can be active in a part of the steps only: ReMDM-switch."""
+class SwitchedRemasking(GridRemasking):
+    """A remasking that can be active in a part of the steps only: ReMDM-switch."""
 
     switch_on: float = param(1.0, help="share of masked tokens at or below which it is switched on", ge=0, le=1)
     switch_off: float = param(0.0, help="share of masked tokens at which it is switched off again", ge=0, le=1)
@@ -108,7 +108,7 @@ class SwitchedRemask(GridRemask):
 
 
 @component
-class ReMDMCapRemask(SwitchedRemask):
+class ReMDMCapRemasking(SwitchedRemasking):
     """σ = min(η, σ_max): at random, all tokens alike, with a constant cap.
 
     Every token that was visible before the step is masked with probability σ. The paces `binomial` and `plateau`
@@ -129,8 +129,8 @@ class ReMDMCapRemask(SwitchedRemask):
 
 
 @component
-class ReMDMRescaleRemask(SwitchedRemask):
-    """σ = η σ_max: as `ReMDMCapRemask`, with a fixed share of the largest probability."""
+class ReMDMRescaleRemasking(SwitchedRemasking):
+    """σ = η σ_max: as `ReMDMCapRemasking`, with a fixed share of the largest probability."""
 
     name = "remdm_rescale"
     summary = "every visible token at random, with a share of the largest probability that the grid allows"
@@ -143,12 +143,12 @@ class ReMDMRescaleRemask(SwitchedRemask):
 
 
 @component
-class ReMDMConfRemask(SwitchedRemask):
+class ReMDMConfRemasking(SwitchedRemasking):
     """At random, tokens with a low probability more often: σ_i = η σ_max · softmax(−ψ)_i.
 
     ψ_i is p_θ of the token when it was drawn. The softmax is over tokens drawn before the step, so each step masks
-    about η σ_max tokens of a text of any length. As published, the pace does not compensate for them: masked tokens
-    are unmasked as without a remask, and the last step fills the rest (Wang et al., arXiv:2503.00307).
+    about η σ_max tokens of a text of any length. As published, the tokens per step does not compensate for them: masked tokens
+    are unmasked as without remasking, and the last step fills the rest (Wang et al., arXiv:2503.00307).
     """
 
     name = "remdm_conf"
@@ -168,14 +168,14 @@ class ReMDMConfRemask(SwitchedRemask):
 
 
 @component
-class ReMDMLoopRemask(GridRemask):
-    """σ = min(η, σ_max) in steps in which the pace's grid is constant, otherwise 0 (Wang et al., arXiv:2503.00307).
+class ReMDMLoopRemasking(GridRemasking):
+    """σ = min(η, σ_max) in steps in which the tokens per step's grid is constant, otherwise 0 (Wang et al., arXiv:2503.00307).
 
-    With the pace `plateau`: write most of a text, rework it for many steps, then fill in the rest.
+    With the tokens per step `plateau`: write most of a text, rework it for many steps, then fill in the rest.
     """
 
     name = "remdm_loop"
-    summary = "every visible token at random while the pace's grid is constant"
+    summary = "every visible token at random while the tokens per step's grid is constant"
 
     eta: float = param(0.02, help="η, the probability with which a visible token is masked in a step", ge=0, le=1)
 
@@ -186,10 +186,10 @@ class ReMDMLoopRemask(GridRemask):
 
 
 @component
-class PlannerRemask(GridRemask):
-    """Masks the least likely tokens, new or old, down to the share that the pace's grid leaves visible.
+class PlannerRemasking(GridRemasking):
+    """Masks the least likely tokens, new or old, down to the share that the tokens per step's grid leaves visible.
 
-    Self-planning of P2 (Peng et al., arXiv:2502.03540), with the pace `everything`: the score of a new token is its
+    Self-planning of P2 (Peng et al., arXiv:2502.03540), with tokens_per_step `everything`: the score of a new token is its
     log-probability when it was drawn, that of an old one η times its log-probability in the same evaluation; at visible
     tokens a masked model is not trained, and not reliable. η = 0 never masks an old token, a higher η more of them.
     """

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from atat_zoo.modeling.uncertainty import Uncertainty
 
 
-class Stop(SamplerPart, Protocol):
+class StoppingRule(SamplerPart, Protocol):
     """A component of the kind stop, called before the draw. It needs "log_probs", "history" or nothing."""
 
     @property
@@ -28,11 +28,11 @@ class Stop(SamplerPart, Protocol):
 
 
 @component
-class StepsStop(Stop):
-    """Never early: the sampler runs until the pace has unmasked everything."""
+class StepsStoppingRule(StoppingRule):
+    """Never early: the sampler runs until the tokens per step has unmasked everything."""
 
     name = "steps"
-    summary = "runs until the pace has unmasked everything"
+    summary = "runs until the tokens per step has unmasked everything"
     active = False
     deterministic = True
 
@@ -42,7 +42,7 @@ class StepsStop(Stop):
 
 
 @component
-class UncertaintyStop(Stop):
+class UncertaintyStoppingRule(StoppingRule):
     """When the mean uncertainty over masked positions is below a threshold, this evaluation's draw fills the rest."""
 
     name = "uncertainty"
@@ -60,7 +60,7 @@ class UncertaintyStop(Stop):
 
 
 @component
-class ConfidenceHistoryStop(Stop):
+class ConfidenceHistoryStoppingRule(StoppingRule):
     """When the running confidence is above a threshold, the rest is filled in one draw.
 
     It is the mean, over the last `window` evaluations of the row, of max p_θ at its masks; no stop before there are so

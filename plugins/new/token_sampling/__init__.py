@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from atat_zoo.generation.samplers.draw import Draw
+from atat_zoo.generation.samplers.token_sampling import TokenSampling
 from atat_zoo.registry import component, hookimpl, param
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 
 @component
-class PlaceholderDraw(Draw):
+class PlaceholderTokenSampling(TokenSampling):
     """A draw from the tokens with at least a share of the largest probability (min-p)."""
 
     name = "placeholder"
@@ -34,6 +34,6 @@ class PlaceholderDraw(Draw):
 
 
 @hookimpl
-def atat_zoo_draw() -> list[type]:
+def atat_zoo_token_sampling() -> list[type]:
     """Return the parts of this package."""
-    return [PlaceholderDraw]
+    return [PlaceholderTokenSampling]

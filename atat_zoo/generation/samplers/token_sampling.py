@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from atat_zoo.diffusion.steps import Step
 
 
-class Draw(SamplerPart, Protocol):
+class TokenSampling(SamplerPart, Protocol):
     """A component of the kind draw: its `distribution` is what tokens are drawn from. It needs "history" or nothing.
 
     The draw and the probability of a token (docs/mathematics.md) follow from it.
@@ -45,7 +45,7 @@ class Draw(SamplerPart, Protocol):
 
 
 @component
-class CategoricalDraw(Draw):
+class CategoricalTokenSampling(TokenSampling):
     """An exact draw in float64, by the inverse of the cumulative distribution.
 
     float32 truncates the tail and so lowers the temperature unasked (Zheng et al., arXiv:2409.02908). One float64
@@ -64,7 +64,7 @@ class CategoricalDraw(Draw):
 
 
 @component
-class ConfidenceTemperedDraw(Draw):
+class ConfidenceTemperedTokenSampling(TokenSampling):
     """An exact draw at the temperature unsure + c · (sure − unsure); with both at 1 this is `categorical`.
 
     c is the running confidence of the row: the mean, over the last `window` evaluations, of max p_θ at its masks.
@@ -75,19 +75,21 @@ class ConfidenceTemperedDraw(Draw):
     refs = ("ATAT",)
     needs = frozenset({"history"})
 
-    sure: float = param(0.8, help="temperature at a running confidence of 1", gt=0)
-    unsure: float = param(1.0, help="temperature at a running confidence of 0", gt=0)
+    confident_temperature: float = param(0.8, help="temperature at a running confidence of 1", gt=0)
+    uncertain_temperature: float = param(1.0, help="temperature at a running confidence of 0", gt=0)
     window: int = param(5, help="evaluations that the running confidence looks back", ge=1)
 
     @override
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
         assert step.history is not None
         running = step.history[:, -self.window :].nanmean(1)
-        return log_probs, (self.unsure + running * (self.sure - self.unsure))[rows]
+        return log_probs, (
+            self.uncertain_temperature + running * (self.confident_temperature - self.uncertain_temperature)
+        )[rows]
 
 
 @component
-class TopKDraw(Draw):
+class TopKTokenSampling(TokenSampling):
     """A draw from the k likeliest tokens, in proportion to their probabilities (Fan et al., arXiv:1805.04833)."""
 
     name = "top_k"
@@ -105,7 +107,7 @@ class TopKDraw(Draw):
 
 
 @component
-class NucleusDraw(Draw):
+class NucleusTokenSampling(TokenSampling):
     """A draw from the smallest set of likeliest tokens with total probability p (Holtzman et al., arXiv:1904.09751).
 
     The temperature comes first: the nucleus is that of the tempered distribution.
@@ -115,7 +117,7 @@ class NucleusDraw(Draw):
     summary = "from the smallest set of likeliest tokens with total probability p, with a temperature"
     refs = ("arXiv:1904.09751",)
 
-    p: float = param(0.9, help="total probability of the tokens to choose from; 1 excludes none", gt=0, le=1)
+    top_p: float = param(0.9, help="total probability of the tokens to choose from; 1 excludes none", gt=0, le=1)
     temperature: float = param(1.0, help="log-probabilities are divided by it; 0 takes the most probable token", ge=0)
 
     @override
@@ -124,11 +126,11 @@ class NucleusDraw(Draw):
 
         if self.temperature == 0:
             return log_probs, 0.0
-        return nucleus(log_probs, self.p, self.temperature), self.temperature
+        return nucleus(log_probs, self.top_p, self.temperature), self.temperature
 
 
 @component
-class MinPDraw(Draw):
+class MinPTokenSampling(TokenSampling):
     """A draw from the tokens that have at least p times the likeliest one's probability (Nguyen et al., 2407.01082).
 
     The temperature comes first, as in `nucleus`.
@@ -148,25 +150,25 @@ class MinPDraw(Draw):
 
 
 @component
-class GreedyLastDraw(Draw):
-    """Another draw, but the most probable token in the last step that the pace allows: the removal of noise in MDLM."""
+class GreedyLastTokenSampling(TokenSampling):
+    """Another draw, but the most probable token in the last step that the tokens per step allows: the removal of noise in MDLM."""
 
     name = "greedy_last"
     summary = "another draw, but the most probable token in the last step"
     refs = ("arXiv:2406.07524",)
 
-    draw: Draw = part("draw", "categorical", help="the draw in all other steps")
+    token_sampling: TokenSampling = part("token_sampling", "categorical", help="the draw in all other steps")
 
     @property
     @override
     def needs(self) -> frozenset[str]:
-        return self.draw.needs
+        return self.token_sampling.needs
 
     @override
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
         import torch
 
-        scores, temperature = self.draw.distribution(log_probs, step, rows)
+        scores, temperature = self.token_sampling.distribution(log_probs, step, rows)
         # By the row's own last step, not the batch's.
         last = step.number + 1 >= step.most
         if not bool(last.any()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from atat_zoo.generation.samplers.stop import Stop
+from atat_zoo.generation.samplers.stopping_rule import StoppingRule
 from atat_zoo.registry import component, hookimpl, param
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ CONTRACT = 2  # the version of atat_zoo's contracts that this package is written
 
 
 @component
-class PlaceholderStop(Stop):
+class PlaceholderStoppingRule(StoppingRule):
     """When no more than a few positions are masked, they are filled in one draw."""
 
     name = "placeholder"
@@ -32,6 +32,6 @@ class PlaceholderStop(Stop):
 
 
 @hookimpl
-def atat_zoo_stop() -> list[type]:
+def atat_zoo_stopping_rule() -> list[type]:
     """Return the parts of this package."""
-    return [PlaceholderStop]
+    return [PlaceholderStoppingRule]

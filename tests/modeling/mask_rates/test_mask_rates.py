@@ -12,8 +12,8 @@ from scipy import integrate, stats
 
 from atat_zoo import Zoo
 from atat_zoo.diffusion.contracts import StatefulPart
+from atat_zoo.modeling.mask_rates import AdaptiveRates, BetaRates, LogitNormalRates, NoiseRates, UniformRates
 from atat_zoo.modeling.noise import LinearNoise
-from atat_zoo.modeling.rates import AdaptiveRates, BellRates, BetaRates, NoiseRates, UniformRates
 from atat_zoo.registry import Context
 from atat_zoo.testing.toys import ENTROPY, toy
 from tests.diffusion.noised import noised
@@ -32,7 +32,9 @@ def taught(losses, **parameters):
     return module
 
 
-bells = st.builds(lambda m, s: BellRates(location=m, scale=s).build(CONTEXT), st.floats(-2, 2), st.floats(0.1, 2))
+bells = st.builds(
+    lambda m, s: LogitNormalRates(location=m, scale=s).build(CONTEXT), st.floats(-2, 2), st.floats(0.1, 2)
+)
 betas = st.builds(lambda a, b: BetaRates(a=a, b=b).build(CONTEXT), st.floats(0.5, 20), st.floats(0.5, 20))
 adaptives = st.builds(taught, st.lists(st.floats(0, 2), min_size=2, max_size=9), floor=st.floats(0.01, 1))
 
@@ -42,7 +44,7 @@ adaptives = st.builds(taught, st.lists(st.floats(0, 2), min_size=2, max_size=9),
 
 @given(st.floats(-5, 5), st.floats(0.05, 3))
 def test_a_bell_is_normal_in_log_odds(location, scale):
-    bell, law = BellRates(location=location, scale=scale).build(CONTEXT), stats.norm(location, scale)
+    bell, law = LogitNormalRates(location=location, scale=scale).build(CONTEXT), stats.norm(location, scale)
     r = bell.quantile(U)
     assert 0 < bell.quantile(U.new_zeros(1)) < bell.quantile(U.new_ones(1)) < 1
     inner = (r > 1e-9) & (r < 1 - 1e-9)
@@ -96,7 +98,7 @@ def test_rates_of_the_noise_are_those_of_its_times_to_the_bit(name):
 
 @given(st.floats(0, 1), st.floats(-3, 3), st.integers(1, 64), st.floats(0, 1, exclude_max=True))
 def test_the_uniform_share_is_exact_and_both_parts_are_stratified(share, location, rows, offset):
-    spec = BellRates(uniform_share=share, location=location)
+    spec = LogitNormalRates(uniform_share=share, location=location)
     bell = spec.build(CONTEXT)
     u = ((torch.arange(rows, dtype=torch.float64) + 1 - offset) / rows).clamp(min=2.0**-53)
     levels = bell.levels(u, LinearNoise(), 0.5)
@@ -111,7 +113,7 @@ def test_the_uniform_share_is_exact_and_both_parts_are_stratified(share, locatio
     torch.testing.assert_close((1 / (levels.rate * levels.weight))[inner], density[inner].float(), rtol=1e-3, atol=0)
 
 
-@pytest.mark.parametrize("cls", [BellRates, BetaRates, AdaptiveRates])
+@pytest.mark.parametrize("cls", [LogitNormalRates, BetaRates, AdaptiveRates])
 def test_stretches_of_the_training_are_uniform(cls):
     module = cls(uniform_until=0.1, uniform_from=0.8).build(CONTEXT)
     if cls is AdaptiveRates:
@@ -149,8 +151,8 @@ def nelbo_at(rate):
     [
         NoiseRates(),
         UniformRates(),
-        BellRates(scale=0.6, uniform_share=0.05),
-        BellRates(uniform_from=0.5),
+        LogitNormalRates(scale=0.6, uniform_share=0.05),
+        LogitNormalRates(uniform_from=0.5),
         BetaRates(a=1.5, b=0.8),
         BetaRates(a=4.0, b=2.0, uniform_share=0.3),
         taught([0.2, None, 1.0]),
@@ -176,16 +178,16 @@ def second_moment(rates, points):
 @pytest.mark.parametrize(
     ("rates", "finite"),
     [
-        (BellRates(scale=0.3), False),
-        (BellRates(scale=1.0), False),
-        (BellRates(uniform_share=0.01), True),
+        (LogitNormalRates(scale=0.3), False),
+        (LogitNormalRates(scale=1.0), False),
+        (LogitNormalRates(uniform_share=0.01), True),
         (BetaRates(a=2.0, b=1.0), False),
         (BetaRates(a=1.0, b=3.0), False),
         (BetaRates(a=1.5, b=1.5), True),
         (BetaRates(a=5.0, b=5.0, uniform_share=0.1), True),
         (AdaptiveRates(), True),
-        (BellRates(uniform_from=0.0), True),
-        (BellRates(uniform_until=1.0, uniform_from=1.0), True),
+        (LogitNormalRates(uniform_from=0.0), True),
+        (LogitNormalRates(uniform_until=1.0, uniform_from=1.0), True),
     ],
     ids=str,
 )
@@ -246,5 +248,5 @@ def test_the_unigram_cross_entropy_is_of_the_training_tokens_and_is_saved():
     two.load_state_dict(one.state_dict())
     assert float(two.unigram) == float(one.unigram)
     assert isinstance(one, StatefulPart)
-    assert not isinstance(BellRates().build(CONTEXT), StatefulPart)
+    assert not isinstance(LogitNormalRates().build(CONTEXT), StatefulPart)
     assert not BetaRates().build(CONTEXT).state_dict()
