@@ -28,7 +28,7 @@ def main() -> None:
     context = Context(vocabulary_size=len(counts), length=length, counts=counts)
     module = assemble(experiment, context).eval()
     x, keep = held_out(data, "validation", -(-given.tokens // length))
-    rows, spec = torch.arange(len(x)), attrs.evolve(experiment.evaluation, draws=1, batch_size=given.batch_size)
+    rows, spec = torch.arange(len(x)), attrs.evolve(experiment.evaluation, mask_samples=1, batch_size=given.batch_size)
     tokenizer = experiment.parts["tokenizer"].load(data)
 
     def evaluate() -> None:

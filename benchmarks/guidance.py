@@ -97,7 +97,8 @@ SETTINGS = (
 INTRODUCTION = """\
 # Guidance
 
-Written by `python -m benchmarks guidance --run RUN --judge JUDGE --markdown docs/guidance.md`, RUN and JUDGE the MDLM and
+Written by `python -m benchmarks guidance --run RUN --judge JUDGE --markdown docs/guidance.md`, RUN and JUDGE the MDLM
+and
 the autoregressive baseline (`experiments/baselines/`): {number} texts of each setting with seed {seed}, ± one standard
 error over texts. The named words, which guidance gets, are {named}; the related words
 are others of the topic, which it does not get. A rate means little without entropy and generative perplexity: nonsense

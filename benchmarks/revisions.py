@@ -45,7 +45,7 @@ def training():
 
 training()
 model = Model.from_run(run)
-spec = model.experiment.evaluation.__class__(sequences=64, draws=4)
+spec = model.experiment.evaluation.__class__(sequences=64, mask_samples=4)
 
 def clocked(work):
     start = time.perf_counter()

@@ -17,7 +17,8 @@ SETTINGS = (
     f"{{use = 'combination', tokens_per_step = {{use = 'adaptive', min_steps = 8, max_steps = 32}}, {COOL}}}",
     "{use = 'remdm_conf', steps = 16}",
     f"{{use = 'combination', tokens_per_step = {{use = 'fixed', steps = 24}}, {COOL}}}",
-    "{use = 'combination', tokens_per_step = {use = 'fixed', steps = 16}, token_sampling = {use = 'nucleus', top_p = 0.9}}",
+    "{use = 'combination', tokens_per_step = {use = 'fixed', steps = 16}, token_sampling = {use = 'nucleus', top_p = "
+    "0.9}}",
     "{use = 'ancestral', steps = 128, temperature = 0.98}",
 )
 

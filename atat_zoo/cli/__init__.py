@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from atat_zoo.cli import packages
+from atat_zoo.system import old_names
 from atat_zoo.system.errors import Note, UserError, clip
 
 # command -> (module, function, one line of help): the help is here, so that `atat --help` imports nothing. Packages add
@@ -87,6 +88,12 @@ def run(command: click.Command, name: str) -> None:
         for line in str(error).splitlines():
             _say(f"error: {clip(line, 2000)}")
         code = 2
+    except click.NoSuchOption as error:
+        if advice := _instead(error):
+            _say(f"error: {advice}")
+        else:
+            error.show()
+        code = error.exit_code
     except click.ClickException as error:
         error.show()
         code = error.exit_code
@@ -111,6 +118,21 @@ def run(command: click.Command, name: str) -> None:
         code = 2
     _forget_unwritten()
     sys.exit(code)
+
+
+def _instead(error: click.NoSuchOption) -> str:
+    """Return what to type in place of an option that has another name here, or is a key."""
+    flag, command = error.option_name, error.ctx.command if error.ctx else None
+    if command is None:
+        return ""
+    now = old_names.FLAGS.get(flag, "")
+    if any(now in parameter.opts for parameter in command.params):
+        return f"{flag} is now {now}"
+    if not (key := old_names.SETTINGS.get(command.name or "", {}).get(flag)):
+        return ""
+    after = " ".join(sys.argv[1:]).partition(flag)[2]
+    value = after.lstrip(" =").split(" ")[0] if after else ""
+    return f"atat {command.name} has no option {flag}; pass the key {key}={value or '…'} without dashes"
 
 
 def _say(text: str) -> None:

@@ -39,9 +39,9 @@ def _step(_: click.Context, __: click.Parameter, value: str | None) -> int | str
 
 
 def count(flag: str, least: int, help: str, default: int | None = None, **how: Any) -> Callable[[_Command], _Command]:
-    """Return an option that takes a whole number, from `least` on."""
+    """Return an option that takes a whole number, from `least` on; `flag` has its names, separated by spaces."""
     how |= {"default": default, "show_default": default is not None, "help": help}
-    return click.option(flag, type=click.IntRange(least), **how)
+    return click.option(*flag.split(), type=click.IntRange(least), **how)
 
 
 def _choice(flag: str, values: Sequence[str], help: str, default: str | None = None) -> Callable[[_Command], _Command]:

@@ -33,10 +33,10 @@ def bench() -> None:
 
 @bench.command()
 @options("run", "step")
-@click.option("--judge", "--judge", "by", help="The judge: a run with an exact likelihood, hf:NAME, or a table.")
+@click.option("--judge", "by", help="The judge: a run with an exact likelihood, hf:NAME, or a table.")
 @click.option("--sampler", "wanted", multiple=True, help=_WANTED)
 @count("--steps", 1, "Steps; 16, 32, 64 and 128 when absent.", multiple=True)
-@count("--num-samples", 2, "Texts for each sampler.", 64)
+@count("-n --num-samples number", 2, "Texts for each sampler.", 64)
 @options("length", "seed")
 @count("--repeat", 1, "Repetitions; the shortest time counts.", 1)
 @count("--sequences", 0, "Maximum number of held-out sequences for the policy bounds; 0 for no such bounds.", 64)

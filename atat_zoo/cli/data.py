@@ -126,7 +126,13 @@ def build(
 @click.argument("experiment")
 @options("overrides")
 @click.option(
-    "-n", "--num-samples", type=click.IntRange(1), default=3, show_default=True, help="How many rows to print."
+    "-n",
+    "--num-samples",
+    "number",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="How many rows to print.",
 )
 @options("json")
 def show(experiment: str, overrides: tuple[str, ...], number: int, as_json: bool) -> None:

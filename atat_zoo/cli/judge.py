@@ -29,8 +29,8 @@ _NGRAM = "n of the n-grams to look up in the training text; 4, 8 and 13 when abs
 
 @click.command()
 @options("run", "overrides", "step")
-@click.option("--judge", "--judge", "by", required=True, help=_BY)
-@count("--num-samples", 1, "Number of texts.", 64)
+@click.option("--judge", "by", required=True, help=_BY)
+@count("-n --num-samples number", 1, "Number of texts.", 64)
 @options("length", "seed", "sampler", "split")
 @click.option("--mauve", is_flag=True, help="MAUVE against held-out text, on the judge's features.")
 @count("--ngram", 1, _NGRAM, multiple=True)

@@ -18,6 +18,7 @@ from importlib.metadata import EntryPoint
 import click
 
 from atat_zoo.registry.plugins import entry_points, metadata_of, of_plugin, registry_file
+from atat_zoo.system import old_names
 from atat_zoo.system.errors import UserError, nearest
 
 GROUP = "atat_zoo.commands"
@@ -57,6 +58,8 @@ def command(name: str, core: Sequence[str]) -> click.Command:
     found = offers()
     if name not in found and name in PACKAGES:
         raise UserError(f"atat {name} comes with {PACKAGES[name]}: pip install {PACKAGES[name]}")
+    if name not in found and name in old_names.COMMANDS:
+        raise click.UsageError(f"there is no command {name!r}; use: {old_names.COMMANDS[name]}")
     if name not in found:
         known = [*core, *sorted({*found, *PACKAGES} - {*core})]
         raise click.UsageError(f"there is no command {name!r}{nearest(name, known)} (there are: {', '.join(known)})")

@@ -36,7 +36,7 @@ HIDDEN = "▁"
 
 @click.command()
 @options("run", "overrides", "step")
-@count("--num-samples", 1, "Number of texts.", 1)
+@count("-n --num-samples number", 1, "Number of texts.", 1)
 @options("length", "seed", "sampler")
 @click.option("--prompt", default="", help="Beginning of every text.")
 @click.option("--suffix", default="", help="End of every text.")
@@ -191,7 +191,7 @@ def tracing(path: Path, header: dict[str, Any]) -> Iterator[Callable[[dict[str, 
 @options("run")
 @click.argument("words", nargs=-1, metavar="[TEXT] [KEY=VALUE]...")
 @click.option("--file", "path", help="Read texts from a file, one per line, instead of TEXT; - is standard input.")
-@count("--num-samples", 1, "Number of fills per text.", 1)
+@count("-n --num-samples number", 1, "Number of fills per text.", 1)
 @options("step", "seed", "sampler", "batch_size", "device", "precision", "json")
 def infill(
     run: Path,

@@ -27,7 +27,7 @@ _WRITE = "Write the tables there as well, and beside them the JSON and the nats 
 @output("--write", "page", help=_WRITE)
 @click.option("--test-again", is_flag=True, help="Evaluate the test split although it was evaluated before.")
 @click.option("--cluster", is_flag=True, help=_CLUSTER)
-@count("--array-index", 1, "Train this run of the job array alone, and measure nothing.")
+@count("--array-index element", 1, "Train this run of the job array alone, and measure nothing.")
 @click.option("--measure", is_flag=True, help="Train nothing, and measure what is finished.")
 @options("device", "json")
 def study(

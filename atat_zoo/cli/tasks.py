@@ -45,7 +45,7 @@ def evaluate_tasks(
     """
     for key, value in of_bound.items():
         if value not in (None, (), ""):
-            flag = _FLAGS.get(key, f"--{key}") if key != "overrides" else value[0]
+            flag = _FLAGS.get(key, f"--{key.replace('_', '-')}") if key != "overrides" else value[0]
             remedy = "leave it out, or name what the task has in its table"
             raise UserError(f"{flag}: is of the bound, and --task measures a task; {remedy}")
     tasks: list[Task] = [named("task", text) for text in dict.fromkeys(wanted)]
@@ -162,7 +162,7 @@ def _beside(score: Score, published: Sequence[str]) -> list[str]:
 @options("text", "split")
 @click.option("--protocol", "protocols", multiple=True, type=click.Choice(list(PROTOCOLS)), help=_PROTOCOL)
 @click.option("--sampler", "samplers", multiple=True, help="Whose steps are priced; ancestral when absent. Repeatable.")
-@click.option("--judge", "--judge", "by", help="The judge of what samplers write: a run, hf:NAME, or a table.")
+@click.option("--judge", "by", help="The judge of what samplers write: a run, hf:NAME, or a table.")
 @count("--sequences", 0, "Maximum number of sequences of the bounds; 0 for all.", 1024)
 @count("--mask-samples", 1, "Masks drawn for every sequence.", 4)
 @count("--orders", 2, "Orders of the bracket, an even number.", 16)
@@ -173,7 +173,7 @@ def _beside(score: Score, published: Sequence[str]) -> list[str]:
     16,
 )
 @count("--sampler-sequences", 0, "Sequences that samplers are priced on; 0: none.", 64)
-@count("--num-samples", 0, "Texts that each sampler writes.", 16)
+@count("-n --num-samples number", 0, "Texts that each sampler writes.", 16)
 @options("mask_seed", "device", "markdown", "json")
 def audit(
     runs: tuple[Path, ...],
@@ -213,10 +213,10 @@ def _tasks(
     protocols: tuple[str, ...],
     samplers: tuple[str, ...],
     sequences: int,
-    draws: int,
+    mask_samples: int,
     orders: int,
-    bracket: int,
-    prices: int,
+    bracket_sequences: int,
+    sampler_sequences: int,
     number: int,
 ) -> Iterator[Task]:
     """Yield what is measured of each model."""
@@ -226,11 +226,11 @@ def _tasks(
         spec: Task = zoo.spec("task", {"use": name, **of_text, **settings})
         return spec
 
-    yield task("held_out", sequences=sequences, draws=draws)
+    yield task("held_out", sequences=sequences, mask_samples=mask_samples)
     for protocol in dict.fromkeys(protocols):
-        yield task("protocol", of=protocol, sequences=sequences, draws=draws)
-    if bracket:
-        yield task("bracket", sequences=bracket, orders=even(orders))
-    if prices:
+        yield task("protocol", protocol=protocol, sequences=sequences, mask_samples=mask_samples)
+    if bracket_sequences:
+        yield task("bracket", sequences=bracket_sequences, orders=even(orders))
+    if sampler_sequences:
         each = [named("sampler", sampler) for sampler in samplers or ("ancestral",)]
-        yield task("prices", samplers=each, sequences=prices, texts=number, judge=judge)
+        yield task("prices", samplers=each, sequences=sampler_sequences, texts=number, judge=judge)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 @count("--gpus", 1, "With --dry-run: how many; 1 when absent.")
 @click.option("--gpu", help="With --dry-run: their kind; H100 80GB HBM3 when absent.")
 @click.option("--price", type=click.FloatRange(0), help="With --dry-run: dollars of one an hour; 3 when absent.")
-@count("--vocab-size", 1, "With --dry-run: how many tokens, if the tokenizer's files are not here.")
+@count("--vocab-size vocabulary", 1, "With --dry-run: how many tokens, if the tokenizer's files are not here.")
 @options("json")
 def train(
     experiment: str | None,

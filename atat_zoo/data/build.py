@@ -54,7 +54,7 @@ from atat_zoo.data.pack import (
 from atat_zoo.data.shards import write_split
 from atat_zoo.data.tokenizers import Tokenizer, TokenizerModel
 from atat_zoo.experiment.runs import sha256_of
-from atat_zoo.experiment.schema import Experiment
+from atat_zoo.experiment.schema import RECORDED, Experiment
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.atomic import discard, replacing, sync_folder, write_bytes, write_text
 from atat_zoo.system.errors import UserError
@@ -170,7 +170,7 @@ class Build:
     def packer(self, model: TokenizerModel, split: Split) -> Packer:
         """Return the packer of a split."""
         spec = self.experiment.data
-        settings = {"length": spec.length, "remainder": spec.remainder, **spec.recorded}
+        settings: dict[str, Any] = {"length": spec.length, "remainder": spec.remainder, **spec.recorded}
         dtype = dtype_for(model.vocabulary_size, spec.dtype, spec.format)
         limit = spec.sequences if split == "train" else None
         return Packer(model, **settings, dtype=dtype, limit=limit)

@@ -114,7 +114,8 @@ def replace(samples: Iterable[Sample], order: SampleOrder, again: Sequence[Any])
             refusing[candidate["refused"]] = None
         else:
             raise UserError(
-                f"data.transforms: {', '.join(map(repr, refusing))} refuses every sequence of the shards that are shuffled "
+                f"data.transforms: {', '.join(map(repr, refusing))} refuses every sequence of the shards that are "
+                f"shuffled "
                 f"together with that of sample {n}; let it refuse less, or raise data.shuffled_shards"
             )
 

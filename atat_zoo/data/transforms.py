@@ -69,7 +69,9 @@ class RandomLengthTransform(Transform):
 
 @component
 class MinimumLengthTransform(Transform):
-    """Refuses sequences of few tokens, which are mostly padding, as short documents are in `data.packing = "document"`."""
+    """Refuses sequences of few tokens, which are mostly padding, as short documents are in `data.packing =
+    "document"`.
+    """
 
     name = "minimum_length"
     summary = "refuses sequences of few tokens"
@@ -80,7 +82,7 @@ class MinimumLengthTransform(Transform):
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Refuse what no sequence has."""
         if self.min_tokens > experiment.data.length:
-            asked = f"minimum_length.tokens = {self.min_tokens}"
+            asked = f"minimum_length.min_tokens = {self.min_tokens}"
             yield Problem("data.transforms", f"{asked} is more than data.length = {experiment.data.length}; lower it")
 
     @override

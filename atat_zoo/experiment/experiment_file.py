@@ -16,7 +16,7 @@ from atat_zoo.experiment.schema import ALWAYS, SECTIONS, Experiment, completed
 from atat_zoo.registry import KINDS, TABLES, Zoo
 from atat_zoo.registry.manifest import PACKAGE
 from atat_zoo.registry.spec import problems_of, structure
-from atat_zoo.system import parsing
+from atat_zoo.system import old_names, parsing
 from atat_zoo.system.errors import Problem, UserError, clip, nearest
 
 Table = dict[str, Any]
@@ -170,6 +170,8 @@ def from_table(
     for key in table:
         if key == "extends":
             refuse(key, "can only stand in a file; put it there, or make a file that extends this one")
+        elif now := old_names.KINDS.get(key):
+            refuse(key, f"is now {now}")
         elif key in KINDS and key not in known:
             refuse(key, "is no table of an experiment; it is a parameter of the part that uses it")
         elif key not in known:
@@ -216,9 +218,22 @@ def from_table(
     experiment = attrs.evolve(experiment, requires=zoo.origins([*tables, *sections.items()]))
     for kind in TABLES:
         if kind in table and kind not in experiment.kinds:
-            refuse(kind, f"objective {parts['objective'].name!r} uses no {kind}; leave this table out")
+            others = "".join(f", or extend {other}, whose objective does" for other in _using(kind, zoo)[:1])
+            refuse(kind, f"objective {parts['objective'].name!r} uses no {kind}; leave this table out{others}")
     _refuse(problems + conflicts(experiment), origins, where)
     return experiment
+
+
+def _using(kind: str, zoo: Zoo) -> list[str]:
+    """Return the names of the variants that ship whose objective uses a kind, the plainest first."""
+    found = []
+    for name in sorted(_within(VARIANTS), key=lambda name: (name != "mdlm", name)):
+        table, _ = _joined(find(name), (), {})
+        objective = table.get("objective", TABLES["objective"])
+        use = objective.get("use", TABLES["objective"]) if isinstance(objective, dict) else objective
+        used: Any = zoo.component("objective", use)
+        found += [name] if kind in used.uses else []
+    return found
 
 
 def conflicts(experiment: Experiment) -> list[Problem]:

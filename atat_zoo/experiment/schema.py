@@ -9,6 +9,9 @@ from atat_zoo.registry import TABLES, component, param, part, parts
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.errors import Problem
 
+# Keys of [data] that determine the shards, and their names in a manifest, on which the names of folders depend.
+RECORDED = {"special_tokens": "special", "packing": "rows", "format": "form"}
+
 
 @component
 class DataSpec:
@@ -55,6 +58,11 @@ class DataSpec:
             raise ValueError(
                 f"sequences = {self.sequences} is fewer than lanes = {self.lanes}; raise the one or lower the other"
             )
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """What shards record of these keys, by the names that their manifest has."""
+        return {stored: getattr(self, key) for key, stored in RECORDED.items()}
 
     def check(self, experiment: "Experiment") -> Iterator[Problem]:
         """Yield the problems of dialogues: what is of running text, and parts that read a row as a whole."""

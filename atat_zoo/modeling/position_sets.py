@@ -230,9 +230,9 @@ class MixturePositionSets(PositionSets):
 
     def __attrs_post_init__(self) -> None:
         if len(self.components) < 2:
-            raise ValueError('of names no two kinds; name them, as in [{use = "strided"}, {use = "random"}]')
+            raise ValueError('components names no two kinds; name them, as in [{use = "strided"}, {use = "random"}]')
         if self.weights and len(self.weights) != len(self.components):
-            raise ValueError(f"shares has {len(self.weights)} numbers for {len(self.components)} kinds; give one each")
+            raise ValueError(f"weights has {len(self.weights)} numbers for {len(self.components)} kinds; give one each")
 
     @property
     @override

@@ -12,6 +12,7 @@ import attrs
 
 from atat_zoo.registry.hookspecs import KINDS
 from atat_zoo.registry.spec import Mismatch, complete, convert, fields_of, is_component
+from atat_zoo.system import old_names
 from atat_zoo.system.errors import UserError
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -72,6 +73,8 @@ def read(path: Path, distribution: str = "atat-zoo") -> Manifest:
         raise UserError(f"{path} is not valid TOML: {error}; restore or reinstall it") from None
     aliases = _typed(data.get("alias", {}), dict[str, dict[str, str]], f"{path}: [alias]")
     unknown = sorted({*data, *aliases} - {*KINDS, "plugins", "alias", "command"})
+    if unknown and (now := old_names.KINDS.get(unknown[0])):
+        raise UserError(f"{path}: the kind [{unknown[0]}] is now [{now}]; rename it")
     if unknown:
         raise UserError(f"{path}: [{unknown[0]}] is no kind of part; the kinds are {', '.join(KINDS)}")
     entries = []

@@ -19,6 +19,7 @@ import attrs
 import pluggy
 
 from atat_zoo.registry import hookspecs, manifest
+from atat_zoo.system import old_names
 from atat_zoo.system.errors import UserError
 
 ALLOWED = "ATAT_ZOO_PLUGINS"  # unset: all; empty: none; otherwise the names, comma separated
@@ -43,6 +44,9 @@ def hook_entries(module: object, distribution: str) -> tuple[manifest.Entry, ...
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs.Hooks)
     manager.register(module)
+    for old, now in old_names.KINDS.items():
+        if hasattr(module, hookspecs.hook(old)):
+            raise UserError(f"the hook {hookspecs.hook(old)} is now {hookspecs.hook(now)}; rename it")
     manager.check_pending()
     entries: list[manifest.Entry] = []
     for kind in hookspecs.KINDS:

@@ -30,6 +30,7 @@ from typing import Any, Literal, Protocol
 import attrs
 
 from atat_zoo.registry.context import Context
+from atat_zoo.system import old_names
 from atat_zoo.system.errors import Problem, clip, nearest
 
 _T = typing.TypeVar("_T")
@@ -298,10 +299,12 @@ def structure(cls: type, table: Mapping[str, Any], path: str, zoo: PartProvider)
     absent = {key: field.default for key, field in fields.items() if key not in table}
     for key, value in [*table.items(), *absent.items()]:
         field = fields.get(key)
-        if field is None:
+        # A class without a name of its own may have a parameter that is called so.
+        owner = path if "name" in fields else getattr(cls, "name", path)
+        if field is None and (now := old_names.KEYS.get(owner, {}).get(key)) in fields:
+            refuse(key, f"is now {within}{now}")
+        elif field is None:
             close, takes = nearest(key, list(fields)), ", ".join(fields) or "none"
-            # A class without a name of its own may have a parameter that is called so.
-            owner = path if "name" in fields else getattr(cls, "name", path)
             refuse(key, f"is not a parameter of {owner!r}{close} (it takes: {takes})")
         elif value is attrs.NOTHING:
             refuse(key, f"is missing: {field.help} ({field.type_name})")

@@ -17,6 +17,7 @@ from atat_zoo.registry.context import Context
 from atat_zoo.registry.hookspecs import KINDS
 from atat_zoo.registry.manifest import Entry
 from atat_zoo.registry.plugins import Plugin, of_plugin
+from atat_zoo.system import old_names
 from atat_zoo.system.errors import Problem, UserError, nearest
 
 # The packages in plugins/ that have components which were the zoo's own, by kind and name.
@@ -71,6 +72,8 @@ class Zoo:
             package = PACKAGES.get((kind, name))
             if package and package not in {plugin.distribution for plugin in self.plugins}:
                 raise UserError(f"{kind} {name} comes with {package}: pip install {package}")
+            if now := old_names.COMPONENTS.get((kind, name)):
+                raise UserError(f"there is no {kind} named {name!r}: it is now {now!r}")
             close = nearest(name, [*known, *self._aliases[kind]])
             unloaded = ", ".join(f"plugin {p.name} ({p.status})" for p in self.plugins if p.status != "ok")
             advice = f"; not loaded: {unloaded}" if unloaded else "; if a plugin offers it, install that plugin"
@@ -133,6 +136,8 @@ class Zoo:
 
     def _kind(self, kind: str) -> str:
         if kind not in KINDS:
+            if now := old_names.KINDS.get(kind):
+                raise UserError(f"there is no kind named {kind!r}: it is now {now!r}")
             close = nearest(kind, list(KINDS))
             raise UserError(f"there is no kind named {kind!r}{close} (there are: {', '.join(KINDS)})")
         return kind

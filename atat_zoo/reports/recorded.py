@@ -295,7 +295,7 @@ def of_training(evaluations: Sequence[Table], experiment: Mapping[str, Any]) -> 
     """
     spec = experiment["evaluation"]
     own = {"split": spec["split"], "seed": experiment["seed"]}
-    drawn = {"draws": spec["draws"], "method": spec["bound"]["use"]}
+    drawn = {"draws": spec["mask_samples"], "method": spec["bound"]["use"]}
     found = []
     for table in evaluations:  # with more sequences later
         same = own | (drawn if table["draws"] else {})  # nothing is drawn for a likelihood

@@ -103,7 +103,7 @@ def _corpus(corpus: Any, split: str) -> str:
     if not isinstance(corpus, dict):
         return ""
     named = (corpus[key] for key in ("path", split, "train") if isinstance(corpus.get(key), str | list) and corpus[key])
-    parts = (_corpus(part, split) for part in corpus.get("of") or () if isinstance(part, dict))
+    parts = (_corpus(part, split) for part in corpus.get("components") or () if isinstance(part, dict))
     files = first(named) or [part.removeprefix(" of ") for part in parts]
     names = files if isinstance(files, str) else ", ".join(map(str, files))
     return f" of {corpus.get('use')}" + (f" ({clip(names, 100)})" if names else "")

@@ -120,7 +120,7 @@ def _record(run: StudyRun, table: Table) -> Measured:
 
 def _file_of_bounds(study: Study, run: StudyRun, part: str) -> File:
     held = study.held_out
-    numbers = {key: getattr(held, key) for key in ("sequences", "draws", "seed")}
+    numbers = {"sequences": held.sequences, "draws": held.mask_samples, "seed": held.seed}
     # Without metrics as it was before there were any.
     metrics: Table = {"metrics": [unstructure(metric) for metric in held.metrics]} if held.metrics else {}
     metrics |= {"texts": held.texts} if reading(held.metrics, "texts") else {}

@@ -195,8 +195,13 @@ class StudyRunner:
     def _once(self, again: bool) -> int:
         """Write down what the test split is evaluated with, before it is; returns how often it has been."""
         record = self.study.folder / "test.json"
-        settings = {key: getattr(self.study.held_out, key) for key in ("sequences", "draws", "seed")}
-        settings["bound"] = self.study.held_out.bound.name
+        held = self.study.held_out
+        settings = {
+            "sequences": held.sequences,
+            "draws": held.mask_samples,
+            "seed": held.seed,
+            "bound": held.bound.name,
+        }
         weights = {run.name: sha256_of(run.folder.model / WEIGHTS) for run in in_order(self.runs)}
         now: dict[str, Any] = {"settings": settings, "weights": weights}
         with locks.locked(self.study.folder / ".test.lock", lambda _: None):

@@ -243,7 +243,7 @@ def _gaps(study: Study, arm: str, experiment: Experiment) -> Iterator[str]:
 
 
 def _other_tokens(one: Experiment, other: Experiment) -> Iterator[tuple[str, Any, Any]]:
-    for key in ("length", "special", "rows"):
+    for key in ("length", "special_tokens", "packing"):
         if getattr(one.data, key) != getattr(other.data, key):
             yield f"data.{key}", getattr(one.data, key), getattr(other.data, key)
     mine, theirs = one.parts["tokenizer"], other.parts["tokenizer"]

@@ -35,7 +35,10 @@ def _huggingface(folder: Path) -> dict[str, Any]:
 
 
 def _mixture(folder: Path) -> dict[str, Any]:
-    return {"of": [{"use": "sotu", "first_year": 2010}, {"use": "files", **_files(folder)}], "weights": [3.0, 1.0]}
+    return {
+        "components": [{"use": "sotu", "first_year": 2010}, {"use": "files", **_files(folder)}],
+        "weights": [3.0, 1.0],
+    }
 
 
 def _webdataset(folder: Path) -> dict[str, Any]:
@@ -98,8 +101,8 @@ EXAMPLES: Mapping[tuple[str, str], Example] = {
     # Few bins, so that a few steps see them all.
     ("mask_rates", "adaptive"): lambda _: {"bins": 3},
     ("objective", "block"): lambda _: {"size": 3},
-    ("objective", "strided"): lambda _: {"stride": 2},
-    ("position_sets", "mixture"): lambda _: {"of": [{"use": "strided", "stride": 3}, {"use": "random"}]},
+    ("objective", "strided_causal"): lambda _: {"stride": 2},
+    ("position_sets", "mixture"): lambda _: {"components": [{"use": "strided", "stride": 3}, {"use": "random"}]},
     ("task", "zero_shot"): _zero_shot,
     ("task", "held_out"): lambda _: {"sequences": 6, "draws": 1},
     ("task", "bracket"): lambda _: {"sequences": 4, "orders": 2},

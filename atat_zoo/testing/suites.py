@@ -6,10 +6,10 @@ _CHECKED = {
     "metrics": "metric",
     "networks": "backbone",
     "objectives": "bound objective",
-    "sampling": "draw order tokens_per_step policy remasking sampler stop",
-    "steps": "adaptive curriculum estimator mask_drawing noise position_bias position_sets rates target uncertainty",
+    "sampling": "order policy remasking sampler stopping_rule token_sampling tokens_per_step",
+    "steps": "adaptive curriculum estimator mask_drawing mask_rates noise position_bias position_sets target uncertainty",
     "tasks": "task",
-    "text": "boundary corpus detokenizer judge stage tokenizer",
+    "text": "boundary corpus detokenizer judge tokenizer transform",
     "training": "algorithm callback logger optimizer schedule",
 }
 #: The module with `check_KIND`, by kind and by the few other contracts that have one.

@@ -19,7 +19,9 @@ class Algorithm(Protocol):
     """The contract of an algorithm's specification; `package` is as in `Optimizer`."""
 
     def build(self) -> ComposerAlgorithm:
-        """Return Composer's algorithm. It runs after `train.max_grad_norm`, and must be a function of the step's state."""
+        """Return Composer's algorithm. It runs after `train.max_grad_norm`, and must be a function of the step's
+        state.
+        """
 
 
 @component

@@ -35,7 +35,9 @@ def sampler(name: str, steps: int) -> Any:
     if "tokens_per_step" in attrs.fields_dict(type(spec)) and hasattr(spec.tokens_per_step, "steps"):
         return attrs.evolve(spec, tokens_per_step=attrs.evolve(spec.tokens_per_step, steps=steps))
     # As many evaluations as tokens where a sampler has no number of its own.
-    return attrs.evolve(spec, steps=steps) if getattr(spec, "steps", None) and not hasattr(spec, "within") else spec
+    return (
+        attrs.evolve(spec, steps=steps) if getattr(spec, "steps", None) and not hasattr(spec, "block_sampler") else spec
+    )
 
 
 def denoisers(setting: Setting, recipe: Callable[..., Any], vocabulary: int, dtype: torch.dtype) -> dict[str, Any]:

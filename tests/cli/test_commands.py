@@ -124,10 +124,10 @@ def test_check_says_all_that_is_wrong_or_that_nothing_is(atat, experiment):
     out = printed(atat, "check", experiment('masking = "importance"\nestimator = "frequency"'), "seed=3")
     assert out.startswith("mine is in order: ")
     assert "masking importance" in out
-    code, out, err = atat("check", experiment("[train]\nsteps = 'x'\nclipp = 1"), "data.length=0")
+    code, out, err = atat("check", experiment("[train]\nsteps = 'x'\nmax_grad_nrom = 1"), "data.length=0")
     assert (code, out) == (2, "")
     assert [line.startswith("error: ") for line in err.splitlines()] == [True] * 3
-    assert "did you mean 'clip'?" in err
+    assert "did you mean 'max_grad_norm'?" in err
 
 
 def test_resolve_prints_an_experiment(atat, experiment, tmp_path):

@@ -38,7 +38,7 @@ def texts(count, size=60):
     return tuple(f"document {i}: " + " ".join(f"w{i}.{j}" for j in range(size // 5)) for i in range(count))
 
 
-DATA = {"length": 16, "special": "none", "lanes": 4, "sequences_per_member": 4, "sequences_per_shard": 8}
+DATA = {"length": 16, "special_tokens": "none", "lanes": 4, "sequences_per_member": 4, "sequences_per_shard": 8}
 
 
 def experiment_of(root, *, corpus=None, tokenizer=None, **data):

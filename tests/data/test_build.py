@@ -64,9 +64,15 @@ def test_the_shards_hold_the_text(experiment):
 
 def test_the_folder_follows_the_settings(experiment):
     changes = [
-        *({"length": 17}, {"special": "document"}, {"rows": "document"}, {"remainder": "pad"}, {"dtype": "uint32"}),
+        *(
+            {"length": 17},
+            {"special_tokens": "document"},
+            {"packing": "document"},
+            {"remainder": "pad"},
+            {"dtype": "uint32"},
+        ),
         *({"sequences_per_member": 5}, {"sequences_per_shard": 9}, {"lanes": 3}, {"sequences": 20}),
-        *({"form": "chat"}, {"form": "chat", "rows": "document"}),
+        *({"format": "chat"}, {"format": "chat", "packing": "document"}),
         *({"corpus": Memory(train=texts(41))}, {"tokenizer": BPETokenizer(vocabulary_size=300)}),
     ]
     assert len({folder_of(experiment(**change)) for change in ({}, *changes)}) == len(changes) + 1
@@ -163,7 +169,7 @@ def test_shards_built_elsewhere(experiment, tmp_path):
     moved = Path(shutil.move(build(experiment()), tmp_path / "moved"))
     given = ShardsCorpus(path=str(moved))
     assert build(experiment(corpus=given)) == moved
-    others = {"length": 17, "special": "document", "rows": "document", "tokenizer": BPETokenizer()}
+    others = {"length": 17, "special_tokens": "document", "packing": "document", "tokenizer": BPETokenizer()}
     with pytest.raises(UserError) as caught:
         build(experiment(corpus=given, **others))
     says = "have use = 'bytes', the experiment says use = 'bpe', vocabulary_size = 2048"
@@ -422,7 +428,10 @@ def test_too_little_text_and_too_large_sizes(experiment, monkeypatch):
     for data, message in (
         ({"corpus": Memory(train=("x" * 60,))}, r"makes 3 sequences of data\.length = 16, fewer than data\.lanes = 4"),
         ({"length": 2**40, "remainder": "pad"}, r"^data\.length = 1099511627776 needs about 17,592\.2 GB for a single"),
-        ({"length": 2**30, "rows": "document"}, r"^data\.length = 1073741824 needs about 17,592\.2 GB for the rows of"),
+        (
+            {"length": 2**30, "packing": "document"},
+            r"^data\.length = 1073741824 needs about 17,592\.2 GB for the rows of",
+        ),
     ):
         with pytest.raises(UserError, match=message):
             build(experiment(**data))

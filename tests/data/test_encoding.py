@@ -50,10 +50,10 @@ def small_batches(monkeypatch):
     assert multiprocessing.active_children() == []
 
 
-LIMITED = {"sequences": 150, "special": "both", "remainder": "pad", "length": 17}
+LIMITED = {"sequences": 150, "special_tokens": "both", "remainder": "pad", "length": 17}
 
 
-@pytest.mark.parametrize(("processes", "data"), [(2, {"rows": "document", "special": "both"}), (3, LIMITED)])
+@pytest.mark.parametrize(("processes", "data"), [(2, {"packing": "document", "special_tokens": "both"}), (3, LIMITED)])
 def test_the_bytes_do_not_depend_on_the_processes(tmp_path, processes, data):
     settings = {"corpus": Memory(train=TEXTS), "tokenizer": BPETokenizer(vocabulary_size=300), **data}
     one = build(experiment_of(tmp_path / "1", **settings))

@@ -58,8 +58,8 @@ def test_files_know_how_much_text_is_in_them(tmp_path, form, monkeypatch):
     "data",
     [
         {},
-        {"special": "both", "rows": "document", "length": 200},
-        {"special": "both", "dtype": "uint32", "length": 64, "sequences": 2000},
+        {"special_tokens": "both", "packing": "document", "length": 200},
+        {"special_tokens": "both", "dtype": "uint32", "length": 64, "sequences": 2000},
     ],
 )
 def test_the_shards_are_as_large_as_estimated(tmp_path, data):

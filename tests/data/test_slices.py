@@ -120,7 +120,7 @@ def test_a_damaged_slice_or_one_of_another_text_is_named(tmp_path, whole):
         with pytest.raises(UserError, match=r"slice 1/2 is damaged \(train-000000\.npz: .* with --slice 1/2$"):
             join(parts)
     block.write_bytes(own)
-    other = encode_slice(made(tmp_path / "other", special="both"), Slice(1, 2))
+    other = encode_slice(made(tmp_path / "other", special_tokens="both"), Slice(1, 2))
     first.rename(tmp_path / "kept")
     shutil.copytree(other, first)  # the same tokenizer, and as many blocks
     with pytest.raises(UserError, match="slice 1/2 is of another text or tokenizer than the first; delete"):

@@ -1,4 +1,6 @@
-"""Transforms of the stream: pure functions of a sequence and its key, so the samples stay a function of their number."""
+"""Transforms of the stream: pure functions of a sequence and its key, so the samples stay a function of their
+number.
+"""
 
 from itertools import islice
 from typing import Any
@@ -221,10 +223,10 @@ def test_stages_of_an_experiment():
         "data": {"length": 32, "transforms": ["random_length", {"use": "minimum_length", "min_tokens": 33}]},
     }
     with pytest.raises(
-        UserError, match=r"data\.transforms: minimum_length\.tokens = 33 is more than data\.length = 32"
+        UserError, match=r"data\.transforms: minimum_length\.min_tokens = 33 is more than data\.length = 32"
     ):
         from_table(table)
-    table["data"]["transforms"][1]["tokens"] = 32
+    table["data"]["transforms"][1]["min_tokens"] = 32
     experiment = from_table(table)
     assert experiment.data.transforms == (RandomLengthTransform(), MinimumLengthTransform(min_tokens=32))
     assert from_table(experiment.to_table()) == experiment

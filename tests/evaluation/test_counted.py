@@ -95,7 +95,7 @@ def test_what_fills_a_row_changes_no_number(made, more):
     """None of an evaluation, of an importance, of a price, and no gap."""
     least, found = max(len(ids) for ids, _ in made) + 1, []
     nats, counts = torch.arange(1.0, len(made) + 1).double(), np.arange(V)
-    train = SimpleNamespace(ema=0)
+    train = SimpleNamespace(ema_decay=0)
     model = SimpleNamespace(tokenizer=BYTES, step=1, experiment=SimpleNamespace(train=train))
     for length in (least, least + more):
         text = text_of(made, length)

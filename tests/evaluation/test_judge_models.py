@@ -62,8 +62,8 @@ def likelihood(run, rows):
     ("name", "data", "size", "start"),
     [
         ("plain", {}, 16, []),
-        ("both", {"special": "both"}, 14, [256]),
-        ("rows", {"special": "document", "rows": "document"}, 15, []),
+        ("both", {"special_tokens": "both"}, 14, [256]),
+        ("rows", {"special_tokens": "document", "packing": "document"}, 15, []),
     ],
 )
 def test_a_full_chunk_has_room_for_what_stood_around_the_sequences(root, name, data, size, start):
@@ -76,7 +76,7 @@ def test_a_full_chunk_has_room_for_what_stood_around_the_sequences(root, name, d
     assert nats.item() == pytest.approx(float(torch.cat(chunks).sum()), rel=1e-5)
 
 
-@pytest.mark.parametrize("objective", ["autoregressive", {"use": "strided", "stride": 4}])
+@pytest.mark.parametrize("objective", ["autoregressive", {"use": "strided_causal", "stride": 4}])
 def test_the_features_of_a_run_are_what_predicts_the_tokens(tmp_path, objective):
     """Under the attention that its network has learned: the head makes of them what the judge says of the tokens."""
     changes = {} if objective == "autoregressive" else {"sampler": {"use": "strided", "stride": 4}}

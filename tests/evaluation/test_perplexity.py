@@ -229,7 +229,7 @@ def test_what_cannot_be_recorded_is_a_warning_and_in_a_training_an_error(tmp_pat
 
 
 def test_documents_of_their_own_are_evaluated_without_their_padding(tmp_path):
-    form = {"special": "both", "rows": "document"}
+    form = {"special_tokens": "both", "packing": "document"}
     run = make_run(tmp_path, "apart", "mdlm", blank=True, length=64, data=form)
     model, spec = Model.from_run(run), EvaluationSpec(sequences=8)
     own = text_of(model, run, spec)

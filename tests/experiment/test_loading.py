@@ -303,8 +303,10 @@ def larger():
 def test_an_objective_refuses_the_kinds_that_it_does_not_use(write, larger):
     path = write("a.toml", "objective = 'plain'\nmasking = 'importance'\n[curriculum]\nuse = 'none'")
     assert refused(path, zoo=larger) == [
-        f"{path}: masking: objective 'plain' uses no masking; leave this table out",
-        f"{path}: curriculum: objective 'plain' uses no curriculum; leave this table out",
+        f"{path}: masking: objective 'plain' uses no masking; leave this table out, or extend mdlm, whose objective "
+        f"does",
+        f"{path}: curriculum: objective 'plain' uses no curriculum; leave this table out, or extend mdlm, whose "
+        f"objective does",
     ]
 
 
@@ -350,7 +352,7 @@ def test_tables_beside_the_objective_are_refused(write, larger, own, overrides, 
 
 @pytest.mark.parametrize(
     ("objective", "sampler"),
-    [("autoregressive", "left_to_right"), ("strided", "strided"), ("block", "semi_autoregressive")],
+    [("autoregressive", "left_to_right"), ("strided_causal", "strided"), ("block", "semi_autoregressive")],
 )
 def test_a_backbone_that_reads_both_ways_only_is_not_asked_to_read_a_part(write, larger, objective, sampler):
     path = write("a.toml", f"objective = '{objective}'\nsampler = '{sampler}'\nbackbone = 'recurrent'")

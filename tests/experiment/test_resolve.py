@@ -53,7 +53,7 @@ def experiments(draw):
     data, longest = table["data"], table.get("backbone", {}).get("max_length", 64)
     data |= {"length": min(data.get("length", longest), longest)}
     if data.get("form") == "chat":
-        data |= {"special": "none", "stages": []}
+        data |= {"special_tokens": "none", "transforms": []}
         table["corpus"] = {"use": "files", "train": ["dialogues.jsonl"]}
     data |= {"sequences": max(data["sequences"], data.get("lanes", 8))} if data.get("sequences") else {}
     return table | {"name": "drawn", "seed": draw(st.integers(0, 2**63 - 1))}

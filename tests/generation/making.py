@@ -41,7 +41,7 @@ SMALL: dict[str, Any] = {
 
 def tiny_model(*, scale=0.1, without=(), count_table=None, length=L, **changes):
     """Return a model of `TABLE` with changes, its weights noise of this scale."""
-    changes["data"] = {"length": length} | changes.get("data", {"special": "sequence"})
+    changes["data"] = {"length": length} | changes.get("data", {"special_tokens": "sequence"})
     table = {key: value for key, value in (TABLE | changes).items() if key not in without}
     experiment = from_table(table)
     tokenizer = experiment.parts["tokenizer"].train(lambda: iter(()))

@@ -67,7 +67,8 @@ def test_the_importance_of_the_model_is_what_the_order_reads(model):
                 "sampler": {"use": "combination", "tokens_per_step": {"use": "fixed"}, "order": "uncertainty"},
                 "steps": 3,
             },
-            "steps is a parameter of the sampler; pass sampler={'use': 'combination', 'tokens_per_step': {'use': 'fixed', "
+            "steps is a parameter of the sampler; pass sampler={'use': 'combination', 'tokens_per_step': {'use': "
+            "'fixed', "
             "'steps': 3}, 'order': 'uncertainty'}",
         ),
         ({"guidance": {"use": "token_bias", "words": ["a"]}, "ban": True}, "ban is a parameter of the guidance"),

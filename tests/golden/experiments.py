@@ -11,7 +11,12 @@ seed = 5
 corpus = {use = "files", train = ["corpus/train.txt"], validation = ["corpus/validation.txt"], document = "line"}
 tokenizer = "bytes"
 backbone = {use = "dit", layers = 1, width = 32, heads = 2, max_length = 32, dropout = 0.1}
-data = {root = "shards", length = 16, special_tokens = "none", sequences_per_member = 8, sequences_per_shard = 32, lanes = 4}
+data.root = "shards"
+data.length = 16
+data.special_tokens = "none"
+data.sequences_per_member = 8
+data.sequences_per_shard = 32
+data.lanes = 4
 optimizer = {learning_rate = 3e-3}
 schedule = {warmup_steps = 4}
 evaluation = {sequences = 8, mask_samples = 2, samples = 0}

@@ -39,7 +39,10 @@ def test_a_network_is_made_of_the_context_and_the_parameters_and_parts_among_the
 @pytest.mark.parametrize(
     ("kind", "defaults"),
     [
-        ("backbone", {"both_ways_only": False, "lora_rank": 0, "neighbours": 0, "adjustable": (), "pretrained": False}),
+        (
+            "backbone",
+            {"both_ways_only": False, "lora_rank": 0, "ngram_prior": 0, "adjustable": (), "pretrained": False},
+        ),
         ("objective", {"shifted": False, "separates_documents": False, "importance_loss_weight": 1.0, "hub_form": ""}),
         ("masking", {"direction": 1, "positional": False, "reads_importance": True}),
         ("estimator", {"reads": "x", "learns": False}),

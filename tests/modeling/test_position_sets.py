@@ -92,8 +92,8 @@ def test_whole_sets_come_by_chance_and_the_others_by_importance(n, first):
 def test_a_mixture_of_one_kind_or_with_other_shares_is_refused():
     two = ["at_once", "left_to_right"]
     for given, said in (
-        ({"of": two[:1]}, "of names no two kinds"),
-        ({"of": two, "shares": [1.0]}, "1 numbers for 2 kinds"),
+        ({"components": two[:1]}, "components names no two kinds"),
+        ({"components": two, "weights": [1.0]}, "1 numbers for 2 kinds"),
     ):
         with pytest.raises(UserError, match=said):
             ZOO.spec("position_sets", {"use": "mixture"} | given)
@@ -107,7 +107,9 @@ def test_a_mixture_has_its_kinds_by_their_shares_each_with_a_key_of_its_own():
     even = ZOO.spec("position_sets", {"use": "mixture", "components": [order, order]})
     free, keys = torch.ones(ROWS, 9, dtype=torch.bool), row_keys(3, "test", torch.arange(ROWS))
     found = even.turns(free, keys, torch.zeros_like)
-    each = [(found == kind.turns(free, fold(keys, n), torch.zeros_like)).all(1) for n, kind in enumerate(even.of)]
+    each = [
+        (found == kind.turns(free, fold(keys, n), torch.zeros_like)).all(1) for n, kind in enumerate(even.components)
+    ]
     assert torch.equal(each[0], ~each[1])
     assert float(each[0].float().mean()) == pytest.approx(1 / 2, abs=0.03)
 

@@ -130,7 +130,7 @@ def test_a_folder_without_runs_and_what_is_no_folder_or_run_is_said(atat, tmp_pa
 
 def test_diff_says_what_differs_and_nothing_else(atat, tmp_path):
     one, two = write_run(tmp_path / "one"), write_run(tmp_path / "two", objective="sedd")
-    two.resolved.write_text(two.resolved.read_text().replace("steps = 30", "steps = 30\nema = 0.5"))
+    two.resolved.write_text(two.resolved.read_text().replace("steps = 30", "steps = 30\nema_decay = 0.5"))
     for run, device in ((one, "cpu"), (two, "NVIDIA H100")):
         about = {"command": [run.path.name], "python": "3.11.7", "computes": {"device": device, "ranks": 1}}
         run.environment.write_text(json.dumps(about))

@@ -17,7 +17,7 @@ from atat_zoo.studies.measuring import Priced
 ZOO = Zoo.load()
 RANDOM = ZOO.spec("sampler", {"use": "combination", "order": "random", "tokens_per_step": "one_at_a_time"})
 STRIDED = ZOO.spec("sampler", "strided")
-HELD = SimpleNamespace(half="claim", seed=0, bound=ZOO.spec("bound", "exact_k"), draws=1)
+HELD = SimpleNamespace(half="claim", seed=0, bound=ZOO.spec("bound", "exact_k"), mask_samples=1)
 TOKENS = torch.arange(12)[:, None].expand(12, 4)
 
 
@@ -69,7 +69,7 @@ def test_a_policy_bound_is_measured_again_with_other_orders_or_sequences_only(ru
 
 @pytest.mark.parametrize(("n", "shown"), [(12, list(range(12))), (4, [0, 3, 6, 9]), (5, evenly(12, 5).tolist())])
 def test_samplers_of_random_orders_pay_for_fewer_sequences_that_are_spread_over_the_others(monkeypatch, n, shown):
-    data = SimpleNamespace(form="text")
+    data = SimpleNamespace(format="text")
     model = SimpleNamespace(tokenizer=SimpleNamespace(eos=None), writer=lambda precision: None)
     model.experiment = SimpleNamespace(data=data, parts={"guidance": SimpleNamespace(guide=lambda writer: writer)})
     monkeypatch.setattr(measuring, "Model", SimpleNamespace(from_run=lambda *_: model))

@@ -71,14 +71,17 @@ SWEEP = '[sweep]\nseed = 17\n[sweep.points]\nlow = []\nhigh = ["optimizer.learni
 
 
 def writing(each, arm="plain"):
-    return "draws = 2", f'draws = 2\n[samplers]\narms = ["{arm}"]\neach = {each}'
+    return "mask_samples = 2", f'mask_samples = 2\n[samplers]\narms = ["{arm}"]\neach = {each}'
 
 
 @pytest.mark.parametrize(
     ("change", "messages"),
     [
         (('folder = "study"', 'foldr = "study"'), ["foldr is no key of a study; did you mean 'folder'?"]),
-        (("draws = 2", "drws = 2"), ["evaluation.drws: is not a parameter of 'evaluation'; did you mean 'draws'?"]),
+        (
+            ("mask_samples = 2", "mask_sample = 2"),
+            ["evaluation.mask_sample: is not a parameter of 'evaluation'; did you mean 'mask_samples'?"],
+        ),
         (("seeds = [18, 19]", ""), ["arm 'plain' has none", "arm 'fast' has none"]),
         (("[18, 19]", "[18, 18]"), ["seeds: 18 is there twice for arm 'plain'", "'fast'"]),
         (('"tiny.toml"', '"tiny.toml"\nseeds = [3]'), ["seeds: arms 'fast' and 'plain' have none in common"]),
@@ -96,8 +99,11 @@ def writing(each, arm="plain"):
         (("optimizer.learning_rate=1e-2", "data.length=8"), ["arms.fast: data.length is 8, and 16 for 'plain'"]),
         (("optimizer.learning_rate=1e-2", "tokenizer.use=bpe"), ["tokenizer.use is", "tokenizer.vocabulary_size"]),
         (("[arms.fast]", '[arms."a/b"]'), ["arms.a/b: expected a name of letters"]),
-        (("draws = 2", f"draws = 2\n{SWEEP.replace('17', '18')}"), ["sweep.seed: 18 is a seed of arm 'plain' too", ""]),
-        (("draws = 2", f"draws = 2\n{SWEEP.replace('low = []', '')}"), ["points has fewer than two"]),
+        (
+            ("mask_samples = 2", f"mask_samples = 2\n{SWEEP.replace('17', '18')}"),
+            ["sweep.seed: 18 is a seed of arm 'plain' too", ""],
+        ),
+        (("mask_samples = 2", f"mask_samples = 2\n{SWEEP.replace('low = []', '')}"), ["points has fewer than two"]),
         (("seeds = [18", "seeds = 18, ["), ["is not valid TOML"]),
         (writing('["ancestral", "left_to_right"]', "none"), ["samplers.arms: 'none' is no arm"]),
         (writing('["ancestral"]'), ["samplers: each has fewer than two samplers"]),
@@ -163,12 +169,12 @@ def test_a_study_that_is_not_there(atat, tmp_path, monkeypatch):
 )
 def test_a_task_that_no_run_can_be_measured_by_is_refused(read, tasks, problem):
     with pytest.raises(UserError) as said:
-        read(STUDY.replace("draws = 2", f"tasks = [{tasks}]"))
+        read(STUDY.replace("mask_samples = 2", f"tasks = [{tasks}]"))
     assert problem in str(said.value)
 
 
 def test_files_that_a_task_lacks_are_named_before_a_training(read, atat):
-    study = read(STUDY.replace("draws = 2", "tasks = [{use = 'zero_shot', corpora = ['ptb']}]"))
+    study = read(STUDY.replace("mask_samples = 2", "tasks = [{use = 'zero_shot', corpora = ['ptb']}]"))
     for words in (["--dry-run"], []):
         code, _, err = atat("study", "study.toml", *words)
         assert (code, "task zero_shot (corpora = ['ptb']): PTB: there is no file corpora/ptb" in err) == (2, True)

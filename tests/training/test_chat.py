@@ -171,8 +171,8 @@ def test_a_training_continues_bit_for_bit(root, tmp_path, rows):
 
 
 SAMPLERS = {
-    "sets": '{use="strided"}',
-    "strided": '{use="strided", stride=16}',
+    "set_causal": '{use="strided"}',
+    "strided_causal": '{use="strided", stride=16}',
     "block": '{use="semi_autoregressive"}',
     "adaptive": '{use="ancestral"}',
     "autoregressive": '{use="left_to_right"}',

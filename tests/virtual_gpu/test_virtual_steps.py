@@ -18,7 +18,7 @@ MDLM = {"use": "mdlm", "correction": "horvitz_thompson"}
 ADAPTIVE = {"use": "adaptive", "bias": "running"}
 LEARNED = {"learn_importance": True, "learn_position": True, "weight": "nelbo"}
 SETS = (BASELINES["sets"], READS_Z)
-RANDOM_SETS = (BASELINES["sets"] | {"subsets": 0.2}, READS_Z | {"position_sets": {"use": "random", "sets": 3}})
+RANDOM_SETS = (BASELINES["sets"] | {"subset_share": 0.2}, READS_Z | {"position_sets": {"use": "random", "sets": 3}})
 
 # Cases: an objective, and the parts that are not those of `PARTS`.
 OBJECTIVES = {
@@ -31,7 +31,7 @@ OBJECTIVES = {
     "sedd simple": (BASELINES["sedd"] | {"weight": "simple"}, {}),
     "sets random": RANDOM_SETS,
     "adaptive timed": (ADAPTIVE | {"form": "timed"}, {}),
-    "adaptive learned": (ADAPTIVE | LEARNED | {"draws": 3}, {}),
+    "adaptive learned": (ADAPTIVE | LEARNED | {"mask_samples": 3}, {}),
     "adaptive bound": (ADAPTIVE | LEARNED | {"weight": "bound", "form": "timed"}, {}),
 }
 NETWORKS = {
@@ -40,7 +40,7 @@ NETWORKS = {
         str(change): {"backbone": BACKBONE | change}
         for change in (
             {"dropout": 0.5, "tied": True},
-            {"neighbours": 2, "output_bias": "unigram"},
+            {"ngram_prior": 2, "output_bias": "unigram"},
             {"checkpoint_activations": True},
             {"local_heads": 1},
         )
@@ -161,7 +161,7 @@ def test_a_step_waits_for_nothing_and_computes_what_it_computes_on_the_cpu(name)
     check_without_float64(name, expected)
 
 
-@pytest.mark.parametrize("name", ["d3pm", "adaptive", "mdlm, {'neighbours': 2, 'output_bias': 'unigram'}"])
+@pytest.mark.parametrize("name", ["d3pm", "adaptive", "mdlm, {'ngram_prior': 2, 'output_bias': 'unigram'}"])
 def test_nor_does_it_wait_for_the_chunks_of_a_head(name, monkeypatch):
     monkeypatch.setattr(chunks, "LOGITS", 3 * V)
     monkeypatch.setattr(chunks, "ON_ACCELERATOR", 3 * V)
@@ -174,5 +174,5 @@ def test_every_part_of_a_step_has_its_case():
     assert tried == {
         name for name in zoo.names("objective") if zoo.describe("objective", name).distribution == "atat-zoo"
     }
-    taken = {kind for name in tried for kind in zoo.spec("objective", OBJECTIVES[name][0]).uses}
+    taken = {kind for table, _ in OBJECTIVES.values() for kind in zoo.spec("objective", table).uses}
     assert taken - {*KINDS} == {"backbone", "position_sets"}

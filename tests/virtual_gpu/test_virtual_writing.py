@@ -50,7 +50,7 @@ def given():
 def sampler_of(table):
     """Return a sampler of few steps."""
     if table["use"] == "semi_autoregressive":
-        table = table | {"within": {"use": "ancestral", "steps": 2}}
+        table = table | {"block_sampler": {"use": "ancestral", "steps": 2}}
     spec = Zoo.load().spec("sampler", table)
     if "tokens_per_step" in attrs.fields_dict(type(spec)) and hasattr(spec.tokens_per_step, "steps"):
         return attrs.evolve(spec, tokens_per_step=attrs.evolve(spec.tokens_per_step, steps=STEPS))
@@ -116,14 +116,14 @@ def test_a_sampler_asks_at_most_twice_a_step_and_writes_what_it_writes_on_the_cp
     gpu, expected, found = on_both(written, model, sampler_of(table), narrow=narrow)
     same(found, expected)
     steps = max(found["calls"], STEPS)
-    # How much there is to fill; then what tokens per step or a stop decides, how much is masked again, how much a network that
-    # caches its turns has to read.
+    # How much there is to fill; then what tokens per step or a stop decides, how much is masked again, how much a
+    # network that caches its turns has to read.
     assert gpu.waits.keys() == {ASKED}
     assert gpu.waits[ASKED] <= 2 * steps + 1
     if model in ("mdlm", "adaptive") and table["use"] not in (*DECIDES, "combination"):
         assert gpu.waits[ASKED] == 1
-    # Which rows take part, how many tokens each of them gets, and what an order, remasking or a cache knows of them. The
-    # network reads a finished token once, and predicts without reading.
+    # Which rows take part, how many tokens each of them gets, and what an order, remasking or a cache knows of them.
+    # The network reads a finished token once, and predicts without reading.
     assert sum(gpu.uploads.values()) <= 6 * steps
 
 
@@ -244,7 +244,7 @@ def test_neither_does_a_policy_bound_ask_more(table):
 
 def run_judge(move):
     module = move(network("autoregressive"))
-    data, evaluation = SimpleNamespace(special="none", rows="packed"), SimpleNamespace(batch_size=2)
+    data, evaluation = SimpleNamespace(special_tokens="none", packing="packed"), SimpleNamespace(batch_size=2)
     experiment = SimpleNamespace(data=data, evaluation=evaluation, parts={"objective": SimpleNamespace(name="mine")})
     context = attrs.evolve(CONTEXT, device=str(exact_device(module.device)))
     model = SimpleNamespace(tokenizer=TOKENIZER, module=module, context=context, experiment=experiment, step=1)

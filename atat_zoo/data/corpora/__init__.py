@@ -259,7 +259,8 @@ class ShardsCorpus(Corpus):
     in turn. `pipe:` runs a command in a shell, which only `atat --allow-pipe` allows, or `ATAT_ZOO_ALLOW_PIPE=1` in the
     environment of the launcher.
 
-    The experiment's tokenizer, `data.length`, `data.special_tokens` and `data.packing` must equal those of the manifest.
+    The experiment's tokenizer, `data.length`, `data.special_tokens` and `data.packing` must equal those of the
+    manifest.
     """
 
     name = "shards"
@@ -431,7 +432,7 @@ class MixtureCorpus(Corpus):
 
     def __attrs_post_init__(self) -> None:
         if len(self.components) < 2:
-            raise ValueError('of names no two corpora; name them, as in [{use = "sotu"}, {use = "files", …}]')
+            raise ValueError('components names no two corpora; name them, as in [{use = "sotu"}, {use = "files", …}]')
         if self.weights and len(self.weights) != len(self.components):
             raise ValueError(
                 f"weights has {len(self.weights)} numbers for {len(self.components)} corpora; give one each"
@@ -467,7 +468,7 @@ class MixtureCorpus(Corpus):
 
     @override
     def identity(self) -> dict[str, Any]:
-        return {**unstructure(self), "of": [corpus.identity() for corpus in self.components]}
+        return {**unstructure(self), "components": [corpus.identity() for corpus in self.components]}
 
     @override
     def stamp(self) -> Any:

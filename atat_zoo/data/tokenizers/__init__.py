@@ -54,7 +54,8 @@ class TokenizerModel(Protocol):
         """
         if self.bos is None or self.eos is None:
             raise UserError(
-                "dialogues need a tokenizer with BOS and EOS, between which each message stands; set tokenizer.special_tokens "
+                "dialogues need a tokenizer with BOS and EOS, between which each message stands; set "
+                "tokenizer.special_tokens "
                 "= true (characters), or tokenizer.bos and tokenizer.eos (pretrained)"
             )
         asked = [Message(ASSISTANT, "")] if answering else []

@@ -1,6 +1,7 @@
 """Samplers: from masks to text, as four choices and a draw.
 
-A sampler names an order (which masked position first), a tokens_per_step (how many in a step), remasking (which drawn tokens are
+A sampler names an order (which masked position first), a tokens_per_step (how many in a step), remasking (which drawn
+tokens are
 masked again), a stop (when to fill the rest) and a draw, each a kind of its own. `loop` carries out any combination.
 """
 
@@ -95,7 +96,8 @@ class Sampler(Protocol):
     def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
         """Fill every mask in int64 [B, L]; tokens other than the mask are given and never change.
 
-        A denoiser that reads the time gets t from the tokens per step where that has its own times, and otherwise from the share
+        A denoiser that reads the time gets t from the tokens per step where that has its own times, and otherwise from
+        the share
         of masked tokens, so a step that changes nothing is never evaluated. There is one seed per row, int64 [B]: a row
         does not depend on its batch. `observe` is called with a record of each step as it happens: `step`, and N
         entries each of `rows`, `positions` and `tokens` that were filled; or `step` and `hidden`, with the `rows` and

@@ -1,6 +1,7 @@
 """The one loop of all samplers.
 
-A step is: tokens_per_step, network, order, stop, draw, remasking. A part that does not read the predictions runs before the network,
+A step is: tokens_per_step, network, order, stop, draw, remasking. A part that does not read the predictions runs
+before the network,
 which then evaluates only the rows that change in this step. If the order does not read them either, it evaluates only
 the chosen positions. Each draw is a function of the row's seed, the number of the step and the position alone.
 
@@ -155,7 +156,8 @@ class _Run:
     def take_part(self, step: Step) -> tuple[Step, Tensor, Tensor]:
         """Return the step for the rows that fill a position, their numbers, and how many each fills, int64 [A].
 
-        As far as the tokens per step knows before the network: if it decides by the predictions, the number that are open.
+        As far as the tokens per step knows before the network: if it decides by the predictions, the number that are
+        open.
         """
         count = self.remaining
         if not step.final and not self.parts.tokens_per_step.needs:
@@ -245,7 +247,8 @@ class _Run:
         elif "rescored" in self.needs:
             if not step.denoiser.scores_visible_tokens:
                 raise UserError(
-                    "this sampler's remasking asks the model for its probability of tokens that are already there, which "
+                    "this sampler's remasking asks the model for its probability of tokens that are already there, "
+                    "which "
                     "this model, or its guidance, cannot tell; choose another sampler, such as remdm_conf"
                 )
             row, position = positions(step.free & ~step.open, step.total - step.remaining)

@@ -172,8 +172,8 @@ class LearnedOrder(Order):
 class BlockwiseOrder(Order):
     """Blocks of positions to fill from left to right, and within a block another order.
 
-    Tokens per step that takes more than is left of a block continues into the next one, and a rule about single positions
-    ignores blocks. The sampler `semi_autoregressive` finishes each block before it begins the next.
+    Tokens per step that takes more than is left of a block continues into the next one, and a rule about single
+    positions ignores blocks. The sampler `semi_autoregressive` finishes each block before it begins the next.
     """
 
     name = "blockwise"
@@ -267,7 +267,8 @@ class Strided:
 class StridedOrder(Strided, Order):
     """By turn: of the positions to fill, number j has turn (j + o) mod s, and turn 0 comes first.
 
-    Positions of a turn are s apart, so little is lost by drawing them at once: tokens_per_step `strided` does in each step.
+    Positions of a turn are s apart, so little is lost by drawing them at once: tokens_per_step `strided` does in each
+    step.
     """
 
     name = "strided"

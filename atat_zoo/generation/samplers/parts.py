@@ -57,13 +57,16 @@ class SamplerParts:
             if self.remasking.needs_grid and self.tokens_per_step.rates(0) is None:
                 yield Problem(
                     "sampler",
-                    f"the remasking {remasking} follows the tokens per step's grid of mask rates, and the tokens_per_step {tokens_per_step} has none; set "
-                    'sampler.tokens_per_step.use to one that has, such as "binomial" or "fixed", or choose another remasking',
+                    f"the remasking {remasking} follows the tokens per step's grid of mask rates, and the "
+                    f"tokens_per_step {tokens_per_step} has none; set "
+                    'sampler.tokens_per_step.use to one that has, such as "binomial" or "fixed", or choose another '
+                    "remasking",
                 )
             elif self.tokens_per_step.most(1) != self.tokens_per_step.most(2**20):
                 yield Problem(
                     "sampler",
-                    f"the remasking {remasking} masks tokens again, so the tokens_per_step {tokens_per_step} needs a number of steps at which to "
+                    f"the remasking {remasking} masks tokens again, so the tokens_per_step {tokens_per_step} needs a "
+                    f"number of steps at which to "
                     "end; set sampler.tokens_per_step.steps, or choose tokens per step that has steps",
                 )
         if {"rescored", "order_weights"} <= self.needs:

@@ -102,7 +102,9 @@ class StridedSampler(orders.Strided, CompositeSampler):
 
 @component
 class CombinationSampler(CompositeSampler):
-    """Any order, tokens per step, remasking, stopping rule and token sampling, each named in its own table; the defaults are `ancestral`."""
+    """Any order, tokens per step, remasking, stopping rule and token sampling, each named in its own table; the
+    defaults are `ancestral`.
+    """
 
     name = "combination"
     summary = "any order, tokens per step, remasking, stopping rule and token sampling, each with its own table"
@@ -294,7 +296,9 @@ class UncertaintyGuidedSampler(TemperedSampler):
 
 @component
 class ConfidenceHistorySampler(CompositeSampler):
-    """Stop and temperature from the running confidence (see `ConfidenceHistoryStoppingRule`), with a fixed number of tokens per step, in any order."""
+    """Stop and temperature from the running confidence (see `ConfidenceHistoryStoppingRule`), with a fixed number of
+    tokens per step, in any order.
+    """
 
     name = "confidence_history"
     summary = "temperature and early end from the confidence of the last evaluations"
@@ -326,7 +330,9 @@ class PolicySampler(TemperedSampler):
     """The order that the estimator says; if it reads z, this is the policy that the masking `reveal` trains for."""
 
     name = "policy"
-    summary = "the order that the model's estimator has learned: easiest or hardest positions first, with any number of tokens per step"
+    summary = (
+        "the order that the model's estimator has learned: easiest or hardest positions first, at any tokens per step"
+    )
     refs = ("ATAT",)
 
     first: Literal["easy", "hard"] = param("easy", help="which positions come first")
@@ -444,7 +450,9 @@ class ReMDMLoopSampler(_Reworked):
 
 @component
 class P2Sampler(SteppedSampler):
-    """Path planning: draw every mask, keep the best, new or old, by `PlannerRemasking` (Peng et al., arXiv:2502.03540)."""
+    """Path planning: draw every mask, keep the best, new or old, by `PlannerRemasking` (Peng et al.,
+    arXiv:2502.03540).
+    """
 
     name = "p2"
     summary = "draw everywhere, keep the likeliest tokens by the model's score, new or old"

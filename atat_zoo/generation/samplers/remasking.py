@@ -18,7 +18,8 @@ class Remasking(SamplerPart, Protocol):
     """A component of the kind remasking, called after the draw in every step but the last.
 
     It needs "confidence" or nothing; with "rescored" beside it the confidence is that of the latest evaluation.
-    If it is active, the tokens per step must have a number of steps that does not depend on the text, or no run would end.
+    If it is active, the tokens per step must have a number of steps that does not depend on the text, or no run would
+    end.
     """
 
     @property
@@ -32,7 +33,9 @@ class Remasking(SamplerPart, Protocol):
         return False
 
     def rate(self, step: Step) -> float | Tensor:
-        """Return σ, the share of visible tokens that the tokens per step makes up for, a number or [A] on the CPU; default 0."""
+        """Return σ, the share of visible tokens that the tokens per step makes up for, a number or [A] on the CPU;
+        default 0.
+        """
         return 0.0
 
     def __call__(self, step: Step) -> Tensor:
@@ -81,7 +84,9 @@ def settled(step: Step) -> Tensor:
 
 @component_base
 class GridRemasking(Remasking):
-    """A remasking that follows the tokens per step's grid; by default it masks each settled token with probability σ."""
+    """A remasking that follows the tokens per step's grid; by default it masks each settled token with probability
+    σ.
+    """
 
     refs = ("arXiv:2503.00307",)
     needs_grid = True
@@ -147,8 +152,8 @@ class ReMDMConfRemasking(SwitchedRemasking):
     """At random, tokens with a low probability more often: σ_i = η σ_max · softmax(−ψ)_i.
 
     ψ_i is p_θ of the token when it was drawn. The softmax is over tokens drawn before the step, so each step masks
-    about η σ_max tokens of a text of any length. As published, the tokens per step does not compensate for them: masked tokens
-    are unmasked as without remasking, and the last step fills the rest (Wang et al., arXiv:2503.00307).
+    about η σ_max tokens of a text of any length. As published, the tokens per step does not compensate for them:
+    masked tokens are unmasked as without remasking, and the last step fills the rest (Wang et al., arXiv:2503.00307).
     """
 
     name = "remdm_conf"
@@ -169,7 +174,8 @@ class ReMDMConfRemasking(SwitchedRemasking):
 
 @component
 class ReMDMLoopRemasking(GridRemasking):
-    """σ = min(η, σ_max) in steps in which the tokens per step's grid is constant, otherwise 0 (Wang et al., arXiv:2503.00307).
+    """σ = min(η, σ_max) in steps in which the tokens per step's grid is constant, otherwise 0 (Wang et al.,
+    arXiv:2503.00307).
 
     With the tokens per step `plateau`: write most of a text, rework it for many steps, then fill in the rest.
     """
@@ -189,7 +195,8 @@ class ReMDMLoopRemasking(GridRemasking):
 class PlannerRemasking(GridRemasking):
     """Masks the least likely tokens, new or old, down to the share that the tokens per step's grid leaves visible.
 
-    Self-planning of P2 (Peng et al., arXiv:2502.03540), with tokens_per_step `everything`: the score of a new token is its
+    Self-planning of P2 (Peng et al., arXiv:2502.03540), with tokens_per_step `everything`: the score of a new token is
+    its
     log-probability when it was drawn, that of an old one η times its log-probability in the same evaluation; at visible
     tokens a masked model is not trained, and not reliable. η = 0 never masks an old token, a higher η more of them.
     """

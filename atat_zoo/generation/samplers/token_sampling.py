@@ -151,7 +151,9 @@ class MinPTokenSampling(TokenSampling):
 
 @component
 class GreedyLastTokenSampling(TokenSampling):
-    """Another draw, but the most probable token in the last step that the tokens per step allows: the removal of noise in MDLM."""
+    """Another draw, but the most probable token in the last step that the tokens per step allows: the removal of noise
+    in MDLM.
+    """
 
     name = "greedy_last"
     summary = "another draw, but the most probable token in the last step"

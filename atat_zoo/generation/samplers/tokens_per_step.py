@@ -1,6 +1,7 @@
 """Paces: how many masked positions are unmasked in a step, and in how many steps at most.
 
-The loop fills everything in the last step that `most` allows, so no tokens_per_step needs a final evaluation of its own.
+The loop fills everything in the last step that `most` allows, so no tokens_per_step needs a final evaluation of its
+own.
 """
 
 from __future__ import annotations
@@ -89,7 +90,9 @@ class ByChanceTokensPerStep(SteppedTokensPerStep):
     """Tokens per step that unmasks each masked token at random, with the probability that its grid gives."""
 
     def take(self, step: Step) -> Tensor:
-        """Return Binomial(remaining, (α_s − (1 − σ) α_t) / (1 − α_t)) with σ the remasking rate, int64 [A] on the CPU."""
+        """Return Binomial(remaining, (α_s − (1 − σ) α_t) / (1 − α_t)) with σ the remasking rate, int64 [A] on the
+        CPU.
+        """
         import torch
 
         from atat_zoo.diffusion.randomness import uniform
@@ -111,7 +114,8 @@ class BinomialTokensPerStep(ByChanceTokensPerStep):
     """Unmasks each masked token at random on a grid of times, as ancestral sampling does.
 
     A token that is masked at t = 1 − k/T is unmasked until s = t − 1/T with probability
-    (α_s − (1 − σ) α_t) / (1 − α_t), where σ is the remasking rate (Sahoo et al., arXiv:2406.07524, eq. 6; with σ > 0 Wang
+    (α_s − (1 − σ) α_t) / (1 − α_t), where σ is the remasking rate (Sahoo et al., arXiv:2406.07524, eq. 6; with σ > 0
+    Wang
     et al., arXiv:2503.00307). Only the number is drawn here: with the order `random`, as if each token were by itself.
     """
 

@@ -91,8 +91,8 @@ class Backbone(Protocol):
         return 0
 
     @property
-    def neighbours(self) -> int:
-        """How many visible neighbours on either side add what counts say to the logits; 0 by default."""
+    def ngram_prior(self) -> int:
+        """How many visible neighbours on either side the n-gram prior reads; 0, the default, for no prior."""
         return 0
 
     @property

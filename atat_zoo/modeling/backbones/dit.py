@@ -49,7 +49,7 @@ class DiTBackbone(LoRABackbone):
     and keys, and their product under rotary positions depends on the distance alone. They are trained like all other
     weights, cost nothing, and respect the attention mask.
 
-    `neighbours` > 0 adds the scores of count tables to the logits of the head (ngram.py).
+    `ngram_prior` > 0 adds the scores of an n-gram model of the training text to the logits of the head (ngram.py).
     """
 
     name = "dit"
@@ -72,7 +72,7 @@ class DiTBackbone(LoRABackbone):
     mlp_ratio: float = param(4.0, help="width of the feed-forward layer over D", gt=0)
     ngram_prior: int = param(
         0,
-        help="on either side, how many visible neighbours add what counts of the training text say to the logits",
+        help="on either side, how many visible neighbours the n-gram prior reads; 0 for no prior",
         ge=0,
         le=2,
     )

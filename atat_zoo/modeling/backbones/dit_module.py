@@ -41,12 +41,12 @@ class DiTModule(nn.Module):
         tied: bool,
         output_bias: Literal["none", "zero", "unigram"],
         checkpoint_activations: bool,
-        neighbours: int,
+        ngram_prior: int,
         **others: Any,  # of the specification alone
     ) -> None:
         super().__init__()
         self.takes_block_masks = width // heads >= 16  # fewer are refused by FlexAttention's kernel
-        self.prior = prior_of(context, neighbours) if neighbours else None
+        self.prior = prior_of(context, ngram_prior) if ngram_prior else None
         self.reads_time, self.max_length = time_conditioning, max_length
         self.checkpoint_activations = checkpoint_activations
         self.embedding = nn.Embedding(context.vocabulary_size + 1, width)

@@ -65,7 +65,9 @@ class AdaptiveObjective(Objective):
 
     def __attrs_post_init__(self) -> None:
         if self.learns and self.mask_samples == 1:
-            raise ValueError("draws must be at least 2 when importance or position is learned by the bound's gradient")
+            raise ValueError(
+                "mask_samples must be at least 2 when importance or position is learned by the bound's gradient"
+            )
 
     @property
     @override

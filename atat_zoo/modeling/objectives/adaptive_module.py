@@ -46,7 +46,7 @@ class AdaptiveModule(DenoisingModule):
         strength: float,
         learn_importance: bool,
         learn_position: bool,
-        draws: int | None,
+        mask_samples: int | None,
         weight: Literal["bound", "nelbo", "simple"],
         reverse_loss_weight: float,
         importance_loss_weight: float,
@@ -54,7 +54,7 @@ class AdaptiveModule(DenoisingModule):
         super().__init__(context, parts, batch_size)
         self.form, self.temperature, self.strength, self.weight = FORMS[form], temperature, strength, weight
         self.learn_importance, self.learns = learn_importance, learn_importance or learn_position
-        self.repeats = draws or (2 if self.learns else 1)
+        self.repeats = mask_samples or (2 if self.learns else 1)
         self.reverse_loss_weight, self.importance_loss_weight = reverse_loss_weight, importance_loss_weight
         self.estimator, self.target = parts["estimator"], parts["target"]
         self.bias: Any = bias

@@ -134,7 +134,7 @@ def infinite_weights(experiment: Experiment) -> Iterator[Problem]:
     rates, objective = experiment.parts["mask_rates"], experiment.parts["objective"]
     if objective.weight == "nelbo" and not rates.finite_variance:
         yield Problem(
-            "rates",
+            "mask_rates",
             'with objective.weight = "nelbo" a row weighs 1/(r·f(r)), which has an infinite variance under '
             f'{rates.name!r}, as it is set; set mask_rates.uniform_share above 0, or objective.weight = "simple"',
         )

@@ -60,11 +60,11 @@ class BlockModule(DenoisingModule):
         parts: Mapping[str, Any],
         batch_size: int,
         *,
-        size: int,
+        block_size: int,
         weight: Literal["nelbo", "simple"],
     ) -> None:
         super().__init__(context, parts, batch_size)
-        self.size, self.weight = size, weight
+        self.size, self.weight = block_size, weight
         self.follow(rates=self.rates)
         # As in the base, over the blocks of the global batch.
         self.strata = batch_size * (context.length // self.size)

@@ -112,7 +112,9 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return (1 - stratified(keys, row, self.batch_size, torch.float64)).float()
 
     def levels(self, u: Tensor, batch: Batch) -> NoiseLevels:
-        """Return the rates that u, [B] or [B, K] in (0, 1], draws at the progress of the batch; see `MaskRates.levels`."""
+        """Return the rates that u, [B] or [B, K] in (0, 1], draws at the progress of the batch; see
+        `MaskRates.levels`.
+        """
         return self.rates.levels(u, self.noise, batch.progress)
 
     # Masks

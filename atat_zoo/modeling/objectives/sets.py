@@ -121,7 +121,8 @@ class StridedCausalObjective(Objective):
         if {key: getattr(order, key, None) for key in learned} != learned:
             yield Problem(
                 "sampler",
-                f"objective 'strided_causal' learns one order, in {self.stride} turns, and the sampler is {order.name!r}; "
+                f"objective 'strided_causal' learns one order, in {self.stride} turns, and the sampler is "
+                f"{order.name!r}; "
                 f'set it to {{use = "strided", stride = {self.stride}}}',
             )
         yield from has_no_time(experiment)

@@ -63,7 +63,9 @@ class Roles(NamedTuple):
 
 
 def roles(x: Tensor, turns: Tensor, mask_id: int) -> Roles:
-    """Return the roles for tokens x by their turns, int64 [B, L] both, with no turn left out: see `SetCausalObjective`."""
+    """Return the roles for tokens x by their turns, int64 [B, L] both, with no turn left out: see
+    `SetCausalObjective`.
+    """
     ready = F.pad(turns + 1, (1, 0))
     own = F.pad(turns, (0, 1), value=-1)  # the turn of the prediction there, −1 for none
     turn = torch.where(own >= 0, own, ready)
@@ -157,7 +159,7 @@ class SetCausalModule(DenoisingModule):
 class StridedModule(SetCausalModule, AutoregressiveModule):
     """Trained, like an autoregressive one, on the only order that it learns."""
 
-    objective: ClassVar[str] = "strided"
+    objective: ClassVar[str] = "strided_causal"
 
     def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, *, stride: int) -> None:
         super().__init__(context, parts, batch_size)
@@ -182,14 +184,14 @@ class SetsModule(SetCausalModule):
         parts: Mapping[str, Any],
         batch_size: int,
         *,
-        prompts: float,
-        gaps: float,
-        subsets: float,
+        prompt_share: float,
+        gap_share: float,
+        subset_share: float,
         importance_loss_weight: float,
     ) -> None:
         # There is no noise here; the base class takes one for objectives that have it.
         super().__init__(context, {**parts, "noise": LinearNoise()}, batch_size)
-        self.sets, self.shares = parts["position_sets"], (prompts, gaps, subsets)
+        self.sets, self.shares = parts["position_sets"], (prompt_share, gap_share, subset_share)
         self.importance_loss_weight = importance_loss_weight
         self.estimator, self.curriculum, self.target = parts["estimator"], parts["curriculum"], parts["target"]
         self.learns_importance = any(p.requires_grad for p in self.estimator.parameters())

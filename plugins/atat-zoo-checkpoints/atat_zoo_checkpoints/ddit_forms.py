@@ -114,7 +114,7 @@ def table_of(published: Published, said: dict[str, Any]) -> dict[str, Any]:
         return table | _in_sets(shape, text)
     table["noise"] = {"use": "log_linear", "eps": shape.eps}
     if shape.block:
-        table["objective"]["size"] = shape.block
+        table["objective"]["block_size"] = shape.block
         return table | {"sampler": {"use": "semi_autoregressive"}}
     if shape.steps:
         table["objective"]["steps"] = shape.steps
@@ -316,7 +316,7 @@ def config_of(spec: Any, rows: int, experiment: Experiment) -> dict[str, Any]:
     config["time_conditioning"] = spec.time_conditioning
     blocks: dict[str, Any] = {
         "cross_attn": objective.masks_attention,
-        "block_size": getattr(objective, "size", spec.max_length),
+        "block_size": getattr(objective, "block_size", spec.max_length),
     }
     return config | ({**blocks, "var_min": spec.clipped, "adaln": True} if spec.form == "bd3lm" else {})
 

@@ -77,7 +77,7 @@ def test_a_backbone_with_a_table_of_positions_is_refused(module):
     module.backbone.position_embeddings = torch.nn.Embedding(4, 4)
     parts = {"estimator": module.estimator, "position_sets": module.sets, "backbone": module.backbone}
     parts |= {"curriculum": module.curriculum, "target": module.target}
-    shares = {"prompts": 0.0, "gaps": 0.0, "subsets": 0.0, "importance_loss_weight": 0.1}
+    shares = {"prompt_share": 0.0, "gap_share": 0.0, "subset_share": 0.0, "importance_loss_weight": 0.1}
     try:
         with pytest.raises(
             UserError, match="has its start at position −1, and the backbone a table of positions; take"

@@ -11,8 +11,8 @@ from atat_zoo.registry import Context
 L, V = 16, 7
 ZOO = Zoo.load()
 SAMPLERS = {"block": "semi_autoregressive", "autoregressive": "left_to_right"}
-SAMPLERS["strided"] = {"use": "strided", "stride": 4}
-OBJECTIVES = {"block": {"size": 4}, "strided": {"stride": 4}}
+SAMPLERS["strided_causal"] = {"use": "strided", "stride": 4}
+OBJECTIVES = {"block": {"block_size": 4}, "strided_causal": {"stride": 4}}
 # Of the samplers that ask for more than a denoiser.
 NEEDS = {
     "learned_order": {"objective": {"use": "adaptive"}, "estimator": {"use": "transformer"}},

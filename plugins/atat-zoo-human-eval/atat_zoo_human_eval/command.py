@@ -28,7 +28,7 @@ def rate() -> None:
 @rate.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
 @output("--out", required=True, help="The form, an HTML file; its key beside it.")
-@count("--num-samples", 1, "Texts of each run, for each prompt.", 10)
+@count("-n --num-samples number", 1, "Texts of each run, for each prompt.", 10)
 @click.option("--prompt", "prompts", multiple=True, help=_PROMPT)
 @click.option("--questions", "asked", type=click.Path(path_type=Path), help=_QUESTIONS)
 @options("length", "seed", "sampler", "device")

@@ -49,7 +49,7 @@ class RunLM(LM):
     A row is BOS, context, continuation, EOS, as far as the run's data have such ends. The masks of the bound are in the
     continuation alone, so it is an upper bound of −log p(continuation | context, length of the row), and exact for a
     continuation of one token, and for an autoregressive model. All masks are used, rather than some drawn, where
-    there are no more of them than `draws`.
+    there are no more of them than `mask_samples`.
 
     What is drawn is a function of the seed and the request: the choices of a question, which have its context in
     common, have masks in common. Other requests and the batch change no more than the rounding of the network.
@@ -63,7 +63,7 @@ class RunLM(LM):
         run: str | Path | Model = "",
         *,
         sampler: str | Mapping[str, Any] | None = None,
-        draws: int = 32,
+        mask_samples: int = 32,
         seed: int = 0,
         after: int = 0,
         step: int | None = None,
@@ -78,7 +78,7 @@ class RunLM(LM):
         Args:
             run: a run folder, or a loaded model.
             sampler: by name or as a table; the run's own if None.
-            draws: most masks of a continuation.
+            mask_samples: most masks of a continuation.
             seed: of masks and texts.
             after: masks that follow the continuation, and are not scored: then text goes on in a way that is not known.
             step: the checkpoint whose weights to take; the final model if None.
@@ -93,11 +93,11 @@ class RunLM(LM):
         if os.environ.get("WORLD_SIZE", "1") != "1":
             raise UserError("a run is evaluated by one process, and WORLD_SIZE says there are more; start it without")
         for name in unknown:
-            known = ("run", "sampler", "draws", "seed", "after", "step", "max_gen_toks", "device", "batch_size")
+            known = ("run", "sampler", "mask_samples", "seed", "after", "step", "max_gen_toks", "device", "batch_size")
             raise UserError(f"model_args: there is no {name!r}{nearest(name, known)}; there are {', '.join(known)}")
         if not run:
             raise UserError("model_args: run is missing; name a run folder, as in --model_args run=runs/mine")
-        self.draws, self.seed = _whole("draws", draws, 1), _whole("seed", seed, 0)
+        self.mask_samples, self.seed = _whole("mask_samples", mask_samples, 1), _whole("seed", seed, 0)
         self.batch_size, after = _whole("batch_size", batch_size, 1), _whole("after", after, 0)
         if device == "cuda:0" and not torch.cuda.is_available():
             device = "auto"
@@ -125,7 +125,8 @@ class RunLM(LM):
         self._say(
             "log-likelihoods are exact"
             if objective.exact
-            else f"log-likelihoods are lower bounds, estimated with at most {self.draws} masks (seed {self.seed}) and "
+            else f"log-likelihoods are lower bounds, estimated with at most {self.mask_samples} masks (seed "
+            f"{self.seed}) and "
             f"exact for one token; what is called {PERPLEXITY} here is the exponential of an upper bound"
         )
 
@@ -281,8 +282,8 @@ class RunLM(LM):
     def _masks(self, scored: Tensor, keys: Tensor) -> Iterable[WeightedMask]:
         """Return masks of the continuations, bool [R, L], all n of one length: all of them if they are few."""
         n = int(scored[0].sum())
-        if self.exact or self.block is not None or 2**n - 1 > self.draws:
-            drawn: Iterable[WeightedMask] = self.module.masks(scored, keys, self.draws, ExactKBound())
+        if self.exact or self.block is not None or 2**n - 1 > self.mask_samples:
+            drawn: Iterable[WeightedMask] = self.module.masks(scored, keys, self.mask_samples, ExactKBound())
             return drawn
         return [
             attrs.evolve(mask, masked=torch.zeros_like(scored).masked_scatter(scored, mask.masked))
@@ -319,11 +320,11 @@ def greedy(sampler: Sampler) -> Sampler:
     draw = CategoricalTokenSampling(temperature=0.0)
     if isinstance(sampler, TemperedSampler):
         made = attrs.evolve(given, temperature=0.0)
-    elif hasattr(sampler, "within"):
-        made = attrs.evolve(given, within=greedy(given.within))
+    elif hasattr(sampler, "block_sampler"):
+        made = attrs.evolve(given, block_sampler=greedy(given.block_sampler))
     elif isinstance(sampler, CompositeSampler):
         made = CombinationSampler(**{**attrs.asdict(sampler.parts(), recurse=False), "token_sampling": draw})
-    elif hasattr(sampler, "draw"):
+    elif hasattr(sampler, "token_sampling"):
         made = attrs.evolve(given, token_sampling=draw)
     else:
         raise UserError(f"sampler {sampler.name!r} has no draw that could take the most probable token; choose another")

@@ -31,7 +31,7 @@ def offline(tmp_path, monkeypatch):
 def evaluated(run, *tasks, **options):
     return simple_evaluate(
         model="atat_zoo",
-        model_args={"run": str(run), "sampler": "klass", "draws": 8},
+        model_args={"run": str(run), "sampler": "klass", "mask_samples": 8},
         tasks=list(tasks),
         task_manager=TaskManager(include_path=str(TASKS), include_defaults=False),
         bootstrap_iters=0,
@@ -47,7 +47,7 @@ def test_tasks_of_all_kinds_run_on_local_files(run, offline):
     # The harness counts words and bytes, and sums what the model returns.
     texts = [json.loads(line)["text"] for line in (TASKS / "circle.jsonl").read_text().splitlines()]
     rolling = [Instance("loglikelihood_rolling", {}, (text,), 0) for text in texts]
-    nats = -math.fsum(RunLM(run, draws=8).loglikelihood_rolling(rolling, disable_tqdm=True))
+    nats = -math.fsum(RunLM(run, mask_samples=8).loglikelihood_rolling(rolling, disable_tqdm=True))
     assert results["circle_text"]["bits_per_byte,none"] == pytest.approx(
         nats / math.log(2) / sum(map(len, texts)), abs=1e-5
     )
@@ -84,7 +84,7 @@ def command(offline, monkeypatch):
 
 def test_the_command_line_prints_the_table_and_what_it_is(run, command, capsys):
     RunLM.notes.clear()
-    assert command(run=run, sampler="klass", draws=8) == 0
+    assert command(run=run, sampler="klass", mask_samples=8) == 0
     table, _, note = capsys.readouterr().out.rpartition("atat_zoo, ")
     assert "word_perplexity" in table
     assert "at most 8 masks (seed 0)" in note

@@ -34,7 +34,7 @@ def nats(lm, *pairs):
 @functools.cache
 def model_of(objective):
     sampler, timed = OBJECTIVES[objective], objective == "mdlm, timed"
-    own = {"block": {"size": 4}, "strided": {"stride": 3}}
+    own = {"block": {"block_size": 4}, "strided_causal": {"stride": 3}}
     table = {"use": objective.removesuffix(", timed"), **own.get(objective, {})}
     return made(table, sampler, timed=timed)
 
@@ -95,8 +95,8 @@ def test_no_more_than_one_is_given_to_all_continuations_together():
 
 @pytest.mark.parametrize("objective", ["mdlm", "mdlm, timed"])
 def test_drawn_masks_estimate_what_all_masks_give(objective):
-    (wanted,) = nats(small(objective, draws=7), ("the", "dog"))
-    lm, found = small(objective, draws=3), []
+    (wanted,) = nats(small(objective, mask_samples=7), ("the", "dog"))
+    lm, found = small(objective, mask_samples=3), []
     for lm.seed in range(60):
         found += nats(lm, ("the", "dog"))
     found = torch.tensor(found)
@@ -105,9 +105,9 @@ def test_drawn_masks_estimate_what_all_masks_give(objective):
     assert abs(float(found.mean()) - wanted) < 4 * error
 
 
-@pytest.mark.parametrize("objective", ["autoregressive", "strided"])
+@pytest.mark.parametrize("objective", ["autoregressive", "strided_causal"])
 def test_a_model_of_one_order_is_exact(objective):
-    lm = small(objective, draws=1)
+    lm = small(objective, mask_samples=1)
     ids = lm.model.tokenizer.encode("the dog")
     row = torch.tensor([[*lm.first, *ids, *lm.last]])
     scored = torch.zeros_like(row, dtype=torch.bool)
@@ -115,9 +115,9 @@ def test_a_model_of_one_order_is_exact(objective):
     with torch.no_grad():
         wanted = lm.module.cross_entropy(row, None, scored, row).sum()
     assert nats(lm, ("the", " dog"))[0] == pytest.approx(float(wanted), abs=1e-5)
-    seed = small(objective, draws=99, seed=5)  # more than there are masks
+    seed = small(objective, mask_samples=99, seed=5)  # more than there are masks
     assert nats(seed, ("the", " dog")) == nats(lm, ("the", " dog"))
-    if objective == "strided":  # its order begins anew after each context
+    if objective == "strided_causal":  # its order begins anew after each context
         return
     # By the chain rule; a bound has no such equality.
     one, rest, whole = nats(lm, ("the", " d"), ("the d", "og"), ("the", " dog"))
@@ -129,7 +129,7 @@ def test_a_request_has_one_answer_whatever_stands_beside_it(objective):
     pairs = [("the", " dog barks"), ("a", "b"), ("", "house"), ("the", " cat"), ("one", "two"), ("the", "")]
     many = small(objective, batch_size=3).loglikelihood(asked(*pairs), disable_tqdm=True)
     for i in reversed(range(len(pairs))):
-        (alone,) = small(objective, batch_size="1", draws=32).loglikelihood(asked(pairs[i]), disable_tqdm=True)
+        (alone,) = small(objective, batch_size="1", mask_samples=32).loglikelihood(asked(pairs[i]), disable_tqdm=True)
         assert alone == (pytest.approx(many[i][0], abs=1e-4), many[i][1])
     assert many[-1] == (0.0, True)
     if objective == "mdlm":
@@ -137,7 +137,7 @@ def test_a_request_has_one_answer_whatever_stands_beside_it(objective):
 
 
 def test_choices_of_one_question_have_masks_in_common():
-    lm = small(draws=4)
+    lm = small(mask_samples=4)
     seen = []
     masks = lm._masks
     lm._masks = lambda scored, keys: seen.extend(found := list(masks(scored, keys))) or found
@@ -190,7 +190,7 @@ def test_rolling_text_is_priced_once_a_token():
 
 def test_a_short_rolling_text_is_the_zoo_s_own_bound():
     """The bound of the objective under uniform masks, with the ends given."""
-    lm, text = small(draws=15), "word"
+    lm, text = small(mask_samples=15), "word"
     (found,) = lm.loglikelihood_rolling(asked((text,), kind="loglikelihood_rolling"), disable_tqdm=True)
     rows = torch.tensor([[*lm.first, *lm.model.tokenizer.encode(text), *lm.last]]).expand(500, -1)
     inner = torch.ones_like(rows, dtype=torch.bool)
@@ -202,9 +202,9 @@ def test_a_short_rolling_text_is_the_zoo_s_own_bound():
 
 def test_wrong_arguments_are_said_in_a_sentence(tmp_path, run, monkeypatch):
     for options, message in (
-        ({"draw": 3}, "there is no 'draw'; did you mean 'draws'"),
-        ({"draws": 0}, "draws = 0: give a whole number, at least 1"),
-        ({"draws": "many"}, "draws = 'many': give a whole number"),
+        ({"mask_sample": 3}, "there is no 'mask_sample'; did you mean 'mask_samples'"),
+        ({"mask_samples": 0}, "mask_samples = 0: give a whole number, at least 1"),
+        ({"mask_samples": "many"}, "mask_samples = 'many': give a whole number"),
         ({"batch_size": "auto"}, "batch_size = 'auto': give a whole number"),
         ({"max_gen_toks": 11}, "max_gen_toks = 11: a row has room for 10; lower it"),
         ({"after": 9}, "after = 9: rows of 12 tokens have no room for it"),
@@ -216,7 +216,7 @@ def test_wrong_arguments_are_said_in_a_sentence(tmp_path, run, monkeypatch):
     for options, message in (
         ({"run": run, "device": "foo"}, "device 'foo' is none that torch knows"),
         ({"run": tmp_path / "nowhere"}, "nowhere"),
-        ({"draws": 8}, "model_args: run is missing; name a run folder"),
+        ({"mask_samples": 8}, "model_args: run is missing; name a run folder"),
     ):
         with pytest.raises(UserError, match=message):
             RunLM(**options)
@@ -231,7 +231,7 @@ def test_what_a_row_has_room_for_is_between_its_ends_and_the_masks_after():
     assert (small().room, small().max_gen_toks) == (L - 2, (L - 2) // 2)
     assert small(max_gen_toks=L - 2).max_gen_toks == L - 2
     assert (small(after=L - 4).room, small(after=L - 4).after) == (2, L - 4)
-    assert small(max_gen_toks="1", draws="1", seed="0", after="0").max_gen_toks == 1
+    assert small(max_gen_toks="1", mask_samples="1", seed="0", after="0").max_gen_toks == 1
     said = small(after=3).get_model_info()["atat_zoo"]
     assert (said["step"], said["after"]) == (0, 3)
     assert "lower bounds, estimated with at most 32 masks (seed 0) and exact for one token" in said["note"]

@@ -56,8 +56,8 @@ class KnownStudy:
         """Return what its arms are measured on, by key: bounds on other text are not comparable."""
         run, held = self.study.run(self.study.baseline, self.study.seeds[self.study.baseline][0]), self.study.held_out
         parts = {key: unstructure(run.experiment.parts[key]) for key in ("corpus", "tokenizer")}
-        data = {f"data.{key}": getattr(run.experiment.data, key) for key in ("length", "special", "rows")}
-        held_out = {f"evaluation.{key}": getattr(held, key) for key in ("half", "sequences", "draws", "seed")}
+        data = {f"data.{key}": getattr(run.experiment.data, key) for key in ("length", "special_tokens", "packing")}
+        held_out = {f"evaluation.{key}": getattr(held, key) for key in ("half", "sequences", "mask_samples", "seed")}
         of_report = {"tokens": self.report["tokens"]} if self.report else {}
         return parts | data | held_out | of_report
 

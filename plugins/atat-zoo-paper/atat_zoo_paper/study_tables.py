@@ -348,7 +348,8 @@ def samplers_table(wanted: WantedTable, studies: Studies) -> Table:
 def axis_of(study: Study) -> tuple[str, list[float]] | None:
     """Return the one number in which a study's samplers differ, by name, and its value in each; None if it is no one.
 
-    What stands in several places, as the threshold of tokens per step and that of a stop, is one if it is everywhere the same.
+    What stands in several places, as the threshold of tokens per step and that of a stop, is one if it is everywhere
+    the same.
     """
     tables = [dict(leaves(unstructure(each))) for each in (study.samplers.each if study.samplers else ())]
     keys = [key for key in tables[0] if len({repr(table.get(key)) for table in tables}) > 1] if tables else []

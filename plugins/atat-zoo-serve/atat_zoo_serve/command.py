@@ -27,11 +27,12 @@ _LIMITS = Limits()
 )
 @options("device", "same_precision")
 @click.option("--compile", is_flag=True, help="Compile the network first (takes a minute).")
-@count("--max-length", 1, "Tokens in the longest text.", _LIMITS.longest)
+@count("--max-length longest", 1, "Tokens in the longest text.", _LIMITS.longest)
 @count("--batch-size", 1, "Texts in a batch, and of a request.", _LIMITS.batch_size)
-@count("--max-queue", 1, "Requests that may wait.", _LIMITS.waiting)
+@count("--max-queue waiting", 1, "Requests that may wait.", _LIMITS.waiting)
 @click.option(
     "--timeout",
+    "seconds",
     default=_LIMITS.seconds,
     show_default=True,
     type=click.FloatRange(0, min_open=True),

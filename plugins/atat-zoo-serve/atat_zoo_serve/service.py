@@ -232,7 +232,7 @@ def _drawing(sampler: Any, temperature: float, p: float | None) -> Any:
     """Return a sampler with another draw: from a nucleus, if there is a p."""
     spec: Any = sampler  # its class is one of attrs, of which a protocol says nothing
     if isinstance(sampler, SemiAutoregressiveSampler):
-        return attrs.evolve(spec, within=_drawing(sampler.block_sampler, temperature, p))
+        return attrs.evolve(spec, block_sampler=_drawing(sampler.block_sampler, temperature, p))
     draw = (
         CategoricalTokenSampling(temperature=temperature)
         if p is None

@@ -27,7 +27,7 @@ TABLES = (
     *({}, {"use": 1}, {"use": ["a"]}, {"include_usage": 1}, {"\ud800": "\ud800"}, {"use": "p2", "eta": -1}),
     *({"use": "ancestral", "steps": 10**9}, {"use": "uncertainty_guided", "window": 2**40}),
     *(
-        {"use": "combination", "order": {"use": "blockwise", "size": 0}},
+        {"use": "combination", "order": {"use": "blockwise", "block_size": 0}},
         {"use": "semi_autoregressive", "block_sampler": {}},
     ),
 )

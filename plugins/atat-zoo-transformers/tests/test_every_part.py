@@ -10,8 +10,8 @@ from atat_zoo.modeling.objectives import Batch, assemble
 from atat_zoo.registry import Context
 
 ZOO = Zoo.load()
-SAMPLERS = {"block": "semi_autoregressive", "autoregressive": "left_to_right", "strided": "strided"}
-OBJECTIVES = {"block": ["objective.block_size=4"], "strided": ["objective.stride=4", "sampler.stride=4"]}
+SAMPLERS = {"block": "semi_autoregressive", "autoregressive": "left_to_right", "strided_causal": "strided"}
+OBJECTIVES = {"block": ["objective.block_size=4"], "strided_causal": ["objective.stride=4", "sampler.stride=4"]}
 
 
 @pytest.fixture(scope="module")

@@ -317,7 +317,7 @@ model = "{folder}/model"
 use = "transformers"
 model = "{folder}/model"
 [data]
-form = "chat"
+format = "chat"
 packing = "{rows}"
 root = "{folder}/shards"
 length = 48

@@ -215,9 +215,9 @@ def test_a_mixture_of_others():
     with pytest.raises(UserError, match=r"corpus\.components: corpus 'memory' has no training text; leave it out"):
         list(MixtureCorpus(components=(lists("a"), lists()), until="all").documents("train"))
     for table, sentence in (
-        ({"of": [{"use": "sotu"}]}, "of names no two corpora"),
-        ({"of": [{"use": "sotu"}, {"use": "sotu"}], "weights": [1.0]}, "weights has 1 numbers for 2 corpora"),
-        ({"of": [{"use": "sotu"}, {"use": "sotu"}], "weights": [1.0, 0.0]}, "greater than 0"),
+        ({"components": [{"use": "sotu"}]}, "components names no two corpora"),
+        ({"components": [{"use": "sotu"}, {"use": "sotu"}], "weights": [1.0]}, "weights has 1 numbers for 2 corpora"),
+        ({"components": [{"use": "sotu"}, {"use": "sotu"}], "weights": [1.0, 0.0]}, "greater than 0"),
         ({}, "corpus.components: is missing"),
     ):
         _, problems = Zoo.load().structure("corpus", {"use": "mixture", **table}, "corpus")

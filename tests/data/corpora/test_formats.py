@@ -120,7 +120,7 @@ def rows(tmp_path_factory):
 
 
 def shards(root, corpus):
-    folder = build(experiment_of(root, corpus=corpus, special="both", length=64, sequences_per_shard=64))
+    folder = build(experiment_of(root, corpus=corpus, special_tokens="both", length=64, sequences_per_shard=64))
     return {path.name: path.read_bytes() for path in folder.glob("train-*.tar")}
 
 

@@ -50,10 +50,10 @@ def test_parts_that_read_alike_say_in_what_their_own_parts_differ():
             "stopping_rule": {"use": "uncertainty", "threshold": threshold},
         }
 
-    words = "order = uncertainty, stop = uncertainty"
+    words = "order = uncertainty, stopping_rule = uncertainty"
     said = told_apart([combined(0.3), combined(0.1), combined(0.3, "random"), {"use": "ancestral", "steps": 4}])
-    assert said[:2] == [f"{words}, stop.threshold = 0.3", f"{words}, stop.threshold = 0.1"]
-    assert said[2:] == ["order = random, stop = uncertainty", "steps = 4"]
+    assert said[:2] == [f"{words}, stopping_rule.threshold = 0.3", f"{words}, stopping_rule.threshold = 0.1"]
+    assert said[2:] == ["order = random, stopping_rule = uncertainty", "steps = 4"]
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\n=1", " =1"])

@@ -42,7 +42,7 @@ def test_the_bound_is_that_of_the_evaluation(root, model):
     scores = task.measure(model, root / "mdlm", seed=3, progress=lambda *done: told.append(done))
     assert told == [(done, 24) for done in range(4, 25, 4)]  # over both estimators
     text = held_out_text(model, root / "mdlm", "validation", 12)
-    spec = attrs.evolve(model.experiment.evaluation, draws=2)
+    spec = attrs.evolve(model.experiment.evaluation, mask_samples=2)
     nats = measure(model.module, text.tokens, text.maskable, spec, seed=3).contribution["nelbo"]
     assert scores["bound"].value == pytest.approx(exp_of(nats, text.maskable))
     assert scores["bound"].quantity == scores["by continuous_t"].quantity
@@ -123,7 +123,7 @@ def test_a_protocol_is_its_formula_term_by_term(root, model, of):
         assert scores[name].value == pytest.approx(math.exp(float(nats.sum()) / n), rel=1e-5), name
         assert scores[name].quantity == "t from 0.001 bound"
     assert batch == 1 or scores["as published"].value != scores["in file order"].value
-    spec = attrs.evolve(model.experiment.evaluation, draws=3)
+    spec = attrs.evolve(model.experiment.evaluation, mask_samples=3)
     nats = measure(model.module, x, free, spec, seed=5).contribution["nelbo"]
     assert scores["framed so, by exact_k"].value == pytest.approx(math.exp(float(nats.sum()) / n))
     assert PROTOCOLS[of].source in scores["protocol"]

@@ -332,7 +332,7 @@ def test_it_writes_from_left_to_right_and_asks_for_nothing_else():
     [
         (LEFT, True),
         # Its temperature follows the confidence at all masks.
-        (LEFT | {"draw": "confidence_tempered"}, False),
+        (LEFT | {"token_sampling": "confidence_tempered"}, False),
         (ALONE, True),
         (ALONE | {"order": "random"}, False),
         (ALONE | {"tokens_per_step": "fixed"}, False),

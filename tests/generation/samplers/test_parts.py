@@ -400,10 +400,10 @@ def step_with(rates, rows=3000, length=10):
 
 def test_sigma_is_that_of_the_paper():
     # α_t = 0.4, α_s = 0.5: σ_max = 0.5/0.4, more than 1. α_t = 0.8, α_s = 0.9: 0.1/0.8.
-    assert remasks.greatest(step_with((0.6, 0.5))) == 1
-    assert remasks.greatest(step_with((0.2, 0.1))) == pytest.approx(0.125)
-    assert remasks.greatest(step_with((1.0, 0.9))) == 1
-    assert remasks.greatest(step_with((0.1, 0.0))) == 0
+    assert remaskings.greatest(step_with((0.6, 0.5))) == 1
+    assert remaskings.greatest(step_with((0.2, 0.1))) == pytest.approx(0.125)
+    assert remaskings.greatest(step_with((1.0, 0.9))) == 1
+    assert remaskings.greatest(step_with((0.1, 0.0))) == 0
     early, late = step_with((0.6, 0.5), rows=2), step_with((0.2, 0.1), rows=2)
     assert [remaskings.ReMDMCapRemasking(eta=0.3).rate(step) for step in (early, late)] == pytest.approx([0.3, 0.125])
     assert [remaskings.ReMDMRescaleRemasking(eta=0.3).rate(step) for step in (early, late)] == pytest.approx(

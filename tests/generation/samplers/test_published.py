@@ -133,7 +133,7 @@ def test_the_loop_reworks_on_its_plateau_only():
 def test_remdm_draws_from_the_nucleus_as_published_and_ancestral_has_another_name():
     assert Zoo.load().spec("sampler", "cached_ancestral") == AncestralSampler()
     for name in ("remdm_cap", "remdm_rescale", "remdm_conf", "remdm_loop"):
-        assert Zoo.load().spec("sampler", name).parts().draw == NucleusTokenSampling(top_p=0.9)
+        assert Zoo.load().spec("sampler", name).parts().token_sampling == NucleusTokenSampling(top_p=0.9)
 
 
 def test_block_by_block_fills_only_the_block():

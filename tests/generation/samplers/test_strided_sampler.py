@@ -21,7 +21,7 @@ V, L, STRIDE = 7, 14, 4
 
 
 def model(stride=STRIDE, length=L, v=V, std=0.4):
-    return random_model({"use": "strided", "stride": stride}, v, length, std, local_heads=2)
+    return random_model({"use": "strided_causal", "stride": stride}, v, length, std, local_heads=2)
 
 
 def filled(sampler, z):

@@ -89,7 +89,7 @@ def test_presets_have_the_published_sizes(monkeypatch):
     [
         {"tied": True, "output_bias": "zero"},
         {"time_conditioning": True, "local_heads": 1},
-        {"mlp_ratio": 2.7, "neighbours": 2, "output_bias": "unigram"},
+        {"mlp_ratio": 2.7, "ngram_prior": 2, "output_bias": "unigram"},
         {"time_conditioning": True, "mlp_ratio": 0.001},
     ],
 )
@@ -162,7 +162,7 @@ def test_time_and_cache_are_refused_or_asked_for(tokens):
 def test_what_the_network_cannot_be_is_refused():
     for backbone, data, said in (
         (
-            {"neighbours": 1},
+            {"ngram_prior": 1},
             {"damaged": "skip"},
             r'data\.on_corrupt: "skip" leaves rows out .*; set backbone\.ngram_prior = 0',
         ),

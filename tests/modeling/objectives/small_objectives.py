@@ -18,7 +18,7 @@ BASELINES = {
     "mlm": {"use": "mlm", "rate": 0.4},
     "block": {"use": "block", "block_size": 2},
     "sets": {"use": "set_causal", "gap_share": 0.5},
-    "strided": {"use": "strided", "stride": 3},
+    "strided": {"use": "strided_causal", "stride": 3},
 }
 
 

@@ -97,7 +97,7 @@ def plainly(module, given, weight):
     ],
 )
 def test_the_loss_is_its_formula(form, weight, draws):
-    module = build(SHARP | {"form": form, "weight": weight, "draws": draws, "reverse_loss_weight": 0.7})
+    module = build(SHARP | {"form": form, "weight": weight, "mask_samples": draws, "reverse_loss_weight": 0.7})
     for first in range(2):
         given = batch(first)
         diffusion, reverse, step = plainly(module, given, weight)
@@ -209,7 +209,8 @@ def test_the_bounds_gradient_for_the_forward_weights_leaves_the_model_alone():
 @pytest.mark.parametrize("form", ["order", "timed"])
 def test_the_gradient_for_positions_is_that_of_the_enumerated_bound(form):
     module = build(
-        SHARP | {"form": form, "learn_position": True, "importance_loss_weight": 1.0, "draws": 2}, estimator="uniform"
+        SHARP | {"form": form, "learn_position": True, "importance_loss_weight": 1.0, "mask_samples": 2},
+        estimator="uniform",
     ).eval()
     with torch.no_grad():
         # A head that is far from right, so that it shows whether the gradient goes through ŵ too.
@@ -241,7 +242,7 @@ def test_the_gradient_for_positions_is_that_of_the_enumerated_bound(form):
 
 def test_each_mask_of_a_text_has_a_dropout_of_its_own():
     """Of K identical rows too: only what is dropped differs then."""
-    module = build({"draws": 3}, backbone=BACKBONE | {"dropout": 0.5})
+    module = build({"mask_samples": 3}, backbone=BACKBONE | {"dropout": 0.5})
     given, rows = batch(4), torch.arange(N)
     module.draw(given, torch.zeros(3 * N, L, dtype=torch.float64))
     alike = given.tokens[:1].expand(3 * N, L)
@@ -260,7 +261,7 @@ def of_estimator(objective, weights=None, **parts):
 def test_an_estimator_learns_from_the_target_or_from_the_bound():
     """From the target alone, beside positions that learn from the bound; from the bound alone, whatever the target."""
     weights = build(SHARP).state_dict() | {"position": torch.zeros(L)}
-    by_target, beside = (of_estimator({"draws": 2, "learn_position": also}, weights) for also in (False, True))
+    by_target, beside = (of_estimator({"mask_samples": 2, "learn_position": also}, weights) for also in (False, True))
     for one, other in zip(by_target, beside, strict=True):
         assert one.any()
         torch.testing.assert_close(one, other)

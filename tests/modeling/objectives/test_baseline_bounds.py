@@ -217,7 +217,7 @@ def ce(module, x):
 
 @pytest.mark.parametrize(("name", "size", "position"), [("autoregressive", 1, 2), ("block", 2, 1), ("block", 3, 3)])
 def test_a_later_token_changes_no_earlier_prediction(name, size, position):
-    objective = {"use": name} if name == "autoregressive" else {"use": name, "size": size}
+    objective = {"use": name} if name == "autoregressive" else {"use": name, "block_size": size}
     module = build(objective, backbone=DEEP).double().eval()
     x = batch(2).tokens
     changed = x.clone()

@@ -152,7 +152,7 @@ def test_it_learns_and_writes(name):
 
 
 CAUSAL, TIMED = {"sampler": "left_to_right"}, {"backbone": {"time_conditioning": True}}
-TEMPERED = {"sampler": {"use": "left_to_right", "draw": "confidence_tempered"}}
+TEMPERED = {"sampler": {"use": "left_to_right", "token_sampling": "confidence_tempered"}}
 STEPS, METHODS = {"evaluation": {"bound": {"use": "discrete_t"}}}, ("discrete_t", "exact_k")
 
 

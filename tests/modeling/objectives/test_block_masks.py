@@ -17,14 +17,14 @@ CONTEXT = Context(vocabulary_size=V, length=LENGTH, width=16, steps=100, seed=5)
 STRIDE = {"position_sets": {"use": "strided", "stride": 66}, "estimator": "uniform", "curriculum": "none"}
 RANDOM = STRIDE | {"position_sets": {"use": "random", "sets": 40}}
 CASES = {
-    "block": (BASELINES["block"] | {"size": 8}, {}),
-    "sets": (BASELINES["sets"] | {"gaps": 0.5}, STRIDE),
+    "block": (BASELINES["block"] | {"block_size": 8}, {}),
+    "sets": (BASELINES["sets"] | {"gap_share": 0.5}, STRIDE),
     "sets from left to right": (
         {"use": "set_causal", "gap_share": 0.0, "prompt_share": 0.0},
         STRIDE | {"position_sets": "left_to_right"},
     ),
 }
-IN_ANY_ORDER = BASELINES["sets"] | {"subsets": 0.4}, RANDOM
+IN_ANY_ORDER = BASELINES["sets"] | {"subset_share": 0.4}, RANDOM
 # The most blocks that are computed, of all: turns that are interleaved leave none that could be skipped.
 SEEN = {"block": 0.6, "sets from left to right": 0.8}
 

@@ -87,8 +87,8 @@ def test_the_expected_share_of_masked_answer_tokens_is_the_rate(masking, rates, 
 def test_every_token_of_a_question_is_read(name):
     """That before an answer, too, whose place in the network is that of the answer's first prediction."""
     objective, parts = EVERY[name]
-    if objective["use"] == "sets":
-        objective = objective | {"prompts": 0.0, "gaps": 0.0}
+    if objective["use"] == "set_causal":
+        objective = objective | {"prompt_share": 0.0, "gap_share": 0.0}
     module = build(objective, context=TALK, **parts | {"backbone": BACKBONE})
     before = module.loss(TURNS)["token_loss"]
     for place in range(L - 1):

@@ -114,7 +114,9 @@ def experiment(objective, rates):
 
 @pytest.mark.parametrize("objective", WITH.values(), ids=WITH)
 def test_weights_without_a_variance_are_refused(objective):
-    with pytest.raises(UserError, match=r"rates: .*infinite variance .* set rates\.uniform_share above 0") as caught:
+    with pytest.raises(
+        UserError, match=r"mask_rates: .*infinite variance .* set mask_rates\.uniform_share above 0"
+    ) as caught:
         experiment(objective, "logit_normal")
     assert len(str(caught.value).splitlines()) == 1
     experiment(objective | {"weight": "simple"}, "logit_normal")

@@ -31,7 +31,7 @@ EVERY = {
     "mdlm with state": (MDLM, RATES | RUNNING | {"masking": {"use": "position", "bias": "running"}}),
     "adaptive": (ADAPTIVE, DROPOUT),
     "adaptive timed": (ADAPTIVE | {"form": "timed"}, {}),
-    "adaptive three draws": (ADAPTIVE | {"draws": 3, "weight": "bound"}, DROPOUT),
+    "adaptive three draws": (ADAPTIVE | {"mask_samples": 3, "weight": "bound"}, DROPOUT),
     "adaptive learned": (ADAPTIVE | LEARNED | {"weight": "nelbo"}, {}),
     "adaptive learned timed": (ADAPTIVE | LEARNED | {"form": "timed"}, {}),
     "adaptive position beside a target": (ADAPTIVE | {"learn_position": True}, {}),

@@ -73,13 +73,13 @@ def test_a_prediction_reads_no_hidden_token(name):
     torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", ["autoregressive", "strided", "block"])
+@pytest.mark.parametrize("name", ["autoregressive", "strided_causal", "block"])
 def test_the_likelihoods_of_all_texts_add_up_to_one(name):
     v, length = 3, 4
     table = CountTable.count([TEXT % v], v)
     context = Context(vocabulary_size=v, length=length, width=16, steps=100, seed=5, count_table=lambda: table)
     blocks = {"use": "block", "block_size": 1}  # of one token: its bound is exact
-    objective = {"strided": {"use": "strided", "stride": 2}, "block": blocks}.get(name, name)
+    objective = {"strided_causal": {"use": "strided_causal", "stride": 2}, "block": blocks}.get(name, name)
     module = build(objective, context=context, backbone=COUNTED).eval()
     x = torch.cartesian_prod(*[torch.arange(v)] * length)
     every = torch.ones_like(x, dtype=torch.bool)

@@ -104,7 +104,12 @@ def test_a_token_is_seen_by_all_later_turns_and_by_no_other(turns, seed, counts,
 
 @pytest.mark.parametrize("sets", ASCENDING, ids=str)
 @pytest.mark.parametrize(
-    "given_", [{"prompts": 1.0, "gaps": 0.0}, {"prompts": 0.0, "gaps": 1.0}, {"prompts": 0, "gaps": 0}]
+    "given_",
+    [
+        {"prompt_share": 1.0, "gap_share": 0.0},
+        {"prompt_share": 0.0, "gap_share": 1.0},
+        {"prompt_share": 0, "gap_share": 0},
+    ],
 )
 def test_ascending_sets_need_no_carrier_but_those_of_the_text(sets, given_):
     """Then one pass over the text is the pass with all carriers."""
@@ -117,7 +122,7 @@ def test_ascending_sets_need_no_carrier_but_those_of_the_text(sets, given_):
 
 
 def test_around_a_random_subset_every_token_that_is_given_is_read():
-    module, one = sets_of(L, prompts=0, gaps=0, subsets=1.0), batch(3, padded=False)
+    module, one = sets_of(L, prompt_share=0, gap_share=0, subset_share=1.0), batch(3, padded=False)
     expected = nats(module, one.tokens, module.turns(one))
     torch.testing.assert_close(module.loss(one)["token_loss"], expected)
 
@@ -282,7 +287,7 @@ def test_strided_is_sets_of_one_kind_and_its_perplexity_their_likelihood(data, l
     stride, x = data.draw(st.integers(1, length + 3)), text(length)
     sets = sets_of(length, sets={"use": "strided", "stride": stride}, counts=data.draw(st.booleans()))
     strided = build(
-        {"use": "strided", "stride": stride}, context=sets.context, backbone=COUNTED if sets.prior else DEEP
+        {"use": "strided_causal", "stride": stride}, context=sets.context, backbone=COUNTED if sets.prior else DEEP
     )
     strided.double().eval().load_state_dict(sets.state_dict(), strict=False)
     free = torch.arange(length) >= data.draw(st.integers(0, length - 1))  # behind a prompt, too
@@ -308,8 +313,8 @@ def test_strided_is_sets_of_one_kind_and_its_perplexity_their_likelihood(data, l
     ],
 )
 def test_what_does_not_fit_strided_is_refused_in_a_sentence(changes, said):
-    own = {"use": "strided", "stride": 8}  # of the objective and of the sampler
-    table = {"name": "x", "objective": own, "sampler": own, "data": {"length": 32}}
+    own = {"use": "strided_causal", "stride": 8}
+    table = {"name": "x", "objective": own, "sampler": own | {"use": "strided"}, "data": {"length": 32}}
     assert from_table(table).parts["objective"].exact
     with pytest.raises(UserError) as caught:
         from_table(table | changes)
@@ -326,25 +331,28 @@ def shares(found):
 
 
 def drawn(what, rows=6000, length=3):
-    module = sets_of(length, **{"prompts": 0, "gaps": 0, what: 1.0})
+    module = sets_of(length, **{"prompt_share": 0, "gap_share": 0, what: 1.0})
     maskable = torch.ones(rows, length, dtype=torch.bool)
     return shares(~module.given(maskable, row_keys(0, "sets", torch.arange(rows))))
 
 
 @pytest.mark.parametrize(
-    "objective", [{"use": "strided", "stride": 4}, {"use": "set_causal", "prompt_share": 0.5, "gap_share": 0.5}]
+    "objective", [{"use": "strided_causal", "stride": 4}, {"use": "set_causal", "prompt_share": 0.5, "gap_share": 0.5}]
 )
 def test_every_free_token_has_weight_one(objective):
     module, one = build(objective), batch(1)
     found = module.loss(one)
     assert not (found["masked"] & ~one.maskable).any()
-    assert objective["use"] == "sets" or torch.equal(found["masked"], one.maskable)
+    assert objective["use"] == "set_causal" or torch.equal(found["masked"], one.maskable)
     assert not found["token_loss"][~found["masked"]].any()
     assert float(found["loss"].detach()) == pytest.approx(float(found["token_loss"].sum() / one.maskable.sum()))
 
 
 def test_rows_are_given_tokens_by_their_shares():
-    module, maskable = sets_of(16, prompts=0.3, gaps=0.3, subsets=0.2), torch.ones(4000, 16, dtype=torch.bool)
+    module, maskable = (
+        sets_of(16, prompt_share=0.3, gap_share=0.3, subset_share=0.2),
+        torch.ones(4000, 16, dtype=torch.bool),
+    )
     maskable[:, -2:] = False
     free = maskable & ~module.given(maskable, row_keys(0, "sets", torch.arange(4000)))
     assert free.any(1).all()
@@ -361,14 +369,14 @@ def test_gaps_have_every_length_and_place():
     expected = {}
     for length, start in [(n, i) for n in (1, 2, 3) for i in range(4 - n)]:
         expected[tuple(int(start <= i < start + length) for i in range(3))] = 1 / 3 / (4 - length)
-    assert drawn("gaps") == {gap: pytest.approx(share, abs=0.03) for gap, share in expected.items()}
+    assert drawn("gap_share") == {gap: pytest.approx(share, abs=0.03) for gap, share in expected.items()}
 
 
 def test_subsets_have_every_size_and_place():
     """Sizes are alike, and so are the subsets of a size: which positions they are has a key of its own."""
     sizes = {1: 1 / 9, 2: 1 / 9, 3: 1 / 3}
     expected = {free: sizes[sum(free)] for free in itertools.product((0, 1), repeat=3) if any(free)}
-    assert drawn("subsets") == {free: pytest.approx(share, abs=0.03) for free, share in expected.items()}
+    assert drawn("subset_share") == {free: pytest.approx(share, abs=0.03) for free, share in expected.items()}
 
 
 def test_every_row_has_an_order_of_its_own_and_every_turn_of_it_is_drawn():

@@ -65,7 +65,7 @@ def export(
         local_heads=bool(backbone.local_heads),
         tied_head=backbone.tied,
         head_bias=backbone.output_bias != "none",
-        neighbours=counts,
+        ngram_prior=counts,
         has_eos=has_eos(experiment.data.special_tokens, experiment.data.format),
         framed=framed,
         unmasking=None if causal else experiment.parts["sampler"].for_hub or {"steps": length},

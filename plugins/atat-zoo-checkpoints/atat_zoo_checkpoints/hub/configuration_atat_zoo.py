@@ -25,7 +25,7 @@ class AtatZooConfig(PretrainedConfig):
         local_heads: whether vectors are added to queries and keys.
         tied_head: whether the head is the embedding.
         head_bias: whether the head has a bias.
-        neighbours: how many pairs of tokens were counted at a distance of 1, 2, …; empty without such counts.
+        ngram_prior: how many pairs of tokens were counted at a distance of 1, 2, …; empty without such counts.
         has_eos: whether a text of the training ends with EOS, so that one that is written ends there, too.
         framed: whether every text of the training stands between BOS and EOS.
         unmasking: the options `sampler`, `steps` and `temperature` of `generate` where none are given.
@@ -49,7 +49,7 @@ class AtatZooConfig(PretrainedConfig):
         local_heads: bool = False,
         tied_head: bool = False,
         head_bias: bool = False,
-        neighbours: Sequence[int] = (),
+        ngram_prior: Sequence[int] = (),
         has_eos: bool = False,
         framed: bool = False,
         unmasking: Mapping[str, Any] | None = None,
@@ -59,7 +59,7 @@ class AtatZooConfig(PretrainedConfig):
         self.hidden_size, self.intermediate_size = hidden_size, intermediate_size
         self.num_hidden_layers, self.num_attention_heads = num_hidden_layers, num_attention_heads
         self.max_position_embeddings, self.length = max_position_embeddings, length
-        self.form, self.times, self.neighbours = form, list(times), list(neighbours)
+        self.form, self.times, self.ngram_prior = form, list(times), list(ngram_prior)
         self.local_heads, self.tied_head, self.head_bias = local_heads, tied_head, head_bias
         self.has_eos, self.framed, self.unmasking = has_eos, framed, dict(unmasking or {})
         # The network itself knows whether its head is its embedding.

@@ -16,9 +16,9 @@ class AtatZooCounts(nn.Module):
 
     def __init__(self, config: AtatZooConfig) -> None:
         super().__init__()
-        self.V, self.reach = config.predictable, len(config.neighbours)
+        self.V, self.reach = config.predictable, len(config.ngram_prior)
         self.gain = nn.Parameter(torch.ones(2 * self.reach))
-        for distance, pairs in enumerate(config.neighbours, 1):
+        for distance, pairs in enumerate(config.ngram_prior, 1):
             self.register_buffer(f"apart_{distance}", torch.zeros(pairs, 3, dtype=torch.int32))
         self.register_buffer("tokens", torch.zeros(self.V, dtype=torch.int64))
         self.tokens: Tensor

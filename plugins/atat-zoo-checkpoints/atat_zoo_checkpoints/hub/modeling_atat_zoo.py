@@ -127,7 +127,7 @@ class AtatZooPreTrainedModel(PreTrainedModel):
         self.blocks = nn.ModuleList(AtatZooLayer(config) for _ in range(config.num_hidden_layers))
         self.norm = AtatZooNorm(width, bool(config.times))
         self.head = AtatZooHead(config)
-        self.prior = AtatZooCounts(config) if config.neighbours else None
+        self.prior = AtatZooCounts(config) if config.ngram_prior else None
         self._no_split_modules = ["AtatZooLayer"]
         PreTrainedModel.post_init(self)
 
@@ -271,7 +271,7 @@ class AtatZooForMaskedLM(AtatZooPreTrainedModel, GenerationMixin):
 
     def neighbours(self, ids: Tensor, turns: Tensor | None) -> Tensor:
         """Return the tokens at −1, 1, −2, 2 … that a prediction may read, int64 [B, L, 2R], V for none."""
-        reach, absent, L = len(self.config.neighbours), self.config.predictable, ids.shape[1]
+        reach, absent, L = len(self.config.ngram_prior), self.config.predictable, ids.shape[1]
         offsets = [by for distance in range(1, reach + 1) for by in (-distance, distance)]
 
         def beside(x: Tensor, value: int) -> Tensor:
