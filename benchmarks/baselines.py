@@ -58,7 +58,7 @@ def main() -> None:
     runs = [train(name, given.runs / name) for name in given.only]
     others = [train(name, given.runs / run, *overrides) for run, (name, *overrides) in SETTINGS.items() if given.all]
     tables = [runs, [runs[0], *others]] if others else [runs]
-    wanted = [["compare", *map(str, table), "--mask-samples", str(given.draws)] for table in tables]
+    wanted = [["compare", *map(str, table), "--mask-samples", str(given.mask_samples)] for table in tables]
     if given.markdown is None:
         for words in wanted:
             atat(*words)

@@ -45,7 +45,7 @@ def main() -> None:
     """Print the ratio of the times in interleaved pairs, and megabytes of text a second."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--text", help="a file, .gz or plain; the addresses of the presidents when absent")
-    parser.add_argument("--vocab-size", help="GPT-2's encoder.json beside vocab.bpe, or a tokenizer.json")
+    parser.add_argument("--vocabulary", help="GPT-2's encoder.json beside vocab.bpe, or a tokenizer.json")
     parser.add_argument("--pairs", type=int, default=5)
     given, _ = parser.parse_known_args()
     text, vocabulary = text_of(given.text), given.vocabulary or gpt2()

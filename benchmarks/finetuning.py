@@ -88,13 +88,13 @@ def main() -> None:
         ]
         for method, (experiment, continues) in METHODS.items()
     }
-    measured = measure(source, runs, given.sequences, given.draws)
+    measured = measure(source, runs, given.sequences, given.mask_samples)
     text = "\n".join([*table(measured, given.seeds), *differences(measured)]) + "\n"
     if given.markdown is None:
         print(text, flush=True)
         return
     count = len(measured["source"][0].count)
-    head = introduction(source, runs["uniform"][0], count, given.draws, given.note)
+    head = introduction(source, runs["uniform"][0], count, given.mask_samples, given.note)
     page = given.markdown.read_text(encoding="utf-8").partition(head.partition("\n")[0])[0]
     given.markdown.write_text(page + head + text, encoding="utf-8")
 

@@ -98,9 +98,8 @@ INTRODUCTION = """\
 # Guidance
 
 Written by `python -m benchmarks guidance --run RUN --judge JUDGE --markdown docs/guidance.md`, RUN and JUDGE the MDLM
-and
-the autoregressive baseline (`experiments/baselines/`): {number} texts of each setting with seed {seed}, ± one standard
-error over texts. The named words, which guidance gets, are {named}; the related words
+and the autoregressive baseline (`experiments/baselines/`): {num_samples} texts of each setting with seed {seed}, ± one
+standard error over texts. The named words, which guidance gets, are {named}; the related words
 are others of the topic, which it does not get. A rate means little without entropy and generative perplexity: nonsense
 can contain a word at any rate. The words of a prompt do not count.
 
@@ -124,16 +123,21 @@ def main() -> None:
     parser.add_argument("--examples", type=Path, help="a file to write the first text of each setting into")
     given, _ = parser.parse_known_args(sys.argv[2:])
     zoo, model = Zoo.load(), Model.from_run(given.run, given.device)
-    judge = zoo.spec("judge", {"use": "run", "path": given.by}).build(given.device) if given.by else None
+    judge = zoo.spec("judge", {"use": "run", "path": given.judge}).build(given.device) if given.judge else None
     rows, examples = [], []
     for setting in (setting for setting in SETTINGS if given.only in setting.title):
-        row, text = measured(setting, model, judge, zoo, given.number, given.seed)
+        row, text = measured(setting, model, judge, zoo, given.num_samples, given.seed)
         rows.append(row)
         examples.append(f"{setting.title}\n{text}\n")
         print(setting.title, file=sys.stderr)
     table = [cells(row) for row in rows]
     if given.json:
-        print(json.dumps({"run": given.run, "number": given.number, "named": NAMED, "related": RELATED, "rows": rows}))
+        print(
+            json.dumps(
+                {"run": given.run, "num_samples": given.num_samples}
+                | {"named": NAMED, "related": RELATED, "rows": rows}
+            )
+        )
     elif given.markdown:
         given.markdown.write_text(INTRODUCTION.format(**vars(given), named=", ".join(NAMED)), encoding="utf-8")
         with given.markdown.open("a", encoding="utf-8") as file, redirect_stdout(file):

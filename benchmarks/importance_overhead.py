@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--default-memory", action="store_true", help="leave the allocator as it is")
     given, _ = parser.parse_known_args()
     clock = time.process_time if given.busy else time.perf_counter
-    sizes, base = (given.vocabulary, given.length, given.rows), given.base
+    sizes, base = (given.vocab_size, given.length, given.rows), given.base
     if given.steps:
         peaks = {name: alone(peak, name, *sizes, given.steps) for name in (base, *given.experiments)}
         for name, most in peaks.items():

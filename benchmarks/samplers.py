@@ -48,7 +48,7 @@ def main() -> None:
     given, _ = parser.parse_known_args(sys.argv[2:])
     run, judge = (train(name, given.runs / name) for name in ("mdlm", "autoregressive"))
     own = [word for text in SETTINGS for word in ("--sampler", text)]
-    named = bench(run, judge, given.number, capture=given.markdown is not None)
+    named = bench(run, judge, given.num_samples, capture=given.markdown is not None)
     chosen = bench(run, judge, given.settings, "--steps", "128", *own, capture=given.markdown is not None)
     if given.markdown is not None:
         introduction = INTRODUCTION.format(machine=machine(run), note=given.note)

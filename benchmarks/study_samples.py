@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help=f"write {RESULT.name}, too")
     given, _ = parser.parse_known_args(sys.argv[2:])
     for study in given.study:
-        rows = rows_of(given.runs / study, RUNS[study], given.number)
+        rows = rows_of(given.runs / study, RUNS[study], given.num_samples)
         print(table_of(rows))
         if given.write:
             known = json.loads(RESULT.read_text(encoding="utf-8")) if RESULT.exists() else {}

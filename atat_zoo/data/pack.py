@@ -1,9 +1,8 @@
 """From documents to batches, and from their tokens to sequences, a bounded amount at a time.
 
 With `data.format = "chat"` a stored token is a uint32 of 30 bits for its id and two for what it is: the highest says
-that
-a dialogue begins, the next one that the token is of an answer. So a row keeps its width, and everything between the
-build and the batch moves it like any other. Padding has all bits.
+that a dialogue begins, the next one that the token is of an answer. So a row keeps its width, and everything between
+the build and the batch moves it like any other. Padding has all bits.
 
 L: tokens in a sequence, special ones included.
 """
@@ -265,8 +264,8 @@ class Packer:
             )
         if (special != "none" and tokenizer.eos is None) or (framed and tokenizer.bos is None):
             raise UserError(
-                f'data.special_tokens = "{special}" needs a tokenizer with {needed}; set tokenizer.special_tokens = '
-                f"true "
+                f'data.special_tokens = "{special}" needs a tokenizer with {needed}; '
+                f"set tokenizer.special_tokens = true "
                 f'(characters) or tokenizer.bos and tokenizer.eos (pretrained), or data.special_tokens = "none"'
             )
         self.totals = Totals()

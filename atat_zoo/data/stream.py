@@ -115,8 +115,7 @@ def replace(samples: Iterable[Sample], order: SampleOrder, again: Sequence[Any])
         else:
             raise UserError(
                 f"data.transforms: {', '.join(map(repr, refusing))} refuses every sequence of the shards that are "
-                f"shuffled "
-                f"together with that of sample {n}; let it refuse less, or raise data.shuffled_shards"
+                f"shuffled together with that of sample {n}; let it refuse less, or raise data.shuffled_shards"
             )
 
 

@@ -69,9 +69,7 @@ class RandomLengthTransform(Transform):
 
 @component
 class MinimumLengthTransform(Transform):
-    """Refuses sequences of few tokens, which are mostly padding, as short documents are in `data.packing =
-    "document"`.
-    """
+    """Refuses sequences of few tokens, mostly padding, as short documents are in `data.packing = "document"`."""
 
     name = "minimum_length"
     summary = "refuses sequences of few tokens"

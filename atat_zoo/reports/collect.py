@@ -165,7 +165,7 @@ def _described(name: str, folder: RunFolder, table: Table, lines: list[Table]) -
     of = evaluated[-1]["step"] if evaluated else last.get("step")
     environment, backbone = recorded.environment(folder), table.get("backbone")
     # Whether counts of neighbouring tokens are in the network when it begins.
-    counted = table.get("init_from") is None and isinstance(backbone, dict) and bool(backbone.get("neighbours"))
+    counted = table.get("init_from") is None and isinstance(backbone, dict) and bool(backbone.get("ngram_prior"))
     return {
         "name": name,
         "objective": objective,

@@ -78,7 +78,7 @@ def _zero_shot(folder: Path) -> dict[str, Any]:
     path = folder / "corpora" / "lambada" / "lambada_test.jsonl"
     path.parent.mkdir(parents=True)
     path.write_text("".join(json.dumps({"text": passage}) + "\n" for passage in passages), encoding="utf-8")
-    return {"corpora": ["lambada"], "root": str(folder), "sequences": 8, "draws": 1}
+    return {"corpora": ["lambada"], "root": str(folder), "sequences": 8, "mask_samples": 1}
 
 
 def _controlled(folder: Path) -> dict[str, Any]:
@@ -97,17 +97,17 @@ EXAMPLES: Mapping[tuple[str, str], Example] = {
     ("tokenizer", "pretrained"): _pretrained,
     ("tokenizer", "run"): _run,
     ("backbone", "dit"): lambda _: {"layers": 2, "width": 16, "heads": 2, "local_heads": 1, "time_conditioning": True},
-    ("transform", "minimum_length"): lambda _: {"tokens": 5},
+    ("transform", "minimum_length"): lambda _: {"min_tokens": 5},
     # Few bins, so that a few steps see them all.
     ("mask_rates", "adaptive"): lambda _: {"bins": 3},
-    ("objective", "block"): lambda _: {"size": 3},
+    ("objective", "block"): lambda _: {"block_size": 3},
     ("objective", "strided_causal"): lambda _: {"stride": 2},
     ("position_sets", "mixture"): lambda _: {"components": [{"use": "strided", "stride": 3}, {"use": "random"}]},
     ("task", "zero_shot"): _zero_shot,
-    ("task", "held_out"): lambda _: {"sequences": 6, "draws": 1},
+    ("task", "held_out"): lambda _: {"sequences": 6, "mask_samples": 1},
     ("task", "bracket"): lambda _: {"sequences": 4, "orders": 2},
     ("task", "prices"): lambda _: {"sequences": 4, "texts": 5, "samplers": [{"use": "ancestral", "steps": 2}]},
-    ("task", "protocol"): lambda _: {"sequences": 20, "draws": 1},
+    ("task", "protocol"): lambda _: {"sequences": 20, "mask_samples": 1},
     ("task", "controlled"): _controlled,
     ("task", "long_text"): lambda _: {
         "length": 48,

@@ -7,7 +7,8 @@ _CHECKED = {
     "networks": "backbone",
     "objectives": "bound objective",
     "sampling": "order policy remasking sampler stopping_rule token_sampling tokens_per_step",
-    "steps": "adaptive curriculum estimator mask_drawing mask_rates noise position_bias position_sets target uncertainty",
+    "steps": "adaptive curriculum estimator mask_drawing mask_rates noise position_bias position_sets target"
+    " uncertainty",
     "tasks": "task",
     "text": "boundary corpus detokenizer judge tokenizer transform",
     "training": "algorithm callback logger optimizer schedule",

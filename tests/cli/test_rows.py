@@ -55,7 +55,7 @@ def test_the_commands_say_and_show_what_joins_documents(atat, own):
 )
 def test_the_sentence_is_what_the_rows_have(tmp_path, special, rows, text):
     corpus = Memory(train=("ab\n",) * 60)
-    experiment = experiment_of(tmp_path, corpus=corpus, special=special, rows=rows, length=8, lanes=1)
+    experiment = experiment_of(tmp_path, corpus=corpus, special_tokens=special, packing=rows, length=8, lanes=1)
     shown = first_rows(build(experiment), experiment.parts["tokenizer"].train(None), 5)
     assert (len(shown), shown[1]["text"]) == (5, text)
     assert [len(row["ids"]) for row in shown] == [8] * 5

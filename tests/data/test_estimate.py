@@ -83,7 +83,7 @@ def test_documents_of_which_the_beginning_is_read(tmp_path):
     for i in range(3):
         (tmp_path / f"{i}.txt").write_text(str(i) * (2 << 20))
     corpus = FilesCorpus(train=(str(tmp_path / "*.txt"),), validation_share=0.0, test_share=0.0)
-    likely = estimate(experiment_of(tmp_path / "data", corpus=corpus, rows="document"))
+    likely = estimate(experiment_of(tmp_path / "data", corpus=corpus, packing="document"))
     assert (likely.text, likely.shards) == (6 << 20, 3 * 16 * 2)
 
 

@@ -387,11 +387,11 @@ class Spoken(Memory):
         raise AssertionError("dialogues are asked for")
 
 
-CHAT = {"form": "chat", "length": 96, "lanes": 2}
+CHAT = {"format": "chat", "length": 96, "lanes": 2}
 
 
 def spoken(root, rows, **data):
-    return experiment_of(root, corpus=Spoken(train=said(60)), **CHAT | {"rows": rows} | data)
+    return experiment_of(root, corpus=Spoken(train=said(60)), **CHAT | {"packing": rows} | data)
 
 
 @pytest.mark.parametrize("rows", ["packed", "document"])

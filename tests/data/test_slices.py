@@ -48,7 +48,7 @@ def test_a_slice_reports_the_characters_that_were_read(tmp_path):
     order=st.integers(1, 4).flatmap(lambda of: st.permutations(range(1, of + 1))),
     tokenizer=st.sampled_from([None, BPETokenizer(vocabulary_size=270)]),
     data=st.fixed_dictionaries(
-        {"special": st.sampled_from(["none", "both"]), "rows": st.sampled_from(["packed", "document"])},
+        {"special_tokens": st.sampled_from(["none", "both"]), "packing": st.sampled_from(["packed", "document"])},
         optional={"sequences": st.integers(4, 60), "remainder": st.just("pad"), "dtype": st.just("uint32")},
     ),
 )

@@ -249,10 +249,10 @@ def packed(corpus, **kwargs):
 @pytest.mark.parametrize("special", ["none", "document", "sequence", "both"])
 def test_documents_of_their_own_are_the_same_in_memory_and_in_shards(tmp_path, special):
     texts = tuple("to be, or not to be"[: i % 19] for i in range(1, 60))
-    corpus, form = Memory(train=texts, validation=texts), {"special": special, "rows": "document"}
-    folder = build(experiment_of(tmp_path, corpus=corpus, **form))
+    corpus = Memory(train=texts, validation=texts)
+    folder = build(experiment_of(tmp_path, corpus=corpus, special_tokens=special, packing="document"))
     tokens, maskable = held_out(folder, "validation")
-    again = sequences(corpus, BytesTokenizer().train(lambda: iter(())), "validation", length=16, limit=0, **form)
+    again = packed(corpus, split="validation", special=special, rows="document")
     assert torch.equal(tokens, again[0])
     assert torch.equal(maskable, again[1])
     assert len(tokens) == sum(map(bool, texts))

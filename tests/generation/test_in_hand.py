@@ -324,7 +324,7 @@ def test_what_has_no_importance_or_uncertainty(mdlm):
 def test_a_model_that_writes_in_turns_sees_all_that_is_given():
     data = {"length": L, "special_tokens": "none"}
     own = {"use": "strided", "stride": 8}
-    model = tiny_model(objective=own, sampler=own, data=data, without=WITHOUT)
+    model = tiny_model(objective=own | {"use": "strided_causal"}, sampler=own, data=data, without=WITHOUT)
     for length, evaluations in ((None, 8), (10, 8), (5, 5)):
         assert model.sample(2, length=length).sample.nfe.tolist() == [evaluations] * 2
     assert len(model.uncertainty("We the")) == 6

@@ -25,7 +25,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 GROUPS = (
     ("diffusion",),
-    ("modeling/rates", "modeling/masking", "modeling/curricula"),
+    ("modeling/mask_rates", "modeling/masking", "modeling/curricula"),
     ("modeling/position_sets", "modeling/bounds", "modeling/noise", "modeling/uncertainty"),
     ("modeling/estimators", "modeling/targets", "modeling/backbones"),
     ("modeling/objectives",),

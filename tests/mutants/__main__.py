@@ -215,7 +215,7 @@ def main():
     if unknown := set(words.rooms) - set(ROOMS):
         parser.error(f"there is no room {', '.join(sorted(unknown))} (there are: {', '.join(ROOMS)})")
     groups = [(room,) for room in words.rooms] or GROUPS
-    number = None if words.number == "all" else -(-int(words.number) // len(groups))
+    number = None if words.num_samples == "all" else -(-int(words.num_samples) // len(groups))
     equivalent = tomllib.loads((Path(__file__).parent / "equivalent.toml").read_text(encoding="utf-8"))["equivalent"]
     equivalent = [{key: each[key] for key in ("file", "was", "is")} for each in equivalent]
     # No GPU, for a process that has used one cannot be forked; and a mutant that asks for all memory gets none.

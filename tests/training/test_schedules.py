@@ -34,7 +34,7 @@ FORMULAS = {
 @pytest.mark.parametrize("name", FORMULAS)
 @given(steps=st.integers(1, 60), warmup=st.integers(0, 60), final=st.floats(0, 1))
 def test_it_warms_up_and_follows_its_formula(name, steps, warmup, final):
-    given = {} if name == "constant" else {"final_rate": final}
+    given = {} if name == "constant" else {"min_lr_ratio": final}
     found = rates(steps, name, warmup_steps=warmup, **given)
     for step, rate in enumerate(found):
         if step < warmup:
@@ -45,7 +45,7 @@ def test_it_warms_up_and_follows_its_formula(name, steps, warmup, final):
 
 
 def test_restarts_begin_each_cycle_at_the_peak():
-    found = rates(44, "restarts", warmup_steps=4, cycles=4, final_rate=0.1)
+    found = rates(44, "restarts", warmup_steps=4, cycles=4, min_lr_ratio=0.1)
     assert found[:4] == [0.25, 0.5, 0.75, 1.0]
     assert found[4:44:10] == [1.0] * 4
     for start in range(4, 44, 10):
@@ -63,7 +63,7 @@ def test_restarts_begin_each_cycle_at_the_peak():
     low=st.sampled_from([0.0, 0.5]),
 )
 def test_a_run_goes_on_where_its_rates_do_not_depend_on_the_end(name, steps, more, warmup, done, low):
-    final = {} if name == "constant" else {"final_rate": low}
+    final = {} if name == "constant" else {"min_lr_ratio": low}
     done = min(done, steps, more)
     made = Zoo.load().spec("schedule", {"use": name, "warmup_steps": warmup, **final})
     one, other = (rates(n, name, warmup_steps=warmup, **final)[: done + 1] for n in (steps, more))

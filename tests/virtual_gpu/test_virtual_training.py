@@ -185,7 +185,7 @@ def test_without_float64_a_training_is_that_of_the_cpu(tmp_path):
 def test_neither_clipping_nor_rows_that_a_damaged_shard_lacks_wait():
     messages = []
     gpu, _ = counted(
-        clipping=("value", "adaptive", "part"),
+        clipping=("value", "adaptive", "per_module"),
         more=[SkippedRows(messages.append)],
         objective=BASELINES["autoregressive"],  # whose figures have no importance
         parts={"estimator": "uniform"},

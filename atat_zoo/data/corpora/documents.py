@@ -218,8 +218,8 @@ def _batches(arrow: Any, raw: IO[bytes], columns: Callable[[list[str]], list[str
         yield batch.select(wanted)
 
 
-def text_of(value: Any, field: str, position: str, key: str = "corpus.text_field") -> str:
-    """Return the text of an object; its position, a line or a row of a file, and the key are for messages.
+def text_of(value: Any, field: str, position: str) -> str:
+    """Return the text of an object; its position, a line or a row of a file, is for messages.
 
     Raises:
         NoTextError: when the row has no text.
@@ -230,16 +230,17 @@ def text_of(value: Any, field: str, position: str, key: str = "corpus.text_field
         names = list(value) if isinstance(value, dict) else []
         names += [f"{name}.{inner}" for name in names if isinstance(value[name], dict) for inner in value[name]]
         if field in names:
-            raise NoTextError(f"{key}: {position}: {field!r} is null; set {skip}")
+            raise NoTextError(f"corpus.text_field: {position}: {field!r} is null; set {skip}")
         said = f"{position} has no {field!r}{nearest(field, names)}"
-        raise NoTextError(f"{key}: {said}; set {key} to the key of the text, or {skip}")
+        raise NoTextError(f"corpus.text_field: {said}; set corpus.text_field to the key of the text, or {skip}")
     if isinstance(found, bytes):
         try:
             return found.decode(UTF8)
         except UnicodeDecodeError as error:
-            raise UserError(f"{key}: {position}: {field!r} is not UTF-8 text ({error.reason}); convert it") from None
+            why = f"{field!r} is not UTF-8 text ({error.reason}); convert it"
+            raise UserError(f"corpus.text_field: {position}: {why}") from None
     if not isinstance(found, str):
-        raise UserError(f"{key}: {position}: {field!r} is no text: {found!r:.60}")
+        raise UserError(f"corpus.text_field: {position}: {field!r} is no text: {found!r:.60}")
     try:
         found.encode()
     except UnicodeEncodeError:  # JSON can contain half of a surrogate pair, but UTF-8 cannot

@@ -91,14 +91,14 @@ class HuggingFaceCorpus(Divided):
             if not rows or self.keep:  # which share is kept is not known
                 return None
             first = islice(self._kept(split, self.text_field), _FIRST)
-            texts = Missing("skip").texts(first, lambda row, at: text_of(row, self.text_field, at, "corpus.column"))
+            texts = Missing("skip").texts(first, lambda row, at: text_of(row, self.text_field, at))
             size += rows * sum(len(text.encode()) for text in texts) // min(rows, _FIRST)
         return size
 
     @override
     def read(self, split: Split) -> Iterator[str]:
         missing, column = Missing(self.missing), self.text_field
-        texts = missing.texts(self._kept(split, column), lambda row, at: text_of(row, column, at, "corpus.column"))
+        texts = missing.texts(self._kept(split, column), lambda row, at: text_of(row, column, at))
         yield from (text for text in map(self.detokenizer, texts) if text.strip())
         missing.say(f"corpus.{split}")
 
@@ -115,7 +115,7 @@ class HuggingFaceCorpus(Divided):
         if there := loaded.column_names:
             own = [key for key in KEYS if key in there] if column is None else columns_of(column, there)
             for key, name, found in (
-                ("column", column, own),
+                ("text_field", column, own),
                 *(("keep", name, name in there) for name, _ in conditions),
             ):
                 if name is not None and not found:

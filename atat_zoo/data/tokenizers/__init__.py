@@ -55,8 +55,7 @@ class TokenizerModel(Protocol):
         if self.bos is None or self.eos is None:
             raise UserError(
                 "dialogues need a tokenizer with BOS and EOS, between which each message stands; set "
-                "tokenizer.special_tokens "
-                "= true (characters), or tokenizer.bos and tokenizer.eos (pretrained)"
+                "tokenizer.special_tokens = true (characters), or tokenizer.bos and tokenizer.eos (pretrained)"
             )
         asked = [Message(ASSISTANT, "")] if answering else []
         texts = [text for each in (*messages, *asked) for text in (f"{each.role}\n", each.text)]

@@ -11,8 +11,8 @@ _FREE = (
     *("name", "requires", "init_from", "corpus", "tokenizer.path", "sampler", "guidance", "evaluation"),
     *("data.root", "data.workers", "data.on_corrupt", "backbone.checkpoint_activations", "train.log_every"),
     *("train.evaluate_every", "train.evaluate_sequences", "train.keep_best", "train.save_every"),
-    *(f"train.{key}" for key in ("microbatch_size", "precision", "device", "sharding", "compile", "peak_flops")),
-    *(f"train.{key}" for key in ("checkpoints_kept", "loggers", "callbacks")),
+    *(f"train.{key}" for key in ("microbatch_size", "precision", "device", "sharding", "compile", "peak_tflops")),
+    *(f"train.{key}" for key in ("keep_checkpoints", "loggers", "callbacks")),
 )
 
 # Keys of a corpus that say where its text lies, or how it is had.

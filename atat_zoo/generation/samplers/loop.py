@@ -213,6 +213,7 @@ class _Run:
         """Return tokens, int64 [M], at rows of the step and positions, int64 [M]: drawn from [M, V], or forced."""
         if self.forced is not None:
             return self.forced.take(self.parts.token_sampling.log_prob, log_probs, step, row, position)
+        # The key is the kind's earlier name: another one would change what each seed writes.
         return self.parts.token_sampling(log_probs, fold(step.keys("draw")[row], position), step, row)
 
     def times(self, step: Step) -> Tensor | None:

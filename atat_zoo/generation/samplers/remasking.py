@@ -73,6 +73,7 @@ def by_chance(step: Step, rate: float | Tensor) -> Tensor:
     if not isinstance(rate, int | float):
         rate = rate.to(step.open.device, non_blocking=True)
         rate = rate.unsqueeze(-1) if rate.ndim == 1 else rate
+    # The key is the kind's earlier name: another one would change what each seed writes.
     return (step.uniform("remask") < rate) & settled(step)
 
 

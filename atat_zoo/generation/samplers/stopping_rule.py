@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class StoppingRule(SamplerPart, Protocol):
-    """A component of the kind stop, called before the draw. It needs "log_probs", "history" or nothing."""
+    """A component of the kind stopping_rule, called before tokens are drawn.
+
+    It needs "log_probs", "history" or nothing.
+    """
 
     @property
     def active(self) -> bool:

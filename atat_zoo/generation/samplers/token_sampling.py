@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class TokenSampling(SamplerPart, Protocol):
-    """A component of the kind draw: its `distribution` is what tokens are drawn from. It needs "history" or nothing.
+    """A component of the kind token_sampling: its `distribution` is what tokens are drawn from.
 
-    The draw and the probability of a token (docs/mathematics.md) follow from it.
+    It needs "history" or nothing. The draw and the probability of a token (docs/mathematics.md) follow from it.
     """
 
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:

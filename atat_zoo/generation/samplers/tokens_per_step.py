@@ -105,6 +105,7 @@ class ByChanceTokensPerStep(SteppedTokensPerStep):
             chance = chance.unsqueeze(-1)
         # One uniform per masked token: the count is exact and does not depend on the length of other rows.
         most = int(step.remaining.max())
+        # The key is the kind's earlier name: another one would change what each seed writes.
         u = uniform(step.host_keys("pace"), most, torch.float64)
         return ((u < chance) & (torch.arange(most) < step.remaining.unsqueeze(-1))).sum(-1)
 

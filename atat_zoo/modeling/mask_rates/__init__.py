@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class MaskRates(Protocol):
-    """A component of the kind rates, or what its `build(context)` returns.
+    """A component of the kind mask_rates, or what its `build(context)` returns.
 
     One with tensors of its own has a `network` with `levels`; one with a state implements `StatefulPart` there.
     """

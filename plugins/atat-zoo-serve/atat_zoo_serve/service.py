@@ -240,7 +240,7 @@ def _drawing(sampler: Any, temperature: float, p: float | None) -> Any:
     )
     if not isinstance(sampler, CompositeSampler):
         raise UserError(f"the sampler {sampler.name!r} has a draw of its own; leave temperature and top_p out")
-    if "draw" in {field.name for field in fields_of(type(sampler))}:
+    if "token_sampling" in {field.name for field in fields_of(type(sampler))}:
         return attrs.evolve(spec, token_sampling=draw)
     parts = sampler.parts()
     return CombinationSampler(

@@ -211,7 +211,7 @@ class TransformersBackbone(LoRABackbone):
         mask = Zoo.load().spec("backbone", of | said.get("backbone", {})).mask_id
         ends = (tokenizer.bos, tokenizer.eos)
         if None not in ends and mask not in ends:
-            table["data"]["special"] = "sequence"
+            table["data"]["special_tokens"] = "sequence"
         return table
 
     def imported(self, module: Any, published: Published) -> TransformersBackbone:

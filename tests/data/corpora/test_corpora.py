@@ -197,7 +197,7 @@ def test_shares_hold_as_far_as_documents_allow(sizes, data):
 
 @given(st.lists(lengths, min_size=2, max_size=3))
 def test_until_all_are_exhausted(sizes):
-    found = mixed(sizes, until="all")
+    found = mixed(sizes, stopping_strategy="all_exhausted")
     for i, each in enumerate(sizes):
         mine = [len(text) for text in found if text[0] == chr(97 + i)]
         assert len(mine) >= len(each)
@@ -209,11 +209,11 @@ def test_a_mixture_of_others():
     made = MixtureCorpus(components=parts, weights=(1.0, 2.0))
     assert [splits(made)[split] for split in ("validation", "test")] == [["va", "vb", "vc"], ["ta"]]
     assert made.fingerprint() == {"of": [each.fingerprint() for each in parts]}
-    assert made.identity()["of"] == [each.identity() for each in parts]
+    assert made.identity()["components"] == [each.identity() for each in parts]
     assert made.identity()["weights"] == [1.0, 2.0]
     assert not made.holds_dialogues
     with pytest.raises(UserError, match=r"corpus\.components: corpus 'memory' has no training text; leave it out"):
-        list(MixtureCorpus(components=(lists("a"), lists()), until="all").documents("train"))
+        list(MixtureCorpus(components=(lists("a"), lists()), stopping_strategy="all_exhausted").documents("train"))
     for table, sentence in (
         ({"components": [{"use": "sotu"}]}, "components names no two corpora"),
         ({"components": [{"use": "sotu"}, {"use": "sotu"}], "weights": [1.0]}, "weights has 1 numbers for 2 corpora"),

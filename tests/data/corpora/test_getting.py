@@ -390,7 +390,7 @@ def test_a_data_set_of_the_hub_has_its_commit_recorded(atat, monkeypatch):
     asked, commits = [], iter("ab")
 
     def rows(corpus, split):
-        asked.append((corpus.path, corpus.configuration, corpus.revision, split))
+        asked.append((corpus.path, corpus.config_name, corpus.revision, split))
         if len(asked) == 2:
             raise UserError("the network is gone")
         yield from ({"text": text} for text in (" = A = \n", "", " The men . \n"))

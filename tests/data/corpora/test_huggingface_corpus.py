@@ -78,10 +78,10 @@ def test_rows_are_chosen(folder):
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"column": "tekst"}, r"corpus\.column: .* has no column 'tekst'; did you mean 'text'\? \(there are: "),
+        ({"text_field": "tekst"}, r"corpus\.text_field: .* has no column 'tekst'; did you mean 'text'\? \(there are: "),
         ({"train": "tran"}, r"corpus\.path: .*, split 'tran', cannot be read: .*[Ss]plit"),
         ({"train": "train[:3]", "streaming": True}, r"a part of a split cannot be streamed"),
-        ({"configuration": "other"}, r"cannot be read: .*other"),
+        ({"config_name": "other"}, r"cannot be read: .*other"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path, settings, sentence):

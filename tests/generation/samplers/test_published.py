@@ -226,7 +226,8 @@ def test_the_reference_is_first_and_what_does_not_fit_is_said_why():
 def test_a_model_of_one_order_is_written_as_its_experiment_says():
     own = {"use": "strided", "stride": 4}
     data = {"length": 32}
-    table = {"name": "x", "backbone": BACKBONE, "objective": own, "sampler": own, "data": data}
+    parts = {"backbone": BACKBONE, "objective": own | {"use": "strided_causal"}, "sampler": own}
+    table = {"name": "x", **parts, "data": data}
     fits, refused = fitting(from_table(table), [4, 16])
     assert fits == [("strided", None, StridedSampler(stride=4))]
     assert {"ancestral", "left_to_right"} <= refused.keys()

@@ -163,7 +163,7 @@ def test_what_the_network_cannot_be_is_refused():
     for backbone, data, said in (
         (
             {"ngram_prior": 1},
-            {"damaged": "skip"},
+            {"on_corrupt": "skip"},
             r'data\.on_corrupt: "skip" leaves rows out .*; set backbone\.ngram_prior = 0',
         ),
         (
