@@ -48,7 +48,7 @@ def small_run(folder: Path, *, dialogues: bool = False) -> Path:
         lines = (json.dumps({"prompt": f"{i}?", "response": f"{i}!"}) for i in range(100))
         (folder / "talk.jsonl").write_text("\n".join(lines), encoding="utf-8")
         table["corpus"] = {"use": "files", "train": [str(folder / "talk.jsonl")]}
-        table["data"] |= {"form": "chat", "rows": "document"}
+        table["data"] |= {"format": "chat", "packing": "document"}
     experiment = from_table(table)
     tokenizer = experiment.parts["tokenizer"].load(build(experiment))
     context = Context(vocabulary_size=tokenizer.vocabulary_size, length=32)

@@ -17,7 +17,7 @@ from tests.cli.terminal import refused
 from tests.generation.forms import V, model_of, run_of
 from tests.limited import full_disk
 
-CHAT = {"form": "chat", "rows": "document"}
+CHAT = {"format": "chat", "packing": "document"}
 
 
 @pytest.fixture
