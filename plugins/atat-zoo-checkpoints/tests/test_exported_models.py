@@ -45,7 +45,7 @@ def test_the_folder_is_whole(run, tmp_path, atat):
 
 @pytest.mark.parametrize(
     "data",
-    [{"special": special} for special in ("none", "document", "sequence", "both")] + [CHAT],
+    [{"special_tokens": special} for special in ("none", "document", "sequence", "both")] + [CHAT],
     ids=lambda data: "-".join(data.values()),
 )
 def test_an_export_ends_what_it_writes_where_the_run_does(data, tmp_path):
