@@ -23,7 +23,7 @@ help:
 	@echo "make lint         ruff, mypy and the layers"
 	@echo "make golden       what is computed, against the record; with OLD=revision, against that revision on this machine"
 	@echo "make bench        the ratios that are measured, not tested, beside those of the last time on this machine"
-	@echo "make gpu          all that waits for a GPU, nine minutes at a time, as docs/gpu.md: correctness, speed, memory, sampling; it continues"
+	@echo "make gpu          all that waits for a GPU, nine minutes at a time, as docs/results/gpu.md: correctness, speed, memory, sampling; it continues"
 	@echo "make study        train and measure one model for every order, with three seeds (three hours on two cores; it continues)"
 	@echo "make study-all    every study with three seeds, of which the claims are (hours; atat study NAME --dry-run says how many)"
 	@echo "make study-rest   every other study: what was chosen among, longer trainings, other texts (corpora/wikitext-2 must be there)"
@@ -165,10 +165,10 @@ study-gpu: $(VENV)/installed-dev
 	$(BIN)/atat study sets_30m --jobs 9 --write docs/studies/sets_30m.md
 
 baselines: $(VENV)/installed-test
-	$(BIN)/python -m benchmarks baselines --all --markdown docs/baselines.md
+	$(BIN)/python -m benchmarks baselines --all --markdown docs/results/baselines.md
 
 samplers: $(VENV)/installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks samplers --markdown docs/samplers.md
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks samplers --markdown docs/results/samplers.md
 
 clean:
-	rm -rf $(VENV) $(VENV)-current $(VENV)-plugins build dist docs/parts
+	rm -rf $(VENV) $(VENV)-current $(VENV)-plugins build dist docs/reference/components docs/plugins

@@ -37,12 +37,30 @@ SETTINGS = {
 INTRODUCTION = """\
 # Baselines
 
-Written by `make baselines`, from `experiments/baselines/`: every objective with the same network, stream, optimizer
-and {steps} steps ({tokens} tokens), seed 17, on the default corpus; {machine}, {threads}, {precision}, torch {torch}.
-A run is one training; the second part shows how much two seeds of the same experiment differ.
+How do published objectives compare with the same network, data, optimizer and number of training steps?
+
 {note}
 
 """
+
+METHOD = """\
+
+## Method
+
+`make baselines` writes this page from `experiments/baselines/`: every objective with the same network, stream,
+optimizer and {steps} steps ({tokens} tokens), seed 17, on the default corpus; {machine}, {threads}, {precision},
+torch {torch}.
+
+"Perplexity" is the any-order ELBO, an upper bound, for all objectives but two: for `autoregressive` it is left to
+right and exact, for `block` it is the ELBO of blocks from left to right. The bounds of SEDD, D3PM and `adaptive`,
+under their own processes, have columns of their own.
+
+## Limits
+
+- Each run is one training; "Other settings" shows how much two seeds of the same experiment differ.
+- The baselines follow their papers and have no n-gram prior (`backbone.ngram_prior = 0`): their perplexity is about
+  twice that of [the study](study.md#which-perplexity-is-which), whose networks have one.
+{limits}"""
 
 
 def main() -> None:
@@ -53,7 +71,8 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="the other settings, too")
     parser.add_argument("--mask-samples", type=int, default=8)
     parser.add_argument("--markdown", type=Path, help="a file to write the tables into")
-    parser.add_argument("--note", default="", help="a sentence on how the trainings went, for the file")
+    parser.add_argument("--note", default="", help="the answer to the page's question, for the file")
+    parser.add_argument("--limits", default="", help="a list item on how the trainings went, for the file")
     given, _ = parser.parse_known_args(sys.argv[2:])
     runs = [train(name, given.runs / name) for name in given.only]
     others = [train(name, given.runs / run, *overrides) for run, (name, *overrides) in SETTINGS.items() if given.all]
@@ -63,26 +82,24 @@ def main() -> None:
         for words in wanted:
             atat(*words)
         return
-    text = introduction(runs[0], given.note) + "\n## Other settings\n\n".join(
-        atat(*words, "--markdown", capture=True) for words in wanted
-    )
-    given.markdown.write_text(text, encoding="utf-8")
+    text = "\n## Other settings\n\n".join(atat(*words, "--markdown", capture=True) for words in wanted)
+    about = {"note": given.note, "limits": given.limits, **trained(runs[0])}
+    given.markdown.write_text(INTRODUCTION.format(**about) + text + METHOD.format(**about), encoding="utf-8")
 
 
-def introduction(run: Path, note: str) -> str:
-    """Return what was trained, and on what."""
+def trained(run: Path) -> dict[str, str]:
+    """Return for how long a run was trained, and on what."""
     said = json.loads((run / "environment.json").read_text())
     last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     threads = said["machine"]["threads"]
-    return INTRODUCTION.format(
-        steps=last["step"],
-        tokens=f"{last['tokens']:,}",
-        machine=machine(run),
-        threads=f"{threads} thread a training" if threads else "all cores a training",
-        precision=said["computes"]["precision"],
-        torch=said["packages"]["torch"],
-        note=note,
-    )
+    return {
+        "steps": last["step"],
+        "tokens": f"{last['tokens']:,}",
+        "machine": machine(run),
+        "threads": f"{threads} thread per training" if threads else "all cores",
+        "precision": said["computes"]["precision"],
+        "torch": said["packages"]["torch"],
+    }
 
 
 def machine(run: Path) -> str:

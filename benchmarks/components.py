@@ -1,4 +1,4 @@
-"""What each component of the ATAT report's system takes beside masked diffusion: the table of docs/efficiency.md.
+"""The cost of each component of the ATAT report's system relative to MDLM: the table of docs/results/efficiency.md.
 
 The small preset with GPT-2's vocabulary, as `owt-small/documented` has it, on this machine.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 WHOLE, PLAIN = "owt-small/documented", "owt-small/mdlm objective.weight=simple"
-# Each beside MDLM, and what of the whole system it leaves out. Masking and curriculum need the estimator.
+# Each row, and the experiment that it compares with MDLM. Masking and curriculum need the estimator.
 COMPONENTS = {
     "estimator": f"{WHOLE} masking.use=uniform curriculum.use=none",
     "estimator, masking": f"{WHOLE} curriculum.use=none",
@@ -34,17 +34,31 @@ COMPONENTS = {
 }
 
 INTRODUCTION = """\
-# What each component takes
+# Cost of each component
 
-Written by `python -m benchmarks components --markdown docs/efficiency.md`: the system of the ATAT report,
-`owt-small/documented`, beside masked diffusion, one component at a time. Ratios of processor time, median of {pairs}
-interleaved pairs and quartiles, of a training step over {rows} sequences of {length} tokens: 12 layers of width 768,
-50,257 tokens, {machine}, {threads}, torch {torch}. FLOPs are those of matrix products, as torch counts them;
-memory is the most that a process has in {steps} steps. An evaluation in sampling is one of the report's sampler, of an
-untrained model, beside one of ancestral sampling; how many of them a text takes, [studies](study.md) say.
+How much do the components of the ATAT report's system add to masked diffusion?
 
-The report promises +2 % parameters and +6 % compute. Most of the parameters are its estimator's own embedding.
+The report promises +2 % parameters and +6 % compute. Most of the parameters are the embedding of its importance
+estimator.
 
+"""
+
+METHOD = """\
+
+## Method
+
+`python -m benchmarks components --markdown docs/results/efficiency.md` writes this page. Every row is a ratio to
+MDLM: the system of the ATAT report, `owt-small/documented`, one component at a time; 12 layers of width 768, 50,257
+tokens. Time is processor time of a training step over {rows} sequences of {length} tokens: median and quartiles of
+{pairs} interleaved pairs, {machine}, {threads}, torch {torch}. FLOPs are those of matrix products, as torch counts
+them. Memory is the peak of a process in {steps} steps. The last column is the time of a decoding step of the report's
+sampler relative to one of ancestral sampling.
+
+## Limits
+
+- One CPU, untrained models, a small batch.
+- The ratio of a decoding step does not say how many of them a text takes: [the study of
+  masks](study-of-masks.md#samplers) does.
 """
 
 
@@ -80,7 +94,7 @@ def main() -> None:
     peaks = {name: alone(peak, name, *sizes, given.steps) for name in (PLAIN, *COMPONENTS.values())}
     keep_freed_memory()
     lines = [
-        "| beside MDLM | parameters | FLOPs of a step | time of a step | peak memory | an evaluation in sampling |"
+        "| relative to MDLM | parameters | FLOPs per step | time per step | peak memory | time per decoding step |"
     ]
     lines.append("| --- " * 6 + "|")
     for title, name in COMPONENTS.items():
@@ -106,7 +120,8 @@ def main() -> None:
         said = {key: getattr(given, key) for key in ("pairs", "rows", "length", "steps")}
         threads = "one thread" if torch.get_num_threads() == 1 else f"{torch.get_num_threads()} threads"
         of = {"machine": machine()["processor"], "threads": threads, "torch": torch.__version__.split("+")[0]}
-        given.markdown.write_text(INTRODUCTION.format(**said, **of) + "\n".join(lines) + "\n", encoding="utf-8")
+        text = INTRODUCTION + "\n".join(lines) + "\n" + METHOD.format(**said, **of)
+        given.markdown.write_text(text, encoding="utf-8")
 
 
 def weights(module: Any) -> int:

@@ -14,6 +14,7 @@ import attrs
 import torch
 
 from atat_zoo.evaluation.likelihood import measure as measure_likelihood
+from atat_zoo.evaluation.results.format import change
 from atat_zoo.evaluation.results.intervals import LEVEL, paired
 from atat_zoo.evaluation.text import held_out_text
 from atat_zoo.generation.model import Model
@@ -31,20 +32,19 @@ WORDS = {
 }
 
 INTRODUCTION = """\
-## What it is worth
-
-Written by `python -m benchmarks finetuning --markdown docs/fine-tuning.md`, from `experiments/finetuning/`.
-
-- The source: plain masked diffusion on the State of the Union addresses up to 1945, {source_steps} steps.
-- The small corpus: {sequences} training sequences of {length} tokens from the addresses since 1981.
-- Every training on it: {steps} steps of {batch} sequences with the source's tokenizer, network and learning rates;
-  {machine}, torch {torch}.
-- Perplexity: of {held_out} sequences of the test split, whole addresses that no training saw, {draws} draws each, the
-  same masks for all.
+# Fine-tuning results
 
 {note}
 
-Intervals are {level:.0f} % ones of the bootstrap over sequences, paired by sequence and mask.
+Written by `python -m benchmarks finetuning --markdown docs/results/fine-tuning.md`, from `experiments/finetuning/`.
+
+- Source model: plain masked diffusion on the State of the Union addresses up to 1945, {source_steps} training steps.
+- Small corpus: {sequences} training sequences of {length} tokens from the addresses since 1981.
+- Every training on it: {steps} steps of {batch} sequences with the source's tokenizer, network and learning rates;
+  {machine}, torch {torch}.
+- Perplexity (any-order ELBO): an upper bound, on {held_out} sequences of the test split, whole addresses that no
+  training saw, with {draws} masks per sequence, the same for all models.
+- Intervals: {level:.0f} % bootstrap over sequences, paired by sequence and mask.
 
 """
 
@@ -67,7 +67,7 @@ class Measurement:
 
 
 def main() -> None:
-    """Print the table, or write it into a page as its last section.
+    """Print the table, or write it as a page.
 
     A run that is there is not trained again, and a broken one continues.
     """
@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=1024, help="of the test split")
     parser.add_argument("--mask-samples", type=int, default=4)
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides for every training")
-    parser.add_argument("--markdown", type=Path, help="the page in which it is the last section")
+    parser.add_argument("--markdown", type=Path, help="the page")
     parser.add_argument("--note", default="", help="a sentence on how the trainings went, for the file")
     given, _ = parser.parse_known_args(sys.argv[2:])
     source = train("source", given.runs / "source", *given.set)
@@ -95,8 +95,7 @@ def main() -> None:
         return
     count = len(measured["source"][0].count)
     head = introduction(source, runs["uniform"][0], count, given.mask_samples, given.note)
-    page = given.markdown.read_text(encoding="utf-8").partition(head.partition("\n")[0])[0]
-    given.markdown.write_text(page + head + text, encoding="utf-8")
+    given.markdown.write_text(head + text, encoding="utf-8")
 
 
 def tuned(source: Path, experiment: str, continues: bool, run: Path, *overrides: str) -> Path:
@@ -135,7 +134,7 @@ def measure(source: Path, runs: dict[str, list[Path]], sequences: int, draws: in
 def table(measured: dict[str, list[Measurement]], seeds: list[int]) -> list[str]:
     """Return each method's perplexities, their mean and the spread over seeds."""
     lines = [
-        f"| perplexity | {' | '.join(f'seed {seed}' for seed in seeds)} | mean | standard deviation |",
+        f"| perplexity (any-order ELBO) | {' | '.join(f'seed {seed}' for seed in seeds)} | mean | standard deviation |",
         "|---|" + "--:|" * (len(seeds) + 2),
     ]
     for name, words in WORDS.items():
@@ -156,8 +155,7 @@ def differences(measured: dict[str, list[Measurement]]) -> list[str]:
     means = [torch.stack([one.nats for one in measured[name]]).mean(0) for name in ("importance", "uniform")]
     found = [paired(a, b, pairs[0][0].count) for a, b in [*rows, (means[0], means[1])]]
     nats = [f"{each.value:+.4f} [{each.low:+.4f}, {each.high:+.4f}]" for each in found]
-    percents = [each.map(lambda x: 100 * math.expm1(x)) for each in found]
-    shares = [f"{each.value:+.2f} % [{each.low:+.2f}, {each.high:+.2f}]" for each in percents]
+    shares = [change(each.to_table()) for each in found]
     spread = f"{statistics.stdev(each.value for each in found[:-1]):.4f}" if len(rows) > 1 else ""
     against = "learned importance against uniform masking"
     return [

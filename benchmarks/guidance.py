@@ -1,8 +1,7 @@
-"""Text about war and peace from a run on the default corpus: how often the topic's words come, and at what price.
+"""Guided text about war and peace from a run on the default corpus: word frequencies, entropy, generative perplexity.
 
-The words that guidance is told are counted apart from others of the topic that it is not told, and texts with at least
-one of the former too, for that is the class that the classifier knows. All settings write with the same seed. No rate
-says anything without the columns beside it: a word can be had at any rate from text that is no text.
+The words that guidance gets are counted separately from other words of the topic, and so are texts with at least one of
+them, which is the class that the classifier knows. All settings use the same seed.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.evaluation.judges import JudgeModel
 
-# What guidance is told, and what it is not.
+# Words that guidance gets, and words that it does not get.
 NAMED = ("war", "peace", "army", "navy", "enemy", "treaty")
 RELATED = (
     *("wars", "peaceful", "armies", "armed", "arms", "battle", "military", "naval", "forces", "force", "troops"),
@@ -97,14 +96,25 @@ SETTINGS = (
 INTRODUCTION = """\
 # Guidance
 
-Written by `python -m benchmarks guidance --run RUN --judge JUDGE --markdown docs/guidance.md`, RUN and JUDGE the MDLM
-and the autoregressive baseline (`experiments/baselines/`): {num_samples} texts of each setting with seed {seed}, ± one
-standard error over texts. The named words, which guidance gets, are {named}; the related words
-are others of the topic, which it does not get. A rate means little without entropy and generative perplexity: nonsense
-can contain a word at any rate. The words of a prompt do not count.
+How much does guidance raise the frequency of a topic's words, and what does it cost in quality?
 
 {note}
 
+"""
+
+METHOD = """\
+
+## Method
+
+`python -m benchmarks guidance --run RUN --judge JUDGE --markdown docs/results/guidance.md` writes this page. RUN is the
+MDLM baseline and JUDGE, the judge model, the autoregressive one (`experiments/baselines/`): {number} texts per
+setting with seed {seed}, ± one standard error over texts. Guidance gets the named words: {named}. The related words
+belong to the topic, and guidance does not get them. Words of the prompt are not counted.
+
+## Limits
+
+- Read the rates with entropy and generative perplexity: text without any sense can contain a word at any rate.
+- One model of CPU size and one seed; the judge model is as small as the generator.
 """
 
 
@@ -119,7 +129,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--json", action="store_true", help="print the numbers as JSON")
     parser.add_argument("--markdown", type=Path, help="a file to write the table into")
-    parser.add_argument("--note", default="", help="what is to be said of the numbers, for the file")
+    parser.add_argument("--note", default="", help="the answer to the page's question, for the file")
     parser.add_argument("--examples", type=Path, help="a file to write the first text of each setting into")
     given, _ = parser.parse_known_args(sys.argv[2:])
     zoo, model = Zoo.load(), Model.from_run(given.run, given.device)
@@ -139,9 +149,10 @@ def main() -> None:
             )
         )
     elif given.markdown:
-        given.markdown.write_text(INTRODUCTION.format(**vars(given), named=", ".join(NAMED)), encoding="utf-8")
+        given.markdown.write_text(INTRODUCTION.format(note=given.note), encoding="utf-8")
         with given.markdown.open("a", encoding="utf-8") as file, redirect_stdout(file):
             console.table(COLUMNS, table, as_markdown=True)
+            print(METHOD.format(**vars(given), named=", ".join(NAMED)), end="")
     else:
         console.table(COLUMNS, table)
     if given.examples:
@@ -195,7 +206,7 @@ def holding(texts: Sequence[str], words: Sequence[str]) -> tuple[float, float]:
     return ratio(hits, torch.ones(len(hits)))
 
 
-COLUMNS = ("setting", "named words", "related words", "texts with one", "entropy", "gen. perplexity", "NFE")
+COLUMNS = ("setting", "named words", "related words", "texts with a named word", "entropy", "gen. perplexity", "NFE")
 
 
 def cells(row: dict[str, Any]) -> list[str]:

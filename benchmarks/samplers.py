@@ -1,4 +1,4 @@
-"""Every named sampler, and settings that adapt beside some that do not: what they cost and what comes of them."""
+"""Cost and quality of every named sampler, and of adaptive settings next to non-adaptive ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.baselines import machine, train
 
-# What adapts, and what it must be held against: even steps, and a draw that is as cool without looking.
+# Adaptive settings, and non-adaptive ones to compare them with: even steps, and the same temperature or nucleus.
 COOL = "draw = {use = 'categorical', temperature = 0.98}"
 SETTINGS = (
     "{use = 'confidence_history', steps = 24}",
@@ -25,16 +25,28 @@ SETTINGS = (
 INTRODUCTION = """\
 # Samplers
 
-Written by `make samplers`: the MDLM baseline (`experiments/baselines/mdlm.toml`) writes, the autoregressive one
-judges; {machine}, one thread, precision as trained, seed 0, ± one standard error over texts.
+How fast is each sampler, and how good is its text? Does an adaptive number of tokens per step save decoding steps?
 
 {note}
 
 """
 
 SAVES = """\
-Adaptive samplers beside non-adaptive ones: even steps, and the same cooling at every step. Where the latter are as good
-in as many evaluations, the saving does not come from adapting."""
+Adaptive samplers, and non-adaptive ones with even steps and the same temperature. Where a non-adaptive sampler is as
+good at the same NFE, the saving does not come from adaptivity."""
+
+METHOD = """\
+
+## Method
+
+`make samplers` writes this page. The MDLM baseline (`experiments/baselines/mdlm.toml`) generates, and the
+autoregressive baseline is the judge model; {machine}, one thread, precision as trained, seed 0, ± one standard error
+over texts. Generative perplexity depends on temperature, so read it with the unigram entropy (nats) and NFE.
+
+## Limits
+
+- One model of CPU size and one seed; the judge model is as small as the generator.
+{limits}"""
 
 
 def main() -> None:
@@ -44,15 +56,17 @@ def main() -> None:
     parser.add_argument("--num-samples", type=int, default=192, help="texts of every named sampler")
     parser.add_argument("--settings", type=int, default=1024, help="texts of every setting")
     parser.add_argument("--markdown", type=Path, help="a file to write the tables into")
-    parser.add_argument("--note", default="", help="what is to be said of the numbers, for the file")
+    parser.add_argument("--note", default="", help="the answer to the page's questions, for the file")
+    parser.add_argument("--limits", default="", help="list items on how the samplers were timed, for the file")
     given, _ = parser.parse_known_args(sys.argv[2:])
     run, judge = (train(name, given.runs / name) for name in ("mdlm", "autoregressive"))
     own = [word for text in SETTINGS for word in ("--sampler", text)]
     named = bench(run, judge, given.num_samples, capture=given.markdown is not None)
     chosen = bench(run, judge, given.settings, "--steps", "128", *own, capture=given.markdown is not None)
     if given.markdown is not None:
-        introduction = INTRODUCTION.format(machine=machine(run), note=given.note)
-        text = f"{introduction}{named}\n## What adapting saves\n\n{SAVES}\n\n{chosen}"
+        method = METHOD.format(machine=machine(run), limits=given.limits)
+        adaptive = f"## Adaptive and non-adaptive samplers\n\n{SAVES}\n\n{chosen}"
+        text = f"{INTRODUCTION.format(note=given.note)}{named}\n{adaptive}{method}"
         given.markdown.write_text(text, encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""What training takes from 125M on one GPU to 6.7B on 128, by formula: memory, tokens a second, disk, hours, cost."""
+"""Cost of training from 125M on one GPU to 6.7B on 128, by formula: memory, tokens/s, disk, hours, dollars."""
 
 from __future__ import annotations
 
@@ -125,15 +125,15 @@ def plans(given: argparse.Namespace) -> list[Plan]:
 
 def table(given: argparse.Namespace) -> str:
     """Return the table as Markdown."""
-    titles = ["backbone", "GPUs", "rows at once", "weights on each", "memory of each, compiled", "eager"]
-    titles += ["tokens a second", "shards a rank", "a checkpoint", "tokens", "hours", "cost"]
+    titles = ["backbone", "GPUs", "sequences per GPU", "weights", "memory per GPU, compiled", "eager"]
+    titles += ["tokens/s", "shards per rank", "checkpoint", "tokens", "hours", "cost"]
     lines = [f"| {' | '.join(titles)} |", "| --- " * len(titles) + "|", *(plan.row() for plan in plans(given))]
     return "\n".join(lines) + "\n"
 
 
 def experiments(given: argparse.Namespace) -> str:
-    """Return what the ATAT report's system and its opponents take at every size, on one GPU, as Markdown."""
-    lines = [f"| {' | '.join(['size', 'weights', 'memory, compiled', *(f'`{name}`' for name in REPORT)])} |"]
+    """Return the cost of the ATAT report's system and its baselines at every size, on one GPU, as Markdown."""
+    lines = [f"| {' | '.join(['size', 'parameters', 'memory, compiled', *(f'`{name}`' for name in REPORT)])} |"]
     lines.append("| --- " * (3 + len(REPORT)) + "|")
     for size, vocabulary in SIZES.items():
         how = {"gpu": given.gpu, "utilisation": given.utilisation, "price": given.price, "vocabulary": vocabulary}

@@ -12,21 +12,22 @@ from atat_zoo.studies.differences import shown
 
 DOCS = Path(__file__).parents[1] / "docs"
 FIGURE, SENSITIVITY = DOCS / "studies" / "arms.svg", DOCS / "studies" / "sensitivity.svg"
-# The rows of a table of docs/study-of-masks.md: words, arm.
+# The rows of a table of the study of masks and its screen: words, arm.
 ROW = re.compile(r"^\| ([^|]+?) \| `(\w+)` \|", re.MULTILINE)
 # What it is, and its colour: one seed and its bootstrap over sequences, pale; several seeds and their interval for
 # other seeds and sequences, dark.
 STUDIES = {
-    "screen": ("one seed, 95 % over sequences", "#9db2c8"),
-    "confirm": ("three seeds, 95 % over seeds and sequences", "#123a63"),
-    "system": ("three seeds, all parts together", "#b5651d"),
+    "screen": ("one seed, 95 % CI over sequences", "#9db2c8"),
+    "confirm": ("three seeds, 95 % CI over seeds and sequences", "#123a63"),
+    "system": ("three seeds, all components together", "#b5651d"),
 }
 PROMISED = -10
 
 
 def labels() -> dict[str, str]:
-    """Return the words for each arm, from the tables of docs/study-of-masks.md."""
-    rows = ROW.findall((DOCS / "study-of-masks.md").read_text(encoding="utf-8"))
+    """Return the words for each arm, from the tables of the study of masks and its screen."""
+    pages = (DOCS / "results" / f"study-{name}.md" for name in ("of-masks", "screen"))
+    rows = [row for page in pages for row in ROW.findall(page.read_text(encoding="utf-8"))]
     return {arm: label for label, arm in reversed(rows)}  # the first of an arm: further down it has other settings
 
 
@@ -74,7 +75,7 @@ def main() -> None:
     color = alt.Color("of:N", scale=alt.Scale(domain=of, range=colours), legend=alt.Legend(columns=1, labelLimit=300))
     y = alt.Y("arm:N", sort=arms, title=None, axis=alt.Axis(grid=False, labelLimit=240))
     points_of = chart(rows, alt.Step(4)).encode(y=y, yOffset=alt.YOffset("of:N", sort=of), color=color)
-    x = alt.X("low:Q", title="perplexity against MDLM, %; dashed: promised")
+    x = alt.X("low:Q", title="perplexity (any-order ELBO) relative to MDLM, %; dashed: promised")
     bars = points_of.mark_rule(strokeWidth=1.2).encode(x=x, x2="high:Q")
     zero, promised = chart([{"x": 0}], alt.Step(4)), chart([{"x": PROMISED}], alt.Step(4))
     lines = zero.mark_rule().encode(x="x:Q") + promised.mark_rule(color="#b03a2e", strokeDash=[3, 2]).encode(x="x:Q")

@@ -1,4 +1,4 @@
-"""What orders are worth in text: generative perplexity beside entropy, and MAUVE, as docs/study-samples.json."""
+"""Generative perplexity, entropy and MAUVE of the texts of each decoding order: docs/results/study-samples.json."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from benchmarks.baselines import atat
 
-RESULT = Path(__file__).parents[1] / "docs" / "study-samples.json"
+RESULT = Path(__file__).parents[1] / "docs" / "results" / "study-samples.json"
 # A cooler draw lowers the perplexity of any text: with several temperatures the reference is read off at the entropy
 # of the others.
 ANCESTRAL = [{"use": "ancestral", "steps": 64, "temperature": each} for each in (1.0, 0.9, 0.8)]
@@ -98,7 +98,7 @@ def at_entropy(rows: list[dict[str, Any]], entropy: float) -> float | None:
 def table_of(rows: list[dict[str, Any]]) -> str:
     """Return the table of a page; a run without ancestral texts is held against those of the others."""
     lines = [
-        "| run | sampler | evaluations | generative perplexity | unigram entropy | as diverse ancestral text | MAUVE |",
+        "| run | sampler | NFE | generative perplexity | unigram entropy | ancestral text of equal entropy | MAUVE |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for each in rows:

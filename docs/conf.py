@@ -1,4 +1,4 @@
-"""The site: `make docs` builds it from these pages and from the parts themselves, offline; a warning is an error."""
+"""The site: `make docs` builds it from these pages and from the code, offline; a warning is an error."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ os.environ["ATAT_ZOO_PLUGINS"] = ""  # the same pages on every machine, whatever
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 
 # All are found by the path above.
-import kinds  # noqa: E402
 import packages  # noqa: E402
+import reference  # noqa: E402
 
 import atat_zoo  # noqa: E402
 
@@ -71,6 +71,12 @@ def _as_rest(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: l
     lines[:] = made
 
 
+def _inside(app: Sphinx, name: str, source: list[str]) -> None:
+    """Lead links to plugins/ to the pages that `packages` writes into the site."""
+    if not name.startswith("plugins/"):
+        source[0] = re.sub(r"\]\(\.\./((?:\.\./)*plugins/)", r"](\1", source[0])
+
+
 def _formula(translator: Any, node: nodes.math | nodes.math_block) -> None:
     """Write MathML, which browsers show by themselves: no script and no font is fetched."""
     block = isinstance(node, nodes.math_block)
@@ -80,8 +86,9 @@ def _formula(translator: Any, node: nodes.math | nodes.math_block) -> None:
 
 
 def setup(app: Sphinx) -> None:
-    """Add the pages of the kinds and of the packages, the formulas and the docstrings to the build."""
+    """Add the reference, the pages of the packages, the formulas and the docstrings to the build."""
     app.add_html_math_renderer("mathml", (_formula, None), (_formula, None))
+    app.connect("source-read", _inside)
     app.connect("autodoc-process-docstring", _as_rest, priority=400)  # before napoleon reads the sections
-    app.connect("builder-inited", lambda app: kinds.write(Path(app.srcdir) / "parts"))
+    app.connect("builder-inited", lambda app: reference.write(Path(app.srcdir) / "reference"))
     app.connect("builder-inited", lambda app: packages.write(Path(app.srcdir) / "plugins"))

@@ -1,4 +1,4 @@
-"""A page for each kind of part, written from the parts themselves when the site is built."""
+"""A page for each kind of component, written from the components themselves when the site is built."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SITES = {"arXiv": "https://arxiv.org/abs/", "doi": "https://doi.org/"}
 def write(folder: Path) -> None:
     """Write the page of each kind, and one that lists them."""
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
+    folder.mkdir(parents=True)
     for name, text in {"index": _index(), **{kind: page(kind) for kind in KINDS}}.items():
         (folder / f"{name}.md").write_text(text, encoding="utf-8")
 
@@ -36,11 +36,11 @@ def write(folder: Path) -> None:
 def _index() -> str:
     zoo = Zoo.load()
     rows = [[f"[{_title(kind)}]({kind.name}.md)", kind.summary, str(len(zoo.names(kind.name)))] for kind in _kinds()]
-    return _text(
-        "# The parts",
-        "Every part of the zoo by its kind. An experiment names one of each kind that it needs, in a table of the "
-        "kind's name; everything here is also printed by `atat zoo list` and `atat zoo show KIND NAME`.",
-        _table(["kind", "what it is", "parts"], rows),
+    return joined(
+        "# Components",
+        "Every built-in component by kind. An experiment selects one of each kind that it needs, in a table of the "
+        "kind's name. `atat zoo list` and `atat zoo show KIND NAME` print the same.",
+        table(["kind", "meaning", "components"], rows),
         "```{toctree}\n:hidden:\n" + "\n".join(kind.name for kind in _kinds()) + "\n```",
     )
 
@@ -51,15 +51,16 @@ def page(kind: str) -> str:
     entries = [zoo.describe(kind, name) for name in zoo.names(kind)]
     contract = import_module(about.module)
     drawn = {name: f"```{{raw}} html\n{svg}\n```" for name, svg in curves.of(kind, zoo).items()}
-    rows = [[f"[`{entry.name}`](#{_label(kind, entry.name)})", _cell(entry.summary)] for entry in entries]
-    return _text(
+    rows = [[f"[`{entry.name}`](#{_label(kind, entry.name)})", cell(entry.summary)] for entry in entries]
+    return joined(
         f"# {_title(about)}",
         about.summary + " " + _use(about),
-        _table(["name", "what it does"], rows),
+        table(["name", "meaning"], rows),
         drawn.get("", ""),
         *(text for entry in entries for text in _part(entry, drawn.get(entry.name, ""))),
-        "## What a part of this kind promises",
-        f"The contract, from `{about.module}`. `atat_zoo.testing` tests it for every part, of the zoo or of a plugin.",
+        "## Contract",
+        f"Every component of this kind implements this interface, from `{about.module}`. Test your own with "
+        f"`atat_zoo.testing`.",
         _docstring(contract),
         "```{eval-rst}\n"
         + "\n".join(f".. autoclass:: {about.module}.{name}\n   :members:\n   :special-members: __call__\n"
@@ -78,11 +79,9 @@ def contracts(module: str) -> list[str]:
 
 
 def _use(kind: Kind) -> str:
-    """Say where an experiment names a part of this kind."""
+    """Say where an experiment selects a component of this kind."""
     if kind.name in TABLES:
-        return (
-            f"In an experiment: `[{kind.name}]`, and `use = {_toml(TABLES[kind.name])}` where there is no such table."
-        )
+        return f"Table `[{kind.name}]` of an experiment. Default: `use = {_toml(TABLES[kind.name])}`."
     zoo = Zoo.load()
     places = [
         f"`{owner}.{name}`: `{field.name}`"
@@ -91,20 +90,24 @@ def _use(kind: Kind) -> str:
         for field in fields_of(zoo.component(owner, name))
         if field.kind == kind.name
     ]
-    return f"A parameter of other parts ({', '.join(places)})." if places else ""
+    return f"A parameter of other components ({', '.join(places)})." if places else ""
 
 
 def _part(entry: Entry, drawn: str) -> list[str]:
     cls = entry.load()
-    fields = fields_of(cls)
-    rows = [[f"`{f.name}`", _code(f.type_name), _default(f), _cell(f.help) + _bounds(f)] for f in fields]
     return [
         f"({_label(entry.kind, entry.name)})=\n## `{entry.name}`",
         _docstring(cls),
         drawn,
-        _table(["parameter", "type", "default", "meaning"], rows) if rows else "It has no parameters.",
+        parameters(cls),
         f"See {', '.join(map(_reference, entry.refs))}." if entry.refs else "",
     ]
+
+
+def parameters(spec: type) -> str:
+    """Return the table of a component's or section's parameters."""
+    rows = [[f"`{f.name}`", code(f.type_name), _default(f), cell(f.help) + _bounds(f)] for f in fields_of(spec)]
+    return table(["parameter", "type", "default", "meaning"], rows) or "It has no parameters."
 
 
 def _reference(ref: str) -> str:
@@ -124,7 +127,7 @@ def _docstring(of: Any) -> str:
 def _default(field: Field) -> str:
     if field.default is attrs.NOTHING:
         return "required"
-    return "none" if field.default is None else _code(_toml(field.default))
+    return "none" if field.default is None else code(_toml(field.default))
 
 
 def _bounds(field: Field) -> str:
@@ -152,17 +155,21 @@ def _label(kind: str, name: str) -> str:
     return f"{kind}-{name}".replace("_", "-")
 
 
-def _code(text: str) -> str:
-    return f"`{_cell(text)}`"
+def code(text: str) -> str:
+    """Return a text as code in a cell."""
+    return f"`{cell(text)}`"
 
 
-def _cell(text: str) -> str:
+def cell(text: str) -> str:
+    """Return a text as a cell of a table."""
     return text.replace("|", r"\|").replace("*", r"\*") if "`" not in text else text.replace("|", r"\|")
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """Return a table, or an empty string where it has no rows."""
+    return "" if not rows else "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
 
 
-def _text(*blocks: str) -> str:
+def joined(*blocks: str) -> str:
+    """Return a page of the blocks that are not empty."""
     return "\n\n".join(filter(None, blocks)) + "\n"

@@ -2,7 +2,7 @@
 
 A case is a table of bad_input.toml: its title, the command after `atat`, what it prints, and what is there before:
 `toml` in bad.toml, `files`, and what functions of `prepare` make, each with its arguments. `python -m tests.bad_input`
-writes what each prints, there and in the sections of docs/bad-input.md.
+writes what each prints, there and in the sections of docs/reference/error-messages.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tests import forked, in_process
 
-PAGE = Path(__file__).parents[1] / "docs" / "bad-input.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "error-messages.md"
 DATA = Path(__file__).with_name("bad_input.toml")
 CASES = tomllib.loads(DATA.read_text(encoding="utf-8"))
 

@@ -23,8 +23,8 @@ from atat_zoo.experiment import load
 from tests import fixtures, forked
 
 ROOT = Path(__file__).parents[1]
-# Begun by `make`, which sets up a machine, or takes hours.
-SETUP = ("git clone", "make ", "pip install")
+# What sets up a machine, or takes hours.
+SETUP = ("git clone", "make ", "source ", "pip install")
 # How much is measured or written, and how much of it a test has.
 AMOUNTS = re.compile(r"(--(?:sequences|prices|bracket|orders|number) |-n |\btexts = )\d+")
 # What `make quickstart` leaves behind, by a training of a few steps.

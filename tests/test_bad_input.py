@@ -1,4 +1,4 @@
-"""Bad input prints what bad_input.toml says, and so does docs/bad-input.md."""
+"""Bad input prints what bad_input.toml says, and so does docs/reference/error-messages.md."""
 
 import pytest
 

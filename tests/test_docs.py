@@ -1,5 +1,6 @@
 """README and site: every command does what it says, every part is named, links lead somewhere, and the site builds."""
 
+import inspect
 import re
 import shutil
 import subprocess
@@ -9,19 +10,25 @@ from importlib.util import find_spec
 
 import pytest
 
-from atat_zoo.registry import KINDS, Zoo
+from atat_zoo.cli import COMMANDS
+from atat_zoo.cli.packages import PACKAGES
+from atat_zoo.experiment import from_table
+from atat_zoo.experiment.schema import SECTIONS, TOP_LEVEL
+from atat_zoo.registry import KINDS, TABLES, Zoo
 from atat_zoo.registry.spec import fields_of
 from atat_zoo.studies import schema
+from atat_zoo.system.errors import UserError
 from tests import bad_input, pages
 from tests.pages import ROOT
 
 DOCS = ROOT / "docs"
-PAGES = sorted(DOCS.glob("*.md"))
+SHELVES = ("", "tutorials", "how-to", "explanation", "results")
+PAGES = [*sorted(page for shelf in SHELVES for page in (DOCS / shelf).glob("*.md")), bad_input.PAGE]
 # Those with something to carry out; tests/test_bad_input.py holds the one of bad input, and packages those of theirs.
 WORKING = [
     page
     for page in PAGES
-    if page.stem not in ("bad-input", "exporting", "paper")
+    if page.stem not in ("error-messages", "exporting", "paper")
     and any(b.language in ("console", "toml", "python") for b in pages.blocks(page))
 ]
 
@@ -106,11 +113,11 @@ def test_links_to_files_lead_somewhere(page):
     """On GitHub, too, where a page that is written when the site is built is not."""
     for target in re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
-        assert "parts/" not in target, f"{target} is no file of the repository"
+        assert "components/" not in target, f"{target} is not a file of the repository"
 
 
 def test_the_page_of_study_files_has_every_key():
-    text = (DOCS / "study-files.md").read_text(encoding="utf-8")
+    text = (DOCS / "how-to" / "studies.md").read_text(encoding="utf-8")
     for spec in (schema.PlainSpec, schema.ArmSpec, *schema.TABLES.values()):
         assert not [field.name for field in fields_of(spec) if f"`{field.name}`" not in text], spec
     assert all(f"`[{table}]`" in text for table in schema.TABLES)
@@ -127,7 +134,9 @@ def test_the_messages_of_troubleshooting_are_messages():
     """Each is printed for bad input, or is said in the package."""
     said = "\n".join(case["prints"] for case in bad_input.CASES.values())
     said += "".join(path.read_text(encoding="utf-8") for path in (ROOT / "atat_zoo").rglob("*.py"))
-    messages = re.findall(r"^\| `([^`]+)` \|", (DOCS / "troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE)
+    messages = re.findall(
+        r"^\| `([^`]+)` \|", (DOCS / "how-to" / "troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
     assert len(messages) > 10
     for message in messages:
         assert all(piece in said for piece in message.split(" … ")), message
@@ -154,6 +163,47 @@ def test_every_part_is_on_the_page_of_its_kind(monkeypatch, tmp_path):
         assert all(figure.count("<path") > 10 and "NaN" not in figure for figure in figures)
 
 
+@pytest.fixture
+def reference(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS))
+    monkeypatch.setenv("ATAT_ZOO_PLUGINS", "")
+    return import_module("reference")
+
+
+@pytest.mark.slow
+def test_every_key_of_an_experiment_is_on_one_page_with_its_type_default_and_meaning(reference):
+    page = reference.keys()
+    rows = [row.split(" | ") for row in re.findall(r"^\| (\[?`.*) \|$", page.replace(r" \| ", "/"), re.MULTILINE)]
+    assert all(len(row) == 4 and all(cell.strip() for cell in row) for row in rows)
+    named = [re.sub(r"\[?`(\[?\w+\]?)`.*", r"\1", row[0]) for row in rows]
+    sections = [field.name for spec in SECTIONS.values() for field in fields_of(spec)]
+    assert named == [*TOP_LEVEL, *sections, *(f"[{kind}]" for kind in TABLES)]
+    assert all(f"| `{TABLES[kind]}` | {KINDS[kind].summary} |" in page for kind in TABLES)
+    with pytest.raises(UserError) as raised:
+        from_table({"name": "x", "sede": 1})
+    assert f"(there are: {', '.join([*TOP_LEVEL, *TABLES, *SECTIONS])})" in str(raised.value)
+
+
+@pytest.mark.slow
+def test_every_command_and_option_is_on_the_page_of_commands(reference):
+    page = reference.commands()
+    sections = dict(re.findall(r"^##+ `atat (.+)`\n((?:(?!##).*\n)*)", page, re.MULTILINE))
+
+    def held(name, command):
+        section = sections[name]
+        flags = {flag for param in command.params for flag in param.opts if flag[:2] == "--" and not param.hidden}
+        assert flags <= set(re.findall(r"--[\w-]+", section)), name
+        assert inspect.cleandoc(command.help).partition("\n")[0] in section
+        for inner, its in getattr(command, "commands", {}).items():
+            if inner not in KINDS or inner == "masking":  # all kinds have the same options
+                held(f"{name} {'KIND' if inner in KINDS else inner}", its)
+
+    for name, (module, function, _) in COMMANDS.items():
+        held(name, getattr(import_module(f"atat_zoo.cli.{module}"), function))
+    assert set(PACKAGES) <= {*sections}, "the packages' commands too"
+    assert "--push" in sections["export"] or not find_spec("safetensors")
+
+
 @pytest.mark.slow
 def test_the_site_builds_without_a_warning(tmp_path):
     for name in ("sphinx", "myst_parser", "furo", "sphinx_copybutton"):
@@ -162,7 +212,7 @@ def test_the_site_builds_without_a_warning(tmp_path):
     site = tmp_path / "site"
     done = subprocess.run([*command, str(DOCS), str(site)], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    assert {page.stem for page in site.glob("*.html")} >= {page.stem for page in PAGES}
+    assert {page.stem for page in site.rglob("*.html")} >= {page.stem for page in PAGES}
     packages = (ROOT / "plugins").glob("atat-zoo-*/*.md")
     assert all((site / "plugins" / path.parent.name / f"{path.stem}.html").exists() for path in packages)
     from sphinx.util.inventory import InventoryFile

@@ -56,7 +56,7 @@ def test_the_small_form_is_interrupted_and_goes_on(tmp_path, monkeypatch):
     assert states(page) == dict.fromkeys(done, "done") | {"sampling": "unfinished"}
     assert page.read_text().count("\n## ") == len(done) + 1
     assert (
-        "**Unfinished**: it was ended here.\n\n| what | bar | seen | |\n| --- | --- | --- | --- |\n| half |"
+        "**Unfinished**: it was ended here.\n\n| what | required | measured | |\n| --- | --- | --- | --- |\n| half |"
         in page.read_text()
     )
 

@@ -6,7 +6,7 @@ from nbclient import NotebookClient
 
 from tests import pages
 
-NOTEBOOK = pages.ROOT / "docs" / "in-the-hand.ipynb"
+NOTEBOOK = pages.ROOT / "docs" / "tutorials" / "explore-a-model.ipynb"
 
 
 def shown(notebook):

@@ -1,4 +1,4 @@
-"""What docs/scale.md says, against what its command prints, and the formulas of memory against what torch allocates."""
+"""docs/results/scale.md against what its command prints, and the formulas of memory against what torch allocates."""
 
 import json
 import weakref
@@ -20,7 +20,7 @@ from benchmarks import roofline, scale
 from benchmarks.cuda_autocast import cuda_autocast
 from tests.drawn import drawn_batch
 
-PAGE = (Path(__file__).parents[1] / "docs" / "scale.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "docs" / "results" / "scale.md").read_text(encoding="utf-8")
 V, ROWS, LENGTH = 300, 4, 64
 
 
@@ -164,5 +164,6 @@ def test_a_dry_run_says_what_the_table_has_for_the_same_step(atat):
     code, out, _ = atat("train", "text8/documented_short", "--dry-run", "--gpus", "2", "--json")
     assert code == 0
     assert json.loads(out)["weights"] == cost.cost(load("text8/mdlm")).weights
-    # Twice the price in half the time; in words as in JSON.
-    assert "cost    $7\n" in atat("train", "text8/documented_short", "--dry-run", "--gpus", "2", "--price", "12")[1]
+    dollars = json.loads(out)["dollars"]
+    words = atat("train", "text8/documented_short", "--dry-run", "--gpus", "2", "--price", "12")[1]
+    assert f"cost    ${4 * dollars:,.0f}\n" in words

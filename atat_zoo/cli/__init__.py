@@ -17,25 +17,25 @@ from atat_zoo.system.errors import Note, UserError, clip
 # command -> (module, function, one line of help): the help is here, so that `atat --help` imports nothing. Packages add
 # others, which packages.py finds.
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "zoo": ("zoo", "zoo", "The parts: list, show, check, plugins, manifest."),
-    "check": ("experiment", "check", "Say what is wrong with an experiment, at once."),
+    "zoo": ("zoo", "zoo", "List, show and check components and plugins."),
+    "check": ("experiment", "check", "Report every mistake in an experiment file."),
     "resolve": ("experiment", "resolve", "Print an experiment with every parameter in full."),
-    "new": ("new", "new", "Write a package with a part of your own, or an experiment."),
-    "data": ("data", "data", "Text and shards of tokens: get, build, info."),
-    "ls": ("runs", "ls", "List runs: objective, step, bound, age, state."),
-    "diff": ("runs", "diff", "Say what differs between two runs."),
-    "watch": ("report", "watch", "Show a run while it trains: a live page, or text."),
+    "new": ("new", "new", "Create a plugin package, or an experiment file."),
+    "data": ("data", "data", "Download text, build token shards, inspect them."),
+    "ls": ("runs", "ls", "List runs with objective, step, bound, age and state."),
+    "diff": ("runs", "diff", "Show the differences between two runs."),
+    "watch": ("report", "watch", "Open a live dashboard of a run."),
     "train": ("train", "train", "Train an experiment, or resume a run."),
-    "study": ("study", "study", "Train arms with several seeds, and compare them."),
+    "study": ("study", "study", "Run a study: train arms × seeds and compare them."),
     "eval": ("evaluate", "evaluate", "Evaluate a run on held-out text."),
-    "compare": ("compare", "compare", "Compare runs on the same text and masks."),
-    "audit": ("tasks", "audit", "Price models on one text, beside what is published."),
-    "importance": ("evaluate", "importance", "Measure how well a run's importance predicts the loss."),
-    "judge": ("judge", "judge", "Generate text with a run, and score it with another model."),
-    "sample": ("sample", "sample", "Generate text with a run."),
-    "infill": ("sample", "infill", "Fill the gaps of a text with a run."),
-    "report": ("report", "report", "Write a run, several runs or a study as one page."),
-    "bench": ("bench", "bench", "Benchmark a run: its samplers."),
+    "compare": ("compare", "compare", "Compare runs on the same sequences and masks."),
+    "audit": ("tasks", "audit", "Evaluate models in several ways, with published numbers."),
+    "importance": ("evaluate", "importance", "Measure how well importance predicts the per-token loss."),
+    "judge": ("judge", "judge", "Generate text with a run and score it with a judge model."),
+    "sample": ("sample", "sample", "Generate text."),
+    "infill": ("sample", "infill", "Infill the gaps of a text."),
+    "report": ("report", "report", "Write an HTML report of runs or of a study."),
+    "bench": ("bench", "bench", "Benchmark the samplers of a run."),
 }
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -64,9 +64,11 @@ class _Lazy(click.Group):
 
 @click.group(cls=_Lazy, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="atat-zoo", prog_name="atat")
-@click.option("--allow-pipe", is_flag=True, help="Run the commands by which an experiment fetches shards (`pipe:`).")
+@click.option(
+    "--allow-pipe", is_flag=True, help="Allow an experiment to run shell commands that fetch shards (`pipe:` URLs)."
+)
 def atat(allow_pipe: bool) -> None:
-    """Interchangeable parts for masked diffusion language models."""
+    """Components, training, sampling and evaluation of masked diffusion language models."""
     if allow_pipe:
         from atat_zoo.data.remote import ALLOW
 

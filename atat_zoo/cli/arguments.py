@@ -56,36 +56,55 @@ _OPTIONS = {
         "--step",
         callback=_step,
         metavar="N|newest|best",
-        help="Take the weights of this checkpoint, also of an unfinished run; best needs train.keep_best.",
+        help="Checkpoint to use, also of an unfinished run (default: the final model); best requires train.keep_best.",
     ),
-    "text": click.option("--corpus", "text", help="Other text: files, the name of a corpus, or a table {use = …}."),
-    "split": _choice("--split", ["validation", "test"], "Held-out text; the experiment's when absent."),
-    "bound": click.option("--bound", help="exact_k, continuous_t, or a table like {use = 'discrete_t', steps = 8}."),
-    "metrics": click.option("--metric", "metrics", multiple=True, help="A metric, or a table {use = …}. Repeatable."),
-    "tasks": click.option("--task", "tasks", multiple=True, help="zero_shot, infilling, …, or a table. Repeatable."),
-    "orders": count("--orders", 1, "Orders averaged inside the policy bound; 1 when absent, 64 for claims."),
-    "sequences": count("--sequences", 0, "Maximum number of sequences; 0 for all."),
-    "mask_samples": count("--mask-samples", 1, "Masks drawn for every sequence."),
-    "sequences_at_once": count("--batch-size", 1, "Sequences in a batch."),
-    "batch_size": count("--batch-size", 1, "Texts in a batch.", 64),
-    "mask_seed": count("--seed", 0, "Seed of the masks; the experiment's when absent."),
-    "seed": count("--seed", 0, "The same seed gives the same text.", 0),
-    "length": count("--length", 1, "Tokens in a text; as in training when absent."),
+    "text": click.option(
+        "--corpus", "text", help="Evaluate on other text: files, the name of a corpus, or a table {use = …}."
+    ),
+    "split": _choice("--split", ["validation", "test"], "Held-out split (default: the experiment's)."),
+    "bound": click.option(
+        "--bound", help="Bound estimator: exact_k, continuous_t, or a table such as {use = 'discrete_t', steps = 8}."
+    ),
+    "metrics": click.option(
+        "--metric", "metrics", multiple=True, help="Metric: a name or a table {use = …}. Repeatable."
+    ),
+    "tasks": click.option(
+        "--task",
+        "tasks",
+        multiple=True,
+        help="Task: a name such as zero_shot or infilling, or a table {use = …}. Repeatable.",
+    ),
+    "orders": count(
+        "--orders",
+        1,
+        "Decoding orders averaged inside the policy bound (default: 1; use 64 for results that you report).",
+    ),
+    "sequences": count("--sequences", 0, "Maximum number of sequences; 0 means all."),
+    "mask_samples": count("--mask-samples", 1, "Masks sampled per sequence."),
+    "sequences_at_once": count("--batch-size", 1, "Sequences per batch."),
+    "batch_size": count("--batch-size", 1, "Texts per batch.", 64),
+    "mask_seed": count("--seed", 0, "Seed of the masks (default: the experiment's)."),
+    "seed": count("--seed", 0, "Random seed; the same seed gives the same text.", 0),
+    "length": count("--length", 1, "Tokens per text (default: the training length)."),
     "sampler": click.option(
-        "--sampler", help="A sampler, or a table like {use = 'ancestral', steps = 32}; the run's when absent."
+        "--sampler", help="Sampler: a name, or a table such as {use = 'ancestral', steps = 32} (default: the run's)."
     ),
     "device": click.option(
         "--device",
         default="auto",
         show_default=True,
-        help="cpu, gpu, or torch's name of one, such as mps; auto: a GPU; spread: all of them, for a large model.",
+        help="cpu, gpu, or a torch device type such as mps; auto: a GPU if there is one; spread: split a large "
+        "model over all GPUs.",
     ),
     "precision": _choice(
-        "--precision", ["auto", "fp32", "bf16"], "Precision of the network; draws are float64.", "auto"
+        "--precision", ["auto", "fp32", "bf16"], "Precision of the network; token sampling uses float64.", "auto"
     ),
     # Whose texts are the same in any batch.
     "same_precision": _choice(
-        "--precision", ["auto", "fp32", "bf16"], "Of the network; in bf16 a text may depend on its batch.", "fp32"
+        "--precision",
+        ["auto", "fp32", "bf16"],
+        "Precision of the network; in bf16 a text may depend on the other texts in its batch.",
+        "fp32",
     ),
     "markdown": click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown."),
     "json": click.option("--json", "as_json", is_flag=True, help="Print JSON."),

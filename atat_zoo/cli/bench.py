@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from atat_zoo.evaluation.sample_quality import Bench, SamplerResult
 
 STEPS = (16, 32, 64, 128)
-_WANTED = "A sampler, or a table {use = …} with its settings; every named sampler when absent. Repeatable."
+_WANTED = "Sampler: a name, or a table {use = …} (default: every named sampler). Repeatable."
 POLICY_COLUMNS = ["policy nats/token", "to first", POLICY_BOUND, "at NFE"]
 
 
 @click.group()
 def bench() -> None:
-    """Measure samplers on a run."""
+    """Benchmark a run."""
 
 
 @bench.command()
 @options("run", "step")
-@click.option("--judge", "by", help="The judge: a run with an exact likelihood, hf:NAME, or a table.")
+@click.option("--judge", "by", help="Judge model: a run with an exact likelihood, hf:NAME, or a table {use = …}.")
 @click.option("--sampler", "wanted", multiple=True, help=_WANTED)
-@count("--steps", 1, "Steps; 16, 32, 64 and 128 when absent.", multiple=True)
-@count("-n --num-samples number", 2, "Texts for each sampler.", 64)
+@count("--steps", 1, "Decoding steps (default: 16, 32, 64 and 128). Repeatable.", multiple=True)
+@count("-n --num-samples number", 2, "Texts per sampler.", 64)
 @options("length", "seed")
-@count("--repeat", 1, "Repetitions; the shortest time counts.", 1)
-@count("--sequences", 0, "Maximum number of held-out sequences for the policy bounds; 0 for no such bounds.", 64)
+@count("--repeat", 1, "Repetitions; the shortest time is reported.", 1)
+@count("--sequences", 0, "Maximum number of held-out sequences for the policy bound; 0 skips it.", 64)
 @options("orders", "batch_size", "device", "markdown", "json")
 def samplers(
     run: Path,
@@ -58,13 +58,11 @@ def samplers(
     as_markdown: bool,
     as_json: bool,
 ) -> None:
-    """Generate texts with the final model of RUN and every named sampler, and score them with the judge --judge.
+    """Generate text with RUN and every named sampler, and score it with the judge model --judge.
 
-    The policy bound is on the likelihood of held-out text under the sampler, at its own number of evaluations.
-
-    The first row, ancestral sampling with the most steps, is the reference for the others. If the model cannot
-    use that sampler, the first possible one is. A sampler given as a table is used unchanged. The result is also saved
-    in RUN's evaluations/.
+    The table also has each sampler's policy bound on held-out text and its number of forward passes per text (NFE).
+    The first row is the reference for the others: ancestral sampling with the most steps, or the first sampler that
+    the model supports. Results are saved in the run's evaluations/.
     """
     judge = judge_of(by, run) if by else None
     experiment, tokenizer = chosen(run, (), None, step)
@@ -114,7 +112,7 @@ def _show_samplers(result: Bench, refused: dict[str, str], as_markdown: bool) ->
     from atat_zoo.evaluation.sample_quality import CLOSE
 
     judged, priced = result.judge is not None, result.prices
-    columns = ["sampler", "steps", "evaluations", "tokens/s", "time", *(POLICY_COLUMNS if priced else [])]
+    columns = ["sampler", "steps", "NFE", "tokens/s", "relative time", *(POLICY_COLUMNS if priced else [])]
     columns += ["entropy", "distinct-2", *([GENERATIVE_PERPLEXITY, "as good"] if judged else [])]
     rows = []
     for m in result.measured:
@@ -129,7 +127,7 @@ def _show_samplers(result: Bench, refused: dict[str, str], as_markdown: bool) ->
         f"on {result.device} with {number_of(result.threads, 'thread')}; {judge}" + ("\n" if as_markdown else "")
     )
     table(columns, rows, as_markdown)
-    click.echo("\nEvaluations are a text's, on average; time is over that of the first row.")
+    click.echo("\nNFE: forward passes per text, on average; relative time: divided by that of the first row.")
     if priced:
         click.echo("\n".join(_policy_legend(result)))
     if judged:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from atat_zoo.cli.arguments import HELD_OUT, named, options, other_text, with_options, with_parts
-from atat_zoo.cli.console import Bars, print_json, printable, show
+from atat_zoo.cli.console import Bars, paragraphs, print_json, printable, show
 from atat_zoo.cli.tasks import evaluate_tasks
 from atat_zoo.evaluation.results.evaluation import LIKELIHOOD
 from atat_zoo.evaluation.results.format import NONE, cell, change, errors_over, number, with_error
@@ -32,8 +32,12 @@ _NAMED = 6  # differences that are named of two runs
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN RUN...")
-@click.option("--baseline", type=click.Path(path_type=Path), help="The run to compare with; the first when absent.")
-@click.option("--reach", type=click.FloatRange(1), help="Value to reach; the worst final one when absent.")
+@click.option("--baseline", type=click.Path(path_type=Path), help="Run to compare with (default: the first).")
+@click.option(
+    "--reach",
+    type=click.FloatRange(1),
+    help="Perplexity to reach, for the training time until then (default: the highest final one).",
+)
 @options("step", "text", "tasks", *HELD_OUT, "device", "markdown", "json")
 def compare(
     runs: tuple[Path, ...],
@@ -50,10 +54,10 @@ def compare(
 ) -> None:
     """Compare the final models of two or more runs.
 
-    Every run is measured on the same held-out sequences with the same masks, so a difference between two runs
-    is far more precise than either number. The defaults of options come from the experiment of the baseline.
+    All runs are evaluated on the same held-out sequences with the same masks, so their difference is much more precise
+    than each value. Options default to the experiment of the baseline.
 
-    --corpus compares them on other text, and --task by held-out problems, as in `atat eval`.
+    Pass --corpus to compare on other text and --task to compare on tasks, as in `atat eval`.
     """
     if len(runs) < 2:
         raise UserError(f"{runs[0]} is only one run; name two or more to compare, or use `atat eval {runs[0]}`")
@@ -84,8 +88,7 @@ def compare(
     for table in (quality(comparison), training(comparison)):
         show(table, as_markdown)
         click.echo("")
-    for line in notes(comparison):
-        click.echo(line + ("  " if as_markdown else ""))
+    paragraphs(notes(comparison), as_markdown)
 
 
 def _number_of(runs: tuple[Path, ...], baseline: Path | None) -> int:
@@ -187,7 +190,7 @@ def _count_tables(runs: Sequence[ComparedRun]) -> list[str]:
     for run in runs:
         if counts := run.beside():
             reads = f"from {counts.reads} counted in {counts.counted:,} sequences, on the same tokens and masks"
-            what = f"{TABLE} {title(run.quantity)}, {reads}"
+            what = f"{TABLE}, {title(run.quantity)}, {reads}"
             verdicts = beside.setdefault(f"{what}: {with_error(counts.value, counts.stderr, '.2f')}", [])
             verdicts.append(f"{run.name} is {counts.verdict}")
     return [f"{table}; {'; '.join(verdicts)}." for table, verdicts in beside.items()]
@@ -205,7 +208,7 @@ def notes(comparison: Comparison) -> list[str]:
         f"the same masks (seed {comparison.seed}); {' and '.join(weights)} weights; "
         f"{errors_over(errors, 'sequence', comparison.sequences)}.",
         f"Differences are to {comparison.baseline}; 95 % intervals: paired bootstrap over sequences. "
-        "A run is one training: how far another seed's would lie is not in them.",
+        "They do not include the variation between training seeds.",
         *_sentences_on_differences(comparison),
     ]
     if any(run.metrics for run in runs):

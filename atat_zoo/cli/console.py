@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -13,6 +14,9 @@ import click
 
 if TYPE_CHECKING:
     from atat_zoo.evaluation.results.table import Table
+
+
+WIDTH = 100  # columns that what is printed fits, where the terminal is not narrower
 
 
 def print_json(value: Any) -> None:
@@ -27,8 +31,20 @@ def on_terminal() -> bool:
 
 
 def printable(text: str) -> str:
-    """Replace unprintable characters of a text: they could move the cursor or change colours."""
+    """Replace unprintable characters, which could move the cursor or change colours."""
     return "".join(c if c == "\n" or c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
+
+
+def paragraphs(sentences: Iterable[str], as_markdown: bool = False) -> None:
+    """Print notes, each beginning a line; in Markdown a line each."""
+    for sentence in sentences:
+        lines = [f"{sentence}  "] if as_markdown else textwrap.wrap(sentence, WIDTH, subsequent_indent="  ")
+        click.echo("\n".join(lines))
+
+
+def headed(title: str, text: str) -> None:
+    """Print a text below a rule with its title, so that it is set apart from the next one."""
+    click.echo(f"\n{f'── {title} '.ljust(72, '─')}\n{text}")
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], as_markdown: bool = False) -> None:
@@ -39,13 +55,13 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]], as_markdown: bo
 
 
 def show(table: Table, as_markdown: bool = False) -> None:
-    """Print a table: with rich on a terminal, in aligned columns elsewhere; names in it may be anybody's."""
+    """Print a table: with rich on a terminal, in aligned columns of at most WIDTH elsewhere."""
     if as_markdown:
         click.echo("\n".join(table.to_markdown()))
         return
-    table = attrs.evolve(table, rows=[map(printable, row) for row in table.texts])
+    table = attrs.evolve(table, rows=[map(printable, row) for row in table.texts])  # names may be anybody's
     if not on_terminal():
-        click.echo("\n".join(table.to_text()))
+        click.echo("\n".join(table.to_text(WIDTH)))
         return
     from rich import table as rich
     from rich.console import Console
@@ -92,15 +108,15 @@ class Bars:
     def training(self, step: int, steps: int, line: dict[str, Any]) -> None:
         """A line of metrics was recorded."""
         rate = line.get("tokens_per_second", 0)
-        note = f"loss {line['loss']:.3f}  {rate:,.0f} tokens/s"
+        note = f"loss {line['loss']:.3f} nats/token  {rate:,.0f} tokens/s"
         if line.get("stage") not in (None, "none", "train"):  # which are no curriculum's
-            note += f"  {line['stage']}"
+            note += f"  curriculum {line['stage']}"
         if "utilisation" in line:
-            note += f"  {line['utilisation']:.0%} of peak"
+            note += f"  MFU {line['utilisation']:.0%}"
         self.working("training", step, steps, note)
 
     def message(self, text: str) -> None:
-        """Print a line."""
+        """Print a message above the bars."""
         if self.progress:
             self.progress.console.print(text, markup=False, highlight=False)
         elif not self.silent:

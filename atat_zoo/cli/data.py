@@ -20,16 +20,16 @@ _TOLD = ("size", "licence", "cite")
 
 @click.group()
 def data() -> None:
-    """Fetch the text of a corpus, build shards of tokens, or show their contents."""
+    """Download corpora, build token shards, and inspect them."""
 
 
 @data.command()
 @click.argument("name", required=False)
 @options("json")
 def get(name: str | None, as_json: bool) -> None:
-    """Fetch the text of NAME: a corpus that ships, or a recipe of yours. Without it, list what there is.
+    """Download NAME: a corpus or a tokenizer that ships, or a recipe of yours. Without NAME, list what ships.
 
-    What is here already is checked and not fetched again; what was fetched is recorded beside the files.
+    Files that exist are verified and not downloaded again. Sources and hashes are recorded in the same folder.
     """
     from atat_zoo.data.corpora import source
 
@@ -59,11 +59,11 @@ def get(name: str | None, as_json: bool) -> None:
 @click.argument("experiment")
 @options("overrides")
 @click.option(
-    "--processes", type=click.IntRange(1, 1024), help="How many encode the text; one for each core when absent."
+    "--processes", type=click.IntRange(1, 1024), help="Processes that tokenize the text (default: one per core)."
 )
-@click.option("--slice", "part", metavar="I/N", help="Encode one of N slices of the text, on any machine; then --join.")
+@click.option("--slice", "part", metavar="I/N", help="Tokenize slice I of N, on any machine; run --join afterwards.")
 @click.option("--join", is_flag=True, help="Build the shards from all slices.")
-@click.option("--dry-run", is_flag=True, help="Estimate disk space and time, and build nothing.")
+@click.option("--dry-run", is_flag=True, help="Estimate disk space and time without building anything.")
 @options("json")
 def build(
     experiment: str,
@@ -74,9 +74,9 @@ def build(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Build the shards of EXPERIMENT unless they exist; an interrupted build continues where it stopped.
+    """Build the shards of EXPERIMENT, if they do not exist yet. An interrupted build resumes.
 
-    The bytes of the shards do not depend on --processes, nor on --slice.
+    The shards are byte-identical for any --processes and --slice.
     """
     from atat_zoo.data.build import Throughput, estimate
     from atat_zoo.data.build import build as build_shards
@@ -132,13 +132,13 @@ def build(
     type=click.IntRange(1),
     default=3,
     show_default=True,
-    help="How many rows to print.",
+    help="Number of sequences to print.",
 )
 @options("json")
 def show(experiment: str, overrides: tuple[str, ...], number: int, as_json: bool) -> None:
-    """Print the first training rows of EXPERIMENT as its network reads them, special tokens included.
+    """Print the first training sequences of EXPERIMENT as the network reads them, special tokens included.
 
-    Its shards are built first unless they exist. Of dialogues, what is learned stands between « and ».
+    Builds the shards first, if they do not exist yet. In dialogues, « and » enclose the tokens with a loss.
     """
     from atat_zoo.cli.rows import first_rows
     from atat_zoo.data.build import build as build_shards
@@ -164,10 +164,10 @@ def _clock(seconds: float) -> str:
 
 @data.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--full", is_flag=True, help="Check the hash of every shard.")
+@click.option("--full", is_flag=True, help="Verify the SHA-256 of every shard.")
 @options("json")
 def info(folder: Path, full: bool, as_json: bool) -> None:
-    """Print the contents of a FOLDER of shards, after checking that it is complete."""
+    """Print the contents of a FOLDER of shards, and verify that it is complete."""
     shards = manifest.verify(folder, full=full)
     if as_json:
         print_json(attrs.asdict(shards))

@@ -40,14 +40,16 @@ def evaluate(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Evaluate the final model of RUN; the result is also saved in its evaluations/.
+    """Evaluate the final model of RUN on held-out text, and save the result in the run's evaluations/.
 
-    --corpus evaluates zero-shot on other text, in the model's own tokens: files, or a recipe that ships, such as ptb.
+    --corpus evaluates zero-shot on other text: files, or a corpus that ships with atat_zoo, such as ptb.
 
-    --task measures a held-out problem in place of the bound: zero_shot is the seven corpora of the field's table.
+    --task evaluates a task instead: zero_shot is the seven corpora of MDLM's zero-shot table.
 
-    --bound policy adds the bound of RUN's sampler, or of another: --sampler, sampler.KEY=VALUE, guidance.use=….
-    --bound bracket does so by 16 orders, or another even number of --orders, and says how far below the truth may lie.
+    --bound policy also computes the policy bound of the run's sampler, or of the one given by --sampler,
+    sampler.KEY=VALUE and guidance.use=….
+    --bound bracket computes it with --orders decoding orders (an even number, 16 by default), and a lower limit of
+    the true NLL.
     """
     # Mistakes in these are reported before torch is imported.
     if tasks:
@@ -120,21 +122,21 @@ def policy_lines(policy: PolicyValue) -> list[str]:
 def lines(evaluation: Evaluation) -> list[str]:
     """Return an evaluation as readable lines."""
     where = f"{evaluation.corpus}, {evaluation.split}" if evaluation.corpus else evaluation.split
-    by = f"{number(evaluation.draws, 'draw')} each by {evaluation.method}, seed {evaluation.seed}"
-    by = by if evaluation.draws else "their exact likelihood"
+    by = f"{number(evaluation.draws, 'mask')} each by {evaluation.method}, seed {evaluation.seed}"
+    by = by if evaluation.draws else "exact likelihood"
     numbers: list[tuple[str, str]] = []
     for name, bound in evaluation.bounds.items():
         value = with_error(bound.value, bound.stderr, ".1f")
         if name == naming.NELBO and evaluation.perplexity_without_special is not None and evaluation.special_tokens:
             value += f" ({evaluation.perplexity_without_special:.1f} without BOS and EOS)"
-        numbers.append((naming.title(name), value))
+        numbers.append((naming.title(name, bound.factorisation), value))
         numbers.append(("  bits per byte", with_error(bound.bits_per_byte, bound.bits_per_byte_stderr, ".3f")))
     if evaluation.bits_per_character is not None and evaluation.characters != evaluation.bytes:
         numbers.append(("bits per character", f"{evaluation.bits_per_character:.3f}"))
     if evaluation.perplexity_per_word is not None and math.isfinite(evaluation.perplexity_per_word):
         numbers.append((naming.WORD_PERPLEXITY, f"{evaluation.perplexity_per_word:,.0f}"))
     if evaluation.unigram_perplexity:
-        value = f"{evaluation.unigram_perplexity:.1f} on the same tokens"
+        value = f"{evaluation.unigram_perplexity:.1f}"
         if evaluation.nelbo:
             less = 1 - evaluation.nelbo.value / evaluation.unigram_perplexity
             value += f"; the model's is {abs(less):.0%} {'lower' if less >= 0 else 'higher'}"
@@ -142,32 +144,30 @@ def lines(evaluation: Evaluation) -> list[str]:
     for title, metric in evaluation.metrics.items():
         numbers.append((naming.words(title), metric.said))
     if beside := evaluation.count_table:
-        same = "tokens and masks" if evaluation.draws else "tokens"
-        value = f"{with_error(beside.value, beside.stderr, '.1f')} on the same {same}; the model's is {beside.verdict}"
-        numbers.append((f"{naming.TABLE} {naming.title(next(iter(evaluation.bounds)))}", value))
-        numbers.append(("  counted", f"{beside.reads}, in {number(beside.counted, 'training sequence')}"))
+        value = f"{with_error(beside.value, beside.stderr, '.1f')}; the model's is {beside.verdict}"
+        numbers.append((f"{naming.TABLE}, {naming.title(next(iter(evaluation.bounds)))}", value))
+        numbers.append(("  reads", f"{beside.reads}, counted in {number(beside.counted, 'training sequence')}"))
     what = "text" if evaluation.form == "text" else "answers, given the rest of their dialogues"
-    text = [f"{where} {what}: {number(evaluation.sequences, 'sequence')}, {by}", f"  counted: {_counted(evaluation)}"]
+    text = [f"{where} {what}: {number(evaluation.sequences, 'sequence')}, {by}", f"  {_counted(evaluation)}"]
     text += aligned(numbers)
+    if evaluation.count_table:
+        same = "tokens and masks" if evaluation.draws else "tokens"
+        text.append(f"  baselines (unigram, {naming.TABLE}): on the same {same}")
     errors = [bound.stderr for bound in evaluation.bounds.values()]
     if evaluation.sequences == 1 or not any(errors):
         text.append(f"  {errors_over(errors, 'sequence', evaluation.sequences)}")
-    rho, alone = evaluation.importance_spearman, evaluation.frequency_spearman
-    if rho is not None:
-        frequency = "" if alone is None else f" (frequency alone: {alone:.3f})"
-        text.append(f"  importance against per-token loss, Spearman ρ: {rho:.3f}{frequency}")
-    return text
+    return text + [f"  {sentence}" for sentence in evaluation.on_importance()]
 
 
 def _counted(evaluation: Evaluation) -> str:
     parts = [f"{evaluation.tokens:,} tokens"]
     if evaluation.special_tokens:
-        parts[0] += f", {evaluation.special_tokens:,} of them BOS or EOS"
+        parts[0] += f" ({evaluation.special_tokens:,} BOS or EOS)"
     if evaluation.padding:
-        others = "of padding" if evaluation.form == "text" else "that are given or fill a row"
-        parts.append(f"not {evaluation.padding:,} positions {others}")
+        others = "of padding" if evaluation.form == "text" else "given or padding"
+        parts.append(f"{evaluation.padding:,} positions {others} left out")
     weights = "EMA" if evaluation.ema else "final"
-    return f"{'; '.join(parts)}; {evaluation.bytes:,} bytes, {evaluation.words:,} words; {weights} weights"
+    return ", ".join([*parts, f"{evaluation.bytes:,} bytes, {evaluation.words:,} words; {weights} weights"])
 
 
 def _figures_elsewhere(_: click.Context, __: click.Parameter, given: bool) -> None:
@@ -181,7 +181,9 @@ def _figures_elsewhere(_: click.Context, __: click.Parameter, given: bool) -> No
 
 @click.command()
 @options("run", "step", "split", "sequences", "mask_samples", "sequences_at_once", "mask_seed")
-@click.option("--bands", default=5, show_default=True, type=click.IntRange(1, 100), help="Bands of token frequency.")
+@click.option(
+    "--bands", default=5, show_default=True, type=click.IntRange(1, 100), help="Number of token-frequency bands."
+)
 @click.option(
     *("--figures", "--with", "--sampler", "--out"),
     is_flag=True,
@@ -194,9 +196,9 @@ def _figures_elsewhere(_: click.Context, __: click.Parameter, given: bool) -> No
 def importance(
     run: Path, step: int | str | None, bands: int, seed: int | None, device: str, as_json: bool, **given: Any
 ) -> None:
-    """Compare RUN's importance with the loss of held-out tokens; the result is also saved in its evaluations/.
+    """Correlate RUN's importance with the per-token loss on held-out text; save the result in its evaluations/.
 
-    `atat importance-figures RUN` draws it.
+    `atat importance-figures RUN` plots it.
     """
     # Mistakes in these are reported before torch is imported.
     require_estimator(from_table(RunFolder(run).table(), where=str(run / "resolved.toml")), run, constant=True)

@@ -14,7 +14,7 @@ from atat_zoo.system.machine import lacking
 @click.argument("experiment")
 @options("overrides")
 def check(experiment: str, overrides: tuple[str, ...]) -> None:
-    """Report all mistakes in EXPERIMENT, or that there are none, and which files and packages are not here."""
+    """Report every mistake in EXPERIMENT, and the files and packages that are missing."""
     loaded = load(experiment, overrides)
     parts = ", ".join(f"{kind} {loaded.parts[kind].name}" for kind in loaded.kinds)
     click.echo(f"{loaded.name} is in order: {parts}")
@@ -47,7 +47,7 @@ def missing(experiment: Experiment) -> list[str]:
 @click.argument("experiment")
 @options("overrides", "json")
 def resolve(experiment: str, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Print EXPERIMENT with every parameter in full; the output is a valid experiment."""
+    """Print EXPERIMENT with every parameter in full. The output is a valid experiment."""
     loaded = load(experiment, overrides)
     if as_json:
         print_json(loaded.to_table())

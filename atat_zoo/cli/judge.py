@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from atat_zoo.evaluation.sample_quality import JudgedRun, Scores
 
 HUB = "hf:"
-_BY = "A run with an exact likelihood, hf:NAME for a model of the Hugging Face hub, or a table {use = …}."
-_NGRAM = "n of the n-grams to look up in the training text; 4, 8 and 13 when absent. Repeatable."
+_BY = "Judge model: a run with an exact likelihood, hf:NAME for a model on the Hugging Face hub, or a table {use = …}."
+_NGRAM = "n of the n-grams that are looked up in the training text (default: 4, 8 and 13). Repeatable."
 
 
 @click.command()
@@ -32,7 +32,7 @@ _NGRAM = "n of the n-grams to look up in the training text; 4, 8 and 13 when abs
 @click.option("--judge", "by", required=True, help=_BY)
 @count("-n --num-samples number", 1, "Number of texts.", 64)
 @options("length", "seed", "sampler", "split")
-@click.option("--mauve", is_flag=True, help="MAUVE against held-out text, on the judge's features.")
+@click.option("--mauve", is_flag=True, help="Compute MAUVE against held-out text, on the judge's features.")
 @count("--ngram", 1, _NGRAM, multiple=True)
 @options("metrics", "device", "json")
 def judge(
@@ -50,9 +50,9 @@ def judge(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Generate text with the final model of RUN; score it and held-out text of the same length with the judge --judge.
+    """Generate text with RUN, and score it and held-out text of the same length with the judge model --judge.
 
-    The result is also saved in RUN's evaluations/.
+    The result is saved in the run's evaluations/.
     """
     # Mistakes in the names are reported before torch is imported.
     chosen = judge_of(by, run)

@@ -35,19 +35,21 @@ class _Kinds(click.Group):
 
 @click.group(cls=_Kinds)
 def new() -> None:
-    """Write a package with a part of your own, of one of these kinds, or an experiment.
+    """Create a plugin package with a component of one of these kinds, or an experiment file.
 
-    The package works as it is written: the part is a small one that the zoo does not have, to be changed into yours.
-    Its tests, its entry point and an experiment that uses it are there, and it can be published.
+    The package works as created: it has a small example component to replace by your own, its tests, an entry point
+    and an experiment that uses it.
     """
 
 
-_IN_HELP = "Where to write; here when absent."
+_IN_HELP = "Folder to write to (default: the working directory)."
 _IN = click.option("--in", "where", type=click.Path(path_type=Path), default=".", help=_IN_HELP)
 
 
 def _command_of(kind: str) -> None:
-    @new.command(kind, short_help=KINDS[kind].summary, help=f"Write a package with a part: {KINDS[kind].summary}")
+    @new.command(
+        kind, short_help=KINDS[kind].summary, help=f"Create a plugin package with a component. {KINDS[kind].summary}"
+    )
     @click.argument("name")
     @_IN
     def command(name: str, where: Path) -> None:
@@ -120,15 +122,15 @@ def _using(experiment: str, tables: dict[str, Any]) -> str:
     return f"{experiment.partition(chr(10))[0]}\n{tomli_w.dumps(table)}"
 
 
-@new.command(short_help="An experiment with every parameter explained.")
+@new.command(short_help="An experiment file that explains every parameter.")
 @click.argument("name", required=False)
 @options("overrides")
 @_IN
-@click.option("--like", default="base/sotu", show_default=True, help="The experiment that it begins from.")
+@click.option("--like", default="base/sotu", show_default=True, help="Experiment to start from.")
 def experiment(name: str | None, overrides: tuple[str, ...], where: Path, like: str, **chosen: str | None) -> None:
-    """Write NAME.toml with every parameter in full, each with its meaning beside it; without NAME, ask.
+    """Write NAME.toml with every parameter and its meaning. Without NAME, ask for the choices.
 
-    KEY=VALUE changes a parameter, as for the other commands: train.steps=200.
+    KEY=VALUE changes a parameter, as in train.steps=200.
     """
     values = {kind: value for kind, value in chosen.items() if value is not None}
     zoo, own = Zoo.load(), load(like).parts

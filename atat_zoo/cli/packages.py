@@ -6,7 +6,7 @@ A package names a click command in its pyproject.toml, and describes it in the `
     serve = "atat_zoo_serve.command:serve"
 
     [command.serve]
-    summary = "Serve a run over HTTP, with a page on which texts unmask."
+    summary = "Serve a run: OpenAI-compatible API and a web page."
 """
 
 import sys

@@ -22,17 +22,17 @@ _EVERY = 2.0  # seconds between two looks of `atat watch` at the files
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN... | STUDY")
-@output("--out", help="The page; report.html in the one folder when absent.")
-@output("--figures", help="Write the charts there too: SVG, PNG and CSV.")
-@click.option("--compute", is_flag=True, help="Measure what a run has not recorded, and keep it in its folder.")
-@click.option("--frontier", is_flag=True, help="With --compute: price the samplers too, which takes longest.")
-@click.option("--open", "show", is_flag=True, help="Open the page in the browser.")
+@output("--out", help="HTML file to write (default: report.html in the run folder, if there is one).")
+@output("--figures", help="Folder for the charts as SVG, PNG and CSV.")
+@click.option("--compute", is_flag=True, help="Compute evaluations that are missing and save them in the run folder.")
+@click.option("--frontier", is_flag=True, help="With --compute: evaluate the samplers too (slow).")
+@click.option("--open", "show", is_flag=True, help="Open the report in the browser.")
 def report(
     runs: tuple[Path, ...], out: Path | None, figures: Path | None, compute: bool, frontier: bool, show: bool
 ) -> None:
-    """Write a page of one or more RUNs, or of a STUDY: its JSON, or its folder.
+    """Write an HTML report of one or more RUNs, or of a STUDY (its JSON or its folder).
 
-    The page is one file that asks the network for nothing. It shows what the runs have recorded.
+    The report is one self-contained file. It shows what the runs have recorded.
     """
     from atat_zoo.reports.collect import collect
     from atat_zoo.reports.studies import file_of, of_study
@@ -109,13 +109,17 @@ def _compare(runs: Sequence[Path], bars: Bars) -> None:
 
 @click.command()
 @options("run")
-@click.option("--terminal", is_flag=True, help="Draw the curves as text; once where the output is no terminal.")
-@click.option("--once", is_flag=True, help="Draw them once, and end.")
-@click.option("--port", default=8421, show_default=True, type=click.IntRange(0, 65535), help="0 for one that is free.")
+@click.option(
+    "--terminal", is_flag=True, help="Draw the curves as text in the terminal; once, if the output is not a terminal."
+)
+@click.option("--once", is_flag=True, help="Draw once and exit.")
+@click.option(
+    "--port", default=8421, show_default=True, type=click.IntRange(0, 65535), help="Port; 0 picks a free one."
+)
 def watch(run: Path, terminal: bool, once: bool, port: int) -> None:
-    """Show RUN while it trains: the page of `atat report`, which follows it until Ctrl-C.
+    """Open a live dashboard of RUN while it trains; stop with Ctrl-C.
 
-    The page is served to this machine only; from another one, `ssh -L 8421:localhost:8421 HOST` leads here.
+    The dashboard is served on localhost only. From another machine, use `ssh -L 8421:localhost:8421 HOST`.
     """
     folder = RunFolder(run)
     folder.table()

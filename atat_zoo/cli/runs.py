@@ -11,7 +11,7 @@ import click
 
 from atat_zoo.cli.arguments import options
 from atat_zoo.cli.console import print_json, printable, table
-from atat_zoo.evaluation.results.format import NONE, lasting, uncertain
+from atat_zoo.evaluation.results.format import NONE, lasting, size, uncertain
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.experiment.runs.changes import changes
 from atat_zoo.reports.runs import IMPORTED, STATES, ListedRun, RecordedBound, environment, find, glance, side_by_side
@@ -28,19 +28,18 @@ _ORDERS: dict[str, Callable[[ListedRun], Any]] = {
 
 @click.command()
 @click.argument("folder", default="runs", type=click.Path(path_type=Path))
-@click.option("--sort", type=click.Choice(list(_ORDERS)), default="name", show_default=True, help="Order of the runs.")
-@click.option("--objective", help="Only runs with this objective.")
-@click.option("--state", type=click.Choice(STATES), help="Only runs in this state.")
+@click.option("--sort", type=click.Choice(list(_ORDERS)), default="name", show_default=True, help="Sort order.")
+@click.option("--objective", help="Show only runs with this objective.")
+@click.option("--state", type=click.Choice(STATES), help="Show only runs in this state.")
 @options("json")
 def ls(folder: Path, sort: str, objective: str | None, state: str | None, as_json: bool) -> None:
-    """List the runs in FOLDER, those of studies included; `runs` when absent.
+    """List the runs in FOLDER (default: runs), including those of studies.
 
-    A run is training while a process holds its lock, finished when it has its final model, imported when `atat import`
-    has written that, and else stopped. Its bound is the last that the training recorded, with one standard error over
-    sequences; its age, the time since it recorded anything.
+    State: training (a process holds its lock), finished (it has a final model), imported (by `atat import`) or
+    stopped. Bound: the last one recorded, with its standard error over sequences. Age: the time since its last entry.
     """
     if not folder.is_dir():
-        raise UserError(f"{clip(folder)} is no folder; name one that runs are in")
+        raise UserError(f"{clip(folder)} is not a folder; name a folder of runs")
     runs = [
         glance(path, folder.resolve().name if path == folder else str(path.relative_to(folder)))
         for path in find(folder)
@@ -51,13 +50,13 @@ def ls(folder: Path, sort: str, objective: str | None, state: str | None, as_jso
         print_json([run.to_table() for run in chosen])
         return
     if not chosen:
-        click.echo(f"none of the {len(runs)} runs in {folder} is like that" if runs else f"there is no run in {folder}")
+        click.echo(f"none of the {len(runs)} runs in {folder} matches" if runs else f"no runs in {folder}")
         return
     rows = []
     for run in chosen:
         steps = NONE if run.state == IMPORTED else f"{run.step}/{NONE if run.steps is None else run.steps}"
         rows.append([run.name, run.objective or NONE, steps, _bound_text(run.bound), lasting(run.age), run.state])
-    table(["run", "objective", "step", "bound", "age", "state"], rows)
+    table(["run", "objective", "step", "held-out", "age", "state"], rows)
     for run in chosen:
         if run.problem:
             click.echo(f"{printable(run.name)}: {printable(run.problem)}")
@@ -71,10 +70,10 @@ def _bound_text(bound: RecordedBound | None) -> str:
 @click.argument("runs", nargs=2, type=click.Path(path_type=Path), metavar="RUN RUN")
 @options("json")
 def diff(runs: tuple[Path, Path], as_json: bool) -> None:
-    """Say what differs between the experiments and the environments of two runs, and how they compare.
+    """Show the differences between the experiments and environments of two runs, and between their bounds.
 
-    The bounds are those that both have recorded on the same text under the same masks; `atat compare` measures the
-    final models, and gives the difference with its interval.
+    The bounds are those that both runs recorded on the same text with the same masks. `atat compare` evaluates the
+    final models and gives a confidence interval of the difference.
     """
     folders = [RunFolder(path) for path in runs]
     environments = [environment(folder) for folder in folders]
@@ -93,17 +92,17 @@ def diff(runs: tuple[Path, Path], as_json: bool) -> None:
         if differing:
             table([what, *names], [[key, *map(_cell, values)] for key, values in differing.items()])
         elif what == "environment" and not any(environments):
-            click.echo("the environments are not recorded")
+            click.echo("no environment is recorded")
         else:
-            click.echo(f"the {what}s do not differ")
+            click.echo(f"same {what}")
         click.echo("")
     if same:
-        table(["bound", *names], [[_text(*each), *map(_bound_text, each[1])] for each in same])
+        table(["held-out", *names], [[_text(*each), *map(_bound_text, each[1])] for each in same])
     command = printable(shlex.join(["atat", "compare", *map(str, runs)]))
     click.echo(
-        f"`{command}` measures the difference with its interval."
+        f"`{command}` measures the difference with its confidence interval."
         if same
-        else f"no bound is recorded for both on the same text and masks: `{command}` measures it"
+        else f"the runs have no evaluation on the same text and masks; run `{command}`"
     )
 
 
@@ -114,6 +113,6 @@ def _cell(value: Any) -> str:
 
 
 def _text(on: dict[str, Any], bounds: list[RecordedBound]) -> str:
-    masks = f" × {on['draws']} draws, seed {on['seed']}" if on["draws"] else ", exact"
+    masks = f", seed {on['seed']}" if on["draws"] else ""
     steps = " and ".join(dict.fromkeys(str(bound.step) for bound in bounds))
-    return f"{on['split']}, {on['sequences']} sequences{masks}, step {steps}"
+    return f"{on['split']}, {size(on['sequences'], on['draws'])}{masks}, step {steps}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from atat_zoo.cli.arguments import CHANGED, check_text, chosen, count, lines_of, options, output
-from atat_zoo.cli.console import on_terminal, print_json, printable
+from atat_zoo.cli.console import headed, on_terminal, print_json, printable
 from atat_zoo.data.tokenizers import TokenizerModel
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.generation.layout import TextForm, parse
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
     from atat_zoo.generation.writer import Infilling, Writer
 
-STEP = 0.04  # seconds at least that a step is shown, so that it can be followed by eye
+STEP = 0.04  # seconds that --watch shows a decoding step for, at least
 HIDDEN = "▁"
 
 
@@ -38,15 +38,15 @@ HIDDEN = "▁"
 @options("run", "overrides", "step")
 @count("-n --num-samples number", 1, "Number of texts.", 1)
 @options("length", "seed", "sampler")
-@click.option("--prompt", default="", help="Beginning of every text.")
-@click.option("--suffix", default="", help="End of every text.")
-@click.option("--chat", default="", help="A question, of which every text is an answer.")
-@click.option("--windows", is_flag=True, help="Print windows of running text: what follows an EOS, too.")
+@click.option("--prompt", default="", help="Prompt: the beginning of every text.")
+@click.option("--suffix", default="", help="Suffix: the end of every text.")
+@click.option("--chat", default="", help="User message to answer, for instruction-tuned models.")
+@click.option("--windows", is_flag=True, help="Also print what follows an EOS token.")
 @options("batch_size")
-@output("--trace", help="Write the steps to this file, as lines of JSON.")
-@click.option("--watch", is_flag=True, help="Show the texts on the terminal while they unmask.")
+@output("--trace", help="Write every decoding step to this file, as JSON lines.")
+@click.option("--watch", is_flag=True, help="Show the texts in the terminal while they unmask.")
 @options("device", "precision")
-@click.option("--compile", is_flag=True, help="Compile the network first (takes a minute): for many texts.")
+@click.option("--compile", is_flag=True, help="Compile the network first; takes a minute, pays off for many texts.")
 @options("json")
 def sample(
     run: Path,
@@ -68,21 +68,21 @@ def sample(
     compile: bool,
     as_json: bool,
 ) -> None:
-    """Generate text with the final model of RUN; `sampler.KEY=VALUE` and `guidance.use=…` change how.
+    """Generate text with RUN. `sampler.KEY=VALUE` and `guidance.use=…` change the sampler and the guidance.
 
-    The first line of --trace has the initial tokens of every text. Each further line is a step: the rows and positions
-    that were filled, with their tokens, or those that were masked again.
+    The first line of --trace has the initial tokens of every text. Each further line is a decoding step: the texts and
+    positions that were filled, with their tokens, or those that were masked again.
     """
     # Every mistake is reported before torch is imported.
     if watch and not on_terminal():
-        raise UserError("--watch draws on a terminal, and standard output is none; leave --watch out, or write --trace")
+        raise UserError("--watch needs a terminal as standard output; leave it out, or write --trace FILE")
     if watch and as_json:
-        raise UserError("--watch and --json both want the terminal; choose one, or write --trace")
+        raise UserError("--watch and --json cannot be combined; leave one out, or write --trace FILE")
     experiment, tokenizer = chosen(run, overrides, sampler, step)
     if chat and experiment.data.format == "text" and tokenizer.template is None:
         raise UserError(
-            f'--chat: {run} has learned running text; ask a run that was trained with data.format = "chat", or begin a '
-            "text with --prompt"
+            f'--chat needs a chat model, and {run} was trained on running text; name a run with data.format = "chat", '
+            "or use --prompt"
         )
     request = TextForm.of(experiment, tokenizer).request(
         experiment.parts["sampler"],
@@ -123,19 +123,22 @@ def sample(
         evaluations = {"nfe": generated.sample.nfe.tolist(), "max_nfe": generated.sample.max_nfe}
         print_json({**header, "texts": generated.texts, **evaluations, **_speed(written, generated.seconds)})
         return
-    for index, text in enumerate(generated.texts):
-        numbered = text if number == 1 else f"[{index + 1}] {text}\n"
-        click.echo(printable(numbered) if on_terminal() else numbered)
+    for index, text in enumerate(generated.texts, 1):
+        text = printable(text) if on_terminal() else text
+        if number == 1:
+            click.echo(text)
+        else:
+            headed(f"sample {index} of {number}", text)
 
 
 def _header(run: Path, experiment: Experiment, step: int | str | None, seed: int) -> dict[str, Any]:
-    """Return what JSON says of the model and of how it writes."""
+    """Return the run, its sampler and guidance and the seed, as the JSON output and a trace begin."""
     which = {} if step is None else {"step": RunFolder(run).step_of(step)}
     return {"run": str(run), **{kind: unstructure(experiment.parts[kind]) for kind in CHANGED}, "seed": seed, **which}
 
 
 def picture(rows: Sequence[Sequence[int]], tokenizer: TokenizerModel, height: int) -> Text:
-    """Return texts with dim masks, at most as many as the terminal has lines."""
+    """Return the texts with their masks dimmed, at most `height` of them."""
     from rich.text import Text
 
     text = Text()
@@ -179,9 +182,9 @@ def watching(rows: list[list[int]], tokenizer: TokenizerModel, console: Console)
 
 @contextmanager
 def tracing(path: Path, header: dict[str, Any]) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Yield an observer that writes a header and then each step as a line of JSON; the file is complete or absent."""
+    """Yield an observer that writes a header, then each decoding step, as JSON lines; the file is whole or absent."""
     if path.is_dir():
-        raise UserError(f"--trace {path} is a folder; name a file in it")
+        raise UserError(f"--trace {path} is a folder; name a file")
     with replacing(path) as beside, beside.open("w", encoding="utf-8") as file:
         file.write(json.dumps(header) + "\n")
         yield lambda record: print(json.dumps(record), file=file)
@@ -190,8 +193,10 @@ def tracing(path: Path, header: dict[str, Any]) -> Iterator[Callable[[dict[str, 
 @click.command()
 @options("run")
 @click.argument("words", nargs=-1, metavar="[TEXT] [KEY=VALUE]...")
-@click.option("--file", "path", help="Read texts from a file, one per line, instead of TEXT; - is standard input.")
-@count("-n --num-samples number", 1, "Number of fills per text.", 1)
+@click.option(
+    "--file", "path", help="Read texts from this file, one per line, instead of TEXT; - reads standard input."
+)
+@count("-n --num-samples number", 1, "Number of infillings per text.", 1)
 @options("step", "seed", "sampler", "batch_size", "device", "precision", "json")
 def infill(
     run: Path,
@@ -206,15 +211,15 @@ def infill(
     precision: Precision,
     as_json: bool,
 ) -> None:
-    """Fill the gaps of TEXT with the final model of RUN, as in "The [MASK:3] of the [MASK]".
+    """Fill the gaps of TEXT with RUN, as in "The [MASK:3] of the [MASK]".
 
-    A gap is [MASK] for one token, [MASK:3] for three, [MASK:2-5] for two to five: the model then chooses the length
-    that best fits the text after the gap. All text outside the gaps stays unchanged. `sampler.KEY=VALUE` and
-    `guidance.use=…` change how gaps are filled.
+    A gap is [MASK] for one token, [MASK:3] for three, or [MASK:2-5] for two to five; the model then chooses the length
+    that best fits the text after the gap. The text outside the gaps does not change. `sampler.KEY=VALUE` and
+    `guidance.use=…` change the sampler and the guidance.
     """
     # Every mistake is reported before torch is imported.
     if path is None and not words:
-        raise UserError('there is no text; give one with gaps, as in "The [MASK:3] of the [MASK]", or --file')
+        raise UserError('TEXT is missing; type one with gaps, such as "The [MASK:3] of the [MASK]", or --file FILE')
     experiment, tokenizer = chosen(run, words if path is not None else words[1:], sampler, step)
     texts = lines_of(path) if path is not None else [check_text(words[0], "the text")]
     layouts, parts = TextForm.of(experiment, tokenizer).layouts(texts), experiment.parts
@@ -236,7 +241,7 @@ def infill(
 
 
 def table_of(texts: Sequence[str], infilling: Infilling) -> dict[str, Any]:
-    """Return the fills and their cost as a JSON object."""
+    """Return the fills with their NFE and speed as a JSON object."""
     written = sum(sum(filled.lengths) for fills in infilling.filled for filled in fills)
     rows = [
         {

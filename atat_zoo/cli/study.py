@@ -16,19 +16,19 @@ from atat_zoo.studies.processes import LocalExecutor, Stopped, elements, submit,
 from atat_zoo.system.atomic import write_all
 from atat_zoo.system.errors import UserError
 
-_CLUSTER = "Write a SLURM job array of the trainings, and submit it where sbatch is."
-_WRITE = "Write the tables there as well, and beside them the JSON and the nats of each sequence."
+_CLUSTER = "Write a SLURM job array, and submit it if sbatch is installed."
+_WRITE = "Also write the tables to this Markdown file, with the JSON and the NLL of every sequence in the same folder."
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), metavar="STUDY.toml")
-@count("--jobs", 1, "Trainings at a time, 1 when absent; each has one GPU, which several share where there are fewer.")
-@click.option("--dry-run", is_flag=True, help="Print the runs, what is left of each, and an estimate of the time.")
+@count("--jobs", 1, "Concurrent training runs (default: 1). Each uses one GPU; with fewer GPUs, they share.")
+@click.option("--dry-run", is_flag=True, help="List the runs, the remaining steps of each and the estimated time.")
 @output("--write", "page", help=_WRITE)
-@click.option("--test-again", is_flag=True, help="Evaluate the test split although it was evaluated before.")
+@click.option("--test-again", is_flag=True, help="Evaluate the test split again.")
 @click.option("--cluster", is_flag=True, help=_CLUSTER)
-@count("--array-index element", 1, "Train this run of the job array alone, and measure nothing.")
-@click.option("--measure", is_flag=True, help="Train nothing, and measure what is finished.")
+@count("--array-index element", 1, "Train only this run of the job array, without evaluation.")
+@click.option("--measure", is_flag=True, help="Evaluate the finished runs without training.")
 @options("device", "json")
 def study(
     file: Path,
@@ -44,8 +44,8 @@ def study(
 ) -> int:
     """Train every arm of STUDY.toml with every seed, and compare the arms on held-out text.
 
-    Runs that are finished are not repeated, others continue; several `atat study` of one file share the work. Ctrl-C
-    stops all of it. The results are study.json and study.md in the folder of the study.
+    Finished runs are kept and unfinished ones resume. Several `atat study` processes on one file share the work.
+    Results are study.json and study.md in the folder of the study.
     """
     loaded = load(file)
     asked = {"--dry-run": dry_run, "--cluster": cluster, "--array-index": element, "--measure": measure}

@@ -14,14 +14,14 @@ from atat_zoo.system.errors import UserError, nearest
 
 @click.group()
 def zoo() -> None:
-    """List the parts and their parameters."""
+    """List and check components."""
 
 
 @zoo.command("list")
 @click.argument("kind", required=False)
 @options("json")
 def list_(kind: str | None, as_json: bool) -> None:
-    """List the parts of every kind, or of one KIND."""
+    """List the components of every kind, or of one KIND."""
     menu = Zoo.load()
     kinds = [kind] if kind else list(KINDS)
     entries = [menu.describe(k, name) for k in kinds for name in menu.names(k)]
@@ -42,7 +42,7 @@ def list_(kind: str | None, as_json: bool) -> None:
 @click.argument("name")
 @options("json")
 def show(kind: str, name: str, as_json: bool) -> None:
-    """Show a part: its parameters with types, defaults and help, and its references."""
+    """Show a component: parameters with types, defaults and meaning, and references."""
     entry = Zoo.load().describe(kind, name)
     if as_json:
         keys = ("kind", "name", "summary", "path", "distribution", "refs", "parameters")
@@ -70,14 +70,14 @@ def _bounds(parameter: dict[str, Any]) -> str:
 @zoo.command()
 @options("json")
 def plugins(as_json: bool) -> None:
-    """List the installed plugins, and the error of each broken one."""
+    """List the installed plugins, with the error of each broken one."""
     rows = [(plugin, [f"{e.kind}.{e.name}" for e in plugin.entries]) for plugin in Zoo.load().plugins]
     if as_json:
         keys = ("name", "distribution", "version", "status", "error")
         print_json([{key: getattr(plugin, key) for key in keys} | {"parts": parts} for plugin, parts in rows])
     elif rows:
         cells = [[p.name, f"{p.distribution} {p.version}", p.status, p.error or ", ".join(parts)] for p, parts in rows]
-        table(["plugin", "distribution", "status", "parts or error"], cells)
+        table(["plugin", "distribution", "status", "components or error"], cells)
     else:
         click.echo("No plugin is installed.")
 
@@ -85,7 +85,7 @@ def plugins(as_json: bool) -> None:
 @zoo.command("manifest")
 @click.option("--write", is_flag=True, help="Write registry.toml from the code.")
 def manifest_(write: bool) -> None:
-    """Compare registry.toml with the code, or write it; imports every built-in part."""
+    """Compare registry.toml with the code, or write it. Imports every built-in component."""
     path = manifest.shipped()
     text = manifest.write(Zoo.from_code())
     if write:
@@ -100,10 +100,10 @@ def manifest_(write: bool) -> None:
 @zoo.command()
 @click.argument("distribution", required=False)
 def check(distribution: str | None) -> None:
-    """Import every part and every plugin, and report what is broken.
+    """Import every component and plugin, and report the broken ones.
 
-    With DISTRIBUTION, as `atat zoo plugins` names it, hold each of its parts to the contract of its kind: what is wrong
-    with a part is one sentence, on the smallest example. `atat-zoo` is the zoo itself, which takes minutes.
+    With DISTRIBUTION, a name from `atat zoo plugins`, run the conformance tests on each of its components and print one
+    sentence per failure. `atat-zoo` tests the built-in components, which takes minutes.
     """
     menu = Zoo.load()
     broken = [
@@ -139,7 +139,9 @@ def _held(menu: Zoo, distribution: str, broken: list[str]) -> str:
     try:
         from atat_zoo.testing.conformance import cases, is_held_by_description_alone
     except ModuleNotFoundError as error:
-        raise UserError(f"the conformance suite needs {error.name}; pip install 'atat-zoo[test]'") from None
+        raise UserError(
+            f"the conformance suite needs {error.name}; install it with `pip install {error.name}`"
+        ) from None
     for kind, name in mine:
         try:
             menu.component(kind, name)

@@ -156,8 +156,8 @@ class Build:
         if ShardSource.now(self.experiment) != self.source:
             shutil.rmtree(work)
             raise UserError(
-                "the text, or the tokenizer's file, was written to while its shards were built, so they are not "
-                "kept; run the same command again once nothing writes there any more"
+                "the text, or the tokenizer's file, changed while its shards were built, so they are not "
+                "kept; run the same command again when nothing writes there"
             )
 
     def batches(self, split: Split) -> Iterator[list[Piece]]:

@@ -92,7 +92,7 @@ def messages_of(value: Any) -> list[Message]:
         ValueError: a sentence with the remedy, when the object is not a dialogue.
     """
     if not isinstance(value, Mapping):
-        raise ValueError(f"is no dialogue: {clip(repr(value), 60)}; {_FORM}")
+        raise ValueError(f"is not a dialogue: {clip(repr(value), 60)}; {_FORM}")
     there = {key: role for key, role in KEYS.items() if value.get(key) is not None}
     if unread := [key for key in there if there[key] is None and value[key]]:
         raise ValueError(f"has {unread[0]!r}, which is not read; write it into a message, or take the key out")
@@ -113,7 +113,7 @@ def messages_of(value: Any) -> list[Message]:
     messages = [message_of(each, number) for number, each in enumerate(every, 1)]
     said = [message.content for message in messages]
     if unsaid := [key for key in asks if lists and value[key] not in said]:  # else it is the first one, once more
-        raise ValueError(f"has {unsaid[0]!r} beside {lists[0]!r}, in which it is not said; take one of them out")
+        raise ValueError(f"has {unsaid[0]!r} beside {lists[0]!r}; take one of them out")
     return messages[: max((i for i, message in enumerate(messages, 1) if message.answers), default=len(messages))]
 
 
@@ -131,7 +131,7 @@ def message_of(value: Any, number: int = 1) -> Message:
     if content is None and role == ASSISTANT:  # it calls tools, or says nothing
         content = ""
     if not isinstance(content, str):
-        raise ValueError(f"message {number} has no text as its content: {clip(repr(content), 60)}; write it as one")
+        raise ValueError(f"message {number} has content that is not text: {clip(repr(content), 60)}; write it as text")
     more = {key: value[key] for key in _MORE if value.get(key)}
     # JSON can contain half of a surrogate pair, but UTF-8 cannot.
     return Message(role, "").saying(content.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), more)

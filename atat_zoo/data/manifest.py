@@ -141,7 +141,7 @@ def verify(folder: Path, *, full: bool = False, splits: Iterable[str] = SPLITS) 
     size = (folder / COUNTS).stat().st_size
     if not 0 <= size - 8 * manifest.vocabulary_size <= _HEADER:
         raise UserError(
-            f"{folder / COUNTS} has {size} bytes, which are no counts of the {manifest.vocabulary_size} tokens of the "
+            f"{folder / COUNTS} has {size} bytes, which are not counts of the {manifest.vocabulary_size} tokens of the "
             f"manifest; {_again(folder)}"
         )
     return manifest

@@ -260,7 +260,7 @@ class Packer:
         self.body = length - 2 if self.framed else length
         if (self.form.room if self.form.length else self.body) < 1:
             raise UserError(
-                f'data.length = {length} leaves no room beside {needed} of data.special_tokens = "{special}"'
+                f'data.length = {length} leaves no room for text besides {needed} of data.special_tokens = "{special}"'
             )
         if (special != "none" and tokenizer.eos is None) or (framed and tokenizer.bos is None):
             raise UserError(

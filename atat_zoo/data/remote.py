@@ -71,7 +71,7 @@ def refuse_commands(*addresses: str, key: str = "corpus.tars") -> None:
     for address in addresses:
         if address.startswith(COMMAND) and os.environ.get(ALLOW) != "1":
             raise UserError(
-                f"{key}: {clip(address)} would run a command in a shell; if you trust it, say so with "
+                f"{key}: {clip(address)} would run a command in a shell; if you trust it, allow it with "
                 f"`atat --allow-pipe …`, or with {ALLOW}=1 in the environment of the launcher"
             )
 
@@ -158,9 +158,9 @@ def _stored(address: str) -> Iterator[bytes]:
         install = f"run `pip install {package}`" if package else str(error)
         raise UserError(f"{address} needs a package that is not installed; {install}") from None
     except ValueError as error:
-        raise UserError(f"{address} is no address that can be read ({error}); see corpus.path") from None
+        raise UserError(f"{address} cannot be read as an address ({error}); see corpus.path") from None
     if (kind := store.info(path)["type"]) != "file":  # a device never ends
-        raise FailedError(f"it is no file, but of the type {kind!r}", final=True)
+        raise FailedError(f"it is not a file, but of the type {kind!r}", final=True)
     with store.open(path, "rb") as stream:
         yield from iter(partial(stream.read, _BLOCK), b"")
 
@@ -429,7 +429,9 @@ def _expanded(tars: tuple[str, ...]) -> dict[str, list[str]]:
         for address in expanded(text, "corpus.tars"):
             names = _NAME.findall(address)
             if not names:
-                raise UserError(f"corpus.tars: {address} names no shard as the manifest does, like train-000000.tar")
+                raise UserError(
+                    f"corpus.tars: {address} does not name a shard as the manifest does, like train-000000.tar"
+                )
             addresses_of.setdefault(names[-1], []).append(address)
     return addresses_of
 

@@ -129,7 +129,7 @@ def arrays_of(path: Path, *names: str) -> list[NDArray[Any]]:
     """Return arrays of an `.npz` file that we wrote; raise nearly any exception if it is damaged."""
     with zipfile.ZipFile(path) as saved:
         if sum(member.file_size for member in saved.infolist()) > path.stat().st_size:
-            raise ValueError("it is compressed, which we never do")
+            raise ValueError("it is compressed, and shards never are")
         return [array_of(saved.read(f"{name}.npy")) for name in names]
 
 

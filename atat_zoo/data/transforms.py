@@ -48,17 +48,17 @@ class Transform(Protocol):
 
 @component
 class RandomLengthTransform(Transform):
-    """Of a share of the sequences only the beginning, of a uniformly drawn length; the rest is padding.
+    """Truncates a fraction of the sequences to a uniformly sampled length; the rest is padding.
 
-    So a model that was trained on full sequences alone can be asked for a short one; LLaDA has a share of 0.01.
+    A model trained only on full sequences cannot generate short ones. LLaDA truncates a fraction of 0.01.
     """
 
     name = "random_length"
-    summary = "of some sequences only a beginning of random length"
+    summary = "truncates some sequences to a random length"
     refs = ("arXiv:2502.09992",)
 
-    probability: float = param(0.01, help="share of the sequences that are cut", gt=0, le=1)
-    min_tokens: int = param(1, help="tokens that are left at least, where there are as many", ge=1)
+    probability: float = param(0.01, help="fraction of the sequences that are truncated", gt=0, le=1)
+    min_tokens: int = param(1, help="minimum length after truncation, in tokens", ge=1)
 
     @override
     def apply(self, tokens: NDArray[np.int64], key: int, context: Context) -> NDArray[Any]:
@@ -69,13 +69,13 @@ class RandomLengthTransform(Transform):
 
 @component
 class MinimumLengthTransform(Transform):
-    """Refuses sequences of few tokens, mostly padding, as short documents are in `data.packing = "document"`."""
+    """Filters out short sequences, mostly padding, such as short documents with `data.packing = "document"`."""
 
     name = "minimum_length"
-    summary = "refuses sequences of few tokens"
+    summary = "filters out short sequences"
     refs = ("arXiv:2112.11446",)
 
-    min_tokens: int = param(help="tokens that a sequence has at least, special ones included", ge=1)
+    min_tokens: int = param(help="minimum number of tokens, special tokens included", ge=1)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Refuse what no sequence has."""
@@ -90,17 +90,17 @@ class MinimumLengthTransform(Transform):
 
 @component
 class RepetitionTransform(Transform):
-    """Refuses sequences in which few n-grams are distinct: lists, menus and boilerplate of the web.
+    """Filters out sequences with few distinct n-grams: lists, menus and boilerplate of the web.
 
-    Of a sequence with m n-grams, the share of distinct ones is their number over m; one without n-grams passes.
+    The measure is the number of distinct n-grams over the number of n-grams. Sequences shorter than n pass.
     """
 
     name = "repetition"
-    summary = "refuses sequences that repeat themselves"
+    summary = "filters out sequences with many repeated n-grams"
     refs = ("arXiv:2112.11446", "arXiv:1510.03055")
 
-    n: int = param(4, help="tokens in an n-gram", ge=1)
-    min_distinct: float = param(0.5, help="share of the n-grams that are distinct at least", gt=0, le=1)
+    n: int = param(4, help="n, tokens per n-gram", ge=1)
+    min_distinct: float = param(0.5, help="minimum fraction of distinct n-grams", gt=0, le=1)
 
     @override
     def apply(self, tokens: NDArray[np.int64], key: int, context: Context) -> NDArray[Any] | None:

@@ -1,4 +1,4 @@
-"""A bound for masks that depend on the text, by sampling: "The adaptive bound" of docs/mathematics.md.
+"""A bound for masks that depend on the text, by sampling: "The adaptive bound" of docs/explanation/adaptive-masks.md.
 
 Forward weights w_i > 0 may read the clean text. Reversed, the power path 1 − α_i = t^{w_i} unmasks the tokens in a
 Plackett–Luce order with weights w. The model has p_θ(x_i | z) and reverse weights ŵ_i, which read z alone. With M

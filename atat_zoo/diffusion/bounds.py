@@ -1,4 +1,4 @@
-"""Bounds on −log p_θ(x) that may be called perplexity, by the first bound of docs/mathematics.md.
+"""Bounds on −log p_θ(x) that may be called perplexity, by the first bound of docs/explanation/mathematics.md.
 
     NELBO(x) = E_t [ −α'(t)/(1 − α(t)) · Σ_{i masked} −log p_θ(x_i | z_t) ],   uniform masking
 

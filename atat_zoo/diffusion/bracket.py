@@ -1,4 +1,4 @@
-"""A bracket around the likelihood of a text that may come in many orders (docs/mathematics.md, "A bracket").
+"""A bracket around the likelihood of a text over many decoding orders (docs/explanation/mathematics.md, "A bracket").
 
 With p(x) = E_σ[p(x | σ)], K independent orders and w_k = p(x | σ_k), the mean of the w_k is p(x) on average, so its
 logarithm is on average below log p(x) (Burda et al., arXiv:1509.00519). The tangent of the logarithm at any ψ > 0 lies

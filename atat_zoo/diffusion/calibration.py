@@ -1,6 +1,6 @@
 """Scores and a rate to probabilities whose mean over a row is the rate exactly, or to as many masked tokens.
 
-See docs/mathematics.md, "Importance and the mask rate" and "Masks by visible tokens".
+See docs/explanation/adaptive-masks.md, "Importance and the mask rate" and "Masks by visible tokens".
 
 Three families, each with one unknown per row. All arithmetic is in float64 for any input: bfloat16 would miss the rate
 by 1e-3. Scores may have any size up to about 1e9; beyond that float64 cannot separate neighbours.

@@ -22,6 +22,23 @@ def spearman(a: Tensor, b: Tensor) -> float:
     return float((x * y).sum() / scale) if scale > 0 else float("nan")
 
 
+def spearman_by_chance(ids: Tensor, values: Tensor) -> float:
+    """Return the standard error of ρ between `values`, [N], and a random number for each of the ids, int64 [N].
+
+    An estimator that has learned nothing gives equal tokens about the same importance, and a rank correlation with
+    their loss that is this far from 0: SE² = Σ_v p_v² (r̄_v − r̄)² / Var r, with p_v the share of id v, and r̄_v the mean
+    rank of its values. It is 1/√N if all ids differ. NaN for fewer than 2 values, or equal ones.
+    """
+    if len(values) < 2:
+        return float("nan")
+    ranks = average_ranks(values).double()
+    ranks -= ranks.mean()
+    of = ids.unique(return_inverse=True)[1]
+    sums = torch.zeros(int(of.max()) + 1, dtype=torch.float64).index_add_(0, of, ranks)  # p_v (r̄_v − r̄) N
+    variance = ranks.square().sum()
+    return float((sums.square().sum() / (len(values) * variance)).sqrt()) if variance > 0 else float("nan")
+
+
 def ratio(numerator: Tensor, denominator: Tensor) -> tuple[float, float]:
     """Return Σa / Σb and its standard error over the entries, by linearisation."""
     a, b = numerator.double(), denominator.double()

@@ -28,7 +28,7 @@ def forms_of(tokenizer: TokenizerModel, word: str) -> list[Form]:
     """
     bare = word.strip()
     if not bare:
-        raise UserError(f"{word!r} is no word; name one with letters, or leave it out")
+        raise UserError(f"{word!r} is not a word; name one with letters, or leave it out")
     texts = [before + text for text in (bare, bare[0].upper() + bare[1:]) for before in (" ", "")]
     forms = list(dict.fromkeys(form for text in texts if (form := _written(tokenizer, text))))
     if not forms:

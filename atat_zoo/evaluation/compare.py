@@ -41,6 +41,7 @@ class MeasuredRun:
     step: int  # optimizer steps of its weights
     method: str  # the estimator of its numbers, or `likelihood` if they are exact
     nats: Mapping[str, Tensor]  # each of its bounds by name, nats of each sequence, float64 [n]
+    factorisations: Mapping[str, str] = attrs.field(factory=dict)  # of the text, by the name of the bound
     count: Tensor  # tokens of each sequence, int64 [n]
     bytes: Tensor  # UTF-8 bytes of each sequence, int64 [n]
     ngram: NGramNats | None = None  # the n-gram model of its training shards, None if there is none
@@ -55,7 +56,8 @@ class MeasuredRun:
 
     def bounds(self) -> dict[str, BoundValue]:
         """Return the value of each bound by name."""
-        return {name: bound_value(nats, self.count, self.bytes) for name, nats in self.nats.items()}
+        of = self.factorisations
+        return {name: bound_value(nats, self.count, self.bytes, of.get(name, "")) for name, nats in self.nats.items()}
 
     def beside(self) -> NGramFigure | None:
         """Return the n-gram model beside the bound by which the run is judged."""
@@ -96,6 +98,7 @@ def numbers_of(
     return {
         "step": model.step,
         "method": method_of(model.experiment, spec.bound),
+        "factorisations": model.experiment.parts["objective"].factorisations(model.experiment),
         "nats": {name: nats.sum(1) for name, nats in measured.contribution.items()},
         "count": counted.sum(1),
         "bytes": byte_counts(model.tokenizer, tokens, maskable),

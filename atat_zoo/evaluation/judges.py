@@ -79,7 +79,7 @@ class RunJudge:
     name = "run"
     summary = "a finished run with an exact likelihood, such as an autoregressive one"
 
-    path: str = param(help="the run folder")
+    path: str = param(help="run folder")
 
     @property
     def folder(self) -> str:
@@ -122,21 +122,21 @@ class HuggingFaceJudge:
     """
 
     name = "huggingface"
-    summary = "a causal language model of the Hugging Face hub, such as gpt2-large"
+    summary = "a causal language model on the Hugging Face hub, such as gpt2-large"
     refs = ("https://huggingface.co/docs/transformers", "arXiv:2102.01454")
     package = ("transformers", "atat-zoo[judge]")
     folder = None
 
-    model: str = param(help="name on the hub, or folder")
-    length: int | None = param(None, help="tokens in a chunk; the model's maximum when absent", ge=2)
-    revision: str | None = param(None, help="commit, tag or branch of the hub; its main branch when absent")
+    model: str = param(help="model name on the hub, or local folder")
+    length: int | None = param(None, help="tokens per chunk; default: the model's maximum", ge=2)
+    revision: str | None = param(None, help="commit, tag or branch on the hub; default: main")
     begin: Literal["bos", "none"] = param(
-        "bos", help="context of the first token of a chunk: BOS, or none, and then the token is not counted"
+        "bos", help="context of a chunk's first token: BOS, or none, which excludes this token from the score"
     )
     pooling: Literal["mean", "last"] = param(
-        "mean", help="feature of a text: the mean of its hidden states, or the one of the last token of its first chunk"
+        "mean", help="feature vector of a text: mean hidden state, or hidden state of the last token of the first chunk"
     )
-    batch_size: int = param(8, help="chunks in a batch", ge=1)
+    batch_size: int = param(8, help="chunks per batch", ge=1)
 
     def build(self, device: str) -> JudgeModel:
         """Return the judge; see `Judge`."""

@@ -1,6 +1,6 @@
 """The likelihood of held-out text, or bounds on it: the nats of every token, under every bound of an objective.
 
-`evaluate_run` measures a run and records its perplexity, exp(Σ NELBO / Σ n) (docs/mathematics.md).
+`evaluate_run` measures a run and records its perplexity, exp(Σ NELBO / Σ n) (docs/explanation/mathematics.md).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from atat_zoo.data.manifest import load_counts
 from atat_zoo.data.tokenizers import TokenizerModel
 from atat_zoo.diffusion.bounds import average
 from atat_zoo.diffusion.randomness import row_keys
-from atat_zoo.diffusion.statistics import ratio, spearman
+from atat_zoo.diffusion.statistics import ratio, spearman, spearman_by_chance
 from atat_zoo.evaluation import Progress, batches
 from atat_zoo.evaluation.metrics import built, reading
 from atat_zoo.evaluation.ngram import NGramNats, figure, measure_ngram
@@ -31,6 +31,7 @@ from atat_zoo.evaluation.results.store import finite
 from atat_zoo.evaluation.text import Text, byte_counts, special_ids, text_of
 from atat_zoo.evaluation.text_scores import measure_texts
 from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.experiment.effects import learns_importance
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.bounds import Bound
 from atat_zoo.system.devices import exact_device
@@ -166,12 +167,17 @@ def _importance_when_hidden(module: Any, x: Tensor, maskable: Tensor, keys: Tens
     return (found.loss_sum / found.loss_count).float()
 
 
-def bound_value(nats: Tensor, n: Tensor, sizes: Tensor) -> BoundValue:
+def bound_value(nats: Tensor, n: Tensor, sizes: Tensor, factorisation: str = "") -> BoundValue:
     """Return a bound over sequences, from nats [n], maskable tokens [n] and bytes [n] of each."""
     per_token, error = ratio(nats, n)
     value, (bits, of_bits) = exponential(per_token), ratio(nats / math.log(2), sizes)
     return BoundValue(
-        nats_per_token=per_token, value=value, stderr=value * error, bits_per_byte=bits, bits_per_byte_stderr=of_bits
+        nats_per_token=per_token,
+        value=value,
+        stderr=value * error,
+        bits_per_byte=bits,
+        bits_per_byte_stderr=of_bits,
+        factorisation=factorisation,
     )
 
 
@@ -187,6 +193,8 @@ def summarise(
     draws: int,
     ngram: NGramNats | None = None,
     method: str = "exact_k",
+    factorisations: Mapping[str, str] | None = None,
+    learned: bool = False,
     form: str = "text",
     corpus: str = "",
     of_texts: Mapping[str, MetricValue] | None = None,
@@ -194,7 +202,8 @@ def summarise(
     """Turn a measurement into the reported numbers.
 
     `counts` are training tokens by id, int64 [V]; `ngram` is measured on the same sequences and masks; `of_texts` are
-    the metrics of what the model writes. The other names are those of `Evaluation`.
+    the metrics of what the model writes; `factorisations` are of `Objective.factorisations`, and the importance is
+    `learned` or not. The other names are those of `Evaluation`.
     """
     x, maskable, per = measured.tokens, measured.maskable, measured.counted
     n = per.sum(1)
@@ -202,7 +211,10 @@ def summarise(
     texts = [tokenizer.decode(row[there].tolist()) for row, there in zip(x, maskable, strict=True)]
     characters, words = sum(map(len, texts)), sum(len(_WORD.findall(text)) for text in texts)
     of_text = maskable & ~torch.isin(x, torch.tensor(special_ids(tokenizer), dtype=x.dtype))
-    bounds = {name: bound_value(each.sum(1), n, sizes) for name, each in measured.contribution.items()}
+    of = factorisations or {}
+    bounds = {
+        name: bound_value(each.sum(1), n, sizes, of.get(name, "")) for name, each in measured.contribution.items()
+    }
 
     without_special = per_character = per_word = None
     if NELBO in bounds:
@@ -211,7 +223,7 @@ def summarise(
         per_character = float(nelbo.sum()) / math.log(2) / characters if characters else None
         per_word = exponential(float(nelbo.sum()) / words) if words else None
     first = next(iter(measured.contribution.values()))  # of the masks that the n-gram model is measured under
-    unigram = frequency_rho = importance_rho = None
+    unigram = frequency_rho = importance_rho = by_chance = None
     loss = measured.token_loss
     seen = per & loss.isfinite()
     if counts is not None:
@@ -221,6 +233,7 @@ def summarise(
         frequency_rho = finite(spearman(surprisal[seen], loss[seen]))
     if measured.importance is not None:
         importance_rho = finite(spearman(measured.importance[seen], loss[seen]))
+        by_chance = finite(spearman_by_chance(x[seen], loss[seen])) if learned else None
     return Evaluation(
         split=split,
         step=step,
@@ -245,6 +258,7 @@ def summarise(
         count_table=None if ngram is None else figure(ngram, first.sum(1), n),
         metrics={**measured.metrics, **(of_texts or {})},
         importance_spearman=importance_rho,
+        importance_chance=by_chance,
         frequency_spearman=frequency_rho,
     )
 
@@ -288,6 +302,8 @@ def evaluate_run(
         draws=spec.mask_samples,
         seed=seed,
         method=method,
+        factorisations=model.experiment.parts["objective"].factorisations(model.experiment),
+        learned=learns_importance(model.experiment),
         form=form,
         corpus=text.corpus,
         of_texts=measure_texts(model, *x, spec, seed=seed),

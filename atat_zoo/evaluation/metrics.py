@@ -91,7 +91,7 @@ class BrierMetric(Metric):
     """Σ_v (p_v − 1[v = x])², in [0, 2]: 0 is perfect, 2 the worst (Brier, 1950)."""
 
     name = "brier_score"
-    summary = "squared distance of the predicted distribution to the true token, from 0 to 2; less is better"
+    summary = "Brier score: squared distance of the prediction to the true token, 0 to 2; lower is better"
     refs = ("https://doi.org/10.1175/1520-0493(1950)078<0001:VOFEIT>2.0.CO;2",)
     build = of_states("SequenceMean", score="brier")
 
@@ -101,10 +101,10 @@ class TopAccuracyMetric(Metric):
     """The share of the tokens that are among the k most probable ones."""
 
     name = "top_accuracy"
-    summary = "share of the tokens that are among the k most probable"
+    summary = "fraction of tokens among the k most probable predictions"
     refs = ("arXiv:1409.0575",)
 
-    k: int = param(1, help="how many of the most probable tokens count", ge=1)
+    k: int = param(1, help="number of most probable tokens that count as correct", ge=1)
 
     @property
     @override
@@ -118,43 +118,43 @@ class TopAccuracyMetric(Metric):
 class CalibrationErrorMetric(Metric):
     """Σ_b w_b |confidence_b − accuracy_b| / Σ w over bins of the largest probability (Guo et al., arXiv:1706.04599).
 
-    A model that is right in 70 % of the cases in which it is sure by 70 % has 0.
+    It is 0 for a model that is right in 70 % of the cases with a confidence of 70 %, and so on.
     """
 
     name = "calibration_error"
-    summary = "expected calibration error: how far the confidence is from the accuracy, in bins"
+    summary = "expected calibration error of the predictions, binned by confidence"
     refs = ("arXiv:1706.04599",)
 
-    bins: int = param(15, help="bins of equal width", ge=1)
+    bins: int = param(15, help="number of bins of equal width", ge=1)
     build = of_states("Calibration")
 
 
 @component
 class GenerativeMetric(Metric):
-    """exp(Σ −log p / Σ tokens) of the texts, both by another model: that one's numbers, not those of the writer.
+    """Generative perplexity: exp(Σ −log p / Σ tokens) of the generated texts, with p and tokens of a judge model.
 
-    Low for dull text, too: it belongs beside `unigram_entropy`.
+    Repetitive text has a low value too, so report `unigram_entropy` as well.
     """
 
     name = GENERATIVE_PERPLEXITY.replace(" ", "_")
-    summary = "how improbable the texts are to another model, the judge; with unigram_entropy beside it"
+    summary = "generative perplexity: perplexity of generated texts under a judge model; report it with unigram_entropy"
     refs = ("arXiv:1904.09751",)
     reads = "texts"
 
-    judge: Any = part("judge", attrs.NOTHING, help="the model that scores the texts")
+    judge: Any = part("judge", attrs.NOTHING, help="judge model that scores the texts")
     build = of_states("JudgedNats")
 
 
 @component
 class UnigramEntropyMetric(Metric):
-    """The entropy of the token frequencies within a text, in nats, averaged over the texts: at most log L.
+    """Entropy of the token frequencies within a text, in nats, averaged over the texts; at most log L.
 
-    Per text, as in s-sahoo/duo, metrics.py (arXiv:2506.10892), and not pooled: texts that each repeat themselves in
-    their own way are dull too. Unlike there, BOS and EOS are no tokens.
+    It is computed per text, as in s-sahoo/duo, metrics.py (arXiv:2506.10892), and not pooled: pooling would hide texts
+    that each repeat themselves in a different way. Unlike there, BOS and EOS do not count.
     """
 
     name = "unigram_entropy"
-    summary = "entropy of the tokens within a text, in nats: low for text that repeats itself"
+    summary = "unigram entropy of the tokens of a generated text, in nats; low for repetitive text"
     refs = ("arXiv:2506.10892",)
     reads = "texts"
     build = of_states("TextMean", score="entropy")
@@ -165,11 +165,11 @@ class DistinctMetric(Metric):
     """Distinct n-grams of tokens over all n-grams, pooled over the texts (Li et al., NAACL 2016)."""
 
     name = "distinct"
-    summary = "share of the n-grams of tokens that are distinct, pooled over the texts"
+    summary = "fraction of distinct token n-grams, pooled over the generated texts"
     refs = ("arXiv:1510.03055",)
     reads = "texts"
 
-    n: int = param(2, help="tokens in an n-gram", ge=1)
+    n: int = param(2, help="n, tokens per n-gram", ge=1)
 
     @property
     @override
@@ -181,19 +181,19 @@ class DistinctMetric(Metric):
 
 @component
 class SelfBleuMetric(Metric):
-    """BLEU of a text with the other ones as its references, averaged over the texts (Zhu et al., SIGIR 2018).
+    """BLEU of each text with all others as references, averaged over the texts (Zhu et al., SIGIR 2018).
 
-    BLEU is torchmetrics', of words between white space; 1 where each text is a copy of another one. It depends on the
-    number of texts: compare it between as many.
+    BLEU is that of torchmetrics, over whitespace-separated words; 1 if every text is a copy of another one. The value
+    depends on the number of texts, so compare only equal numbers.
     """
 
     name = "self_bleu"
-    summary = "BLEU of each text against the others: high where the texts are like one another"
+    summary = "BLEU of each generated text against the others; high for low diversity"
     refs = ("arXiv:1802.01886",)
     reads = "texts"
 
-    n: int = param(4, help="words in the longest n-gram", ge=1)
-    most: int = param(100, help="texts that are compared, the first ones; the time grows with its square", ge=2)
+    n: int = param(4, help="maximum n, in words", ge=1)
+    most: int = param(100, help="number of texts to compare; time grows quadratically", ge=2)
     build = of_states("SelfBleu")
 
 
@@ -206,7 +206,7 @@ class CoherenceMetric(Metric):
     """
 
     name = "coherence"
-    summary = "cosine of the word counts of adjacent sentences"
+    summary = "cosine similarity of the word counts of adjacent sentences"
     refs = ("https://doi.org/10.1080/01638539809545029",)
     reads = "texts"
     build = of_states("TextMean", score="adjacent")
@@ -221,12 +221,12 @@ class MauveMetric(Metric):
     """
 
     name = "mauve"
-    summary = "similarity of the set of texts to held-out text, on the features of another model"
+    summary = "MAUVE between generated and held-out text, on features of a judge model"
     refs = ("arXiv:2102.01454",)
     reads = "texts"
     package = ("mauve", "atat-zoo[mauve]")
 
-    judge: Any = part("judge", attrs.NOTHING, help="the model whose features are compared")
+    judge: Any = part("judge", attrs.NOTHING, help="judge model that computes the features")
 
     def check(self, experiment: Any) -> Iterable[str]:
         """Yield what keeps it from being computed."""
@@ -244,14 +244,14 @@ class MauveMetric(Metric):
 
 @component
 class CopiedMetric(Metric):
-    """The share of the n-grams of tokens that occur in the training text, all of which is read; nothing is hashed."""
+    """Fraction of the generated token n-grams that occur anywhere in the training text, by exact comparison."""
 
     name = "copied"
-    summary = "share of the n-grams of tokens that occur in the training text"
+    summary = "fraction of generated token n-grams that occur in the training text"
     refs = ("arXiv:2111.09509",)
     reads = "texts"
 
-    n: int = param(8, help="tokens in an n-gram", ge=1)
+    n: int = param(8, help="n, tokens per n-gram", ge=1)
 
     @property
     @override
@@ -268,10 +268,10 @@ class CopiedMetric(Metric):
 
 @component
 class LongestCopyMetric(Metric):
-    """The number of tokens of the longest span of a text that occurs in the training text, which is read for it."""
+    """Number of tokens of a text's longest span that occurs in the training text."""
 
     name = "longest_copy"
-    summary = "tokens of the longest span that occurs in the training text"
+    summary = "length in tokens of the longest generated span that occurs in the training text"
     refs = ("arXiv:2111.09509",)
     reads = "texts"
     ngrams = ()

@@ -1,4 +1,4 @@
-"""The likelihood of a sampler: what its policy, run along a true text, would have paid for it (docs/mathematics.md).
+"""The NLL of held-out text under a sampler, by teacher forcing of its steps (docs/explanation/mathematics.md).
 
     −log p(x) ≤ E_{S~π} Σ_t Σ_{i∈S_t} −log p_θ(x_i | z_t)
 
@@ -179,7 +179,7 @@ def policy_value(
         nfe=float(measured.nfe.mean()),
         max_nfe=measured.max_nfe,
         bracket=bracket_value(measured.ends, n),
-        **attrs.asdict(bound),
+        **attrs.asdict(bound, filter=lambda field, _: field.name != "factorisation"),
     )
 
 

@@ -1,6 +1,6 @@
 """Samplers by the cost and the quality of their texts: one run beside held-out text, or several samplers of one model.
 
-The likelihood of held-out text under a sampler (the policy bound of docs/mathematics.md) needs no judge. Generative
+The NLL of held-out text under a sampler (policy bound, docs/explanation/mathematics.md) needs no judge. Generative
 perplexity is lower for dull text and at a lower draw temperature, so it is reported with unigram entropy and network
 evaluations, and a sampler is only as good as another if their unigram entropies agree too. n texts of L tokens.
 """

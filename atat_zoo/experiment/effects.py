@@ -27,6 +27,11 @@ def weighs_tokens(experiment: Experiment) -> bool:
     return uses and bool(experiment.parts["estimator"].tells_apart(is_trained(experiment)))
 
 
+def learns_importance(experiment: Experiment) -> bool:
+    """Return whether an experiment trains an estimator whose importance tells tokens apart."""
+    return weighs_tokens(experiment) and bool(experiment.parts["estimator"].learns)
+
+
 def without_effect(experiment: Experiment, zoo: Zoo) -> Iterator[Problem]:
     """Yield the problems: parts that read an importance that all tokens share, or a target that nothing learns."""
     objective, estimator = experiment.parts["objective"], experiment.parts["estimator"]
@@ -38,26 +43,26 @@ def without_effect(experiment: Experiment, zoo: Zoo) -> Iterator[Problem]:
             part = experiment.parts[kind]
             if kind not in _BY_IMPORTANCE or not part.reads_importance:
                 continue
-            said = f"{part.name!r}, as it is set, goes by the importance of tokens, and {named}"
+            said = f"{part.name!r} uses the importance of tokens, but {named}"
             if estimator.tells_apart(True):
-                problem = "is not trained at objective.importance_loss_weight = 0, so all have the same; raise that"
+                problem = "learns nothing with objective.importance_loss_weight = 0; raise the weight"
             else:
-                problem = f"gives all the same; set estimator.use to {_others(zoo)}"
+                problem = f"gives every token the same importance; set estimator.use to {_others(zoo)}"
             yield Problem(kind, f"{said} {problem}")
     if "target" in objective.uses and _is_set(target := experiment.parts["target"]):
         if not estimator.learns:
             learning = _others(zoo, lambda other: other.learns)
-            problem = f"{named}, as it is set, learns nothing; set estimator.use to {learning}, or leave target out"
+            problem = f"{named} has nothing to learn; set estimator.use to {learning}, or leave target out"
         elif not taught:
-            problem = f"objective.importance_loss_weight = 0 has {named} learn nothing; raise that, or leave target out"
+            problem = f"{named} learns nothing with objective.importance_loss_weight = 0; raise it, or leave target out"
         elif objective.learn_importance:
             problem = (
-                f"{named} learns by the bound's gradient, as objective.learn_importance says; set that to false, "
+                f"{named} learns from the gradient of the bound; set objective.learn_importance = false, "
                 "or leave target out"
             )
         else:
             return
-        yield Problem("target", f"{target.name!r} is what an estimator is trained towards, and {problem}")
+        yield Problem("target", f"{target.name!r} trains an importance estimator, but {problem}")
 
 
 def _is_set(target: Any) -> bool:

@@ -12,7 +12,7 @@ import attrs
 
 from atat_zoo.experiment.effects import without_effect
 from atat_zoo.experiment.inheritance import Refused, adopt, base_of
-from atat_zoo.experiment.schema import ALWAYS, SECTIONS, Experiment, completed
+from atat_zoo.experiment.schema import ALWAYS, SECTIONS, TOP_LEVEL, Experiment, completed
 from atat_zoo.registry import KINDS, TABLES, Zoo
 from atat_zoo.registry.manifest import PACKAGE
 from atat_zoo.registry.spec import problems_of, structure
@@ -22,7 +22,7 @@ from atat_zoo.system.errors import Problem, UserError, clip, nearest
 Table = dict[str, Any]
 Origins = dict[str, str]  # key path -> the file or override that sets it
 
-CORPORA = "corpora"  # the folder of the recipes: a [corpus] alone
+CORPORA, TOKENIZERS = "corpora", "tokenizers"  # the folders of the recipes: files with a [corpus] or a [tokenizer]
 # `lm1b/mdlm` is the file lm1b of the one folder and then mdlm of the other; `mdlm` alone is `cpu/mdlm`.
 SIZES, VARIANTS, SMALL = "base", "base/variants", "cpu"
 _CHAIN = 32  # files of which each extends the next
@@ -50,9 +50,9 @@ def names() -> list[str]:
     return sorted({*map(str, files), *variants, *(f"{size}/{each}" for size in _within(SIZES) for each in variants)})
 
 
-def recipes() -> list[str]:
-    """Return the names of the corpora whose recipes ship with the zoo."""
-    return _within(CORPORA)
+def recipes(folder: str = CORPORA) -> list[str]:
+    """Return the names of the recipes that ship with the zoo, for corpora, or in `folder`."""
+    return _within(folder)
 
 
 def recipe(name: str, zoo: Zoo | None = None) -> Any:
@@ -84,8 +84,13 @@ def find(name: str) -> list[Path]:
     except (OSError, ValueError) as error:  # too long a name, no permission, a NUL byte
         reason = getattr(error, "strerror", error)
         raise UserError(f"{clip(repr(name))} cannot be read: {reason}; name an experiment file") from None
-    known = [n for n in names() if not n.startswith(("studies/", f"{CORPORA}/"))]
-    folders = {path.parent.name for root in _roots() for path in root.glob("*/*.toml")} - {SIZES, CORPORA, "studies"}
+    known = [n for n in names() if not n.startswith(("studies/", f"{CORPORA}/", f"{TOKENIZERS}/"))]
+    folders = {path.parent.name for root in _roots() for path in root.glob("*/*.toml")} - {
+        SIZES,
+        CORPORA,
+        TOKENIZERS,
+        "studies",
+    }
     alone, sizes, variants, more = map(", ".join, (_within(""), _within(SIZES), _within(VARIANTS), sorted(folders)))
     raise UserError(
         f"there is no experiment {clip(repr(name))}: no such file{nearest(name, known)} "
@@ -166,17 +171,17 @@ def from_table(
     def refuse(key: str, text: str) -> None:
         problems.append(Problem(key, text))
 
-    known = ["name", "seed", "init_from", "requires", "extends", *TABLES, *SECTIONS]
+    known = [*TOP_LEVEL, *TABLES, *SECTIONS]
     for key in table:
         if key == "extends":
-            refuse(key, "can only stand in a file; put it there, or make a file that extends this one")
+            refuse(key, "works only in an experiment file; write it there, or write a file that extends this one")
         elif now := old_names.KINDS.get(key):
             refuse(key, f"is now {now}")
         elif key in KINDS and key not in known:
-            refuse(key, "is no table of an experiment; it is a parameter of the part that uses it")
+            refuse(key, "is not a table of an experiment; set it as a parameter of the component that uses it")
         elif key not in known:
             close = nearest(key, known)
-            refuse(key, f"is no key of an experiment{close} (there are: {', '.join(known)})")
+            refuse(key, f"unknown key of an experiment{close} (there are: {', '.join(known)})")
     name: Any = table.get("name")
     seed: Any = table.get("seed", 17)
     word = isinstance(name, str) and name.isprintable() and "/" not in name and name not in ("", ".", "..")
@@ -219,7 +224,7 @@ def from_table(
     for kind in TABLES:
         if kind in table and kind not in experiment.kinds:
             others = "".join(f", or extend {other}, whose objective does" for other in _using(kind, zoo)[:1])
-            refuse(kind, f"objective {parts['objective'].name!r} uses no {kind}; leave this table out{others}")
+            refuse(kind, f"objective {parts['objective'].name!r} does not use a {kind}; leave [{kind}] out{others}")
     _refuse(problems + conflicts(experiment), origins, where)
     return experiment
 
@@ -242,15 +247,15 @@ def conflicts(experiment: Experiment) -> list[Problem]:
     objective, backbone = experiment.parts["objective"], experiment.parts["backbone"]
     if objective.masks_attention and backbone.both_ways_only:
         text = (
-            f"{objective.name!r} shows the network a part of the text at a time, and backbone {backbone.name!r} "
-            "always reads all of it, both ways; take another backbone, or an objective like mdlm"
+            f"{objective.name!r} needs a backbone that takes attention masks, and {backbone.name!r} always reads the "
+            "whole sequence; use another backbone, or an objective such as mdlm"
         )
         problems.append(Problem("objective", text))
     optimizer = experiment.parts["optimizer"]
     if experiment.train.sharding != "none" and not getattr(optimizer, "shardable", False):
         text = (
-            f"optimizer {optimizer.name!r} does not say that its steps are the same where each rank has a part of "
-            'every matrix; take another one, such as "adamw", or set train.sharding = "none"'
+            f"optimizer {optimizer.name!r} does not support sharded parameters; "
+            'use another one, such as "adamw", or set train.sharding = "none"'
         )
         problems.append(Problem("train.sharding", text))
     used = (experiment.parts[kind] for kind in experiment.kinds)
@@ -278,11 +283,13 @@ def _read(path: Path, trail: tuple[Path, ...], known: dict[Path, tuple[Table, Or
         # A linked file extends what is beside the link.
         place, resolved = Path(os.path.realpath(path.parent), path.name), Path(os.path.realpath(path))
         if resolved in trail:
-            raise UserError(f"{where}: extends itself by way of {', '.join(p.name for p in trail)}; break the circle")
+            raise UserError(
+                f"{where}: extends itself through {', '.join(p.name for p in trail)}; remove one of these extends"
+            )
         if place in known:
             return known[place]
         if len(trail) == _CHAIN:
-            raise UserError(f"{where}: is the base of {_CHAIN} files that extend each other; join some of them")
+            raise UserError(f"{where}: more than {_CHAIN} files extend each other up to this one; merge some of them")
         own = read_toml(path)
     except FileNotFoundError:
         raise UserError(
@@ -381,9 +388,7 @@ def overrides_as_table(
         except ValueError:
             value = raw  # a bare word: masking.use=importance
         except parsing.TrailingInput:
-            raise UserError(
-                f"{where}: only the beginning of the value would be taken; leave the comment or the other key out"
-            ) from None
+            raise UserError(f"{where}: the value is followed by a comment or another key; leave that out") from None
         *outer, last = key.split(".")
         nested: Table = {last: value}
         for name in reversed(outer):

@@ -58,7 +58,7 @@ class Source:
             objective = str(table["objective"]["use"])
         except (KeyError, TypeError, ValueError) as error:
             reason = f"{type(error).__name__}: {error}"
-            problem = f"{folder.model / DESCRIPTION} describes no model: {reason}; copy the run again"
+            problem = f"{folder.model / DESCRIPTION} does not describe a model: {reason}; copy the run again"
             raise Refused(key, problem) from None
         digest = sha256_of(folder.model / TOKENIZER)
         return cls(path=path, folder=folder, table=table, objective=objective, step=step, like=like, sha256=digest)
@@ -120,7 +120,7 @@ def incompatibilities(experiment: Experiment, source: Source, zoo: Zoo) -> list[
 
 def _backbone(experiment: Experiment, source: Source, zoo: Zoo) -> list[Problem]:
     if "backbone" not in experiment.kinds or "backbone" not in source.table:
-        text = f"{source.path} and this experiment have no backbone in common; leave init_from out"
+        text = f"{source.path} and this experiment do not both have a backbone; leave init_from out"
         return [Problem("init_from", text)]
     return _differences("backbone", experiment.parts["backbone"], source.table["backbone"], source, zoo)
 

@@ -1,7 +1,7 @@
 """The sections of an experiment besides its parts: `[data]`, `[train]`, `[evaluation]`."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import attrs
 
@@ -15,43 +15,52 @@ RECORDED = {"special_tokens": "special", "packing": "rows", "format": "form"}
 
 @component
 class DataSpec:
-    """How text becomes sequences, shards and a stream."""
+    """How text becomes sequences, shards and a stream of batches."""
 
     root: str = param("data", help="folder of the built shards")
-    length: int = param(128, help="L, tokens in a sequence, special tokens included", ge=1)
+    length: int = param(128, help="L, tokens per sequence, special tokens included", ge=1)
     special_tokens: Literal["none", "document", "sequence", "both"] = param(
         "document",
-        help="BOS/EOS: none; EOS after every document; [BOS] L−2 tokens [EOS] in every sequence; or both. By default "
-        "none for dialogues, whose template has them, and for the corpora sotu and text8",
+        help="special tokens. document: EOS after every document; sequence: [BOS] L−2 tokens [EOS] in every "
+        "sequence; both; or none. The default is none for dialogues, whose template adds special tokens, and "
+        "for the corpora sotu and text8",
     )
     format: Literal["text", "chat"] = param(
-        "text", help="of the corpus: text, or dialogues, of which the answers are learned and all else is given"
+        "text", help="text, or chat: dialogues, with the loss on the assistant's tokens only"
     )
     packing: Literal["packed", "document"] = param(
         "packed",
-        help="sequences of running text, or of one document each: its first tokens, then padding; of dialogues several "
-        "whole ones that do not see each other, or one, filled with EOS, which counts as answer",
+        help="packed: sequences of running text; document: one document per sequence, truncated or padded. Of "
+        "dialogues, packed puts several into a sequence, without attention between them; document puts one "
+        "and fills up with EOS, which is learned as part of the answer",
     )
     remainder: Literal["drop", "pad"] = param(
-        "drop", help="the tokens left over at the end of a packed split: dropped, or padded to a full sequence"
+        "drop", help="leftover tokens at the end of a packed split: drop them, or pad them to a full sequence"
     )
-    sequences: int | None = param(
-        None, help="maximum number of training sequences, to train on part of a corpus; all when absent", ge=1
-    )
-    sequences_per_member: int = param(256, help="sequences in one member of a shard", ge=1)
+    sequences: int | None = param(None, help="maximum number of training sequences; default: all", ge=1)
+    sequences_per_member: int = param(256, help="sequences per member file of a shard", ge=1)
     sequences_per_shard: int = param(
-        4096, help="sequences in one shard at most; fewer when there are too few for the lanes", ge=1
+        4096, help="maximum number of sequences per shard; reduced if there are too few shards for the lanes", ge=1
     )
-    dtype: Literal["auto", "uint16", "uint32"] = param("auto", help="type of a stored token; auto takes the smallest")
-    lanes: int = param(8, help="C: sample n of the stream comes from lane n mod C; ranks must divide it", ge=1)
-    shuffled_shards: int = param(1, help="shards whose rows a lane shuffles together; 1: one shard after another", ge=1)
+    dtype: Literal["auto", "uint16", "uint32"] = param(
+        "auto", help="integer type of stored tokens; auto picks the smallest that fits"
+    )
+    lanes: int = param(
+        8,
+        help="C, parallel lanes of the stream: sample n comes from lane n mod C; must be a multiple of the number "
+        "of ranks",
+        ge=1,
+    )
+    shuffled_shards: int = param(
+        1, help="number of shards that a lane shuffles together; 1 reads one shard after another", ge=1
+    )
     on_corrupt: Literal["error", "skip"] = param(
-        "error", help="a damaged training shard is an error, or the stream leaves out its damaged members and counts"
+        "error", help="a damaged training shard: fatal raises an error, skip leaves out and counts its damaged members"
     )
-    transforms: tuple[Any, ...] = parts(
-        "transform", help="changes and refusals of training sequences, one after the other"
+    transforms: Any = parts("transform", help="transforms and filters of training sequences, applied in this order")
+    workers: int = param(
+        0, help="data loader processes per rank; the sample order does not depend on it", ge=0, le=1024
     )
-    workers: int = param(0, help="loader processes per rank; the order does not depend on it", ge=0, le=1024)
 
     def __attrs_post_init__(self) -> None:
         if self.sequences is not None and self.sequences < self.lanes:
@@ -76,25 +85,29 @@ class DataSpec:
                 "corpus", f'{parts["corpus"].name!r} has no dialogues, which data.format = "chat" reads; {known}'
             )
         if self.special_tokens != "none":
-            said = f'"{self.special_tokens}" is of running text, and a dialogue has the special tokens of its template'
+            said = (
+                f'"{self.special_tokens}" does not apply to dialogues, whose special tokens come from the chat template'
+            )
             yield Problem("data.special_tokens", f'{said}; set it to "none"')
         if self.dtype == "uint16":
             yield Problem("data.dtype", 'dialogues are stored as "uint32"; leave it at "auto"')
         if self.transforms:
             yield Problem(
-                "data.transforms", "they change and refuse running text, and would cut answers; leave them out"
+                "data.transforms", "they do not apply to dialogues, whose answers they would cut; leave them out"
             )
         for metric in experiment.evaluation.metrics:
             if metric.reads == "texts":
-                said = f"{metric.title!r} is of texts that a model writes by itself, and this one answers"
+                said = f"{metric.title!r} scores unconditional samples, and this model answers dialogues"
                 yield Problem("evaluation.metrics", f'{said}; leave it out, or take the task "answers"')
         if self.packing != "packed":
             return
         if not objective.separates_documents:
-            said = f"objective {objective.name!r} reads a row as a whole, and packed dialogues must not see each other"
+            said = (
+                f"objective {objective.name!r} attends over the whole row, and packed dialogues must not see each other"
+            )
             yield Problem("data.packing", f"{said}; {one}")
         if parts["backbone"].both_ways_only or getattr(parts["backbone"], "shift", False):
-            said = f"backbone {parts['backbone'].name!r}, as it is set, reads a row as a whole, both ways"
+            said = f"backbone {parts['backbone'].name!r} attends over the whole row"
             yield Problem("data.packing", f"{said}; {one}")
         if parts["backbone"].ngram_prior:
             yield Problem(
@@ -106,59 +119,57 @@ class DataSpec:
 
 @component
 class TrainSpec:
-    """How the parts are trained."""
+    """Training loop: steps, batch size, precision, devices, checkpoints."""
 
-    steps: int = param(1000, help="optimizer steps", ge=1)
-    batch_size: int = param(64, help="sequences in a step, over all ranks", ge=1)
+    steps: int = param(1000, help="number of optimizer steps", ge=1)
+    batch_size: int = param(64, help="global batch size: sequences per step over all ranks", ge=1)
     microbatch_size: int | Literal["auto"] | None = param(
         None,
-        help="sequences computed at once on a rank; all when absent; auto, on a GPU: half as many whenever its memory "
-        "does not suffice",
+        help="micro-batch size per rank, for gradient accumulation; default: the whole batch; auto halves it "
+        "whenever GPU memory runs out",
         ge=1,
     )
-    max_grad_norm: float = param(1.0, help="maximum gradient norm; 0 disables clipping", ge=0)
-    ema_decay: float = param(0.0, help="decay of the moving average of the weights; 0 for no average", ge=0, lt=1)
+    max_grad_norm: float = param(1.0, help="maximum gradient norm for gradient clipping; 0 disables it", ge=0)
+    ema_decay: float = param(0.0, help="EMA decay of the weights; 0 disables EMA", ge=0, lt=1)
     precision: Literal["auto", "fp32", "bf16"] = param(
-        "auto", help="auto: bf16 where the GPU or the CPU has the instructions, else fp32"
+        "auto", help="auto: bf16 if the GPU or CPU supports it, else fp32"
     )
-    device: str = param("auto", help="cpu, gpu, or mps for Apple's; auto: a GPU if there is one that has float64")
+    device: str = param("auto", help="cpu, gpu, or mps (Apple); auto: a GPU with float64 support if there is one")
     sharding: Literal["none", "full"] = param(
         "none",
-        help="what is sharded over the ranks: none, so that each has everything (DDP), or full: weights, gradients and "
-        "the optimizer's state (FSDP)",
+        help="none: DDP; full: FSDP, which shards weights, gradients and optimizer state over the ranks",
     )
     compile: Literal["auto"] | bool = param(
         False,
-        help="compile the backbone with torch.compile, which takes a minute; auto: on a CUDA GPU, and not on a CPU",
+        help="compile the backbone with torch.compile (takes a minute); auto: on a CUDA GPU only",
     )
     peak_tflops: float | None = param(
-        None, help="most TFLOP/s of a device, for its utilisation; that of the GPU, if known, when absent", gt=0
+        None, help="peak TFLOP/s of a device, to compute MFU; default: that of the GPU, if known", gt=0
     )
-    log_every: int = param(10, help="steps between two lines of metrics.jsonl", ge=1)
+    log_every: int = param(10, help="steps between entries of metrics.jsonl", ge=1)
     evaluate_every: int = param(
-        0, help="steps between two evaluations, the first one before the training; 0 evaluates at the end only", ge=0
+        0, help="steps between evaluations, starting before the first step; 0 evaluates only at the end", ge=0
     )
     evaluate_sequences: int = param(
-        0, help="of evaluation.sequences, how many such an evaluation measures, always the same; 0 for all", ge=0
+        0,
+        help="sequences per evaluation during training, always the same ones; 0 means all of evaluation.sequences",
+        ge=0,
     )
-    keep_best: bool = param(
-        False, help="keep the model whose held-out bound is the lowest of all such evaluations, for --step best"
-    )
-    save_every: int = param(500, help="steps between two checkpoints", ge=1)
-    loggers: tuple[Any, ...] = parts("logger", help="destinations of the curves besides metrics.jsonl")
-    callbacks: tuple[Any, ...] = parts("callback", help="additional measurements, and early stopping")
-    algorithms: tuple[Any, ...] = parts("algorithm", help="changes to the training loop itself")
-    keep_checkpoints: int = param(2, help="number of checkpoints that are not deleted, the newest ones", ge=1)
+    keep_best: bool = param(False, help="keep the model with the lowest held-out bound, for --step best")
+    save_every: int = param(500, help="steps between checkpoints", ge=1)
+    loggers: tuple[Any, ...] = parts("logger", help="loggers in addition to metrics.jsonl")
+    callbacks: tuple[Any, ...] = parts("callback", help="callbacks: additional metrics, early stopping")
+    algorithms: tuple[Any, ...] = parts("algorithm", help="algorithms that change the training loop")
+    keep_checkpoints: int = param(2, help="number of newest checkpoints to keep", ge=1)
 
     def __attrs_post_init__(self) -> None:
         if self.sharding != "none" and self.microbatch_size == "auto":
             raise ValueError(
-                f'microbatch_size = "auto" would begin a batch again on one rank alone, and with sharding = '
-                f'"{self.sharding}" the ranks compute it together; choose a number'
+                f'microbatch_size = "auto" does not work with sharding = "{self.sharding}"; set a number of sequences'
             )
 
         if self.keep_best and not self.evaluate_every:
-            raise ValueError("keep_best goes by evaluations on the way; set evaluate_every, or keep_best = false")
+            raise ValueError("keep_best needs evaluations during training; set evaluate_every, or keep_best = false")
 
     def rows_at_once(self, ranks: int) -> int | Literal["auto"]:
         """Return the sequences of a micro-batch."""
@@ -173,21 +184,21 @@ class TrainSpec:
 
 @component
 class EvaluationSpec:
-    """How the model is evaluated, during the training and after it."""
+    """Held-out evaluation, during training and after it."""
 
-    split: Literal["validation", "test"] = param("validation", help="held-out split")
-    sequences: int = param(1024, help="maximum number of held-out sequences; 0 for all", ge=0)
-    mask_samples: int = param(4, help="masks drawn for every sequence", ge=1)
-    bound: Any = part("bound", "exact_k", help="how the bound is estimated")
-    batch_size: int = param(64, help="sequences evaluated at once", ge=1)
-    metrics: tuple[Any, ...] = parts(
-        "metric", help="further numbers of the predictions, or of texts that the model writes"
-    )
+    split: Literal["validation", "test"] = param("validation", help="held-out split to evaluate on")
+    sequences: int = param(1024, help="maximum number of held-out sequences; 0 means all", ge=0)
+    mask_samples: int = param(4, help="masks sampled per sequence", ge=1)
+    bound: Any = part("bound", "exact_k", help="bound estimator")
+    batch_size: int = param(64, help="sequences per batch", ge=1)
+    metrics: tuple[Any, ...] = parts("metric", help="additional metrics of the predictions or of generated texts")
     texts: int = param(
-        64, help="texts written where metrics read texts; at most as many as there are held-out sequences", ge=1
+        64,
+        help="number of texts generated for metrics of generated text; at most the number of held-out sequences",
+        ge=1,
     )
-    tasks: tuple[Any, ...] = parts("task", help="held-out problems that are measured after the training")
-    samples: int = param(3, help="texts written to samples.txt after the training", ge=0)
+    tasks: tuple[Any, ...] = parts("task", help="tasks to evaluate after training")
+    samples: int = param(3, help="number of texts written to samples.txt after training", ge=0)
 
     def __attrs_post_init__(self) -> None:
         titles = [metric.title for metric in self.metrics]
@@ -198,6 +209,23 @@ class EvaluationSpec:
 
 
 SECTIONS: dict[str, type] = {"data": DataSpec, "train": TrainSpec, "evaluation": EvaluationSpec}
+
+
+class Key(NamedTuple):
+    """A key of an experiment outside its tables: its type and default in words, and its meaning."""
+
+    type_name: str
+    default: str
+    help: str
+
+
+TOP_LEVEL = {
+    "name": Key("str", "from the file's name", "name of the run: it is saved in runs/NAME"),
+    "seed": Key("int", "17", "random seed of initialisation, data order, masks and dropout (≥ 0)"),
+    "init_from": Key("str", "none", "folder of a finished run to fine-tune, from its final weights"),
+    "requires": Key("list of str", "[]", "plugin packages that must be installed; filled in from the components"),
+    "extends": Key("str | list of str", "[]", "experiments to inherit from: files relative to this one, or shipped"),
+}
 
 
 def completed(section: str, table: Any, parts: Mapping[str, Any]) -> Any:

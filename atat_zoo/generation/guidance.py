@@ -40,10 +40,10 @@ class Guidance(Protocol):
 
 @component
 class NoGuidance(Guidance):
-    """No change: the model's own distribution."""
+    """No guidance: the model's own distribution."""
 
     name = "none"
-    summary = "no change: the model's own distribution"
+    summary = "no guidance"
 
     @override
     def guide(self, writer: Writer) -> Writer:
@@ -67,13 +67,13 @@ class TokenBiasGuidance(Guidance):
     """
 
     name = "token_bias"
-    summary = "makes words or tokens more or less probable, and bans words"
+    summary = "raises or lowers the logits of words or tokens, and bans words"
     refs = ("https://people.eecs.berkeley.edu/~russell/papers/icml99-shaping.pdf", "arXiv:1612.00005")
 
-    words: tuple[str, ...] = param(help="words or phrases to make more probable, or less with a negative strength")
-    strength: float = param(2.0, help="added to the logit of a word, in nats; 0 changes nothing but the bans")
-    tokens: tuple[int, ...] = param((), help="token ids that get the strength at every position", ge=0)
-    ban: tuple[str, ...] = param((), help="words or phrases that are never written")
+    words: tuple[str, ...] = param(help="words or phrases to make more probable (less, with a negative strength)")
+    strength: float = param(2.0, help="bias added to the logit of a word, in nats; 0 applies only the bans")
+    tokens: tuple[int, ...] = param((), help="token ids whose logits get the bias at every position", ge=0)
+    ban: tuple[str, ...] = param((), help="words or phrases to ban")
 
     @override
     def guide(self, writer: Writer) -> Writer:
@@ -111,11 +111,13 @@ class ImportanceBiasGuidance(Guidance):
     """
 
     name = "importance_bias"
-    summary = "makes words more important to samplers whose order uses importance"
+    summary = "raises the importance of words, for samplers whose decoding order uses importance"
     refs = ("ATAT",)
 
     words: tuple[str, ...] = param(help="words or phrases whose importance changes")
-    strength: float = param(0.5, help="share of the way to importance 1, or, when negative, to 0", ge=-1, le=1)
+    strength: float = param(
+        0.5, help="how far importance moves towards 1 (or towards 0, if negative), as a fraction", ge=-1, le=1
+    )
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem]:
@@ -165,13 +167,15 @@ class ClassifierGuidance(Guidance):
     """
 
     name = "classifier"
-    summary = "towards a class that a classifier knows: exact on the most probable tokens, or by one gradient"
+    summary = "classifier guidance: exact over the most probable tokens, or by a first-order approximation"
     refs = ("arXiv:2412.10193", "arXiv:2105.05233", "arXiv:1912.02164")
 
-    classifier: ClassifierPart = part("classifier", attrs.NOTHING, help="classifier that knows the class")
-    strength: float = param(1.0, help="s, the power of p(class | z); 0 changes nothing", ge=0)
-    method: Literal["exact", "first_order"] = param("exact", help="candidates one by one, or all by one gradient")
-    candidates: int = param(50, help="most probable tokens of a position that are scored, where exact", ge=1)
+    classifier: ClassifierPart = part("classifier", attrs.NOTHING, help="classifier of the target class")
+    strength: float = param(1.0, help="s, guidance scale: the exponent of p(class | z); 0 disables guidance", ge=0)
+    method: Literal["exact", "first_order"] = param(
+        "exact", help="exact: evaluate each candidate; first_order: approximate all by one gradient"
+    )
+    candidates: int = param(50, help="with exact: number of most probable tokens per position that are scored", ge=1)
 
     @override
     def guide(self, writer: Writer) -> Writer:
@@ -210,13 +214,13 @@ class ClassifierFreeGuidance(Guidance):
     """
 
     name = "classifier_free"
-    summary = "towards the text that rows begin with, away from what would be written without it; two passes each"
+    summary = "classifier-free guidance by a prompt; two forward passes per decoding step"
     refs = ("arXiv:2207.12598", "arXiv:2412.10193", "arXiv:2306.17806")
 
-    condition: str = param(help="the beginning and topic of every text; give it as the prompt, or a prompt's start")
-    strength: float = param(1.0, help="w; 0 changes nothing", ge=0)
+    condition: str = param(help="condition: the text with which the prompt starts")
+    strength: float = param(1.0, help="w, guidance scale; 0 disables guidance", ge=0)
     empty: Literal["masked", "dropped"] = param(
-        "masked", help="the condition's tokens in the second pass: masked, or, for causal models, dropped"
+        "masked", help="the condition's tokens in the unconditional pass: masked, or dropped (for causal models)"
     )
 
     @override
@@ -251,13 +255,13 @@ class ClassifierFreeGuidance(Guidance):
 
 @component
 class CombinedGuidance(Guidance):
-    """Two guidances in sequence: the second guides the result of the first; nest another one for three."""
+    """Two guidances, the second applied to the result of the first. Nest another one for three."""
 
     name = "combined"
-    summary = "two guidances in sequence"
+    summary = "two guidances, one applied after the other"
 
-    first: Guidance = part("guidance", "none", help="the guidance that is applied first")
-    second: Guidance = part("guidance", "none", help="the guidance that is applied to the result")
+    first: Guidance = part("guidance", "none", help="guidance applied first")
+    second: Guidance = part("guidance", "none", help="guidance applied second")
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem | str]:

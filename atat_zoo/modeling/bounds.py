@@ -1,4 +1,4 @@
-"""Bounds: how the bound on −log p_θ(x) is estimated on held-out text (docs/mathematics.md).
+"""Bounds: how the bound on −log p_θ(x) is estimated on held-out text (docs/explanation/mathematics.md).
 
 A bound is a sequence of masks with their weights, the same for every model. `diffusion.bounds.average` takes the mean
 of the cross-entropy over them, and of any other scores of the masked tokens.
@@ -79,7 +79,7 @@ class ExactKBound(Bound):
     """k uniform on {1 … n}, exactly k tokens masked, weight n/k: the average over all orders, of finite variance."""
 
     name = "exact_k"
-    summary = "exactly k tokens masked, k uniform: the default"
+    summary = "exactly k masked tokens, k uniform on 1…n; the default"
     refs = ("arXiv:2310.14749", "arXiv:2406.03736")
     quantity = "nelbo"
     follows_noise: ClassVar[bool] = False
@@ -100,7 +100,7 @@ class ContinuousTBound(FollowsNoise):
     """
 
     name = "continuous_t"
-    summary = "t stratified over (0, 1], tokens masked independently"
+    summary = "MDLM's estimator: t stratified over (0, 1], independent masks"
     refs = ("arXiv:2406.07524", "arXiv:2107.00630")
     quantity = "nelbo"
 
@@ -122,14 +122,14 @@ class ClippedTBound(Bound):
     """
 
     name = "clipped_t"
-    summary = "t over [ε, 1], as published code draws it: another number than that of exact_k"
+    summary = "t over [ε, 1] as in published code; its result differs from the bound of exact_k"
     refs = ("arXiv:2406.07524", "arXiv:2503.09573")
     # Of its own: a process that is another one has no meaning here, too.
     follows_noise: ClassVar[bool] = True
 
-    least: float = param(1e-3, help="ε, the least time", gt=0, lt=1)
-    most: float = param(0.999, help="c, the share that is masked at t = 1", gt=0, le=1)
-    batch: int = param(1, help="rows that share the strata of t; evaluation.batch_size is a multiple of it", ge=1)
+    least: float = param(1e-3, help="ε, minimum time", gt=0, lt=1)
+    most: float = param(0.999, help="c, mask rate at t = 1", gt=0, le=1)
+    batch: int = param(1, help="sequences that share the strata of t; must divide evaluation.batch_size", ge=1)
 
     @property
     def quantity(self) -> str:
@@ -158,7 +158,7 @@ class DiscreteTBound(FollowsNoise):
     """
 
     name = "discrete_t"
-    summary = "the bound of T discrete steps, reported under its own name"
+    summary = "bound of a process with T discrete steps, reported under its own name"
     refs = ("arXiv:2107.03006", "arXiv:2406.07524")
 
     steps: int = param(1000, help="T", ge=1)

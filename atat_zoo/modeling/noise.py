@@ -39,7 +39,7 @@ class LinearNoise:
     """α(t) = 1 − t: the mask rate is the time (MD4, table 4)."""
 
     name = "linear"
-    summary = "the mask rate is the time: α = 1 − t"
+    summary = "linear mask rate: α = 1 − t"
     refs = ("arXiv:2406.07524", "arXiv:2406.04329")
     complete: ClassVar[bool] = True
 
@@ -61,7 +61,7 @@ class CosineNoise:
     """α(t) = 1 − cos(π(1 − t)/2) (MD4, table 4); the mask rate is sin(πt/2). Backwards it is MaskGIT's schedule."""
 
     name = "cosine"
-    summary = "the mask rate is a quarter of a sine: α = 1 − cos(π(1 − t)/2)"
+    summary = "cosine: α = 1 − cos(π(1 − t)/2)"
     refs = ("arXiv:2406.04329", "arXiv:2202.04200")
     complete: ClassVar[bool] = True
 
@@ -83,7 +83,7 @@ class CosineSquaredNoise:
     """α(t) = cos²(πt/2) (MDLM, appendix E.1); the mask rate is sin²(πt/2), symmetric about t = 1/2."""
 
     name = "cosine_squared"
-    summary = "the mask rate is the square of a quarter of a sine: α = cos²(πt/2)"
+    summary = "squared cosine: α = cos²(πt/2)"
     refs = ("arXiv:2406.07524",)
     complete: ClassVar[bool] = True
 
@@ -105,11 +105,11 @@ class PolynomialNoise:
     """α(t) = 1 − t^w (MD4, table 4); `linear` is w = 1."""
 
     name = "polynomial"
-    summary = "the mask rate is a power of the time: α = 1 − t^w"
+    summary = "polynomial mask rate: α = 1 − t^w"
     refs = ("arXiv:2406.04329",)
     complete: ClassVar[bool] = True
 
-    exponent: float = param(2.0, help="w: above 1 spends more of the time at low rates", gt=0, le=100)
+    exponent: float = param(2.0, help="w; above 1 gives low mask rates more time", gt=0, le=100)
 
     def alpha(self, t: Tensor) -> Tensor:
         """Return 1 − t^w."""
@@ -129,7 +129,7 @@ class GeometricNoise:
     """α(t) = exp(−σ(t)), σ(t) = σ_min^(1−t) σ_max^t (SEDD, section 5; MD4, table 4): of rates above 0 and below 1."""
 
     name = "geometric"
-    summary = "noise grows geometrically between two bounds: α = exp(−σ_min^(1−t) σ_max^t)"
+    summary = "geometric noise between σ_min and σ_max: α = exp(−σ_min^(1−t) σ_max^t)"
     refs = ("arXiv:2310.16834", "arXiv:2406.04329")
     complete: ClassVar[bool] = False
 
@@ -170,10 +170,10 @@ class LogLinearNoise:
     """
 
     name = "log_linear"
-    summary = "linear up to a rate of 1 − ε, as in SEDD's and MDLM's code"
+    summary = "log-linear noise, as in the code of SEDD and MDLM: linear up to a mask rate of 1 − ε"
     refs = ("arXiv:2310.16834", "arXiv:2406.07524")
 
-    eps: float = param(1e-3, help="ε: the share of tokens still visible at t = 1", ge=0, lt=1)
+    eps: float = param(1e-3, help="ε, the fraction of tokens still visible at t = 1", ge=0, lt=1)
 
     @property
     def complete(self) -> bool:

@@ -1,4 +1,4 @@
-"""Position sets: in which order a set-causal model reads and predicts a text (docs/mathematics.md, "Sets").
+"""Position sets: the order in which a set-causal model reads and predicts a text (docs/explanation/mathematics.md).
 
 A map gives each position a turn: −1 (given: a prompt, the text around a gap), 0, 1, …, S − 1. The positions of a turn
 are a set; they are predicted at once, from the tokens of all earlier turns,
@@ -62,19 +62,19 @@ class PositionSets(Protocol):
 
 @component
 class StridedPositionSets(PositionSets):
-    """Free position number j has turn (j + o) mod s: neighbours in a set are s positions apart.
+    """Free position number j is in set (j + o) mod s, so neighbours in a set are s positions apart.
 
-    s evaluations write a text of any length, and little is lost by drawing together what lies far apart. Where there
-    are fewer than s free positions, s is their number. The offset o is 0, or drawn where the free positions begin the
-    text: no token before one of them is given. What follows them may be padding.
+    Generation takes s decoding steps for any length, and sampling distant positions together loses little. With fewer
+    than s free positions, s is their number. The offset o is 0, or random where the sequence has no given token before
+    a free position. What follows the free positions may be padding.
     """
 
     name = "strided"
-    summary = "free positions by their number mod s, so that a set has positions far apart"
+    summary = "every s-th free position in one set, so that positions of a set are far apart"
     refs = ("arXiv:2601.16971", "arXiv:2607.01775")
 
     stride: int = param(16, help="s, the number of sets", ge=1)
-    random_offset: bool = param(False, help="let each whole text begin with a set of its own")
+    random_offset: bool = param(False, help="draw the offset of the first set at random for each sequence")
 
     @property
     @override
@@ -100,10 +100,10 @@ class StridedPositionSets(PositionSets):
 
 @component
 class LeftToRightPositionSets(PositionSets):
-    """One position after the other, as an autoregressive model writes."""
+    """One position per set, from left to right, as in an autoregressive model."""
 
     name = "left_to_right"
-    summary = "one free position after the other"
+    summary = "one free position per set, left to right"
     refs = ("arXiv:1706.03762",)
 
     ascending = deterministic = True
@@ -118,10 +118,10 @@ class BlocksPositionSets(PositionSets):
     """Blocks from left to right, each predicted at once: the limit of block diffusion with one step a block."""
 
     name = "blocks"
-    summary = "blocks of free positions from left to right, each at once"
+    summary = "blocks of free positions from left to right, one set each"
     refs = ("arXiv:2503.09573",)
 
-    block_size: int = param(4, help="positions in a block", ge=1)
+    block_size: int = param(4, help="positions per block", ge=1)
 
     deterministic = True
 
@@ -132,10 +132,10 @@ class BlocksPositionSets(PositionSets):
 
 @component
 class AtOncePositionSets(PositionSets):
-    """All free positions in one set: with a random subset given, a row of masked diffusion."""
+    """All free positions in one set; with a random subset given, this is masked diffusion."""
 
     name = "at_once"
-    summary = "all free positions in one set, as a row of masked diffusion is trained"
+    summary = "all free positions in one set, as in masked diffusion"
     refs = ("arXiv:2406.07524",)
 
     ascending = deterministic = True
@@ -159,8 +159,8 @@ class StaggeredPositionSets(PositionSets):
     refs = ("arXiv:2607.01775",)
 
     sets: int = param(16, help="S, the number of sets", ge=1)
-    window: float = param(0.3, help="w, the share of the text within which the order is random", ge=0, le=1)
-    power: float = param(1.0, help="k; below 1, most positions come early in the window, and few of them late", gt=0)
+    window: float = param(0.3, help="w, width of the window as a fraction of the sequence", ge=0, le=1)
+    power: float = param(1.0, help="k; below 1, most positions come early in the window", gt=0)
 
     @override
     def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
@@ -178,7 +178,7 @@ class RandomPositionSets(PositionSets):
     summary = "uniformly random sets of free positions"
     refs = ("arXiv:2205.13554", "arXiv:2406.07524")
 
-    sets: int | None = param(16, help="S, the number of sets; one per position if none", ge=1)
+    sets: int | None = param(16, help="S, the number of sets; default: one per position", ge=1)
 
     @override
     def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
@@ -187,19 +187,19 @@ class RandomPositionSets(PositionSets):
 
 @component
 class ImportancePositionSets(PositionSets):
-    """Random sets first, then those of the other positions by how hard the estimator says that their tokens are.
+    """A random set first; the remaining positions by the estimator's importance.
 
-    The estimator reads the text with all others masked, so it says of a token only what is visible before its turn.
+    The estimator reads the sequence with all remaining positions masked, so it uses only tokens that are visible then.
     """
 
     name = "by_importance"
-    summary = "random sets first, then the easiest or the hardest tokens, as the estimator says"
+    summary = "a random set first, then by the estimator's importance, easiest or hardest first"
     refs = ("ATAT", "arXiv:2607.01775")
     reads_importance = True
 
     sets: int = param(16, help="S, the number of sets", ge=2)
-    random_share: float = param(0.25, help="share of the positions that come first, at random", gt=0, lt=1)
-    first: Literal["easy", "hard"] = param("easy", help="which of the others come first")
+    random_share: float = param(0.25, help="fraction of the positions that come first, at random", gt=0, lt=1)
+    first: Literal["easy", "hard"] = param("easy", help="whether easy or hard tokens come first among the others")
 
     @override
     def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
@@ -218,15 +218,15 @@ class ImportancePositionSets(PositionSets):
 
 @component
 class MixturePositionSets(PositionSets):
-    """Each row by one of several kinds of sets, drawn by their shares."""
+    """Samples one of several kinds of position sets for each sequence, by their shares."""
 
     name = "mixture"
-    summary = "several kinds of position sets in given shares of the rows"
+    summary = "a mixture of position sets over the sequences"
 
     components: tuple[PositionSets, ...] = parts(
-        "position_sets", attrs.NOTHING, help="the kinds, as a list of tables {use = …}"
+        "position_sets", attrs.NOTHING, help="position sets, a list of tables {use = …}"
     )
-    weights: tuple[float, ...] = param((), help="share of the rows of each; equal when absent", gt=0)
+    weights: tuple[float, ...] = param((), help="fraction of the sequences for each; default: equal", gt=0)
 
     def __attrs_post_init__(self) -> None:
         if len(self.components) < 2:

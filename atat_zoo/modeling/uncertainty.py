@@ -40,7 +40,7 @@ class EntropyUncertainty(_Metric):
     """Σ −p log p / log V: the share of the largest entropy possible."""
 
     name = "entropy"
-    summary = "entropy of the prediction over log V"
+    summary = "entropy of the prediction divided by log V"
     refs = ("doi:10.1002/j.1538-7305.1948.tb01338.x",)
 
 
@@ -52,7 +52,7 @@ class VarianceUncertainty(_Metric):
     """
 
     name = "variance"
-    summary = "variance of the drawn one-hot token, (V/(V−1))(1 − Σp²)"
+    summary = "variance of the one-hot token, (V/(V−1))(1 − Σp²)"
 
 
 @component
@@ -60,7 +60,7 @@ class ConfidenceUncertainty(_Metric):
     """(V/(V−1))(1 − max p): the error rate of the best guess, scaled to reach 1."""
 
     name = "confidence"
-    summary = "probability of all but the most probable token, (V/(V−1))(1 − max p)"
+    summary = "1 − confidence, scaled: (V/(V−1))(1 − max p)"
     refs = ("arXiv:2202.04200",)
 
 
@@ -69,7 +69,7 @@ class MarginUncertainty(_Metric):
     """1 − (p₁ − p₂), with the two most probable tokens: 1 for a tie, whatever the rest."""
 
     name = "margin"
-    summary = "how close the two most probable tokens are, 1 − (p₁ − p₂)"
+    summary = "1 − margin of the two most probable tokens, 1 − (p₁ − p₂)"
     refs = ("arXiv:2502.06768",)
 
 
@@ -78,7 +78,7 @@ class CombinedUncertainty(Uncertainty):
     """The mean of entropy, variance, confidence and margin, by weights that are divided by their sum."""
 
     name = "combined"
-    summary = "a weighted mean of entropy, variance, confidence and margin"
+    summary = "weighted mean of entropy, variance, confidence and margin"
 
     entropy: float = param(1.0, help="weight of the entropy", ge=0)
     variance: float = param(1.0, help="weight of the variance", ge=0)

@@ -1,4 +1,4 @@
-"""`registry.toml`: the reviewed menu of parts, written from the code and read without imports, which keeps it fast."""
+"""`registry.toml`: the components with their parameters, written from the code and read without importing them."""
 
 import pkgutil
 import re
@@ -17,15 +17,15 @@ from atat_zoo.system.errors import UserError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 HEADER = """\
-# The menu of atat_zoo: every part that ships with it, by kind.
-# `atat zoo manifest --write` regenerates the parts from the code and keeps
+# The registry of atat_zoo: every built-in component, by kind.
+# `atat zoo manifest --write` regenerates it from the code, except
 # [plugins] and [alias], which are edited by hand. A test compares both.
 """
 
 
 @attrs.frozen(kw_only=True)
 class Entry:
-    """One line of the menu. `path` is `module:Class`, imported only when it is used."""
+    """One component of a registry file. `path` is `module:Class`, imported only when it is used."""
 
     kind: str
     name: str
@@ -40,7 +40,7 @@ class Entry:
         module, _, name = self.path.partition(":")
         cls = getattr(import_module(module), name)
         if not isinstance(cls, type):
-            raise TypeError(f"{name} is no class, but {cls!r}")
+            raise TypeError(f"{name} is not a class, but {cls!r}")
         contract = "".join(word.capitalize() for word in self.kind.split("_"))
         complete(cls, getattr(import_module(KINDS[self.kind].module), contract))
         return cls
@@ -76,7 +76,7 @@ def read(path: Path, distribution: str = "atat-zoo") -> Manifest:
     if unknown and (now := old_names.KINDS.get(unknown[0])):
         raise UserError(f"{path}: the kind [{unknown[0]}] is now [{now}]; rename it")
     if unknown:
-        raise UserError(f"{path}: [{unknown[0]}] is no kind of part; the kinds are {', '.join(KINDS)}")
+        raise UserError(f"{path}: [{unknown[0]}] is not a kind of component; the kinds are {', '.join(KINDS)}")
     entries = []
     for kind in KINDS:
         for name, table in _typed(data.get(kind, {}), dict[str, dict[str, Any]], f"{path}: [{kind}]").items():
@@ -131,7 +131,7 @@ def entry_of(kind: str, cls: Any, distribution: str) -> Entry:
         )
     name, summary = cls.name, cls.summary
     if not attrs.has(cls):
-        raise TypeError(f"{where} is no attrs class; decorate it with @component")
+        raise TypeError(f"{where} is not an attrs class; decorate it with @component")
     parameters = {}
     for field in fields_of(cls):
         described: dict[str, Any] = {"type": field.type_name}

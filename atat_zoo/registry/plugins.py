@@ -137,7 +137,7 @@ def _load(plugin: Plugin, point: EntryPoint) -> Plugin:
             _refuse_newer(getattr(module, "CONTRACT", 1))
             entries = hook_entries(module, plugin.distribution)
         if not entries:
-            raise ImportError(f"{point.module} offers no parts; mark its functions with @hookimpl")
+            raise ImportError(f"{point.module} offers no components; mark its functions with @hookimpl")
         return attrs.evolve(plugin, entries=entries)
     except KeyboardInterrupt:
         raise

@@ -7,7 +7,7 @@ A component is a frozen, keyword-only attrs class; an instance is called a speci
         \"\"\"One paragraph: what it does, shapes, source.\"\"\"
 
         name = "importance"
-        summary = "one line for the menu"
+        summary = "one line for `atat zoo list`"
         refs = ("arXiv:2406.07524",)
         temperature: float = param(1.0, help="softness of the ranking", gt=0)
 """
@@ -163,10 +163,10 @@ class Field(typing.NamedTuple):
 
     @property
     def type_name(self) -> str:
-        """The type in words: `float`, `"linear" | "step"`, `masking part`, `list of logger parts`."""
+        """The type in words: `float`, `"linear" | "step"`, `masking component`, `list of logger components`."""
         if self.many:
-            return f"list of {self.kind} parts"
-        return f"{self.kind} part" if self.kind else type_name(self.type)
+            return f"list of {self.kind} components"
+        return f"{self.kind} component" if self.kind else type_name(self.type)
 
 
 def fields_of(cls: type) -> tuple[Field, ...]:

@@ -12,15 +12,15 @@ from typing import Any
 import altair as alt
 
 from atat_zoo.evaluation.results.format import csv_of
-from atat_zoo.evaluation.results.naming import POLICY_BOUND
+from atat_zoo.evaluation.results.naming import PERPLEXITY, POLICY_BOUND
 from atat_zoo.reports import PALETTE
 from atat_zoo.system.atomic import write_all
 
 Table = dict[str, Any]
 CLOCKS = {
-    "step": "optimizer steps",
+    "step": "training steps",
     "tokens": "training tokens",
-    "seconds": "seconds of training, with its evaluations",
+    "seconds": "seconds of training, evaluations included",
 }
 _FIT = alt.AutoSizeParams(type="fit-x", contains="padding")
 _STAGES = ["#a8cbe3", "#4a90c0", "#1c6ea4"]
@@ -44,20 +44,20 @@ CONFIG: Table = {
 
 
 def loss(data: Table, by: str = "step") -> alt.LayerChart:
-    """Training loss as recorded, against steps, tokens or seconds."""
+    """Training loss, the mean of each logging interval, against steps, tokens or seconds."""
     y = _y("loss:Q", "training loss, nats per token")
     return _curves(data, "curves", y, by, ("loss:Q", ".3f"), clip=True).properties(description="Training loss.")
 
 
 def bound(data: Table, by: str = "step") -> alt.LayerChart:
-    """Bounds on held-out text as the training recorded them, with a standard error to either side."""
-    layers = _evaluated(data, "bounds", "bound", "held-out bound, exponential of nats per token", by)
-    return layers.properties(description="Bound on held-out text of each run.")
+    """Held-out bounds during the training, with ± one standard error."""
+    layers = _evaluated(data, "bounds", "bound", f"held-out {PERPLEXITY}, exp(nats per token)", by)
+    return layers.properties(description=f"Held-out {PERPLEXITY} of each run.")
 
 
 def metrics(data: Table) -> alt.LayerChart:
-    """Metrics of the evaluations on the way; a page shows one at a time."""
-    layers = _evaluated(data, "metrics", "metric", "value of the metric (a share, or nats)", "step")
+    """Metrics of the evaluations during the training; a page shows one at a time."""
+    layers = _evaluated(data, "metrics", "metric", "metric (a share from 0 to 1, or nats)", "step")
     return layers.properties(description="Metrics of each run.")
 
 
@@ -65,8 +65,8 @@ def reliability(data: Table) -> alt.LayerChart:
     """How often predictions of about the same confidence are right; on the diagonal the two are equal."""
     chart = _chart(data, "reliability").encode(color=_runs(data, "reliability"))
     scale = alt.Scale(domain=[0, 1])
-    x = alt.X("confidence:Q", title="largest probability of a prediction (0 to 1)", scale=scale)
-    y = alt.Y("accuracy:Q", title="share of these predictions that are right (0 to 1)", scale=scale)
+    x = alt.X("confidence:Q", title="confidence: largest probability of a prediction (0 to 1)", scale=scale)
+    y = alt.Y("accuracy:Q", title="accuracy (0 to 1)", scale=scale)
     tips = _tips("run:N", *((f"{name}:Q", ".3f") for name in ("confidence", "accuracy", "share")))
     # A bar is what the bin adds to the error, but for its share, which is the area of its point.
     bars = chart.mark_rule(strokeWidth=2, opacity=0.5).encode(x=x, y=y, y2=alt.Y2("confidence:Q"))
@@ -77,11 +77,11 @@ def reliability(data: Table) -> alt.LayerChart:
 
 def bands(data: Table) -> alt.Chart:
     """Rank correlation of importance, and of frequency alone, with the loss, within bands of token frequency."""
-    axis, title = alt.Axis(labelAngle=0, labelOverlap=True), "times a token occurs in the training text"
+    axis, title = alt.Axis(labelAngle=0, labelOverlap=True), "times that a token occurs in the training text"
     legend = alt.Legend(symbolFillColor="#888") if _several(data, "bands", "orders by") else None
     chart = _chart(data, "bands").encode(
         x=alt.X("band:N", sort=alt.EncodingSortField("order"), title=title, axis=axis),
-        y=alt.Y("rho:Q", title="Spearman ρ with the loss (no unit)"),
+        y=alt.Y("rho:Q", title="rank correlation with the loss, Spearman ρ (no unit)"),
         color=_runs(data, "bands"),
         shape=alt.Shape("orders by:N", scale=alt.Scale(range=["circle", "diamond"]), legend=legend),
         xOffset=alt.XOffset("run:N", sort="ascending"),  # or Vega-Lite writes the names into an expression
@@ -96,7 +96,7 @@ def calibration(data: Table) -> alt.LayerChart:
     scale = alt.Scale(domain=[0, 1])
     chart = _chart(data, "bins").encode(
         x=alt.X("importance:Q", title="mean importance of the tokens (0 to 1)", scale=scale),
-        y=alt.Y("rank:Q", title="mean rank of their loss in its text (0 to 1)", scale=scale),
+        y=alt.Y("rank:Q", title="mean rank of the loss within its sequence (0 to 1)", scale=scale),
         color=_runs(data, "bins"),
         tooltip=_tips("run:N", ("importance:Q", ".2f"), ("rank:Q", ".2f"), "tokens:Q"),
     )
@@ -109,26 +109,26 @@ def calibration(data: Table) -> alt.LayerChart:
 def rates(data: Table) -> alt.LayerChart:
     """Share of masked tokens in the batch of each recorded step (dots), and its target (line)."""
     chart = _chart(data, "rates").encode(x=_clock("step"), color=_runs(data, "rates"))
-    title = "share of tokens masked (0 to 1)"
+    title = "mask rate (0 to 1)"
     aim = chart.encode(y=_y("mask_rate_target:Q", title))
     target = aim.mark_line(strokeWidth=1.5, opacity=0.6) + _lone(aim, shape="stroke")
     tips = _tips("run:N", "step:Q", ("mask_rate:Q", ".3f"), ("mask_rate_target:Q", ".3f"))
     observed = chart.mark_point(filled=True, size=18, opacity=0.9).encode(y=_y("mask_rate:Q", title), tooltip=tips)
-    return (target + observed).properties(description="Observed mask rate and its target.")
+    return (target + observed).properties(description="Mask rate and its target.")
 
 
 def spread(data: Table) -> alt.Chart:
-    """How often each mask rate was drawn in the recorded steps, the runs side by side."""
+    """Distribution of the sampled mask rates, the runs side by side."""
     scale = alt.Scale(domain=[i / BINS for i in range(BINS)], paddingInner=0.1, paddingOuter=0)
     axis = alt.Axis(values=[0, 0.2, 0.4, 0.6, 0.8], labelAngle=0, labelAlign="left", bandPosition=0)
     chart = _chart(data, "spread").encode(
-        x=alt.X("low:O", title="mask rate drawn for a sequence or a block (0 to 1)", scale=scale, axis=axis),
-        y=alt.Y("share:Q", title="share of the draws (0 to 1)", stack=None),
+        x=alt.X("low:O", title="sampled mask rate of a sequence or block (0 to 1)", scale=scale, axis=axis),
+        y=alt.Y("share:Q", title="share of the samples (0 to 1)", stack=None),
         color=_runs(data, "spread"),
         xOffset=alt.XOffset("run:N", sort="ascending"),  # as in `bands`
         tooltip=_tips("run:N", ("low:Q", ".2f"), ("high:Q", ".2f"), "drawn:Q"),
     )
-    return chart.mark_bar().properties(description="Mask rates drawn.", height=160)
+    return chart.mark_bar().properties(description="Sampled mask rates.", height=160)
 
 
 def stages(data: Table) -> alt.Chart:
@@ -142,38 +142,43 @@ def stages(data: Table) -> alt.Chart:
         tooltip=_tips("run:N", "stage:N", "from:Q", "to:Q"),
     )
     height = 28 * len(data["runs"])
-    return chart.mark_bar(height=16).properties(description="Stage of the curriculum.", height=height)
+    return chart.mark_bar(height=16).properties(description="Curriculum stages.", height=height)
 
 
 def strength(data: Table) -> alt.LayerChart:
     """The strength of the curriculum along the steps: a token weighs exp(strength · importance)."""
-    y = alt.Y("curriculum_strength:Q", title="strength, exponent of the importance (no unit)")
+    y = alt.Y("curriculum_strength:Q", title="curriculum strength (no unit)")
     layers = _curves(data, "strengths", y, "step", ("curriculum_strength:Q", ".3~f"))
-    return layers.properties(description="Strength of the curriculum.", height=160)
+    return layers.properties(description="Curriculum strength.", height=160)
 
 
 def uncertainty(data: Table) -> alt.LayerChart:
-    """Uncertainty of the masked places before each evaluation of a sampling: median and the middle half."""
+    """Entropy of the predictions at masked tokens before each decoding step: median and quartiles."""
     chart = _chart(data, "uncertainty").encode(
-        x=alt.X("evaluation:Q", title="network evaluations", scale=alt.Scale(zero=False), axis=alt.Axis(tickMinStep=1)),
+        x=alt.X(
+            "evaluation:Q",
+            title="decoding steps (network evaluations)",
+            scale=alt.Scale(zero=False),
+            axis=alt.Axis(tickMinStep=1),
+        ),
         color=_runs(data, "uncertainty"),
         detail=alt.Detail("sampler:N"),
     )
-    title = "entropy of what is still masked, nats"  # the uncertainty that replay.json has
+    title = "entropy at masked tokens, nats"  # the uncertainty that replay.json has
     tips = _tips("run:N", "sampler:N", "evaluation:Q", *((f"{q}:Q", ".2f") for q in ("low", "median", "high")))
     low, median = (alt.Y(field, title=title) for field in ("low:Q", "median:Q"))
     half = chart.mark_area(opacity=0.15 if len(data["runs"]) < 3 else 0.05).encode(y=low, y2=alt.Y2("high:Q"))
     middle = chart.mark_line(strokeWidth=1.5).encode(y=median, strokeDash=_dash(data, "uncertainty", "sampler"))
     points = chart.mark_point(size=60, opacity=0).encode(y="median:Q", tooltip=tips)
-    return (half + middle + points).properties(description="Uncertainty over a sampling.")
+    return (half + middle + points).properties(description="Entropy during generation.")
 
 
 def frontier(data: Table) -> alt.LayerChart:
-    """What held-out text costs along a sampler's own steps, against its network evaluations."""
+    """Policy bound of each sampler on held-out text against its network evaluations (NFE)."""
     scale = alt.Scale(type="log", nice=False, padding=20)
     chart = _chart(data, "frontier").encode(
-        x=alt.X("evaluations:Q", title="network evaluations a text", scale=scale),
-        y=_y("value:Q", f"{POLICY_BOUND}, exponential of nats per token"),
+        x=alt.X("evaluations:Q", title="network evaluations per sequence (NFE)", scale=scale),
+        y=_y("value:Q", f"{POLICY_BOUND}, exp(nats per token)"),
         color=_runs(data, "frontier"),
     )
     names = ("run:N", "sampler:N", "settings:N", "quantity:N")
@@ -192,10 +197,10 @@ def frontier(data: Table) -> alt.LayerChart:
 
 
 def arms(data: Table) -> alt.LayerChart:
-    """The arms of a study against what each is compared with: mean over seeds, its interval, and every seed."""
+    """Difference of each arm of a study from its baseline: mean over seeds with its interval, and every seed."""
     sort = alt.EncodingSortField("order")
     y = alt.Y("arm:N", sort=sort, title=None, axis=alt.Axis(labelLimit=200, labelFlush=False))
-    title = "difference, % (below 0 is better)"
+    title = "difference from the baseline, % (lower is better)"
     chart = _chart(data, "arms").encode(y=y)
     zero = alt.Chart(alt.InlineData(values=[{"zero": 0}])).mark_rule(color="#999", strokeDash=[4, 4]).encode(x="zero:Q")
     tips = _tips("arm:N", "against:N", alt.Tooltip("said:N", title="difference"), "seeds:N")
@@ -212,12 +217,12 @@ def sensitivity(data: Table) -> alt.LayerChart:
     """The bound along one axis of a grid, with intervals; the arm itself in another colour. A page has one for each."""
     axis = alt.Axis(labelAngle=0, labelLimit=160, labelFlush=False)
     x = alt.X(
-        "point:N", sort=alt.EncodingSortField("order"), title="value of the key; that of the arm is orange", axis=axis
+        "point:N", sort=alt.EncodingSortField("order"), title="value of the key (orange: the arm's own)", axis=axis
     )
     chart = _chart(data, "sensitivity")
     tips = _tips("axis:N", "point:N", "bound:N", ("value:Q", ".2f"), ("low:Q", ".2f"), ("high:Q", ".2f"), "seeds:Q")
     tips.append(alt.Tooltip("said:N", title="difference from the arm"))
-    y, zero = "bound, exponential of nats per token", alt.Scale(zero=False)
+    y, zero = f"{PERPLEXITY} or bound, exp(nats per token)", alt.Scale(zero=False)
     own = alt.condition("datum.own", alt.value(PALETTE[1]), alt.value(PALETTE[0]))
     whole = chart.encode(x=x, color=own, tooltip=tips)
     line = chart.transform_filter("datum.own").mark_rule(color="#999", strokeDash=[4, 4]).encode(y=_y("value:Q", y))

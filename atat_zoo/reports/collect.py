@@ -1,7 +1,6 @@
-"""Run folders to the data of a page: rows for its charts, texts for its players, words and tables for the rest.
+"""The data of a report page from run folders: rows of its charts, texts, tables and sentences.
 
-Quick, and without torch: nothing is computed that is not recorded. What a run lacks is said with the command that
-records it.
+It computes nothing that a run has not recorded, and imports no torch.
 """
 
 import json
@@ -26,7 +25,7 @@ from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.reports import recorded
 from atat_zoo.reports.recorded import figure, first
 from atat_zoo.reports.runs import whole
-from atat_zoo.reports.verdict import heading, table_of_bounds, table_of_metrics, verdict
+from atat_zoo.reports.verdict import heading, on_what, table_of_bounds, table_of_metrics, verdict
 from atat_zoo.system.errors import UserError
 
 Table = dict[str, Any]
@@ -57,17 +56,20 @@ def collect(runs: Sequence[Path], *, out: Path | None = None, figures: Path | No
     metrics = [folder.read_metrics(damaged=True) for folder in folders]
     described = [_described(*each) for each in zip(names, folders, resolved, metrics, strict=True)]
     rows: dict[str, list[Table]] = {name: [] for name in TABLES}
-    notes = {"experiment": [f"All are held against the experiment {BASE}: a run does not record what it extends."]}
+    notes = {
+        "experiment": [f"Settings are compared with the experiment {BASE}, as a run does not record what it extends."]
+    }
     points = min(recorded.POINTS, max(20, 8 * recorded.POINTS // len(runs)))
     for run, lines in zip(described, metrics, strict=True):
         for name, drawn in _charts(run, lines, points, notes).items():
             rows[name] += [{"run": run["name"], **row} for row in drawn]
     if counted := [run["name"] for run in described if run["counts"]]:
-        said = "counts of neighbouring tokens are in the network from step 0, so the training loss begins low"
-        _note(notes, "curves", joined(counted), f"{said}; the bound shows what is learned beyond.")
+        said = "the n-gram prior is part of the network from step 0, so that the training loss begins low."
+        _note(notes, "curves", joined(counted), said)
     sentences, priced = list(verdict(described, compared(folders))), bool(rows["frontier"])
     trained = [run["command"] for run in described]
     more: Table = {"runs": described, "overview": table_of_bounds(described), "notes": notes}
+    more["conditions"] = list(on_what(described))
     more["metrics"] = table_of_metrics(described)
     more["experiment"] = _experiment(names, resolved)
     more["tasks"] = task_tables({run["name"]: run.pop("tasks") for run in described})
@@ -87,7 +89,15 @@ def collect(runs: Sequence[Path], *, out: Path | None = None, figures: Path | No
 def page_data(kind: str, title: str, verdict: list[str], tables: dict[str, list[Table]], **more: Any) -> Table:
     """Return what the data of every page have, and more."""
     about = {"format": 1, "kind": kind, "title": title, "written": datetime.now(UTC).isoformat(timespec="seconds")}
-    shown = {"version": __version__, "verdict": verdict, "overview": None, "runs": (), "tables": tables, "notes": {}}
+    shown = {
+        "version": __version__,
+        "verdict": verdict,
+        "conditions": (),
+        "overview": None,
+        "runs": (),
+        "tables": tables,
+        "notes": {},
+    }
     return about | shown | more
 
 
@@ -103,21 +113,21 @@ def _charts(run: Table, lines: list[Table], points: int, notes: dict[str, list[s
     strengths = [_point(line, _STRENGTH) for line in lines if line.get(_STRENGTH) is not None]
     kept, spaced = recorded.thin(curves, "loss", points), recorded.evenly(rates, points)
     if len(kept) < len(curves):
-        said = f"{len(kept):,} of {len(curves):,} recorded lines are drawn; the extremes of every stretch are kept."
+        said = f"{len(kept):,} of {len(curves):,} logged steps are drawn, with the extremes of every interval."
         _note(notes, "curves", name, said)
     if len(spaced) < len(rates):
-        said = f"the rates of {len(spaced):,} of {len(rates):,} recorded steps are drawn, evenly spaced"
-        _note(notes, "curriculum", name, f"{said}; the histogram counts all.")
+        said = f"{len(spaced):,} of {len(rates):,} logged mask rates are drawn, evenly spaced"
+        _note(notes, "curriculum", name, f"{said}; the histogram has all.")
     along = recorded.curve(run["evaluated"])
     if along and (fewer := along[-1]["sequences"]) < (whole := run["evaluated"][-1]["sequences"]):
-        said = f"the bound is drawn of {fewer:,} of the {whole:,} sequences that the run is judged by."
+        said = f"the curve was measured on {fewer:,} of the {whole:,} sequences of the final evaluation."
         _note(notes, "curves", name, said)
     quality, policies = run["quality"], run.pop("policies")
     of = {"text": run["text"], "importance": quality, "uncertainty": run["replay"], "replay": run["replay"]}
     for section, table in {**of, "frontier": first(policies)}.items():
         if table and (table["step"] != run["model"] or section == "frontier"):
             at = f"; the run is at step {run['model']:,}" if table["step"] != run["model"] else ""
-            _note(notes, section, name, f"of step {table['step']:,}{at}.")
+            _note(notes, section, name, f"recorded at step {table['step']:,}{at}.")
     return {
         "curves": kept,
         "rates": spaced,
@@ -147,7 +157,7 @@ def short_names(runs: Sequence[Path]) -> list[str]:
     paths = [Path(str(path.resolve()).encode(errors="backslashreplace").decode()) for path in runs]
     if len(set(paths)) < len(paths):
         twice = next(path for i, path in enumerate(runs) if paths[i] in paths[:i])
-        raise UserError(f"{twice} is named twice; once will do")
+        raise UserError(f"{twice} is named twice; name it once")
     lengths = range(1, 1 + max(len(path.parts) for path in paths))
     ends = (["/".join(path.parts[-length:]) for path in paths] for length in lengths)
     return next(names for names in ends if len(set(names)) == len(names))
@@ -236,7 +246,13 @@ def _bounds(evaluated: list[Table], lines: list[Table]) -> list[Table]:
         line = line if table["step"] else {"tokens": 0, "seconds": 0}
         for name, bound in table["bounds"].items():
             said = uncertain(bound["value"], bound["stderr"])
-            row = {"bound": title(name), "value": bound["value"], "said": said, **_ends(**bound), "step": table["step"]}
+            row = {
+                "bound": title(name, bound["factorisation"]),
+                "value": bound["value"],
+                "said": said,
+                **_ends(bound["value"], bound["stderr"]),
+                "step": table["step"],
+            }
             rows.append(row | {key: figure(line.get(key)) for key in ("tokens", "seconds")})
     return rows
 
@@ -314,7 +330,7 @@ def _figures(data: Table) -> bool:
     run = next((run for run in reversed(data["runs"]) if run["figures"]), None)
     if run:
         run["figures"] = []
-        _note(data["notes"], "importance", run["name"], "its figures are left out, for the page would be too large.")
+        _note(data["notes"], "importance", run["name"], "figures left out to keep the page small.")
     return run is not None
 
 
@@ -335,7 +351,7 @@ def _texts(data: Table) -> bool:
         if over > 0:
             over -= size
             data["runs"][i][key] = None
-            said = "left out, for the page would be too large; make one of this run alone."
+            said = "left out to keep the page small; make a report of this run by itself."
             _note(data["notes"], key, data["runs"][i]["name"], said)
     return False
 
@@ -353,7 +369,7 @@ def _rows(data: Table) -> bool:
     name, rows = max(data["tables"].items(), key=lambda item: len(item[1]))
     if len(rows) > 200:
         data["tables"][name] = rows[::2]
-        said = f"Of {name} only rows at even distances are drawn, for the page would be too large."
+        said = f"Evenly spaced rows of {name} are drawn to keep the page small."
         notes = data["notes"].setdefault(TABLES[name], [])
         notes += [said] * (said not in notes)
     return len(rows) > 200
@@ -397,7 +413,7 @@ def _task_table(task: str, seed: int, results: Mapping[str, TaskResult], runs: I
         *notes_of({run: [each] for run, each in results.items()}),
     ]
     if len(results) > 1:
-        said.append("Differences item by item, with their intervals: `atat compare RUN RUN --task`.")
+        said.append("`atat compare RUN RUN --task` computes paired differences with intervals.")
     columns = ["score", "quantity", "items", *runs, *(f"{name}, published" for name in published)]
     return written.Table(title=task, said=said, columns=columns, rows=rows).to_json()
 

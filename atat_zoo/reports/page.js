@@ -26,7 +26,6 @@ const fixed = (value, digits) => (value === null || value === undefined ? "—" 
 const count = (value, what) => `${value.toLocaleString("en")} ${what}${value === 1 ? "" : "s"}`;
 // What stands between grave accents is code; a number and its error stay on one line.
 const words = (sentence) => sentence.split("`").map((part, i) => (i % 2 ? el("code", {}, part) : part.replaceAll(" ± ", "\u00a0±\u00a0")));
-const missing = (what, command) => el("p", { class: "missing" }, `${what} `, el("code", {}, command), " records it.");
 
 function table(columns, rows, { label, apart = 0 } = {}) {
   const looks = columns.map((_, i) => rows.length > 0 && rows.every((row) => /^[\d\s.,±+−%[\]—-]+$/.test(row[i])));
@@ -76,7 +75,7 @@ function drawAll() {  // one after the other, so that the page answers in betwee
         console.error(error);
         charts[name].view?.finalize();
         charts[name].view = null;
-        charts[name].host.replaceChildren(el("p", { class: "missing" }, "This chart cannot be drawn."));
+        charts[name].host.replaceChildren(el("p", { class: "missing" }, "This chart could not be drawn."));
       }
       await new Promise((next) => setTimeout(next));
     }
@@ -124,22 +123,23 @@ function selection(label, options, chosen, choose) {
 
 // Sections: what each shows is drawn again only when it has changed.
 
+// One without data is left out, and its `by` names the command that records them, at the end of the page.
 const sections = [
-  { id: "curves", title: "Training", of: () => [data.tables.curves, data.tables.bounds], draw: curves },
-  { id: "metrics", title: "Metrics of predictions and texts", of: () => [data.metrics.rows, data.tables.metrics, data.tables.reliability], draw: metrics },
-  { id: "text", title: "Importance and loss, token by token", of: () => runs().map((run) => run.text), draw: texts },
-  { id: "importance", title: "Importance against loss, by frequency", of: () => [data.tables.bands, data.tables.bins, ...runs().map((run) => run.figures)], draw: importance },
+  { id: "curves", title: "Training", by: "atat eval RUN", of: () => [data.tables.curves, data.tables.bounds], draw: curves },
+  { id: "metrics", title: "Metrics", by: "atat eval RUN --metric calibration_error", of: () => [data.metrics.rows, data.tables.metrics, data.tables.reliability], draw: metrics },
+  { id: "text", title: "Importance and loss of each token", by: "atat report RUN --compute", of: () => runs().map((run) => run.text), draw: texts },
+  { id: "importance", title: "Importance against loss", by: "atat importance RUN", of: () => [data.tables.bands, data.tables.bins, ...runs().map((run) => run.figures)], draw: importance },
   { id: "curriculum", title: "Curriculum and mask rates", of: () => ["stages", "strengths", "rates", "spread"].map((name) => data.tables[name]), draw: curriculum },
-  { id: "uncertainty", title: "Uncertainty over a sampling", of: () => [data.tables.uncertainty], draw: uncertainty },
-  { id: "replay", title: "Texts unmasking", of: () => runs().map((run) => run.replay), draw: replay },
-  { id: "frontier", title: "Samplers: quality against evaluations", of: () => [data.tables.frontier], draw: frontier },
-  { id: "tasks", title: "Tasks", of: () => [data.tasks], draw: tasks },
-  { id: "samples", title: "Samples", of: () => runs().map((run) => run.samples), draw: samples },
-  { id: "experiment", title: "Experiment", of: () => [data.experiment, runs().map((run) => run.resolved)], draw: experiment },
+  { id: "uncertainty", title: "Entropy during generation", by: "atat report RUN --compute", of: () => [data.tables.uncertainty], draw: uncertainty },
+  { id: "replay", title: "Generation step by step", by: "atat report RUN --compute", of: () => runs().map((run) => run.replay), draw: replay },
+  { id: "frontier", title: "Samplers: quality against decoding steps", by: "atat report RUN --compute --frontier", of: () => [data.tables.frontier], draw: frontier },
+  { id: "tasks", title: "Tasks", by: "atat eval RUN --task infilling", of: () => [data.tasks], draw: tasks },
+  { id: "samples", title: "Samples", by: "atat train … evaluation.samples=3", of: () => runs().map((run) => run.samples), draw: samples },
+  { id: "experiment", title: "Settings", of: () => [data.experiment, runs().map((run) => run.resolved)], draw: experiment },
   { id: "environment", title: "Environment", of: () => runs().map((run) => run.environment), draw: environment },
 ];
 const ofStudy = [{ id: "arms", title: "Arms", of: () => [data.tables.arms, data.tables.sensitivity], draw: arms }, { id: "tables", title: "Tables", of: () => [data.blocks], draw: blocks }];
-const reproduce = { id: "commands", title: "Make it again", of: () => [data.commands], draw: commands };
+const reproduce = { id: "commands", title: "Reproduce", of: () => [data.commands], draw: commands };
 const bodies = new Map();
 
 const FOCUSED = "a, button, select, input, summary, [tabindex]";
@@ -147,11 +147,12 @@ function render() {
   const focused = document.activeElement, home = focused?.closest("section, #head")?.id;
   const place = home ? [...document.getElementById(home).querySelectorAll(FOCUSED)].indexOf(focused) : -1;
   document.getElementById("head").replaceChildren(...[
-    el("p", { class: "eyebrow" }, data.kind === "study" ? "Study" : runs().length > 1 ? "Comparison" : "Report", given.live ? " · live" : ""),
+    el("p", { class: "eyebrow" }, data.kind === "study" ? "Study" : runs().length > 1 ? "Comparison" : "Training run", given.live ? " · live" : ""),
     el("h1", { dir: "auto" }, data.title),
     data.now ? el("p", { class: "now" }, data.now.join(" · ")) : null,
-    ...data.verdict.map((sentence, i) => el("p", { class: i < 1 ? "lead" : null, dir: "auto" }, ...words(sentence))),
-    data.overview && runs().length > 1 ? table(data.overview.columns, data.overview.rows, { label: "Runs and their bounds" }) : null,
+    ...data.verdict.map((sentence, i) => el("p", { class: i < 2 ? "lead" : null, dir: "auto" }, ...words(sentence))),
+    ...data.conditions.map((sentence) => el("p", { class: "note", dir: "auto" }, ...words(sentence))),
+    data.overview && runs().length > 1 ? table(data.overview.columns, data.overview.rows, { label: "Runs" }) : null,
     el("nav", { "aria-label": "Sections" }, ...listed().map((one) => el("a", { href: `#${one.id}` }, one.title)))].filter((each) => each));
   for (const id of bodies.keys()) if (!listed().some((one) => one.id === id)) {
     document.getElementById(id).remove();
@@ -173,41 +174,37 @@ function render() {
     body.host.replaceChildren(...one.draw().flat().filter((each) => each));
   }
   document.getElementById("foot").replaceChildren(
-    `Written ${data.written.replace("T", " ").replace("+00:00", " UTC")} by atat ${data.version}. Every number is one that a command has recorded. `,
-    "Charts: Vega-Lite.");
+    `Written ${data.written.replace("T", " ").replace("+00:00", " UTC")} by atat ${data.version}, from recorded results. Charts: Vega-Lite.`);
   if (place >= 0 && !focused.isConnected) document.getElementById(home).querySelectorAll(FOCUSED)[place]?.focus({ preventScroll: true });
 }
 const something = (each) => Boolean(each && (each.length ?? 1));
-// A page that follows a run has no section before there is something in it; another says which command records it.
-const listed = () => [...(data.kind === "study" ? ofStudy : sections), reproduce].filter((one) => !given.live || one.of().some(something));
+const all = () => [...(data.kind === "study" ? ofStudy : sections), reproduce];
+const listed = () => all().filter((one) => one.of().some(something));
 
 function curves() {
   const clocks = [["step", "steps"], ["tokens", "tokens"], ["seconds", "seconds"]];
   const { curves, bounds } = data.tables;
-  if (!curves.length && !bounds.length) return [missing("No step is recorded yet.", "atat train")];
   return [
     toggles(),
-    el("div", { class: "controls" }, "against", choice("Horizontal axis", clocks, state.by, (by) => { state.by = by; redraw(["loss", "bound"]); })),
-    bounds.length ? chart("bound", "Bound on held-out text. Bars: one standard error over its sequences to either side; along a curve these are the same ones, so that changes are surer.") : given.live ? null : missing("No bound on held-out text is recorded.", "atat eval RUN"),
-    curves.length ? chart("loss", "Training loss as recorded. Objectives weigh their losses differently: only bounds compare runs.") : null,
+    el("div", { class: "controls" }, "horizontal axis", choice("Horizontal axis", clocks, state.by, (by) => { state.by = by; redraw(["loss", "bound"]); })),
+    bounds.length ? chart("bound", "Held-out perplexity. Bars: ± one standard error over sequences. A curve has the same sequences and masks at every step, so its changes are more precise than its bars.") : null,
+    curves.length ? chart("loss", "Training loss, the mean of each logging interval. Objectives weight their losses differently: compare runs by held-out perplexity.") : null,
   ];
 }
 
 function metrics() {
   const { rows, columns } = data.metrics, drawn = data.tables.metrics;
-  if (!rows.length) return [missing("No metric is recorded.", "atat eval RUN --metric calibration_error")];
   const names = [...new Set(drawn.map((row) => row.metric))];
   if (!names.includes(state.metric)) state.metric = names[0] ?? null;
   const choose = selection("metric", names.map((name, i) => [i, name]), names.indexOf(state.metric), (i) => { state.metric = names[i]; redraw(["metrics"]); });
   return [
     table(columns, rows, { label: "Metrics" }),
     legend("metrics", "reliability"),
-    ...(drawn.some((row) => row.step !== drawn[0].step) ? [choose && el("div", { class: "controls" }, choose), chart("metrics", "Bars: one standard error to either side.")] : []),
-    data.tables.reliability.length ? chart("reliability", "Predictions with about the same confidence, at masked tokens. Dashed: as often right as they are sure. The larger a point, the more predictions; a bar is how far they are from it.") : null,
+    ...(drawn.some((row) => row.step !== drawn[0].step) ? [choose && el("div", { class: "controls" }, choose), chart("metrics", "Bars: ± one standard error.")] : []),
+    data.tables.reliability.length ? chart("reliability", "Reliability diagram of the predictions at masked tokens. Dashed: perfect calibration. Point size: number of predictions. Bar: calibration error of the bin.") : null,
   ];
 }
 
-const lacks = (what) => missing(what, "atat report RUN --compute");
 const having = (key) => runs().map((run, i) => [i, run.name]).filter(([i]) => runs()[i][key]);
 function settle(place, having) {  // a run that has it, at first one with an estimator
   if (!having.some(([i]) => i === place.run)) place.run = (having.find(([i]) => runs()[i].text?.estimator) ?? having[0])[0];
@@ -215,14 +212,13 @@ function settle(place, having) {  // a run that has it, at first one with an est
 
 function texts() {
   const those = having("text");
-  if (!those.length) return [lacks("No held-out text is recorded token by token.")];
   const place = state.text;
   settle(place, those);
   const host = el("div", {});
   const show = () => host.replaceChildren(...oneText(show));
   show();
   return [
-    el("p", {}, `Held-out text. The warmer a token, the ${those.some(([i]) => runs()[i].text.estimator) ? "more important the estimator finds it, and the " : ""}more nats the model pays for it where it is masked.`),
+    el("p", {}, `Held-out text. Darker orange means ${those.some(([i]) => runs()[i].text.estimator) ? "higher importance, or " : ""}a higher loss where the token is masked.`),
     host,
   ];
 }
@@ -236,18 +232,18 @@ function oneText(again) {
   place.text = Math.min(place.text, recorded.texts.length - 1);
   place.rate = Math.min(place.rate ?? Math.floor(recorded.rates.length / 2), Math.max(0, recorded.rates.length - 1));
   const one = recorded.texts[place.text];
-  if (!one) return [lacks("No held-out text is recorded.")];
+  if (!one) return [];
   const all = (key) => recorded.texts.flatMap((text) => (text[key] || []).flat());
   const scales = { importance: range(all("importance")), loss: [0, range(all("loss"))[1]] };
   const readout = el("p", { class: "readout", "aria-live": "polite" });
   const said = (i) => {
-    if (i === null || i >= one.tokens.length) return "Point at a token, or choose one with the arrow keys.";
+    if (i === null || i >= one.tokens.length) return "Hover over a token, or use the arrow keys, to see its importance and loss.";
     const at = (key) => one[key]?.[place.rate]?.[i];
     const words = [`“${one.tokens[i].replace(/\n/g, "↵")}”`];
-    if (!one.maskable[i]) words.push("is never masked");
+    if (!one.maskable[i]) words.push("never masked");
     if (one.importance) words.push(`importance ${fixed(at("importance"), 2)}`);
-    if (one.loss) words.push(at("loss") === null ? "never masked in these draws" : `loss ${fixed(at("loss"), 2)} nats`);
-    if (one.surprisal) words.push(`surprisal by its frequency ${fixed(one.surprisal[i], 2)} nats`);
+    if (one.loss) words.push(at("loss") === null ? "not masked in these draws" : `loss ${fixed(at("loss"), 2)} nats`);
+    if (one.surprisal) words.push(`unigram surprisal ${fixed(one.surprisal[i], 2)} nats`);
     return words.join(" · ");
   };
   let panels = [];
@@ -264,7 +260,7 @@ function oneText(again) {
     const [low, high] = scales[key], values = one[key]?.[place.rate];
     const heat = (value) => (value === null || value === undefined || high <= low ? 0 : (value - low) / (high - low));
     const paragraph = el("p", {
-      class: "tokens", role: "group", tabindex: 0, dir: "auto", "aria-label": `${title}; arrow keys choose a token`,
+      class: "tokens", role: "group", tabindex: 0, dir: "auto", "aria-label": `${title}; arrow keys select a token`,
       on: {
         pointerover: point, click: point,
         keydown: (event) => {
@@ -300,10 +296,10 @@ function oneText(again) {
       selection("text", recorded.texts.map((_, i) => [i, String(i + 1)]), place.text, (i) => { place.text = i; place.token = null; again(); }),
       several ? el("label", {}, "mask rate", slider, output) : null),
     pair,
-    one.importance ? null : el("p", { class: "note" }, "This run has no importance estimator: all tokens count the same."),
+    one.importance ? null : el("p", { class: "note" }, "This run has no importance estimator: every token has the same weight."),
     readout,
-    el("p", { class: "note" }, `Step ${recorded.step.toLocaleString("en")}, ${recorded.split} text, masks of seed ${recorded.seed}; loss: mean over ${count(recorded.draws, "draw")} at a rate, of those that masked the token.`
-      + (one.importance && several && !recorded.importance_depends_on_rate ? " The importance is the same at every mask rate." : "")),
+    el("p", { class: "note" }, `Training step ${recorded.step.toLocaleString("en")}, ${recorded.split} split, mask seed ${recorded.seed}. Loss: mean over ${count(recorded.draws, "mask sample")} per mask rate.`
+      + (one.importance && several && !recorded.importance_depends_on_rate ? " The importance does not depend on the mask rate." : "")),
   ];
   showPair();
   return made.filter((each) => each);
@@ -313,67 +309,66 @@ function importance() {
   const drawn = runs().flatMap((run) => run.figures.map((one) => el("figure", {},
     el("img", { class: "paper", src: `data:image/svg+xml;base64,${one.svg}`, alt: one.said }),
     el("figcaption", { dir: "auto" }, `${runs().length > 1 ? `${run.name}: ` : ""}${one.said} Step ${one.step.toLocaleString("en")}.`))));
-  if (!data.tables.bands.length && !data.tables.bins.length && !drawn.length) {
-    if (runs().every((run) => run.text && !run.text.estimator)) return [el("p", { class: "missing" }, "Without an importance estimator there is nothing to hold against the loss.")];
-    return [missing("Not recorded; a run without an importance estimator has none.", "atat importance RUN")];
-  }
   return [
     legend("bands", "bins"),
-    data.tables.bands.length ? chart("bands", "Within a band tokens are about equally frequent: what importance knows beyond frequency shows there.") : null,
-    data.tables.bins.length ? chart("calibration", "Dashed: importance equal to the rank of the loss.") : null,
-    drawn.length ? el("div", { class: "papers" }, ...drawn) : el("p", { class: "note" }, "By classes of words, over checkpoints and between seeds: ", el("code", {}, "atat importance-figures RUN"), "."),
+    data.tables.bands.length ? chart("bands", "Rank correlation with the loss among tokens of similar frequency: what the importance adds to frequency.") : null,
+    data.tables.bins.length ? chart("calibration", "Calibration of the importance. Dashed: importance equal to the rank of the loss.") : null,
+    drawn.length ? el("div", { class: "papers" }, ...drawn) : el("p", { class: "note" }, "For figures by word class, checkpoint and seed, run ", el("code", {}, "atat importance-figures RUN"), "."),
   ];
 }
 function curriculum() {
   const has = (key) => data.tables.rates.some((row) => row[key] !== null);
-  if (!data.tables.rates.length && !data.tables.stages.length) return [el("p", { class: "missing" }, "No mask rate and no stage of a curriculum is recorded: this objective has none, or no step is done.")];
   return [
     legend("strengths", "rates", "spread"),
-    data.tables.stages.length ? chart("stages", "Stage of the curriculum") : given.live ? null : el("p", { class: "note" }, "No curriculum."),
-    data.tables.strengths.length ? chart("strength", "A token of importance 1 weighs exp(strength) times one of importance 0: easy tokens more below 0, hard ones above.") : null,
-    has("mask_rate") ? chart("rates", "Dots: masked tokens of a step's batch. Line: what the step's rates asked for.") : null,
-    data.tables.spread.length ? chart("spread", "Rates drawn for every row of the recorded steps, runs side by side.") : null,
+    data.tables.stages.length ? chart("stages", "Curriculum stage of each training step.") : null,
+    data.tables.strengths.length ? chart("strength", "Curriculum strength. A token of importance 1 has exp(strength) times the loss weight of one of importance 0; below 0, easy tokens have more weight.") : null,
+    has("mask_rate") ? chart("rates", "Dots: share of tokens masked in a batch. Line: its target.") : null,
+    data.tables.spread.length ? chart("spread", "Distribution of the sampled mask rates.") : null,
   ];
 }
 function uncertainty() {
-  if (!data.tables.uncertainty.length) return [lacks("No sampling is recorded.")];
-  return [legend("uncertainty"), chart("uncertainty", "Line: median over the places that are still masked. Area: their middle half.")];
+  return [legend("uncertainty"), chart("uncertainty", "Entropy of the predictions at masked tokens. Line: median. Band: 25th to 75th percentile.")];
 }
 function frontier() {
-  if (!data.tables.frontier.length) return [missing("No sampler has been priced.", "atat report RUN --compute --frontier")];
-  return [legend("frontier"), chart("frontier", "Further down is better, further left is cheaper; a sampler is named where no other is both. The bound is exact where a sampler's order is deterministic."), priced()];
+  return [legend("frontier"), chart("frontier", "Lower is better, further left is faster. Labels: samplers on the Pareto front. The bound is exact where the decoding order is deterministic."), priced()];
 }
 function priced() {
-  const several = runs().length > 1, columns = ["sampler", "evaluations", "value", "of", "settings"];
+  const several = runs().length > 1, columns = ["sampler", "NFE", "value", "quantity", "settings"];
   const rows = data.tables.frontier.map((row) => [row.sampler, fixed(row.evaluations, 1), row.said, row.quantity, row.settings]);
-  return el("details", {}, el("summary", {}, "As a table"), table(several ? ["run", ...columns] : columns,
+  return el("details", {}, el("summary", {}, "Table of samplers"), table(several ? ["run", ...columns] : columns,
     several ? rows.map((row, i) => [data.tables.frontier[i].run, ...row]) : rows, { label: "Samplers" }));
 }
 function tasks() {
-  return data.tasks.length ? tabled(data.tasks) : [missing("No task is recorded.", "atat eval RUN --task infilling")];
+  return tabled(data.tasks);
 }
 function samples() {
   const those = runs().filter((run) => run.samples);
-  if (!those.length) return [missing("No text is recorded.", "atat train … evaluation.samples=3")];
   return those.flatMap((run) => [runs().length > 1 ? el("h3", { dir: "auto" }, run.name) : null,
-    run.sampler ? el("p", { class: "note", dir: "auto" }, `Written by the sampler ${run.sampler}.`) : null,
+    run.sampler ? el("p", { class: "note", dir: "auto" }, `Sampler: ${run.sampler}.`) : null,
     el("pre", { dir: "auto", tabindex: 0, role: "region", "aria-label": "Samples" }, run.samples)]);
 }
+function folded(title, ...inner) {
+  return el("details", {}, el("summary", { dir: "auto" }, title), ...inner);
+}
 function experiment() {
-  const { columns, rows, apart } = data.experiment;
+  const { columns, rows, apart } = data.experiment, rest = rows.slice(apart);
   return [
-    el("p", {}, runs().length > 1 ? "What differs between the runs comes first and is marked, then what they share and the base has not." : `What differs from ${columns[1]}.`),
-    rows.length ? table(columns, rows, { label: "What differs", apart }) : el("p", { class: "missing" }, "Nothing."),
-    ...runs().map((run) => el("details", {}, el("summary", { dir: "auto" }, `${run.name}: every parameter`), el("pre", { tabindex: 0, role: "region", "aria-label": "resolved.toml" }, run.resolved))),
+    apart ? el("p", {}, `${count(apart, "setting")} differ${apart === 1 ? "s" : ""} between the runs.`) : null,
+    apart ? table(columns, rows.slice(0, apart), { label: "Settings that differ between the runs" }) : null,
+    rest.length ? folded(`Settings that differ from ${columns[1]} (${rest.length})`, table(columns, rest, { label: "Settings" })) : null,
+    ...runs().map((run) => folded(`All settings of ${run.name}`, el("pre", { tabindex: 0, role: "region", "aria-label": "resolved.toml" }, run.resolved))),
   ];
 }
 function environment() {
-  const those = runs().filter((run) => run.environment.length);
-  if (!those.length) return [el("p", { class: "missing" }, "environment.json is not there.")];
-  return those.map((run) => el("details", { open: those.length === 1 }, el("summary", { dir: "auto" }, run.name), table(["", "value"], run.environment, { label: "Environment" })));
+  return runs().filter((run) => run.environment.length).map((run) =>
+    folded(`Environment of ${run.name}`, table(["", "value"], run.environment, { label: "Environment" })));
 }
 function commands() {
-  return [el("pre", { tabindex: 0, role: "region", "aria-label": "Commands" }, data.commands.join("\n"))];
+  const absent = given.live ? [] : all().filter((one) => one.by && !one.of().some(something));
+  return [
+    el("pre", { tabindex: 0, role: "region", "aria-label": "Commands" }, data.commands.join("\n")),
+    absent.length ? folded(`Not recorded (${absent.length})`, table(["section", "command that records it"], absent.map((one) => [one.title, one.by]), { label: "Not recorded" })) : null,
+  ];
 }
 
 // Denoising replay
@@ -395,7 +390,6 @@ function stateAt(one, evaluation) {
 }
 function replay() {
   const those = having("replay");
-  if (!those.length) return [lacks("No sampling is recorded step by step.")];
   const place = state.replay;
   settle(place, those);
   clearInterval(place.playing);
@@ -406,7 +400,7 @@ function replay() {
   const last = () => Math.max(1, ...recorded().samplers.map((sampler) => sampler.evaluations[place.text] ?? 0));
   const top = range(recorded().samplers.flatMap((s) => s.texts.flatMap((t) => t.frames.flatMap((f) => f.open.map(([, each]) => each)))))[1];
   const panels = el("div", { class: "pair" }), output = el("output", {});
-  const slider = el("input", { type: "range", min: 0, max: last(), step: 1, value: place.at, "aria-label": "network evaluations", on: { input: (event) => { touch(); go(Number(event.target.value)); } } });
+  const slider = el("input", { type: "range", min: 0, max: last(), step: 1, value: place.at, "aria-label": "decoding step", on: { input: (event) => { touch(); go(Number(event.target.value)); } } });
   const play = el("button", { type: "button", on: { click: () => (place.playing ? pause() : start()) } }, "Play");
   const pause = () => { clearInterval(place.playing); place.playing = null; play.textContent = "Play"; };
   const touch = () => { pause(); place.touched = true; };
@@ -420,8 +414,8 @@ function replay() {
     place.at = Math.max(0, Math.min(last(), at));
     slider.max = last();
     slider.value = place.at;
-    slider.setAttribute("aria-valuetext", `after evaluation ${place.at}`);
-    output.textContent = `after evaluation ${place.at} of ${last()}`;
+    slider.setAttribute("aria-valuetext", `decoding step ${place.at}`);
+    output.textContent = `decoding step ${place.at} of ${last()}`;
     panels.replaceChildren(...recorded().samplers.map(sampled));
   };
   const sampled = (sampler) => {
@@ -434,10 +428,10 @@ function replay() {
     const settings = Object.entries(sampler.settings).filter(([key]) => key !== "use").map(([key, value]) => `${key} ${typeof value === "object" && value ? value.use : value}`);
     const masked = now.tokens.filter((token) => token === null).length;
     return el("div", { class: "sampler" }, el("h3", { dir: "auto" }, sampler.name),
-      el("p", { class: "note", dir: "auto" }, `${Math.min(place.at, of)} of ${count(of, "evaluation")}, ${masked} masked${settings.length ? ` · ${settings.join(", ")}` : ""}`),
+      el("p", { class: "note", dir: "auto" }, `decoding step ${Math.min(place.at, of)} of ${of}, ${count(masked, "masked token")}${settings.length ? ` · ${settings.join(", ")}` : ""}`),
       el("p", { class: "tokens", dir: "auto" }, ...tokens));
   };
-  const stage = el("div", { class: "stage", tabindex: 0, role: "group", "aria-label": "Replay: space plays and pauses, arrow keys step", on: { keydown: (event) => {
+  const stage = el("div", { class: "stage", tabindex: 0, role: "group", "aria-label": "Generation: space plays and pauses, arrow keys step", on: { keydown: (event) => {
     if (event.target !== stage) return;
     const move = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (event.key === " ") place.playing ? pause() : start();
@@ -448,7 +442,7 @@ function replay() {
   const again = () => bodies.get("replay").host.replaceChildren(...replay().filter((each) => each));
   go(place.touched ? place.at : Math.ceil(last() / 2));
   return [
-    el("p", {}, "The same seed under each sampler. Blocks are masked places; the warmer one is, the less sure the model is of it, and a token keeps the colour of the moment in which it was written."),
+    el("p", {}, "The same seed with each sampler. Orange blocks are masked tokens; darker means higher entropy. A generated token keeps the colour that it had when it was unmasked."),
     el("div", { class: "controls" },
       selection("run", those, place.run, (i) => { place.run = i; again(); }),
       selection("text", Array.from({ length: texts }, (_, i) => [i, String(i + 1)]), place.text, (i) => { place.text = i; again(); }),
@@ -458,18 +452,17 @@ function replay() {
       el("label", {}, slider, output)),
     stage,
     el("span", { class: "scale", style: { "--from": "var(--mask)" } }, "0", el("i", {}), `${fixed(top, 1)} ${recorded().unit} (${recorded().uncertainty})`),
-    el("p", { class: "note" }, `Step ${recorded().step.toLocaleString("en")}, seed ${recorded().seed}.`),
+    el("p", { class: "note" }, `Training step ${recorded().step.toLocaleString("en")}, seed ${recorded().seed}.`),
   ];
 }
 
 // Studies
 
 function arms() {
-  if (!data.tables.arms.length) return [el("p", { class: "missing" }, "This study compares nothing yet.")];
   const panels = new Map(data.tables.sensitivity.map((row) => [row.panel, row.axis]));
-  return [chart("arms", "Dot and line: mean over seeds and its 95 % interval. Ticks: each seed."),
+  return [chart("arms", "Dot and line: mean over seeds with its 95 % confidence interval. Ticks: single seeds."),
     ...[...panels].flatMap(([panel, axis]) => [el("h3", { dir: "auto" }, `Sensitivity of ${axis}`),
-      chart("sensitivity", "Dot and line: mean over seeds and its 95 % interval, of one seed the interval over sequences. Dashes: the arm.", panel)])];
+      chart("sensitivity", "Dot and line: mean over seeds with its 95 % confidence interval (over sequences for a single seed). Dashed: the arm itself.", panel)])];
 }
 function blocks() { return tabled(data.blocks); }
 function tabled(blocks) {

@@ -1,7 +1,7 @@
-"""The page: data, charts, styles and scripts in one HTML file that asks the network for nothing.
+"""The report page: data, charts, styles and scripts in one HTML file that fetches nothing.
 
-What a run has written is data and nothing else: it stands in a script element of JSON, and the page's script puts it on
-the page as text. The policy in the page's head lets no other script run, and nothing be fetched.
+What a run has written is data: JSON in a script element, which the page's script inserts as text, never as markup. The
+content security policy in the page's head allows no other script, and no request.
 """
 
 import html
@@ -19,7 +19,7 @@ Table = dict[str, Any]
 def page(data: Table, *, live: str | None = None) -> str:
     """Return the page of the data of `collect` or `of_study`.
 
-    `live` is an address on the same host from which the page fetches new data every few seconds; None for a file.
+    `live` is a URL on the same host from which the page fetches new data every few seconds; None for a file.
     """
     library = _library()
     script = alone(asset("page.js"))
@@ -39,9 +39,9 @@ def page(data: Table, *, live: str | None = None) -> str:
 
 
 def _head(data: Table) -> str:
-    """Return what is read without JavaScript, which puts its own in this place: the title, the verdict, the bounds."""
+    """Return title, verdict and bounds for a reader without JavaScript, whose script replaces them otherwise."""
     said = [f'<h1 dir="auto">{in_html(data["title"])}</h1>']
-    said += [f'<p dir="auto">{in_html(each)}</p>' for each in data["verdict"]]
+    said += [f'<p dir="auto">{in_html(each)}</p>' for each in (*data["verdict"], *data["conditions"])]
     blocks = [data["overview"]] if data.get("overview") else data.get("blocks", [])
     said += [results.Table(columns=block["columns"], rows=block["rows"]).to_html() for block in blocks]
     return "\n".join(said)

@@ -141,6 +141,7 @@ _COMPARED = {
 }
 # A bound of an evaluation, and that of the n-gram model beside it.
 _BOUND = {"value": figure, "stderr": _error}
+_TITLED = {**_BOUND, "factorisation": lambda value: value if isinstance(value, str) else ""}
 _BESIDE = {"reads": str, **_BOUND, "percent": figure, "percent_stderr": _error}
 # A metric of an evaluation; of one with bins of the confidence, which are a diagram, their columns.
 _METRIC = {"value": figure, "stderr": _error}
@@ -149,6 +150,7 @@ _EVALUATION = {
     **dict.fromkeys(("step", "sequences", "draws", "seed", "tokens", "bytes", "words"), _integer),
     **dict.fromkeys(("split", "method"), str),
 }
+_IMPORTANCE = ("importance_spearman", "frequency_spearman", "importance_chance")
 _QUALITY = {
     "step": _integer,
     "bands": [
@@ -259,7 +261,7 @@ def evaluated(tables: Iterable[Table]) -> list[Table]:
         if isinstance(table.get("bounds"), dict) and not table.get("corpus"):
             absent = {key: "" if of is str else 0 for key, of in _EVALUATION.items()}
             bounds = {
-                str(name): record(_BOUND, {"stderr": None, **bound})
+                str(name): record(_TITLED, {"stderr": None, "factorisation": "", **bound})
                 for name, bound in table["bounds"].items()
                 if isinstance(bound, dict) and figure(bound.get("value")) is not None
             }
@@ -268,6 +270,7 @@ def evaluated(tables: Iterable[Table]) -> list[Table]:
             with suppress(TypeError):
                 one = record(_EVALUATION, absent | table) | {"bounds": bounds, "count_table": beside}
                 one |= {"metrics": _metrics(table.get("metrics"))}
+                one |= {key: figure(table.get(key)) for key in _IMPORTANCE}
                 found += [one] if bounds else []
     return sorted(found, key=lambda table: (table["step"], table["split"], table["sequences"], table["draws"]))
 

@@ -104,7 +104,12 @@ def _changed(path: Path) -> float:
 def bounds(evaluation: Mapping[str, Any]) -> dict[str, RecordedBound]:
     """Return the bounds of one of `recorded.evaluated` by name."""
     step, recorded_bounds = evaluation["step"], evaluation["bounds"].items()
-    return {name: RecordedBound(quantity=title(name), **bound, step=step) for name, bound in recorded_bounds}
+    return {
+        name: RecordedBound(
+            quantity=title(name, bound["factorisation"]), value=bound["value"], stderr=bound["stderr"], step=step
+        )
+        for name, bound in recorded_bounds
+    }
 
 
 def own_bound(evaluation: Mapping[str, Any]) -> RecordedBound:

@@ -10,11 +10,14 @@ from typing import Any
 import attrs
 
 from atat_zoo.evaluation.results.format import interval, joined, number
+from atat_zoo.evaluation.results.naming import FACTORISATIONS, PERPLEXITY
 from atat_zoo.reports.collect import TABLES, page_data
 from atat_zoo.reports.recorded import figure, first
 from atat_zoo.studies.differences import FROM_MARGINS, LEGEND, mark, shown
 from atat_zoo.studies.markdown import (
-    COUNTS,
+    N_GRAM,
+    factorisation_of,
+    factorisations,
     further_tables,
     labels,
     not_worse,
@@ -49,7 +52,7 @@ def of_study(path: Path) -> Table:
             raise TypeError
         return data
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
-        raise UserError(f"{clip(path)} is no study's results; name the JSON that `atat study` wrote") from None
+        raise UserError(f"{clip(path)} is not the results of a study; name the JSON that `atat study` wrote") from None
 
 
 def _texts(data: Table) -> Iterator[Any]:
@@ -101,14 +104,14 @@ def _verdict(report: Table) -> Iterator[str]:
     sure = [each for each in compared if each["both"] and figure(each["both"]["percent"]) is not None]
     lowest = sorted(sure, key=lambda each: each["both"]["percent"])
     best = first(each for each in lowest if each["both"]["percent_high"] < 0)
-    bounds = {each["bound"] for each in compared}
-    what = f" in {bounds.pop()}" if len(bounds) == 1 else ""
+    found = {factorisation_of(report["arms"][each["arm"]]) for each in compared}
+    what = f" in {PERPLEXITY} ({found.pop()})" if len(found) == 1 else ""
     changes = [f"{_change(each)} from {each['against']}" for each in sure]
     if best:
         yield f"{best['arm']} is {changes[sure.index(best)]}{what}, over {number(len(best['seeds']), 'seed')}."
     elif sure:
         counts = joined(list(map(str, sorted({len(each["seeds"]) for each in sure}))))
-        yield f"No arm is surely lower{what} than what it is compared with, over {counts} seeds."
+        yield f"No arm is significantly lower{what} than its baseline, over {counts} seeds."
     others = [f"{each['arm']} {change}" for each, change in zip(sure, changes, strict=True) if each is not best]
     if others:
         yield f"The others: {joined(others)}."
@@ -116,13 +119,18 @@ def _verdict(report: Table) -> Iterator[str]:
     masks = f"{number(report['draws'], 'mask')} each, the same for every arm"
     yield f"{size}, {masks}. {LEGEND}"
     halves = report["halves"]
-    yield f"{halves[0].upper()}{halves[1:]}; these are of the {report['half']} half."
+    yield f"{halves[0].upper()}{halves[1:]}; these tables use the {report['half']} half."
+
+
+def _explained(report: Table) -> Iterator[str]:
+    yield from (f"{PERPLEXITY.capitalize()} ({each}): {FACTORISATIONS[each]}." for each in factorisations(report))
+    yield f"N-gram model: {N_GRAM}"
 
 
 def _blocks(report: Table) -> Iterator[Table]:
-    """Yield the tables of the study's page of Markdown, with the sentences that stand above them there."""
+    """Yield the tables of the study's Markdown page, with the sentences that explain them there."""
     margins = [] if report.get("nats") else [FROM_MARGINS]
-    said = {"Arms": [f"Count table: {COUNTS}"], "Differences": [LEGEND, *margins, f"Not worse: {not_worse(report)}"]}
+    said = {"Arms": [*_explained(report)], "Differences": [LEGEND, *margins, f"Not worse: {not_worse(report)}"]}
     for table in tables(report):
         table = with_experiments(table, report) if table.title == "Arms" else table
         yield attrs.evolve(table, said=[*table.said, *said.get(table.title, [])]).to_json()

@@ -1,11 +1,12 @@
-"""The first words of the page: what was compared, on what text, who is lower, by how much, and how sure that is."""
+"""The first lines of a page: what was trained, how good it is against which baseline, and what to look at."""
 
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from atat_zoo.evaluation.results.evaluation import by_chance
 from atat_zoo.evaluation.results.format import NONE, cell, interval, joined, number, uncertain
-from atat_zoo.evaluation.results.naming import TABLE, words
+from atat_zoo.evaluation.results.naming import PERPLEXITY, TABLE, words
 from atat_zoo.reports.recorded import conditions, curve, first
 from atat_zoo.reports.runs import bounds, own_bound
 from atat_zoo.system.errors import clip
@@ -15,7 +16,7 @@ _ERROR = "± is one standard error over sequences"
 
 
 def heading(runs: list[Table]) -> str:
-    """Return what a page of these runs compares: `perplexity of b and c against a`; of one run its name."""
+    """Return the title of a page: the name of its run, or which runs it compares with the first."""
     names = [run["name"] for run in runs]
     if len(names) == 1:
         return names[0]
@@ -26,7 +27,7 @@ def heading(runs: list[Table]) -> str:
 
 
 def verdict(runs: list[Table], comparison: Table | None) -> Iterator[str]:
-    """Yield the verdict on one or more runs, a sentence each."""
+    """Yield what was trained, how good it is against which baseline, and what to look at, a sentence each."""
     measured = [run for run in runs if run["evaluated"]]
     if len(runs) == 1:
         yield from _one(runs[0])
@@ -41,53 +42,73 @@ def verdict(runs: list[Table], comparison: Table | None) -> Iterator[str]:
         yield f"{name[0].upper()}{name[1:]}{order}: {ranked}."
     same = len({conditions(run["evaluated"][-1]) for run in measured}) == len(_texts(measured)) == 1
     yield from _differences(runs, measured, comparison, same, len(by_bound) > 1)
-    if measured:
-        on = {words: joined([run["name"] for run in alike]) for words, alike in _grouped(measured, _on).items()}
+    for run in runs:
+        yield from _look(run)
+
+
+def on_what(runs: list[Table]) -> Iterator[str]:
+    """Yield the conditions of the evaluations: text, masks and seed."""
+    measured = [run for run in runs if run["evaluated"]]
+    on = {words: joined([run["name"] for run in alike]) for words, alike in _grouped(measured, _on).items()}
+    if on:
+        same = len(on) == 1 < len(runs) and len({conditions(run["evaluated"][-1]) for run in measured}) == 1
         conditions_of = [words if len(on) == 1 else f"{names} {words}" for words, names in on.items()]
         yield f"Measured{':' * (len(on) > 1)} {'; '.join(conditions_of)}; {_ERROR}{'; the same for every run' * same}."
-    for run in runs:
-        yield from _unfinished(run)
+    if len(runs) == 1 and measured:
+        for other in list(bounds(measured[0]["evaluated"][-1]).values())[1:]:
+            yield f"{other.quantity[0].upper()}{other.quantity[1:]}: {uncertain(other.value, other.stderr)}."
 
 
 def _one(run: Table) -> Iterator[str]:
     size = f", {number(run['trained'], 'token')}" if run["trained"] else ""
-    if not run["evaluated"]:
-        yield f"{run['name']}, trained by {run['objective']} for {number(run['step'], 'step')}{size}."
-        yield "It has no evaluation on held-out text yet; `atat eval` makes one."
+    last = run["evaluated"][-1] if run["evaluated"] else None
+    steps = number(last["step"] if last else run["step"], "training step")
+    corpus = _corpus(run["source"].get("corpus"), "train")
+    yield f"{run['name']}: objective {run['objective']}, {steps}{size}{corpus}."
+    if last is None:
+        yield f"It has no evaluation on held-out text yet; run `atat eval {run['name']}`."
     else:
-        last = run["evaluated"][-1]
         name, _, said = _first(run)
-        yield f"{run['name']}, trained by {run['objective']} for {number(last['step'], 'step')}{size}: {name} {said}."
-        yield f"Measured {_on(run)}; {_ERROR}."
-        for other in list(bounds(last).values())[1:]:
-            yield f"Its {other.quantity} is {uncertain(other.value, other.stderr)}."
-        beside = last.get("count_table") or {}
+        against, beside = "", last.get("count_table") or {}
         if beside.get("percent") is not None:
             low = "lower" if beside["percent"] < 0 else "higher"
             by = uncertain(abs(beside["percent"]), beside["percent_stderr"])
             its = uncertain(beside["value"], beside["stderr"])
-            yield f"The {name} is {by} % {low} than that of a {TABLE} model of {beside['reads']}, {its} on the same."
-        yield from _beginning(run)
-    yield from _unfinished(run)
+            against = f", {by} % {low} than an {TABLE} of {beside['reads']} ({its})"
+        yield f"{name[0].upper()}{name[1:]} {said}{against}."
+    yield from _look(run)
 
 
-def _beginning(run: Table) -> Iterator[str]:
-    """Say what there was before the first step, beside what there is on the same text."""
-    along = curve(run["evaluated"])
-    began, last = along[0], along[-1]
-    if began["step"] or not last["step"]:
-        return
-    fewer = last["sequences"] < run["evaluated"][-1]["sequences"]
-    where = f"On {last['sequences']:,} of these sequences it" if fewer else "It"
-    counts = ", which is what the counts of neighbouring tokens say alone" * run["counts"]
-    # Of the same sequences and masks: the errors are hardly those of the difference.
-    then, now = (uncertain(own_bound(table).value, None) for table in (began, last))
-    yield f"{where} was {then} before the first step{counts}, and is {now} after step {last['step']:,}."
-
-
-def _unfinished(run: Table) -> Iterator[str]:
+def _look(run: Table) -> Iterator[str]:
+    """Yield what to look at: an estimator that has learned nothing, how far the bound fell, or an unfinished run."""
+    said, last = [], run["evaluated"][-1] if run["evaluated"] else {}
+    if by_chance(last.get("importance_spearman"), last.get("importance_chance")):
+        rho, chance = last["importance_spearman"], 2 * last["importance_chance"]
+        found = (
+            "the same importance for every token" if rho is None else f"Spearman ρ {rho:.2f}, by chance ±{chance:.2f}"
+        )
+        said.append(f"its importance estimator has learned nothing ({found})")
+    said += _beginning(run)
     if isinstance(run["steps"], int) and run["step"] < run["steps"]:
-        yield f"{run['name']} is at step {run['step']:,} of {run['steps']:,}."
+        said.append(f"it is at step {run['step']:,} of {run['steps']:,}")
+    if said:
+        yield f"{run['name']}: {'; '.join(said)}."
+
+
+def _beginning(run: Table) -> list[str]:
+    """Return how the bound changed from step 0 to the last one, on the same text."""
+    along = curve(run["evaluated"])
+    if not along or along[0]["step"] or not along[-1]["step"]:
+        return []
+    began, last = along[0], along[-1]
+    fewer = last["sequences"] < run["evaluated"][-1]["sequences"]
+    where = f" on {last['sequences']:,} of these sequences" if fewer else ""
+    prior = " (n-gram prior only)" * run["counts"]
+    # Of the same sequences and masks: the errors are hardly those of the difference.
+    values = [own_bound(table).value for table in (began, last)]
+    then, now = (uncertain(value, None) for value in values)
+    went = "fell" if values[1] < values[0] else "did not fall: it went"
+    return [f"its held-out {PERPLEXITY} {went} from {then} at step 0{prior} to {now} at step {last['step']:,}{where}"]
 
 
 def _on(run: Table) -> str:
@@ -134,26 +155,26 @@ def _first(run: Table) -> tuple[str, float, str]:
 def _differences(
     runs: list[Table], measured: list[Table], comparison: Table | None, same: bool, mixed: bool
 ) -> Iterator[str]:
-    """Say by how much the runs differ, with paired intervals where a comparison of these models is recorded."""
+    """Yield the differences between the runs, with paired intervals where a comparison of these models is recorded."""
     if comparison is None:
         apart, several = _apart(runs), len(_texts(measured)) > 1
         if several and (apart or len({conditions(run["evaluated"][-1])[:2] for run in measured}) == 1):
             why = f"{joined(apart or ['what the corpus holds'])} {'differ' if len(apart) > 1 else 'differs'}"
-            yield f"They cannot be compared, for they were not measured on the same tokens of the same text: {why}."
+            yield f"The runs cannot be compared, as they were not measured on the same tokens of the same text: {why}."
             return
         if mixed:
-            yield "Bounds of different names are of different processes: the lower one need not be the better model."
+            yield "Their factorisations differ, and some values are bounds: the lower one need not be the better model."
         if apart and len(measured) < len(runs):  # whether their text is the same is not known
             return
         why = "their text and masks are the same, so" if same else "on the same text and masks"
-        why = f"{why} a difference is surer than either number"
+        why = f"{why} they are more precise than either number"
         yield f"Differences with paired intervals are not recorded ({why}): `atat report … --compute` measures them."
         return
     differences = [row["bounds"][0]["difference"] for row in comparison["runs"]]
     changes = [f"{run['name']} {interval(*of.values())}" for run, of in zip(runs, differences, strict=True) if of]
     if changes:
-        yield f"Against {runs[0]['name']}: {joined(changes)}; 95 % intervals, paired by sequence and mask."
-        yield "A run is one training: how far another seed's would lie is not in them."
+        yield f"Against {runs[0]['name']}: {joined(changes)}; 95 % confidence intervals, paired by sequence and mask."
+        yield "The intervals do not include the variation between training seeds."
     else:
         yield f"The recorded comparison with {runs[0]['name']} holds no difference."
 
@@ -178,7 +199,7 @@ def table_of_bounds(runs: list[Table]) -> Table:
         step = f"{run['step']:,}" + (f" of {run['steps']:,}" if run["steps"] not in (None, run["step"]) else "")
         costs = cell(run["tokens"], ","), cell(run["seconds"], ",.0f")
         rows.append([run["name"], run["objective"], name, said, step, *costs])
-    return {"columns": ["run", "objective", "bound", "value", "steps", "tokens", "seconds"], "rows": rows}
+    return {"columns": ["run", "objective", "quantity", "value", "steps", "tokens", "seconds"], "rows": rows}
 
 
 def table_of_metrics(runs: list[Table]) -> Table:

@@ -17,12 +17,12 @@ Table = dict[str, Any]
 # An arm is not worse when the upper end of the interval is at most this many percent.
 NOT_WORSE = 1.0
 LEGEND = (
-    "Intervals are 95 % intervals for other seeds and other sequences; those of one seed are over sequences only, and "
-    "do not say how far another seed would lie."
+    "Intervals are 95 % CI over seeds and sequences; those of one seed are over sequences only, and do not tell "
+    "how far another seed would differ."
 )
 FROM_MARGINS = (
-    "The study was measured before nats per sequence were recorded: the interval of every row is from the difference "
-    "of each seed and the bootstrap over sequences of their mean."
+    "The study was evaluated before NLLs per sequence were recorded: each CI is computed from the difference of every "
+    "seed and the bootstrap over sequences of their mean."
 )
 
 

@@ -7,9 +7,17 @@ from typing import Any
 
 import attrs
 
+from atat_zoo.evaluation.results.evaluation import LIKELIHOOD
 from atat_zoo.evaluation.results.format import NONE, cell, change, number, settings, told_apart
 from atat_zoo.evaluation.results.intervals import Interval
-from atat_zoo.evaluation.results.naming import POLICY_BOUND, exponential, words
+from atat_zoo.evaluation.results.naming import (
+    FACTORISATIONS,
+    PERPLEXITY,
+    POLICY_BOUND,
+    exponential,
+    factorisation,
+    words,
+)
 from atat_zoo.evaluation.results.table import Table
 from atat_zoo.evaluation.results.tasks import in_words
 from atat_zoo.studies.differences import FROM_MARGINS, LEGEND, mark, shown
@@ -17,8 +25,11 @@ from atat_zoo.studies.grids import in_word
 
 Report = dict[str, Any]
 
-COUNTS = """\
-the counts of adjacent tokens in the training text as a model, under the same masks, and how far the arm is from it."""
+N_GRAM = (
+    f"{PERPLEXITY} of the n-gram model, from counts of adjacent tokens in the training text, under the same masks; in "
+    "brackets, the difference of the arm from it."
+)
+DIFFERENCE = "difference, 95 % CI"
 
 
 def page(report: Report) -> str:
@@ -28,10 +39,11 @@ def page(report: Report) -> str:
 
 def _lines(report: Report) -> Iterator[str]:
     yield f"# Study {report['study']}\n"
-    yield f"Written by `atat study {report['file']}`; every number is in the JSON file beside this page.\n"
-    yield f"- {report['halves']}; these tables are of the **{report['half']}** half."
+    yield f"Written by `atat study {report['file']}`; every number is in the JSON file of the same name.\n"
+    yield f"- {report['halves']}; these tables use the **{report['half']}** half."
     yield f"- {_method(report)}"
-    yield f"- *count table*: {COUNTS}"
+    yield from (f"- *{PERPLEXITY} ({each})*: {FACTORISATIONS[each]}." for each in factorisations(report))
+    yield f"- *n-gram model*: {N_GRAM}"
     yield f"- *difference*: the mean over seeds, paired by sequence and mask. {LEGEND}"
     yield f"- *not worse*: {not_worse(report)}"
     if not report.get("nats"):
@@ -45,35 +57,35 @@ def _lines(report: Report) -> Iterator[str]:
     if test := report["test"]:
         once = "Evaluated once, after all settings were fixed."
         yield from ("", "## Test split", "", once if test["times"] == 1 else f"**Evaluated {test['times']} times.**")
-        yield f"- {_method(test)}"
+        yield from ("", f"- {_method(test)}")
         for table in tables(test):
             yield from ("", *table.to_markdown())
     if report["failed"]:
         yield from ("", "## Failed", "", *(f"- `{run}`: {why}" for run, why in report["failed"].items()))
     if report["left_out"]:
-        why = "what its settings follow from is not finished"
+        why = "a run that its settings depend on is not finished"
         yield from ("", "## Left out", "", *(f"- `{arm}`: {why}" for arm in report["left_out"]))
 
 
 def not_worse(report: Report) -> str:
     """Return what *not worse* and the costs mean."""
     costs = (
-        "Costs are medians over seeds; seconds are those of the optimizer steps, of trainings that ran beside nothing "
-        "else."
+        "Costs are medians over seeds. Seconds count the optimizer steps; they are left out for trainings that shared "
+        "the machine."
     )
-    return f"the upper end of the interval is at most +{report['not_worse_percent']:g} %. {costs}"
+    return f"the upper end of the CI is at most +{report['not_worse_percent']:g} %. {costs}"
 
 
 def _method(part: Report) -> str:
     methods = " and ".join(dict.fromkeys(arm["method"] for arm in part["arms"].values()))
     return (
-        f"{part['sequences']:,} sequences, {part['tokens']:,} tokens, "
-        f"{part['draws']} draws each by {methods or NONE}, mask seed {part['seed']}."
+        f"{part['sequences']:,} held-out sequences, {part['tokens']:,} tokens, "
+        f"{number(part['draws'], 'mask')} each by {methods or NONE}, mask seed {part['seed']}."
     )
 
 
 def _machines(report: Report) -> Iterator[str]:
-    """Say what the runs were trained on; times of different settings are not compared without a word."""
+    """Yield what the runs were trained on, and a warning if they were not all trained on the same."""
     seen = []
     for run in (run for arm in report["arms"].values() for run in arm["runs"]):
         machine, computed, how = run["machine"], run["computed"], run["trained_with"]
@@ -83,9 +95,25 @@ def _machines(report: Report) -> Iterator[str]:
         hardware = f"{machine.get('cores')} cores of {machine.get('processor')}, {computed.get('precision')}{device}"
         seen.append(f"{hardware}; {trainings or 'by atat train'}")
     if different := list(dict.fromkeys(seen)):
-        yield f"Trained with {' and with '.join(different)}; torch {report['packages'].get('torch')}."
+        yield f"Trained on {' and on '.join(different)}; torch {report['packages'].get('torch')}."
     if len(different) > 1:
-        yield "**Not all runs were trained alike: their seconds and memory are not comparable.**"
+        yield "**The runs were trained on different set-ups: their seconds and memory are not comparable.**"
+
+
+def factorisation_of(arm: Report) -> str:
+    """Return the factorisation of the perplexity by which an arm is compared."""
+    return factorisation(arm["runs"][0]["bound"], exact=arm["method"] == LIKELIHOOD)
+
+
+def factorisations(report: Report) -> Iterator[str]:
+    """Yield the factorisations of a page's perplexities, in the order in which they are explained."""
+    parts = [part for part in (report, report["test"]) if part]
+    arms = [arm for part in parts for arm in part["arms"].values()]
+    gaps = [row for part in report.get("gaps") or () for row in part["rows"]]
+    samplers = [row for arm in report["samplers"] or () for row in arm["samplers"]]
+    found = {factorisation_of(arm) for arm in arms}
+    found |= {factorisation(row["quantity"]) for row in (*gaps, *samplers)}
+    yield from (each for each in FACTORISATIONS if each in found)
 
 
 # The tables of a part of the held-out text
@@ -93,8 +121,8 @@ def _machines(report: Report) -> Iterator[str]:
 
 def tables(part: Report) -> Iterator[Table]:
     """Yield the tables of the arms on the claims' half, or on the test split; those without rows are left out."""
-    columns = ["arm", "bound", "geometric mean", "seed: value", "count table", "steps", "tokens", "seconds"]
-    columns += ["seconds per step", "peak memory", "parameters"]
+    columns = ["arm", "factorisation", f"{PERPLEXITY}, geometric mean", f"{PERPLEXITY} by seed", "n-gram model"]
+    columns += ["training steps", "tokens", "seconds", "seconds per step", "peak memory", "parameters"]
     yield Table(title="Arms", columns=columns, rows=[[name, *_arm(arm)] for name, arm in part["arms"].items()])
     rows = []
     for each in part["comparisons"]:
@@ -105,12 +133,12 @@ def tables(part: Report) -> Iterator[Table]:
             cells = [*_differences(each), *(cell(cost, ".3f") for cost in costs)]
         rows.append([each["arm"], each["against"], *cells])
     if rows:
-        columns = ["arm", "against", "difference", "not worse", "tokens ×", "seconds ×", "peak memory ×"]
+        columns = ["arm", "relative to", DIFFERENCE, "not worse", "tokens ×", "seconds ×", "peak memory ×"]
         yield Table(title="Differences", columns=[*columns, "parameters ×"], rows=rows)
     metrics = {name: _metrics_of(arm) for name, arm in part["arms"].items()}
     if titles := list(dict.fromkeys(title for each in metrics.values() for title in each)):
         rows = [[name, *(each.get(title, NONE) for title in titles)] for name, each in metrics.items()]
-        said = ["Metrics of the predictions, and of texts that the runs write, by seed:"]
+        said = ["Metrics of the predictions at masked tokens, and of generated texts, by seed:"]
         yield Table(title="Metrics", said=said, columns=["arm", *map(words, titles)], rows=rows)
     if multipliers := part.get("multipliers"):
         yield _multipliers(multipliers)
@@ -142,12 +170,12 @@ def _multipliers(multipliers: Sequence[Report]) -> Table:
         interval = f"{over['value']:.2f} [{over['low']:.2f}, {over['high']:.2f}]" if over else NONE
         rows.append([arm["arm"], ", ".join(values), interval])
     curve = ", ".join(multipliers[0]["curve"])
-    said = [f"By how many times as many steps the baseline is as good, between {curve}:"]
-    return Table(title="Step multipliers", said=said, columns=["arm", "seed: steps ×", "mean"], rows=rows)
+    said = [f"The factor by which the baseline needs more training steps to be as good, interpolated between {curve}:"]
+    return Table(title="Step multipliers", said=said, columns=["arm", "factor by seed", "mean, 95 % CI"], rows=rows)
 
 
 def _arm(arm: Report) -> list[str]:
-    """Return the cells of an arm: its bounds, what they are beside the count table's, and its costs."""
+    """Return the cells of an arm: its perplexities, the n-gram model's, and its costs."""
     runs, mean = arm["runs"], None
     bounds = [run["bounds"][runs[0]["bound"]] for run in runs]
     if all(bound["value"] is not None for bound in bounds):
@@ -156,7 +184,7 @@ def _arm(arm: Report) -> list[str]:
     digits = {"steps": ",.0f", "tokens": ",.0f", "seconds": ",.1f", "seconds_per_step": ".4g"}
     costs = [cell(arm[key], of_key) for key, of_key in digits.items()]
     memory = cell(arm["peak_memory"] and arm["peak_memory"] / 2**20, ",.0f", " MiB")
-    about = [runs[0]["bound"], cell(mean, ".2f"), ", ".join(values), _beside(runs)]
+    about = [factorisation_of(arm), cell(mean, ".2f"), ", ".join(values), _n_gram(runs)]
     return [*about, *costs, memory, f"{arm['parameters']:,}"]
 
 
@@ -169,8 +197,8 @@ def difference(table: Report) -> str:
     return change(shown(table)) + mark(table)
 
 
-def _beside(runs: Sequence[Report]) -> str:
-    """Return the count table's value, and how far the runs are above or below it: the mean of their differences."""
+def _n_gram(runs: Sequence[Report]) -> str:
+    """Return the n-gram model's perplexity, with the mean difference of the runs from it."""
     counts = [run["count_table"] for run in runs]
     if None in counts:
         return NONE
@@ -196,12 +224,12 @@ def grid_table(grid: Report) -> Table:
     rows = []
     for point in grid["points"]:
         ends = ", ".join(cell(point[key], ".2f") for key in ("low", "high"))
-        bound = [point["bound"], f"{cell(point['value'], '.2f')} [{ends}]", str(point["seeds"])]
-        rows.append([*labels(point["values"]), *bound, point_difference(point)])
+        value = [f"{cell(point['value'], '.2f')} [{ends}]", str(point["seeds"])]
+        rows.append([*labels(point["values"]), factorisation(point["bound"]), *value, point_difference(point)])
     return Table(
         title=f"Sensitivity of {grid['arm']} to {' × '.join(grid['keys'])}",
         said=["Geometric mean over seeds, and the difference paired by sequence and mask."],
-        columns=[*grid["keys"], "bound", "value", "seeds", f"difference from {grid['arm']}"],
+        columns=[*grid["keys"], "factorisation", f"{PERPLEXITY}, 95 % CI", "seeds", f"difference from {grid['arm']}"],
         rows=rows,
     )
 
@@ -222,14 +250,14 @@ def _samplers(arm: Report) -> Table:
     seeds = ", ".join(map(str, arm["seeds"]))
     machine = "{cores} cores of {processor}, {of_threads}, {device}".format_map
     on = " and ".join(machine({**each, "of_threads": number(each["threads"], "thread")}) for each in arm["on"])
-    said = f"Seeds {seeds}; {arm['sequences']:,} sequences of the half; the others against the first; timed on {on}."
+    said = f"Seeds {seeds}; {arm['sequences']:,} sequences of the half; differences from the first row; timed on {on}."
     rows = []
     for row, of in zip(arm["samplers"], told_apart([row["sampler"] for row in arm["samplers"]]), strict=True):
         compared = [*_differences(row), cell(row["seconds_ratio"], ".3f")] if "sequences" in row else [NONE] * 3
         cost = [cell(row["nfe"], ".1f"), cell(row["seconds"], ".2f")]
-        rows.append([row["sampler"]["use"], of, row["quantity"], _values(row, ".2f"), *cost, *compared])
-    columns = ["sampler", "settings", "quantity", "value by seed", "NFE", "seconds"]
-    columns += ["difference", "not worse", "seconds ×"]
+        rows.append([row["sampler"]["use"], of, factorisation(row["quantity"]), _values(row, ".2f"), *cost, *compared])
+    columns = ["sampler", "settings", "factorisation", f"{PERPLEXITY} by seed", "NFE", "seconds"]
+    columns += [DIFFERENCE, "not worse", "seconds ×"]
     return Table(title=f"Samplers of {arm['arm']}", said=[said], columns=columns, rows=rows)
 
 
@@ -237,21 +265,28 @@ def _gaps(report: Report) -> Table:
     # The rows of the baseline, which the others are compared with, by the marks of the columns.
     theirs = [row for row in report["gaps"][0]["rows"] if row["arm"] == report["baseline"]]
     marks = [f"({chr(ord('a') + number)})" for number in range(len(theirs))]
-    priced = [" of ".join(filter(None, (row["quantity"], _by(row)))) for row in theirs]
+    priced = [": ".join(filter(None, (factorisation(row["quantity"]), _by(row)))) for row in theirs]
     rows = []
     for part in report["gaps"]:
         for row in part["rows"]:
             of = {json.dumps(each["by"]): difference(each) for each in row["against"]}
             compared = [of.get(json.dumps(other["by"]), NONE) for other in theirs]
-            about = [part["what"], row["arm"], row["quantity"], _by(row) or NONE, f"{row['sequences']:,}"]
+            about = [
+                part["what"],
+                row["arm"],
+                factorisation(row["quantity"]),
+                _by(row) or NONE,
+                f"{row['sequences']:,}",
+            ]
             rows.append([*about, _values(row, ".1f"), *compared])
-    columns = ["to be written", "arm", "quantity", "by", "sequences", "value by seed"]
+    columns = ["predicted part", "arm", "factorisation", "sampler", "sequences", f"{PERPLEXITY} by seed"]
     said = [
-        "What each arm pays for the tokens that are to be written, given the rest, as e to the nats per token, and how "
-        f"far it is from what {report['baseline']} pays: {'; '.join(map(' '.join, zip(marks, priced, strict=True)))}.",
-        f"Two are compared on the sequences that both have. {LEGEND}",
+        f"{PERPLEXITY.capitalize()} of a part of a text given the rest, and its difference from {report['baseline']}: "
+        f"{'; '.join(map(' '.join, zip(marks, priced, strict=True)))}.",
+        f"Two arms are compared on the sequences that both have. {LEGEND}",
     ]
-    return Table(title="Gaps", said=said, columns=[*columns, *(f"against {mark}" for mark in marks)], rows=rows)
+    headings = [*columns, *(f"difference from {mark}" for mark in marks)]
+    return Table(title="Infilling and continuation", said=said, columns=headings, rows=rows)
 
 
 def _by(row: Report) -> str:
@@ -260,22 +295,22 @@ def _by(row: Report) -> str:
 
 
 def _values(row: Report, digits: str) -> str:
-    """Return the value of each seed; of random orders with what the truth is above, and the effective orders."""
+    """Return the value of each seed; for random orders with the lower end of its bracket and the effective orders."""
     values = [cell(value, digits) for value in row["values"]]
     if row["quantity"] == POLICY_BOUND and "brackets" not in row:
         return f"{', '.join(values)} (no bracket recorded)"
     for i, bracket in enumerate(row.get("brackets", ())):
-        above = "no bracket" if bracket["above"] is None else f"the truth is above {bracket['above']:{digits}}"
+        above = "no bracket" if bracket["above"] is None else f"bracket from {bracket['above']:{digits}}"
         values[i] += f" ({above}; {cell(bracket['effective_orders'], '.1f')} effective orders)"
     return ", ".join(values)
 
 
 def task_tables(report: Report) -> Iterator[Table]:
     """Yield the table of each task."""
-    columns = ["score", "quantity", "arm", "items", "value by seed", "against", "difference"]
+    columns = ["score", "quantity", "arm", "items", "value by seed", "relative to", DIFFERENCE]
     for task in report.get("tasks") or ():
         rows = [row for score in task["scores"] for row in _task_rows(score)]
-        notes = [f"Measured with seed {task['seed']}.", *task["notes"]]
+        notes = [f"Evaluated with seed {task['seed']}.", *task["notes"]]
         yield Table(title=f"Task {task['task']}", columns=columns, rows=rows, notes=notes)
 
 
@@ -304,7 +339,7 @@ def _task_difference(against: Report, exponential: bool) -> str:
 
 
 def _sweep(sweep: Report) -> Table:
-    said = [f"Seed {sweep['seed']}, {sweep['half']} half, nats per token; the chosen point is bold."]
+    said = [f"Seed {sweep['seed']}, {sweep['half']} half, NLL in nats per token; the chosen point is bold."]
     points = list(dict.fromkeys(point for arm in sweep["arms"].values() for point in arm["nats_per_token"]))
     rows = []
     for name, arm in sweep["arms"].items():

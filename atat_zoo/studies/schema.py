@@ -24,25 +24,27 @@ WORD = re.compile(r"\w[\w.=+-]{0,99}")
 class PlainSpec:
     """The keys of a study that are no tables."""
 
-    folder: str | None = param(None, help="of the runs and results; runs/NAME when absent")
-    baseline: str = param(help="the arm that the others are compared with")
-    seeds: tuple[int, ...] = param((), help="of the trainings of each arm", ge=0)
-    overrides: tuple[str, ...] = param((), help="key=value each, for every arm")
+    folder: str | None = param(None, help="folder of the runs and results; default: runs/NAME")
+    baseline: str = param(help="arm that the others are compared with")
+    seeds: tuple[int, ...] = param((), help="seeds of each arm", ge=0)
+    overrides: tuple[str, ...] = param((), help="key=value overrides of every arm")
 
 
 @component
 class ArmSpec:
     """An arm: an experiment with overrides, trained once for each seed."""
 
-    experiment: str | None = param(None, help="one that ships with the zoo, or a file relative to the study's")
-    like: str | None = param(None, help="another arm: its experiment, overrides and point of the sweep")
-    overrides: tuple[str, ...] = param((), help="key=value each, after those of the study and of `like`")
-    seeds: tuple[int, ...] = param((), help="the study's when absent", ge=0)
-    budgets: tuple[int, ...] = param((), help="other numbers of steps, for which it is the arm NAME-STEPS", ge=1)
-    bound: str | None = param(None, help="which of its bounds is compared, such as sets; the first when absent")
-    against: tuple[str, ...] = param((), help="arms that it is compared with; the baseline when absent")
+    experiment: str | None = param(
+        None, help="experiment that ships with atat_zoo, or a file relative to the study file"
+    )
+    like: str | None = param(None, help="arm whose experiment, overrides and sweep point this arm copies")
+    overrides: tuple[str, ...] = param((), help="key=value overrides, applied after those of the study and of `like`")
+    seeds: tuple[int, ...] = param((), help="seeds; default: the study's", ge=0)
+    budgets: tuple[int, ...] = param((), help="further step counts, each trained as an arm NAME-STEPS", ge=1)
+    bound: str | None = param(None, help="bound to compare, such as sets; default: the first")
+    against: tuple[str, ...] = param((), help="arms that it is compared with; default: the baseline")
     match_seconds: str | None = param(
-        None, help="an arm whose seconds of training it takes; its steps follow from the time per step of `like`"
+        None, help="arm whose training time it gets; the number of steps follows from the time per step of `like`"
     )
 
 
@@ -50,7 +52,7 @@ class ArmSpec:
 class SweepSpec:
     """The same points for every arm with an `experiment`; the best on the selection half is taken."""
 
-    seed: int = param(help="of the trainings of the sweep; none of the study's", ge=0)
+    seed: int = param(help="seeds of the sweep; must differ from the study's", ge=0)
     points: dict[str, tuple[str, ...]] = param(help="overrides by name, from one end to the other")
 
     def __attrs_post_init__(self) -> None:
@@ -63,17 +65,21 @@ class HeldOutSpec:
     """What the trained models are measured on."""
 
     half: Literal["selection", "claim"] = param(
-        "claim", help="of the validation sequences, those with an even number for selection, with an odd one for claims"
+        "claim",
+        help="half of the validation sequences: even-numbered ones for model selection, odd-numbered ones for "
+        "reported results",
     )
-    sequences: int = param(0, help="maximum number of sequences of a half or of the test split; 0 for all", ge=0)
-    mask_samples: int = param(4, help="masks drawn for every sequence", ge=1)
-    seed: int = param(0, help="of the masks", ge=0)
-    batch_size: int = param(64, help="sequences measured at once", ge=1)
-    bound: Any = part("bound", "exact_k", help="how the bound is estimated")
-    metrics: Any = parts("metric", help="further numbers of the predictions, or of texts that the runs write")
-    texts: int = param(64, help="texts written where metrics read texts; at most as many as there are sequences", ge=1)
-    tasks: Any = parts("task", help="held-out problems that every run is measured by, with `seed`")
-    test: bool = param(False, help="whether the test split is evaluated too, once, when all runs are finished")
+    sequences: int = param(0, help="maximum number of sequences per half and in the test split; 0 means all", ge=0)
+    mask_samples: int = param(4, help="masks sampled per sequence", ge=1)
+    seed: int = param(0, help="seed of the masks", ge=0)
+    batch_size: int = param(64, help="sequences per batch", ge=1)
+    bound: Any = part("bound", "exact_k", help="bound estimator")
+    metrics: Any = parts("metric", help="additional metrics of the predictions or of generated texts")
+    texts: int = param(
+        64, help="number of texts generated for metrics of generated text; at most the number of sequences", ge=1
+    )
+    tasks: Any = parts("task", help="tasks evaluated for every run, with `seed`")
+    test: bool = param(False, help="also evaluate the test split, once, when all runs are finished")
 
     def __attrs_post_init__(self) -> None:
         EvaluationSpec(metrics=self.metrics, tasks=self.tasks)  # which refuses one that is there twice
@@ -83,12 +89,12 @@ class HeldOutSpec:
 class SamplersSpec:
     """Samplers with which the runs of some arms write: what they cost, and their policy bounds."""
 
-    each: Any = parts("sampler", help="samplers; the others are compared with the first")
-    arms: tuple[str, ...] = param(help="arms whose runs write")
-    sequences: int = param(64, help="maximum number of sequences of the half for the policy bounds", ge=2)
-    orders: int = param(64, help="K, averaged inside the bounds of samplers whose order is random", ge=1)
-    texts: int = param(64, help="texts that are written for the time", ge=1)
-    repeat: int = param(3, help="repetitions, in rounds over the samplers; the shortest time counts", ge=1)
+    each: Any = parts("sampler", help="samplers; the first is the reference of the others")
+    arms: tuple[str, ...] = param(help="arms whose runs generate text")
+    sequences: int = param(64, help="maximum number of sequences for the policy bounds", ge=2)
+    orders: int = param(64, help="K, decoding orders averaged inside the bounds of samplers with a random order", ge=1)
+    texts: int = param(64, help="number of texts generated to measure the time", ge=1)
+    repeat: int = param(3, help="repetitions, interleaved over the samplers; the shortest time is reported", ge=1)
 
     def __attrs_post_init__(self) -> None:
         if len(self.each) < 2:
@@ -99,24 +105,24 @@ class SamplersSpec:
 class GapsSpec:
     """What the runs of some arms pay for a sequence, its second half and gaps in its middle, given the rest."""
 
-    each: Any = parts("sampler", help="samplers in whose orders it is priced, beside the bound")
-    of_baseline: Any = parts("sampler", help="further samplers, by which the baseline alone is priced")
-    arms: tuple[str, ...] = param(help="arms whose runs are priced; the baseline is one of them")
-    lengths: tuple[int, ...] = param((32, 16, 8), help="of the gaps, in tokens", ge=1)
-    sequences: int = param(256, help="maximum number of sequences of the half", ge=2)
-    orders: int = param(64, help="K, averaged inside the bounds of samplers whose order is random", ge=1)
-    random_sequences: int = param(64, help="as `sequences`, for samplers whose order is random", ge=2)
+    each: Any = parts("sampler", help="samplers whose policy bound of the gap is computed")
+    of_baseline: Any = parts("sampler", help="further samplers, for the baseline only")
+    arms: tuple[str, ...] = param(help="arms to evaluate; the baseline is always included")
+    lengths: tuple[int, ...] = param((32, 16, 8), help="gap lengths in tokens", ge=1)
+    sequences: int = param(256, help="maximum number of sequences", ge=2)
+    orders: int = param(64, help="K, decoding orders averaged inside the bounds of samplers with a random order", ge=1)
+    random_sequences: int = param(64, help="maximum number of sequences for samplers with a random order", ge=2)
 
 
 @component
 class GridSpec:
     """Values of an experiment's keys, around an arm: every point is an arm that is like it."""
 
-    arm: str = param(help="the arm whose experiment and overrides every point takes")
-    axes: dict[str, tuple[Any, ...]] = param(help="values by key, such as masking.temperature = [0.3, 1.0, 3.0]")
-    product: bool = param(False, help="whether all combinations are trained; one axis at a time when not")
-    seeds: tuple[int, ...] = param((), help="those of the arm when absent", ge=0)
-    against: tuple[str, ...] = param((), help="arms that the points are compared with, beside `arm`")
+    arm: str = param(help="arm whose experiment and overrides every point uses")
+    axes: dict[str, tuple[Any, ...]] = param(help="values per key, such as masking.temperature = [0.3, 1.0, 3.0]")
+    product: bool = param(False, help="train all combinations; otherwise one axis at a time")
+    seeds: tuple[int, ...] = param((), help="seeds; default: the arm's", ge=0)
+    against: tuple[str, ...] = param((), help="further arms that the points are compared with")
 
     def __attrs_post_init__(self) -> None:
         if empty := [key for key, values in self.axes.items() if not values]:

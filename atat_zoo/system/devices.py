@@ -40,7 +40,7 @@ def torch_device(name: str) -> str:
         device = torch.device(wanted)
         of_type = _module(device)
     except RuntimeError:
-        raise UserError(f"device {name!r} is none that torch knows; use cpu, gpu or mps") from None
+        raise UserError(f"unknown device {name!r}; use cpu, gpu or mps") from None
     if device.type == "cpu":
         return "cpu"  # there is one CPU, whatever its number
     count = int(of_type.device_count()) if of_type.is_available() else 0

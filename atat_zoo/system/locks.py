@@ -60,7 +60,7 @@ def _opened(path: Path) -> int:
         if not path.is_symlink() and not path.is_dir():
             raise
         what = "symbolic link" if path.is_symlink() else "folder"
-        raise UserError(f"{path} is a {what}, and has to be a file that can be locked; remove it") from error
+        raise UserError(f"{path} is a {what}, and must be a regular file; remove it") from error
     _held.add(descriptor)
     return descriptor
 

@@ -57,14 +57,14 @@ def from_json(data: bytes) -> Any:
         try:
             json.dumps(value, ensure_ascii=False).encode()
         except UnicodeEncodeError:  # nothing that has it could be written
-            raise ValueError("it has half a surrogate pair, which is no character") from None
+            raise ValueError("it has half a surrogate pair, which is not a character") from None
     return value
 
 
 def refuse_halves(text: str, where: str) -> None:
     """Raise a `UserError` for a text, called `where`, with half a surrogate pair, as JSON that was cut can have."""
     if half := _HALF.search(text):
-        said = f"{where} has half a surrogate pair, {half[0]!r}, at character {half.start()}, which is no text"
+        said = f"{where} has half a surrogate pair, {half[0]!r}, at character {half.start()}, which is not valid text"
         raise UserError(f"{said}; remove it, or replace it by U+FFFD")
 
 

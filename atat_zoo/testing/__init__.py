@@ -22,7 +22,7 @@ A masking strategy may state two facts: `direction = -1` if p falls with importa
 attribute); and `positional = True` if equal importance at two positions may give different p. The limits of a
 `temperature` are tested. One that draws a mask by what is visible has the method `draw_mask`, and promises of its own.
 
-Needs hypothesis (`pip install atat-zoo[test]`); pytest is not imported.
+Needs hypothesis (`pip install hypothesis`); pytest is not imported.
 """
 
 from importlib import import_module

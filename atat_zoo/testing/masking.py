@@ -16,6 +16,9 @@ from atat_zoo.testing.steps import check_adaptive, variants
 _ROUNDING = 1e-6  # of p in float32, where a promise is exact in real numbers
 _HOT, _COLD = 1e6, 1e-5
 _DRAWN = 20_000
+# Which attribute of a strategy states the exception
+_DIRECTION = "; set direction = -1 if p falls with importance, or 0 if it ignores it"
+_POSITIONAL = "; set positional = True if p also depends on the position"
 _ERRORS = 6.0  # largest error of a mean, in standard errors
 
 
@@ -58,9 +61,9 @@ def check_importance(strategy: Any, examples: int = 50) -> None:
             before = ready.probabilities(drawn.importance, drawn.rate, drawn.maskable).gather(-1, place).double()
             after = ready.probabilities(raised, drawn.rate, drawn.maskable).gather(-1, place).double()
             if direction == 0:
-                close(after, before, _ROUNDING, "(b) with direction 0, p does not depend on importance")
+                close(after, before, _ROUNDING, f"(b) with direction 0, p does not depend on importance{_DIRECTION}")
             rise = (after - before) * direction
-            holds(rise >= -_ROUNDING, f"(b) p_i follows I_i in the direction {direction}", rise.min())
+            holds(rise >= -_ROUNDING, f"(b) p_i follows I_i in the direction {direction}{_DIRECTION}", rise.min())
 
 
 def check_nesting(strategy: Any, examples: int = 50) -> None:
@@ -96,7 +99,12 @@ def check_limits(strategy: Any, examples: int = 50) -> None:
         wanted = _threshold(drawn.importance.double() * direction, drawn.rate, drawn.maskable)
         for ready in _variants(strategy, cold, drawn):
             p = _probabilities(ready, drawn)
-            close(p, wanted, 1e-4, f"(d) at temperature {cold:g} p is a threshold, and ties share the rest equally")
+            close(
+                p,
+                wanted,
+                1e-4,
+                f"(d) at temperature {cold:g} p is a threshold, and ties share the rest equally{_POSITIONAL}",
+            )
 
 
 def _threshold(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
@@ -123,9 +131,14 @@ def check_symmetry(strategy: Any, examples: int = 50) -> None:
                 continue
             order = torch.randperm(p.shape[-1], generator=drawn.generator)
             moved = ready.probabilities(drawn.importance[:, order], drawn.rate, drawn.maskable[:, order])
-            close(moved, p[:, order], _ROUNDING, "(f) permuting tokens permutes p")
+            close(moved, p[:, order], _ROUNDING, f"(f) permuting tokens permutes p{_POSITIONAL}")
             p = ready.probabilities(torch.full_like(drawn.importance, level), drawn.rate, drawn.maskable)
-            close(p, drawn.rate.unsqueeze(-1) * drawn.maskable, _ROUNDING, "(f) equal importance gives p = r")
+            close(
+                p,
+                drawn.rate.unsqueeze(-1) * drawn.maskable,
+                _ROUNDING,
+                f"(f) equal importance gives p = r{_POSITIONAL}",
+            )
 
 
 def _variants(strategy: Any, temperature: float, drawn: Rows) -> Iterator[Any]:

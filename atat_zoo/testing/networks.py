@@ -86,13 +86,18 @@ def _holds_attention(module: Any, tokens: Tensor, t: Tensor | None) -> None:
     causal, other = (module(text, t, attention="causal") for text in (tokens, _changed(tokens)))
     _near(other[:, :HALF], causal[:, :HALF], "causal attention sees no future")
     past = torch.ones(L, L).tril().bool()
-    _near(module(tokens, t, attention=past), causal, "a mask of the past is causal attention")
+    _near(
+        module(tokens, t, attention=past),
+        causal,
+        "a mask of the past is causal attention; set both_ways_only = True if the backbone takes no masks",
+    )
     of_rows = module(tokens, t, positions=torch.arange(L).expand(B, L), attention=past.expand(B, 1, L, L))
     _near(of_rows, causal, "positions and a mask may be given for each row")
     if getattr(module, "returns_first", False):
         for attention in (None, "causal", past):
             first = module(tokens, t, attention=attention, first=HALF)
-            assert first.shape[1] == HALF, "asked for the first tokens, it returns the hidden states of these alone"
+            promise = "asked for the first tokens, it returns the hidden states of these alone"
+            assert first.shape[1] == HALF, f"{promise}; leave out returns_first = True"
             _near(first, module(tokens, t, attention=attention)[:, :HALF], "the first tokens read what all would")
 
 

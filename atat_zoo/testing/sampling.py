@@ -1,4 +1,4 @@
-"""Checks of samplers and their parts (docs/mathematics.md), with the denoiser `Hashed`."""
+"""Checks of samplers and their parts (docs/explanation/mathematics.md), with the denoiser `Hashed`."""
 
 import itertools
 from collections.abc import Callable
@@ -93,11 +93,16 @@ def check_policy(sampler: Sampler, examples: int = 20) -> None:
         seeds = torch.full_like(texts[:, 0], seed)
         priced = policy_nats(denoiser, sampler, texts, maskable, seeds, orders=orders)
         total = priced.nats.neg().exp().sum()
-        assert abs(float(total) - 1) < 1e-9, "the probabilities of all texts do not sum to 1"
+        assert abs(float(total) - 1) < 1e-9, (
+            "the probabilities of all texts do not sum to 1; if the policy bound cannot cover this sampler, set "
+            "no_policy_bound_because to the reason"
+        )
         assert not bool(priced.contribution[~maskable].any()), "a given token has a price"
         if sampler.deterministic:
             other = policy_nats(denoiser, sampler, texts, maskable, seeds + 1)
-            assert torch.equal(other.nats, priced.nats), "a deterministic choice of positions depends on the seed"
+            assert torch.equal(other.nats, priced.nats), (
+                "a deterministic choice of positions depends on the seed; leave out deterministic = True"
+            )
 
 
 def check_sample(sampler: Sampler, make: Callable[[], Any], z: Tensor, seeds: Tensor, *, alone: bool = True) -> None:
@@ -213,7 +218,7 @@ def check_tokens_per_step(tokens_per_step: TokensPerStep, examples: int = 20) ->
     number = (taken & step.open).sum(1) if taken.dtype == torch.bool else taken
     known = tokens_per_step.needs <= {"log_probs", "history"}
     assert not (tokens_per_step.needs and known) or bool((number >= 1).all()), (
-        "tokens per step with `needs` takes at least one per row"
+        "tokens per step with `needs` takes at least one per row; set needs = frozenset() if it does not read them"
     )
     _holds_in_a_sampler(tokens_per_step.needs, {"log_probs", "history"}, examples, tokens_per_step=tokens_per_step)
 
@@ -233,7 +238,7 @@ def check_stopping_rule(stop: StoppingRule, examples: int = 20) -> None:
     step = example_step(stop.needs)
     stopped = stop(step)
     is_tensor(stopped, "which rows are finished", torch.bool, step.rows.shape)
-    assert stop.active or not bool(stopped.any()), "a stop that says it never stops has stopped"
+    assert stop.active or not bool(stopped.any()), "a stop that says it never stops has stopped; set active = True"
     _holds_in_a_sampler(stop.needs, {"log_probs", "history"}, examples, stopping_rule=stop)
 
 

@@ -15,7 +15,7 @@ from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.diffusion.positions import Where, pairs
 from atat_zoo.diffusion.randomness import fold, to_unit, uniform
 
-# Entropy in nats of the toy of docs/mathematics.md, which every bound with exact weights must reach.
+# Entropy in nats of the toy of docs/explanation/mathematics.md, which every bound with exact weights must reach.
 ENTROPY = 1.910914
 
 
@@ -80,7 +80,7 @@ class Joint:
 
 
 def toy() -> Joint:
-    """Return the joint of docs/mathematics.md: L = 3, V = 2, P(000, 001, …, 111) ∝ 4, 1, 2, 3, 1, 5, 2, 6."""
+    """Return the joint of docs/explanation/mathematics.md: L = 3, V = 2, P(000, …, 111) ∝ 4, 1, 2, 3, 1, 5, 2, 6."""
     return Joint([4, 1, 2, 3, 1, 5, 2, 6], length=3, vocabulary_size=2)
 
 

@@ -1,6 +1,6 @@
 """Algorithms: changes to the training loop itself. `train.algorithms` is a list of them.
 
-Of Composer's, only its other gradient clipping adds something to `[train]`; docs/composer.md says of each what it did.
+Of Composer's algorithms only clipping by value adds something to `[train]`; docs/how-to/composer.md lists the others.
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ class Algorithm(Protocol):
 class GradientClippingAlgorithm(Algorithm):
     """Clips by value, as Composer does; adaptively by the norm of each weight (Brock et al., 2021); or by part.
 
-    `part` is clipping by norm, but the importance estimator's gradients have a norm of their own, so that they do not
-    change the steps of the denoiser. `train.max_grad_norm` clips before it; set that to 0 to have this alone.
+    `part` clips the gradient norms of the importance estimator and the denoiser separately, so that the estimator does
+    not change the steps of the denoiser. `train.max_grad_norm` is applied before; set it to 0 to use only this.
     """
 
     name = "gradient_clipping"
-    summary = "clips gradients by value, by the norm of each weight, or by those of denoiser and estimator"
+    summary = "gradient clipping by value, by weight norm (adaptive), or separately for denoiser and estimator"
     refs = ("arXiv:2102.06171",)
     clipping_type: Literal["value", "adaptive", "per_module"] = param(
         "adaptive",
-        help="value: each entry; adaptive: the norm of each output's gradient, relative to its weights'; part: the "
-        "norm of all of the denoiser's, and that of all of the estimator's",
+        help="value: every gradient entry; adaptive: the gradient norm of each output unit relative to its weight "
+        "norm; part: the gradient norms of denoiser and estimator separately",
     )
-    clipping_threshold: float = param(0.01, help="largest absolute entry, share of the weight's norm, or norm", gt=0)
+    clipping_threshold: float = param(
+        0.01, help="threshold: largest absolute entry, fraction of the weight norm, or norm", gt=0
+    )
 
     @override
     def build(self) -> ComposerAlgorithm:

@@ -1,7 +1,7 @@
 """Callbacks: additional measurements, and early stopping. `train.callbacks` is a list of them.
 
 These are Composer's, under their usual names, and their numbers go to the loggers and to metrics.jsonl.
-docs/composer.md says why others are absent.
+docs/how-to/composer.md says why others are absent.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class SpeedMonitorCallback(Callback):
     """Composer's SpeedMonitor: batches, samples and tokens per second over a window of steps, as `throughput/…`."""
 
     name = "speed_monitor"
-    summary = "throughput over a window of steps"
-    window: int = param(10, help="steps in the window", ge=1)
+    summary = "logs throughput over a window of steps"
+    window: int = param(10, help="window, in steps", ge=1)
 
     @override
     def build(self) -> ComposerCallback:
@@ -51,7 +51,7 @@ class MemoryMonitorCallback(Callback):
     """Composer's MemoryMonitor: memory of torch's allocator on a GPU, as `memory/…`; nothing on a CPU."""
 
     name = "memory_monitor"
-    summary = "memory on a GPU"
+    summary = "logs GPU memory"
 
     @override
     def build(self) -> ComposerCallback:
@@ -65,7 +65,7 @@ class LRMonitorCallback(Callback):
     """Composer's LRMonitor: the learning rate of each group of parameters, as `lr-OPTIMIZER/group0` and so on."""
 
     name = "lr_monitor"
-    summary = "learning rate of each group of parameters"
+    summary = "logs the learning rate of each parameter group"
 
     @override
     def build(self) -> ComposerCallback:
@@ -79,9 +79,9 @@ class OptimizerMonitorCallback(Callback):
     """Composer's OptimizerMonitor: the norm of the gradient after clipping, as `l2_norm/grad/global`."""
 
     name = "optimizer_monitor"
-    summary = "norm of the gradient"
-    every: int = param(10, help="steps between two measurements", ge=1)
-    tensors: bool = param(False, help="the norm of each tensor's gradient as well, as `l2_norm/grad/TENSOR`")
+    summary = "logs the gradient norm"
+    every: int = param(10, help="steps between measurements", ge=1)
+    tensors: bool = param(False, help="also log the gradient norm of each tensor, as `l2_norm/grad/TENSOR`")
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Refuse weights that are sharded: Composer 0.32 would log the norms of one rank's part."""
@@ -101,8 +101,8 @@ class GradientNormsCallback(Callback):
     """The norms of the denoiser's and of the importance estimator's gradients, after clipping, as `gradient_norm/…`."""
 
     name = "gradient_norms"
-    summary = "norms of the gradients of denoiser and importance estimator"
-    every: int = param(10, help="steps between two measurements", ge=1)
+    summary = "logs the gradient norms of denoiser and importance estimator"
+    every: int = param(10, help="steps between measurements", ge=1)
 
     @override
     def build(self) -> ComposerCallback:
@@ -116,8 +116,8 @@ class RuntimeEstimatorCallback(Callback):
     """Composer's RuntimeEstimator: the remaining hours, as `time/remaining_estimate`."""
 
     name = "runtime_estimator"
-    summary = "remaining training time"
-    skip: int = param(1, help="steps at the beginning that the estimate ignores", ge=1)
+    summary = "logs the remaining training time"
+    skip: int = param(1, help="initial steps that the estimate ignores", ge=1)
 
     @override
     def build(self) -> ComposerCallback:
@@ -131,8 +131,8 @@ class EarlyStopperCallback(Callback):
     """Stops when the held-out perplexity no longer falls. Needs `train.evaluate_every`."""
 
     name = "early_stopper"
-    summary = "stops when the held-out bound no longer falls"
-    patience: int = param(3, help="evaluations without a new best bound before it stops", ge=1)
+    summary = "early stopping on the held-out bound"
+    patience: int = param(3, help="patience: evaluations without a new best bound", ge=1)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Refuse a training without evaluations."""

@@ -1,46 +1,80 @@
-"""What a training computes, and takes on GPUs, by formula: FLOPs, memory, hours, money (docs/scale.md).
+"""FLOPs, memory, hours and price of a training, by formula, on GPUs or on this CPU (docs/results/scale.md).
 
 A step counts three times its forward pass, the backward pass being twice as much (Chowdhery et al., PaLM,
 arXiv:2204.02311, appendix B), and with LoRA twice, as the weights have no gradients. As there, attention counts, in
 full under a causal mask; embeddings, norms and anything else that is no matrix product do not; nor does what is
 computed a second time to save memory. Unlike there, the head counts at the positions that need logits alone: those that
-are masked. The importance estimator counts as nothing, so that its time lowers the figure.
+are masked. An importance estimator counts in what a training takes, and not in the utilisation of a run, where its time
+lowers the figure.
 """
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Any
+import re
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import attrs
+import torch
 
+from atat_zoo.data.corpora.source import published_size
 from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.modeling.objectives import chunks
+from atat_zoo.registry import Context
 from atat_zoo.system.devices import device_name
 from atat_zoo.system.errors import UserError, clip, nearest
 
 if TYPE_CHECKING:
-    from atat_zoo.data.tokenizers import Tokenizer
     from atat_zoo.experiment import Experiment
+    from atat_zoo.modeling.estimators import Estimator
 
-# Dense bf16 TFLOP/s of a device, half of what a datasheet says “with sparsity”, by the name that its driver gives it,
-# less the maker's. A name that is not here, such as that of a part of a GPU (MIG), has no peak. NVIDIA's datasheets:
-PEAKS: dict[str, float] = {
+
+class GPU(NamedTuple):
+    """What a GPU can do."""
+
+    peak: float  # dense bf16 TFLOP/s: half of what a datasheet says “with sparsity”
+    memory: float  # GB
+
+
+# By the driver's name of a GPU, less the maker's; a short name means the first of its kind. A name that is not here,
+# such as that of a part of a GPU (MIG), has no peak. NVIDIA's datasheets:
+GPUS: dict[str, GPU] = {
     # “NVIDIA A100 Tensor Core GPU”
-    **dict.fromkeys(("A100-SXM4-40GB", "A100-SXM4-80GB", "A100-PCIE-40GB", "A100 80GB PCIe"), 312.0),
+    "A100-SXM4-80GB": GPU(312.0, 80),
+    "A100-SXM4-40GB": GPU(312.0, 40),
+    "A100 80GB PCIe": GPU(312.0, 80),
+    "A100-PCIE-40GB": GPU(312.0, 40),
     # “NVIDIA H100 Tensor Core GPU”: SXM, PCIe, NVL
-    "H100 80GB HBM3": 989.4,
-    "H100 PCIe": 756.0,
-    "H100 NVL": 835.5,
+    "H100 80GB HBM3": GPU(989.4, 80),
+    "H100 PCIe": GPU(756.0, 80),
+    "H100 NVL": GPU(835.5, 94),
     # “NVIDIA H200 Tensor Core GPU”: SXM, NVL
-    "H200": 989.4,
-    "H200 NVL": 835.5,
-    "L40S": 362.05,  # “NVIDIA L40S”
-    "L40": 181.05,  # “NVIDIA L40”
-    "L4": 121.0,  # “NVIDIA L4 Tensor Core GPU”
-    "A10": 125.0,  # “NVIDIA A10 Tensor Core GPU”
-    "B200": 2250.0,  # “NVIDIA HGX Platform”, of eight
+    "H200": GPU(989.4, 141),
+    "H200 NVL": GPU(835.5, 141),
+    "L40S": GPU(362.05, 48),  # “NVIDIA L40S”
+    "L40": GPU(181.05, 48),  # “NVIDIA L40”
+    "L4": GPU(121.0, 24),  # “NVIDIA L4 Tensor Core GPU”
+    "A10": GPU(125.0, 24),  # “NVIDIA A10 Tensor Core GPU”
+    "B200": GPU(2250.0, 180),  # “NVIDIA HGX Platform”, of eight
 }
+PEAKS = {name: gpu.peak for name, gpu in GPUS.items()}
+
+
+def gpu_named(name: str) -> str:
+    """Return the name in `GPUS` that a short one means: A100, h100 or NVIDIA H100 PCIe; a `UserError` for others."""
+    words = _words(name.removeprefix("NVIDIA "))
+    exact = [each for each in GPUS if _words(each) == words]
+    for each in exact or [each for each in GPUS if words and words <= _words(each)]:
+        return each
+    known = dict.fromkeys(re.split("[ -]", each)[0] for each in GPUS)
+    raise UserError(
+        f"--gpu {clip(repr(name))}: unknown GPU{nearest(name, [*known, *GPUS])}; use {', '.join(known)}, "
+        f"or a full name: {', '.join(each for each in GPUS if each not in known)}"
+    )
+
+
+def _words(name: str) -> set[str]:
+    return set(re.split("[ -]+", name.strip().lower())) - {""}
 
 
 def step_flops(experiment: Experiment, vocabulary_size: int, mask_rate: float) -> float | None:
@@ -171,12 +205,16 @@ class Cost:
     gpus: int
     gpu: str  # of which kind
     utilisation: float  # the share of their peak that is used
-    weights: int  # of the backbone; those of an importance estimator are not counted, here or below
+    weights: int  # of the backbone
+    weights_estimator: int  # of the importance estimator, if the objective has one that learns
+    vocabulary_size: int
     tokens: int  # of text that it reads, of all steps
-    flops: float  # of the model (docs/scale.md), of all steps
+    flops: float  # of the model (docs/results/scale.md), of all steps
     rows: int  # sequences at once on each GPU
     memory_compiled: int  # bytes of each GPU, with `train.compile`, and AdamW
     memory_eager: int  # the same without
+    fits: bool  # as the experiment is compiled, in the memory of each GPU
+    rows_that_fit: int  # the most sequences at once that do, halved until they fit; 0: not one
     seconds: float  # of the training
     dollars: float  # of all GPUs for so long
 
@@ -185,7 +223,7 @@ def cost(
     experiment: Experiment,
     *,
     gpus: int = 1,
-    gpu: str = "H100 80GB HBM3",
+    gpu: str = "H100",
     utilisation: float = 0.4,
     price: float = 3.0,
     vocabulary: int | None = None,
@@ -195,52 +233,134 @@ def cost(
     Args:
         experiment: with the backbone dit. Half of the tokens are taken to be masked, unless its objective learns all.
         gpus: which the batch is divided among.
-        gpu: their kind, a name in `PEAKS`.
+        gpu: their kind, a name in `GPUS` or a short one.
         utilisation: share of the peak that is used.
         price: dollars of a GPU an hour.
-        vocabulary: V, where the tokenizer's files are not here.
+        vocabulary: V, for a tokenizer whose files are not here and which is not published.
 
     Raises:
-        UserError: if the backbone or the GPU has no formula, the GPUs do not divide the batch, or the tokenizer's files
-            are not here.
+        UserError: if the backbone or the GPU has no formula, the GPUs do not divide the batch, or V is not known.
     """
-    backbone, spec, length = experiment.parts.get("backbone"), experiment.train, experiment.data.length
-    objective, tokenizer = experiment.parts["objective"], experiment.parts["tokenizer"]
-    if not isinstance(backbone, DiTBackbone):
-        raise UserError("backbone: the formulas are for dit alone; measure another on the device, by --profile 20")
-    if gpu not in PEAKS:
-        raise UserError(
-            f"--gpu: no peak is known of {clip(repr(gpu))}{nearest(gpu, list(PEAKS))} (known: {', '.join(PEAKS)})"
-        )
+    gpu, spec, length = gpu_named(gpu), experiment.train, experiment.data.length
+    backbone, estimator, size = _backbone(experiment), _learned(experiment), _vocabulary_size(experiment, vocabulary)
     if spec.batch_size % gpus:
-        raise UserError(f"train.batch_size: {spec.batch_size} does not divide among {gpus} GPUs; change it, or --gpus")
-    # One that is trained says how large it will be; any other is what it is, without text.
-    size: int = vocabulary or getattr(tokenizer, "vocabulary_size", None) or _untrained(tokenizer)
-    share = 1.0 if objective.exact else 0.5
-    read, tokens = objective.network_input(experiment)
+        raise UserError(f"--gpus {gpus}: does not divide train.batch_size = {spec.batch_size}; change one of them")
+    read, tokens = experiment.parts["objective"].network_input(experiment)
     at_once = spec.rows_at_once(gpus)
     rows = spec.batch_size // gpus if at_once == "auto" else at_once
-    shape = (backbone, size, rows * read // spec.batch_size, tokens, max(1, round(share * rows * length)))
-    of_each = partial(memory, *shape, gpus=gpus, sharded=spec.sharding == "full")
-    flops = spec.steps * (step_flops(experiment, size, share) or 0.0)
-    seconds = flops / (gpus * 1e12 * PEAKS[gpu] * utilisation)
+    width = backbone.shape[1]
+    learned = estimator.weights(size, width, length) if estimator else 0
+
+    def memory_of(rows: int, compiled: bool) -> int:
+        positions = max(1, round(_share(experiment) * rows * length))
+        shape, sharded = (rows * read // spec.batch_size, tokens, positions), spec.sharding == "full"
+        of_estimator = sum(state(learned).values()) // (gpus if sharded else 1) + 2 * learned
+        if estimator:
+            of_estimator += estimator.activations(rows, length, width) + (not sharded) * buckets(learned, gpus)
+        return of_estimator + memory(backbone, size, *shape, gpus=gpus, sharded=sharded, compiled=compiled)
+
+    compiled, fitting = spec.compile is not False, rows
+    while fitting and memory_of(fitting, compiled) > 1e9 * GPUS[gpu].memory:
+        fitting //= 2
+    if at_once == "auto":  # which the training finds out
+        rows = fitting or 1
+    flops = training_flops(experiment, size)
+    seconds = flops / (gpus * 1e12 * GPUS[gpu].peak * utilisation)
     return Cost(
         gpus=gpus,
         gpu=gpu,
         utilisation=utilisation,
         weights=backbone.weights(size),
+        weights_estimator=learned,
+        vocabulary_size=size,
         tokens=spec.steps * spec.batch_size * length,
         flops=flops,
         rows=rows,
-        memory_compiled=of_each(compiled=True),
-        memory_eager=of_each(compiled=False),
+        memory_compiled=memory_of(rows, True),
+        memory_eager=memory_of(rows, False),
+        fits=fitting == rows,
+        rows_that_fit=fitting,
         seconds=seconds,
         dollars=seconds / 3600 * gpus * price,
     )
 
 
-def _untrained(tokenizer: Tokenizer) -> int:
+def training_flops(experiment: Experiment, vocabulary_size: int) -> float:
+    """Return the FLOPs of all steps, with those of an importance estimator that learns."""
+    spec, estimator = experiment.train, _learned(experiment)
+    step = step_flops(experiment, vocabulary_size, _share(experiment)) or 0.0
+    if estimator:
+        step += 3 * estimator.flops(spec.batch_size, experiment.data.length, _backbone(experiment).shape[1])
+    return spec.steps * step
+
+
+@attrs.frozen
+class CPUCost:
+    """What the optimizer steps of a training take on the CPU of this machine: an estimate."""
+
+    seconds: float
+    flops_per_second: float  # measured
+    threads: int
+
+
+def cpu_cost(experiment: Experiment, vocabulary: int | None = None) -> CPUCost:
+    """Return what a training takes on this CPU: its FLOPs at the rate of a small network, which is measured (seconds).
+
+    The network has the width, the head and the length of the experiment's, and two of its layers.
+    """
+    backbone, length, size = _backbone(experiment), experiment.data.length, _vocabulary_size(experiment, vocabulary)
+    layers = min(2, backbone.shape[0])
+    small = attrs.evolve(cast("Any", backbone), layers=layers, neighbours=0, output_bias="none", dropout=0.0)
+    # As many sequences as a batch has, unless that takes more than about a second.
+    row = 3 * small.flops(size, 1, length, length // 2)
+    rows = max(1, min(experiment.train.batch_size, round(_MEASURED / row)))
+    with torch.random.fork_rng():
+        network: Any = small.build(Context(vocabulary_size=size, length=length)).train()
+        tokens = torch.randint(size, (rows, length))
+    chosen = torch.arange(rows * (length // 2))
+    seconds: list[float] = []
+    while len(seconds) < 3 and sum(seconds) < 5:  # the first one allocates
+        begun = time.perf_counter()
+        logits = network.head(network(tokens).flatten(0, 1)[chosen])
+        torch.nn.functional.cross_entropy(logits, tokens.flatten()[chosen]).backward()
+        seconds.append(time.perf_counter() - begun)
+    rate = rows * row / min(seconds)
+    return CPUCost(training_flops(experiment, size) / rate, rate, torch.get_num_threads())
+
+
+_MEASURED = 5e10  # FLOPs
+
+
+def _backbone(experiment: Experiment) -> DiTBackbone:
+    backbone = experiment.parts.get("backbone")
+    if isinstance(backbone, DiTBackbone):
+        return backbone
+    raise UserError(
+        f"--dry-run: has formulas for the backbone 'dit', and this experiment has {getattr(backbone, 'name', None)!r}; "
+        "measure some steps on the device instead: atat train … --profile 20"
+    )
+
+
+def _learned(experiment: Experiment) -> Estimator | None:
+    """Return the importance estimator if the objective trains one."""
+    estimator: Estimator | None = experiment.parts.get("estimator")
+    uses = "estimator" in experiment.parts["objective"].uses
+    return estimator if estimator is not None and uses and estimator.learns else None
+
+
+def _share(experiment: Experiment) -> float:
+    """Return the share of the tokens that need logits."""
+    return 1.0 if experiment.parts["objective"].exact else 0.5
+
+
+def _vocabulary_size(experiment: Experiment, said: int | None) -> int:
+    """Return V: a tokenizer that is trained says how large it will be; any other is what it is, without text."""
+    tokenizer = experiment.parts["tokenizer"]
+    if said or (said := getattr(tokenizer, "vocabulary_size", None)):
+        return int(said)
     try:
-        return tokenizer.train(lambda: iter(())).vocabulary_size
+        return int(tokenizer.train(lambda: iter(())).vocabulary_size)
     except UserError as error:
-        raise UserError(f"{error}; or say by --vocab-size how many tokens it has") from None
+        if (known := published_size(getattr(tokenizer, "path", ""))) is not None:
+            return known
+        raise UserError(f"{error}; or pass --vocab-size with its number of tokens") from None

@@ -16,6 +16,7 @@ from atat_zoo.evaluation.ngram import NGramNats, measure_ngram
 from atat_zoo.evaluation.results.evaluation import BoundValue, Evaluation, MetricValue, method_of
 from atat_zoo.evaluation.text import counted_of
 from atat_zoo.evaluation.text_scores import Judges, measure_texts
+from atat_zoo.experiment.effects import learns_importance
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.training.checkpoints import CurrentModel
 
@@ -74,6 +75,8 @@ class Evaluator:
                 draws=spec.mask_samples,
                 seed=experiment.seed,
                 method=method_of(experiment, spec.bound),
+                factorisations=experiment.parts["objective"].factorisations(experiment),
+                learned=learns_importance(experiment),
                 of_texts=of_texts,
             )
         if ranks > 1:

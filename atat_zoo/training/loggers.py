@@ -39,8 +39,8 @@ class FileLogger(Logger):
     """Composer's FileLogger: a text file per rank in the run's folder `logs`, a new one when it is resumed."""
 
     name = "file"
-    summary = "lines of text in the run folder"
-    flush_every: int = param(10, help="steps between two writes to disk", ge=1)
+    summary = "text file in the run folder"
+    flush_every: int = param(10, help="steps between flushes to disk", ge=1)
 
     @override
     def build(self, folder: Path) -> LoggerDestination:
@@ -56,9 +56,9 @@ class TensorBoardLogger(Logger):
     """Composer's TensorboardLogger: event files in the folder `logs` of the run. Needs `atat-zoo[tensorboard]`."""
 
     name = "tensorboard"
-    summary = "event files for TensorBoard"
+    summary = "TensorBoard event files"
     package = ("tensorboard", "atat-zoo[tensorboard]")
-    flush_every: int = param(100, help="steps between two writes to disk", ge=1)
+    flush_every: int = param(100, help="steps between flushes to disk", ge=1)
 
     @override
     def build(self, folder: Path) -> LoggerDestination:
@@ -74,10 +74,10 @@ class WandbLogger(Logger):
     name = "wandb"
     summary = "Weights & Biases"
     package = ("wandb", "atat-zoo[wandb]")
-    project: str = param("atat-zoo", help="project on the server")
-    entity: str | None = param(None, help="user or team; the account's own when absent")
-    group: str | None = param(None, help="group of runs; none when absent")
-    tags: tuple[str, ...] = param((), help="tags of the run")
+    project: str = param("atat-zoo", help="project")
+    entity: str | None = param(None, help="user or team; default: the account's own")
+    group: str | None = param(None, help="group of runs")
+    tags: tuple[str, ...] = param((), help="tags")
 
     @override
     def build(self, folder: Path) -> LoggerDestination:
@@ -99,8 +99,8 @@ class MLflowLogger(Logger):
     name = "mlflow"
     summary = "MLflow, on a server or in the run folder"
     package = ("mlflow", "atat-zoo[mlflow]")
-    experiment: str = param("atat-zoo", help="MLflow experiment of the run")
-    tracking_uri: str | None = param(None, help="server; the folder `logs` of the run when absent")
+    experiment: str = param("atat-zoo", help="MLflow experiment name")
+    tracking_uri: str | None = param(None, help="tracking server; default: the folder `logs` of the run")
 
     @override
     def build(self, folder: Path) -> LoggerDestination:

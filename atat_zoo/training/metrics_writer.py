@@ -1,4 +1,4 @@
-"""The line of a step in metrics.jsonl, and the curves that loggers get."""
+"""The lines of metrics.jsonl, and the curves that loggers get."""
 
 import math
 import time
@@ -40,7 +40,7 @@ class CallbackValues(LoggerDestination):
 
 
 def without_composers_loss(destination: LoggerDestination) -> LoggerDestination:
-    """Return a logger's destination that does not get the loss from Composer: `train/loss` is the same number."""
+    """Return a logger's destination that drops the loss Composer logs at every step; `train/loss` is its mean."""
     log = destination.log_metrics
 
     def log_metrics(metrics: dict[str, Any], step: int | None = None) -> None:
@@ -72,7 +72,11 @@ class WandbDestination(WandBLogger):
 
 
 class MetricsWriter(Callback):
-    """Writes to metrics.jsonl and to the loggers, and stops at a non-finite loss."""
+    """Writes to metrics.jsonl and to the loggers, and stops at a non-finite loss.
+
+    `loss` is the mean over the optimizer steps since the line before, and over all ranks. Composer has brought each
+    step's loss to the host already, so that the sum costs nothing. The other numbers are of the line's own step.
+    """
 
     def __init__(
         self,
@@ -88,6 +92,7 @@ class MetricsWriter(Callback):
         self.model, self.folder, self.spec, self.report, self.values = model, folder, spec, report, values
         self.utilisation = utilisation
         self.began, self.busy, self.tokens, self.peak = 0.0, 0.0, 0, 0
+        self.losses: list[float] = []  # of the steps since the last line
         self.every = every  # steps from an evaluation with metrics to the next one; 0 without
         self.line: dict[str, Any] | None = None  # of the step that has just ended
         self.metrics: dict[str, float | None] = {}  # of an evaluation after it
@@ -112,13 +117,14 @@ class MetricsWriter(Callback):
         loss = float(state.total_loss_dict["loss/train/total"])
         if not math.isfinite(loss):
             stop(self.folder, f"the loss is {loss} at step {step}")
+        self.losses.append(loss)
         if step % self.spec.log_every and step != self.spec.steps and not (self.every and step % self.every == 0):
             return
         tokens, progress = int(state.timestamp.token), step / self.model.steps
         strength = self.model.objective.curriculum_strength(progress)
         line = {
             "step": step,
-            "loss": loss,
+            "loss": math.fsum(self.losses) / len(self.losses),
             **self.model.meters.compute(),
             "learning_rate": state.schedulers[0].get_last_lr()[0],
             "stage": self.model.objective.stage(progress),
@@ -128,7 +134,7 @@ class MetricsWriter(Callback):
             "seconds": round(float(state.timestamp.total_wct.total_seconds()), 3),
             "peak_memory": self._peak(state),
         }
-        self.busy, self.tokens = 0.0, tokens
+        self.busy, self.tokens, self.losses = 0.0, tokens, []
         line |= self.utilisation(line)
         if self.spec.loggers:  # which have had the values of callbacks from these
             self._log(logger, line, step)
@@ -144,6 +150,14 @@ class MetricsWriter(Callback):
         if dist.get_global_rank() == 0:
             self.folder.append_metrics(line)
         self.report(line["step"], self.spec.steps, line)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the losses since the last line, so that the line after a resume is that of the whole interval."""
+        return {"losses": self.losses}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue the interval."""
+        self.losses = [*state["losses"]]
 
     def _log(self, logger: Logger, line: dict[str, Any], step: int) -> None:
         curves = line | self.model.meters.details()

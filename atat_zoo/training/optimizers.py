@@ -49,12 +49,12 @@ class AdamWOptimizer(Optimizer):
     """AdamW (Loshchilov & Hutter, 2019)."""
 
     name = "adamw"
-    summary = "Adam with decoupled weight decay"
+    summary = "AdamW: Adam with decoupled weight decay"
     refs = ("arXiv:1711.05101",)
     shardable = True
     learning_rate: float = param(1e-4, help="peak learning rate", gt=0)
     betas: tuple[float, float] = param((0.9, 0.999), help="β₁ and β₂", ge=0, lt=1)
-    weight_decay: float = param(0.0, help="decay per unit of learning rate, on matrices only", ge=0)
+    weight_decay: float = param(0.0, help="weight decay, on matrices only", ge=0)
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return torch's fused AdamW."""
@@ -71,13 +71,13 @@ class MuonOptimizer(Optimizer):
     """
 
     name = "muon"
-    summary = "orthogonalised momentum for the linear layers, AdamW for the rest"
+    summary = "Muon: orthogonalised momentum for the linear layers, AdamW for the rest"
     refs = ("https://kellerjordan.github.io/posts/muon/",)
     shardable = True
-    learning_rate: float = param(1e-4, help="AdamW's peak learning rate", gt=0)
-    muon_learning_rate: float = param(0.02, help="Muon's peak learning rate", gt=0)
-    betas: tuple[float, float] = param((0.9, 0.999), help="AdamW's β₁ and β₂", ge=0, lt=1)
-    weight_decay: float = param(0.0, help="decay per unit of learning rate, on matrices only", ge=0)
+    learning_rate: float = param(1e-4, help="peak learning rate of AdamW", gt=0)
+    muon_learning_rate: float = param(0.02, help="peak learning rate of Muon", gt=0)
+    betas: tuple[float, float] = param((0.9, 0.999), help="β₁ and β₂ of AdamW", ge=0, lt=1)
+    weight_decay: float = param(0.0, help="weight decay, on matrices only", ge=0)
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return one optimizer that steps both kinds of weights."""
@@ -96,10 +96,10 @@ class AdafactorOptimizer(Optimizer):
     """Adafactor (Shazeer & Stern, 2018) as in torch: one row and one column of second moments per matrix."""
 
     name = "adafactor"
-    summary = "Adam's scaling, stored as a row and a column per matrix"
+    summary = "Adafactor: second moments factored into a row and a column per matrix"
     refs = ("arXiv:1804.04235",)
-    learning_rate: float = param(1e-2, help="peak learning rate, relative to the size of each weight", gt=0)
-    weight_decay: float = param(0.0, help="decay per unit of learning rate, on matrices only", ge=0)
+    learning_rate: float = param(1e-2, help="peak learning rate, relative to the scale of each weight", gt=0)
+    weight_decay: float = param(0.0, help="weight decay, on matrices only", ge=0)
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return torch's Adafactor."""
@@ -116,12 +116,12 @@ class LionOptimizer(Optimizer):
     """
 
     name = "lion"
-    summary = "steps by the sign of the momentum"
+    summary = "Lion: sign of the momentum"
     refs = ("arXiv:2302.06675",)
     package = ("lion_pytorch", "atat-zoo[lion]")
     learning_rate: float = param(3e-5, help="peak learning rate", gt=0)
     betas: tuple[float, float] = param((0.9, 0.99), help="β₁ and β₂", ge=0, lt=1)
-    weight_decay: float = param(0.0, help="decay per unit of learning rate, on matrices only", ge=0)
+    weight_decay: float = param(0.0, help="weight decay, on matrices only", ge=0)
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
         """Return lion-pytorch's Lion."""

@@ -35,7 +35,7 @@ def _half_cosine(done: float) -> float:
 class WarmedSchedule(Schedule):
     """A schedule that rises to the peak in `warmup_steps`, the first with 1/warmup_steps of it, and then is `share`."""
 
-    warmup_steps: int = param(100, help="steps of linear warm-up", ge=0)
+    warmup_steps: int = param(100, help="linear warmup steps", ge=0)
 
     @abstractmethod
     def share(self, done: float) -> float:
@@ -60,10 +60,10 @@ class WarmedSchedule(Schedule):
 
 @component
 class ConstantSchedule(WarmedSchedule):
-    """The peak, after the warm-up."""
+    """Constant learning rate after warmup."""
 
     name = "constant"
-    summary = "the peak until the end"
+    summary = "constant learning rate after warmup"
 
     @override
     def share(self, done: float) -> float:
@@ -74,7 +74,7 @@ class ConstantSchedule(WarmedSchedule):
 class FallingSchedule(WarmedSchedule):
     """A schedule that falls from the peak to a final rate."""
 
-    min_lr_ratio: float = param(0.0, help="share of the peak at the end", ge=0, le=1)
+    min_lr_ratio: float = param(0.0, help="final learning rate as a fraction of the peak", ge=0, le=1)
 
     @abstractmethod
     def left(self, done: float) -> float:
@@ -87,10 +87,10 @@ class FallingSchedule(WarmedSchedule):
 
 @component
 class CosineSchedule(FallingSchedule):
-    """Half a cosine from the peak to the final rate."""
+    """Cosine decay from the peak to the final rate."""
 
     name = "cosine"
-    summary = "half a cosine down to the final rate"
+    summary = "cosine decay"
     refs = ("arXiv:1608.03983",)
 
     @override
@@ -100,10 +100,10 @@ class CosineSchedule(FallingSchedule):
 
 @component
 class LinearSchedule(FallingSchedule):
-    """A straight line from the peak to the final rate."""
+    """Linear decay from the peak to the final rate."""
 
     name = "linear"
-    summary = "a straight line down to the final rate"
+    summary = "linear decay"
 
     @override
     def left(self, done: float) -> float:
@@ -112,12 +112,12 @@ class LinearSchedule(FallingSchedule):
 
 @component
 class WarmupStableDecaySchedule(FallingSchedule):
-    """The peak for most of the training, then a straight line to the final rate (Hu et al., 2024)."""
+    """The peak for most of the training, then linear decay to the final rate (Hu et al., 2024)."""
 
     name = "wsd"
-    summary = "warm-up, then the peak, then a short linear decay"
+    summary = "WSD: warmup, constant, then linear decay"
     refs = ("arXiv:2404.06395",)
-    decay: float = param(0.2, help="share of the steps after the warm-up in which the rate falls", gt=0, le=1)
+    decay: float = param(0.2, help="fraction of the steps after warmup with decay", gt=0, le=1)
 
     @override
     def left(self, done: float) -> float:
@@ -126,12 +126,12 @@ class WarmupStableDecaySchedule(FallingSchedule):
 
 @component
 class RestartsSchedule(FallingSchedule):
-    """Repeated half cosines, each from the peak to the final rate (SGDR, Loshchilov & Hutter, 2017)."""
+    """Repeated cosine decays, each from the peak to the final rate (SGDR, Loshchilov & Hutter, 2017)."""
 
     name = "restarts"
-    summary = "cosine with warm restarts"
+    summary = "cosine decay with warm restarts"
     refs = ("arXiv:1608.03983",)
-    cycles: int = param(4, help="half cosines after the warm-up, all equally long", ge=1)
+    cycles: int = param(4, help="number of cosine cycles after warmup, of equal length", ge=1)
 
     @override
     def left(self, done: float) -> float:

@@ -308,7 +308,7 @@ def _callbacks(model: ZooModel, evaluator: Evaluator, device: str, reporter: Rep
     def evaluate(step: int) -> Evaluation:
         evaluation = evaluator(step, final=False)
         at = f"step {step}" if step else f"step 0, {_before(experiment)}"
-        reporter.message(f"{at}: {evaluation.sentence()}")
+        reporter.message(f"{at}: {evaluation.sentence(len(evaluator.tokens))}")
         if spec.keep_best:
             current.keep_best(evaluation, folder)
         writer.metrics = finite({f"{evaluation.split}/{name}": one.value for name, one in evaluation.metrics.items()})
@@ -344,9 +344,9 @@ def _callbacks(model: ZooModel, evaluator: Evaluator, device: str, reporter: Rep
 
 def _before(experiment: Experiment) -> str:
     if experiment.init_from is not None:
-        return f"with the weights of {experiment.init_from}"
+        return f"weights of {experiment.init_from}"
     counts = experiment.parts["backbone"].ngram_prior
-    return "what the counts of neighbouring tokens say alone" if counts else "before the training"
+    return "n-gram prior only" if counts else "before training"
 
 
 def _trainer(

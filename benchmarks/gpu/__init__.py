@@ -1,8 +1,8 @@
 """All that waits for a GPU, as a page: correctness first, then speed, memory, sampling, the tests, a training.
 
 The networks are those of owt-small (12 × 768, length 1024, 50,257 tokens, bf16, compiled), on words that are drawn
-here: nothing is downloaded. Every row is written as soon as it is there, to docs/gpu.md and a JSON beside it; another
-call goes on with the parts that are missing or have failed. `--small` does the same with a tiny network on a CPU, to
+here: nothing is downloaded. Each row is written to docs/results/gpu.md and a JSON file once it is measured;
+another call measures what is missing or has failed. `--small` does the same with a tiny network on a CPU, to
 see it run.
 """
 
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 # In the order of their worth.
 PARTS = (
-    Part("correct", "The GPU computes what the CPU does", 70, correct.measure),
-    Part("resumed", "A training that is killed goes on the same", 80, correct.resumed),
-    Part("steps", "A step, and what it consists of", 140, steps.measure),
-    Part("trainings", "Trainings: a bare loop, utilisation, ATAT's cost", 180, trainings.measure),
+    Part("correct", "Losses, random numbers and texts equal those of a CPU", 70, correct.measure),
+    Part("resumed", "A killed training resumes with the same losses", 80, correct.resumed),
+    Part("steps", "Time of a training step", 140, steps.measure),
+    Part("trainings", "Training speed: bare loop, utilisation, cost of ATAT", 180, trainings.measure),
     Part("memory", "Memory", 40, steps.memory),
     Part("sampling", "Sampling", 60, sampling.measure),
-    Part("blocks", "FlexAttention computes what dense masks do", 80, correct.blocks),
-    Part("objectives", "Objectives with an attention mask", 120, steps.objectives),
+    Part("blocks", "FlexAttention equals dense masks", 80, correct.blocks),
+    Part("objectives", "Training step of objectives with an attention mask", 120, steps.objectives),
     Part("tests", "Tests that wait for a GPU", 30, trainings.waiting_tests),
-    Part("long", "A training for the rest of the time", 40, trainings.long),
+    Part("long", "Training for the remaining time", 40, trainings.long),
 )
 
 
@@ -47,7 +47,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--minutes", type=float, default=9.0, help="a part that does not fit is left out")
     parser.add_argument("--fresh", action="store_true", help="measure everything anew")
     parser.add_argument("--small", action="store_true", help="tiny, on a CPU, whose figures mean nothing")
-    parser.add_argument("--markdown", type=Path, help="the page; docs/gpu.md, or none with --small")
+    parser.add_argument("--markdown", type=Path, help="the page; docs/results/gpu.md, or none with --small")
     parser.add_argument("--tests", nargs="*", default=[], help="where the tests are; all that wait when absent")
     parser.add_argument(
         "--text", nargs="*", default=[], metavar="KEY=VALUE", help="corpus and tokenizer of the training at the end"
@@ -55,7 +55,7 @@ def main(words: Sequence[str] | None = None) -> None:
     given = parser.parse_args(sys.argv[2:] if words is None else words)
     if not given.small and not torch.cuda.is_available():
         parser.error("torch sees no GPU; --small runs the same on a CPU")
-    path = given.markdown or (None if given.small else trainings.ROOT / "docs" / "gpu.md")
+    path = given.markdown or (None if given.small else trainings.ROOT / "docs" / "results" / "gpu.md")
     size, device = (SMALL, "cpu") if given.small else (Size(), "cuda:0")
     # Of which cuBLAS asks where a GPU has to sum in a certain order; on an H100 it is the default.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -1,4 +1,4 @@
-"""Whether a GPU computes what the CPU does: losses, draws, texts; and whether a killed training goes on the same."""
+"""Whether a GPU computes what a CPU computes: losses, random numbers, texts; and whether a killed training resumes."""
 
 from __future__ import annotations
 
@@ -101,10 +101,10 @@ def losses(setting: Setting, found: Found) -> None:
         found.lines.append(line)
     for what, bar in (*LOSSES.items(), ("gradient", GRADIENT)):
         difference, name = worst[what]
-        of = "norm of the gradient in float32" if what == "gradient" else f"loss in {what}"
-        row = f"{of}, GPU to CPU, the worst of {len(RECIPES)} recipes"
+        of = "gradient norm in float32" if what == "gradient" else f"loss in {what}"
+        row = f"{of}, GPU relative to CPU, worst of {len(RECIPES)} experiments"
         found.row(row, f"≤ {bar:.0e}", f"{difference:.1e} (`{name}`)", difference <= bar)
-    found.row("masks that are drawn", "equal", f"differ in {', '.join(wrong)}" if wrong else "equal", not wrong)
+    found.row("drawn masks", "equal", f"differ in {', '.join(wrong)}" if wrong else "equal", not wrong)
 
 
 @exactly()
@@ -128,7 +128,7 @@ def blocks(setting: Setting, found: Found) -> None:
         loss, gradient = (abs(there[which] / here[which] - 1) for which in (0, 1))
         seen, met = f"{loss:.1e}, {gradient:.1e}", loss <= LOSSES["float32"] and gradient <= GRADIENT
         bar = f"≤ {LOSSES['float32']:.0e}, {GRADIENT:.0e}"
-        found.row(f"`{name}` by FlexAttention to dense masks on the CPU: loss, norm of the gradient", bar, seen, met)
+        found.row(f"`{name}` by FlexAttention relative to dense masks on the CPU: loss, gradient norm", bar, seen, met)
 
 
 def refused() -> str:
@@ -171,9 +171,9 @@ def draws(setting: Setting, found: Found) -> None:
         return torch.compile(layer, backend=setting.size.backend)(x) if compiled else layer(x)
 
     of: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-        "uniforms of 24 bits": lambda rows: uniform(row_keys(1, "mask", rows), 33),
-        "uniforms of 53 bits": lambda rows: uniform(row_keys(1, "mask", rows), 33, torch.float64),
-        "times": lambda rows: stratified(row_keys(1, "time", rows // 8), rows % 8, 8),
+        "24-bit uniform numbers": lambda rows: uniform(row_keys(1, "mask", rows), 33),
+        "53-bit uniform numbers": lambda rows: uniform(row_keys(1, "mask", rows), 33, torch.float64),
+        "diffusion times": lambda rows: stratified(row_keys(1, "time", rows // 8), rows % 8, 8),
         "dropout": partial(dropped, compiled=False),
         "dropout, compiled on the GPU": partial(dropped, compiled=True),
     }
@@ -198,7 +198,7 @@ def texts(setting: Setting, found: Found) -> None:
         made = spec.sample(there[of].denoiser(), setting.move(z), setting.move(keys)).tokens.cpu()
         if rows := int((made != expected).any(1).sum()):
             wrong.append(f"{name} ({rows} of {ROWS} texts)")
-    what = f"texts of one seed by {len(samplers())} samplers"
+    what = f"texts generated from one seed by {len(samplers())} samplers"
     found.row(what, "equal", f"differ: {', '.join(wrong)}" if wrong else "equal", not wrong)
 
 

@@ -1,4 +1,4 @@
-"""What was measured, part by part: a JSON that is written after each row, the page of it, and the time there is."""
+"""The parts of the GPU page: a JSON file written after each row, the page from it, and the time limit."""
 
 from __future__ import annotations
 
@@ -138,7 +138,13 @@ class Report:
     def page(self, parts: Sequence[Part]) -> str:
         """Return the page as Markdown."""
         said = [f"- {key}: {value}" for key, value in self.heading.items()]
-        lines = ["# On a GPU", "", "Written by `python -m benchmarks gpu`, part by part.", "", *said, ""]
+        done = sum(self.parts.get(part.name, {}).get("state") == "done" for part in parts)
+        rows = [row for one in self.parts.values() for row in one.get("rows", ())]
+        unmet = [row[0] for row in rows if row[3] is False]
+        answer = f"{done} of {len(parts)} parts are done; {sum(row[3] is True for row in rows)} requirements are met"
+        answer += f", not met: {'; '.join(unmet)}." if unmet else "."
+        asked = "Does a GPU compute what a CPU computes, and how fast is it?"
+        lines = ["# On a GPU", "", asked, "", answer, "", "`python -m benchmarks gpu` writes this page.", "", *said, ""]
         for part in parts:
             one = self.parts.get(part.name)
             if one is None:
@@ -148,7 +154,7 @@ class Report:
                 lines += [f"**{one['state'].capitalize()}**: {one['why']}.", ""]
             if one.get("rows"):
                 table = [f"| {what} | {bar} | {seen} | {MARKS[met]} |" for what, bar, seen, met in one["rows"]]
-                lines += ["| what | bar | seen | |", "| --- | --- | --- | --- |", *table, ""]
+                lines += ["| what | required | measured | |", "| --- | --- | --- | --- |", *table, ""]
             if one.get("lines"):
                 lines += ["```text", *one["lines"], "```", ""]
             if "seconds" in one:

@@ -256,7 +256,7 @@ def test_what_has_no_known_length_has_ended_where_something_else_begins(bars):
     assert (validation.finished, validation.total, test.finished) == (True, 5, False)
 
 
-@pytest.mark.parametrize(("stage", "said"), [("easy", "  easy"), ("none", ""), ("train", "")])
+@pytest.mark.parametrize(("stage", "said"), [("easy", "  curriculum easy"), ("none", ""), ("train", "")])
 def test_a_stage_is_said_where_there_is_a_curriculum(bars, stage, said):
     bars.training(1, 2, {"loss": 2.5, "tokens_per_second": 1000.0, "stage": stage})
-    assert bars.progress.tasks[0].fields["note"] == f"loss 2.500  1,000 tokens/s{said}"
+    assert bars.progress.tasks[0].fields["note"] == f"loss 2.500 nats/token  1,000 tokens/s{said}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -18,6 +19,7 @@ from atat_zoo.testing import cases, check_imports
 from tests import forked
 from tests.cli.terminal import printed, refused
 from tests.installing import install_beside
+from tests.pages import ROOT
 
 
 def python(*words, cwd):
@@ -49,6 +51,15 @@ def test_a_package_as_it_is_written_keeps_the_contract_of_its_kind(written, kind
     for case in found:
         if case.promise != "imports":  # in a process of its own: see below
             case.run(examples=5)
+
+
+def test_the_tests_of_a_package_install_pytest_and_hypothesis_and_not_what_the_zoos_own_need(written):
+    files = [*(package / "pyproject.toml" for package in written.values()), *ROOT.glob("plugins/*/pyproject.toml")]
+    assert len(files) > len(KINDS)
+    for file in files:
+        test = tomllib.loads(file.read_text(encoding="utf-8"))["project"]["optional-dependencies"]["test"]
+        assert {"hypothesis", "pytest"} <= {re.split("[>=]", each)[0] for each in test}, file
+        assert [each for each in test if re.match(r"atat-zoo\[.*\btest\b", each)] == [], file
 
 
 def test_no_package_needs_torch_to_be_listed_or_is_replaced(written, atat, tmp_path):
@@ -154,7 +165,7 @@ def test_an_experiment_is_written_by_asking_or_like_another(atat, tmp_path, monk
     answers = "asked\nautoregressive\n\nbytes\n\nleft_to_right\n"
     done = CliRunner().invoke(new, ["experiment"], input=answers)
     assert done.exit_code == 0, done.output
-    assert "The training loss, and the bound that is reported. One of: adaptive, autoregressive" in done.output
+    assert "The training loss and the reported bound on the NLL. One of: adaptive, autoregressive" in done.output
     expected = ["name=asked", "objective=autoregressive", "tokenizer=bytes", "sampler=left_to_right"]
     assert load("asked.toml") == load("base/sotu", expected)
 

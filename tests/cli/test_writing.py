@@ -51,8 +51,8 @@ def test_sample_prints_texts_or_json_with_their_cost(atat):
     out = printed(atat, "sample", "run", "--prompt", "We ", "--suffix", " us")
     assert (out[:3], out[-4:]) == ("We ", " us\n")
     out = atat("sample", "run", "--num-samples", "2", "--prompt", "We ")[1]
-    assert out.startswith("[1] We ")
-    assert "\n[2] We " in out
+    assert [line[:15] for line in out.splitlines() if "──" in line] == ["── sample 1 of ", "── sample 2 of "]
+    assert out.count("\nWe ") == 2
     words = ("sample", "run", "--json", "--num-samples", "3", "--length", "12", "--prompt", "We", "--seed", "4")
     sampled = json.loads(atat(*words)[1])
     assert (sampled["run"], sampled["seed"], len(sampled["texts"]), len(sampled["nfe"])) == ("run", 4, 3, 3)
@@ -161,8 +161,8 @@ MISTAKES = [
     (("sample", "run", "--sampler", "ancestrel"), "did you mean 'ancestral'"),
     (("sample", "run", "--prompt", "x" * 17), "prompt and suffix are 17 tokens together"),
     (("sample", "run", "--prompt", "\udcff"), "--prompt is no UTF-8"),
-    (("sample", "run", "--watch"), "--watch draws on a terminal"),
-    (("sample", "run", "--trace", "run"), "--trace run is a folder; name a file in it"),
+    (("sample", "run", "--watch"), "--watch needs a terminal"),
+    (("sample", "run", "--trace", "run"), "--trace run is a folder; name a file"),
     (("sample", "run", "--trace", "run/resolved.toml"), "--trace run/resolved.toml: belongs to the run "),
     (("sample", "run", "--trace", "pipe"), "pipe is a device or a pipe, which cannot be replaced; name a file"),
     (("sample", "unfinished"), "unfinished has no final model yet; finish its training with `atat train --resume"),
@@ -170,8 +170,8 @@ MISTAKES = [
         ("sample", "run", "--sampler", "semi_autoregressive", "--length", str(10**9)),
         "writing 1 texts of 10000000",
     ),
-    (("sample", "run", "--chat", "hi"), "--chat: run has learned running text; ask a run that was trained with"),
-    (("infill", "run"), "there is no text; give one with gaps"),
+    (("sample", "run", "--chat", "hi"), "--chat needs a chat model, and run was trained on running text; name a run"),
+    (("infill", "run"), "TEXT is missing; type one with gaps"),
     (("infill", "run", "none"), "the text has no gap: 'none'"),
     (("infill", "run", "\udcff[MASK]"), "the text is no UTF-8"),
     (("infill", "run", "--file", "nothing.txt"), "nothing.txt cannot be read: No such file or directory"),

@@ -272,7 +272,7 @@ def nothing_kept(path):
 @pytest.mark.parametrize(("when", "back"), [("tokenizer", False), ("train", True), ("test", True)])
 def test_text_edited_while_it_is_built_is_refused(path, when, back):
     contents = [NEW, OLD] if back else [NEW]
-    with pytest.raises(UserError, match="was written to while its shards were built, so they are not kept; run"):
+    with pytest.raises(UserError, match="changed while its shards were built, so they are not kept; run"):
         build(of(path), progress=editing(when, path, *contents))
     assert nothing_kept(path)
     edit(path, OLD)
@@ -445,13 +445,13 @@ def test_a_text8_or_a_tokenizer_edited_while_it_is_used_is_refused(path, tmp_pat
     files = [trained(iter(LINES), size, ("<bos>", "<eos>")).to_str() for size in (300, 310)]
     (tmp_path / "tokenizer.json").write_text(files[0])
     tokenizer = PretrainedTokenizer(path=str(tmp_path / "tokenizer.json"))
-    with pytest.raises(UserError, match="or the tokenizer's file, was written to"):
+    with pytest.raises(UserError, match="or the tokenizer's file, changed"):
         build(of(path, tokenizer=tokenizer), progress=editing("train", tmp_path / "tokenizer.json", files[1]))
     assert nothing_kept(path)
     text8 = tmp_path / "text8"
     text8.write_text("we the people " * 300)
     made = experiment_of(tmp_path / "data", corpus=Text8Corpus(path=str(text8)))
-    with pytest.raises(UserError, match="was written to while its shards were built"):
+    with pytest.raises(UserError, match="changed while its shards were built"):
         build(made, progress=editing("validation", text8, "of the people " * 300))
     assert nothing_kept(path)
 

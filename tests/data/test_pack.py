@@ -198,8 +198,11 @@ def test_spread_keeps_every_document(texts, size):
     [
         ({"special": "document"}, 'data.special_tokens = "document" needs a tokenizer with EOS'),
         ({"special": "sequence"}, 'data.special_tokens = "sequence" needs a tokenizer with BOS and EOS'),
-        ({"special": "document", "length": 1, "rows": "document"}, "data.length = 1 leaves no room beside EOS"),
-        ({"special": "sequence", "length": 2}, "data.length = 2 leaves no room beside BOS and EOS"),
+        (
+            {"special": "document", "length": 1, "rows": "document"},
+            "data.length = 1 leaves no room for text besides EOS",
+        ),
+        ({"special": "sequence", "length": 2}, "data.length = 2 leaves no room for text besides BOS and EOS"),
     ],
 )
 def test_special_tokens_that_are_not_there(settings, message):

@@ -328,7 +328,7 @@ def test_a_cache_that_cannot_be_written(in_memory, tmp_path):
     assert "file cannot be used (Not a directory); see that it can be written" in refusal(in_memory, tmp_path / "file")
     (tmp_path / "link").mkdir()
     (tmp_path / "link/lock").symlink_to(tmp_path / "file")
-    assert "link/lock is a symbolic link, and has to be a file" in refusal(in_memory, tmp_path / "link")
+    assert "link/lock is a symbolic link, and must be a regular file" in refusal(in_memory, tmp_path / "link")
     assert (tmp_path / "file").read_text() == ""
 
 
@@ -354,7 +354,7 @@ def test_what_has_no_end_is_given_up_at_a_bound(server, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(remote, "_BLOCK", 1)
         assert "it has more than 10,000 bytes" in said(f"{server.address}/{other}", largest=1e-5, name=other)
-    assert "it is no file, but of the type 'other')" in said("file:///dev/zero", name="zero")
+    assert "it is not a file, but of the type 'other')" in said("file:///dev/zero", name="zero")
     told = refusal(server.address, tmp_path / "cache")
     assert f"{shard}: it is larger than it should be); put the file of the manifest there again" in told
     assert taken(tmp_path / "cache") == 0
@@ -372,10 +372,13 @@ BOMBS = ["{0..99999999}", "{0..9}" * 9, "{a,b}" * 40, "{a..z}" * 5, "{{0..9999}"
     [
         ({"path": "http://x/{1..2}"}, r"^corpus\.path: .* is not one folder; name single tar files in corpus\.tars"),
         ({"tars": ("http://x/train-{0..3.tar",)}, r"^corpus\.tars: .* cannot be expanded \(.*\); mend its braces"),
-        ({"tars": ("http://x/7.tar",)}, r"^corpus\.tars: http://x/7\.tar names no shard as the manifest does, like"),
+        (
+            {"tars": ("http://x/7.tar",)},
+            r"^corpus\.tars: http://x/7\.tar does not name a shard as the manifest does, like",
+        ),
         ({"tars": ("pipe:cat train-000000.tar",)}, r"^corpus\.tars: pipe:cat train-000000\.tar would run a command in"),
         ({"tars": ("|cat train-000000.tar",)}, r"in a shell; .* `atat --allow-pipe …`, or with ATAT_ZOO_ALLOW_PIPE=1"),
-        ({"path": "nothing://x"}, r"^nothing://x/manifest\.json is no address that can be read \(Protocol not known"),
+        ({"path": "nothing://x"}, r"^nothing://x/manifest\.json cannot be read as an address \(Protocol not known"),
         ({"path": "lost://x"}, r"needs a package that is not installed; run `pip install no_such_package`$"),
     ],
 )

@@ -124,5 +124,5 @@ def test_files_that_are_not_those_of_the_manifest(folder):
             manifest.verify(folder, splits=())
         (folder / name).write_bytes(before)
     edited(folder, lambda m: m.update(vocabulary_size=60_000))
-    with pytest.raises(UserError, match=r"counts\.npy has 2192 bytes, which are no counts of the 60000 tokens"):
+    with pytest.raises(UserError, match=r"counts\.npy has 2192 bytes, which are not counts of the 60000 tokens"):
         manifest.verify(folder, splits=())

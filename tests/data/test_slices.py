@@ -94,7 +94,7 @@ def test_text_that_is_edited_between_slices_or_in_one(tmp_path):
         if stage == "test":
             path.write_text("\n".join(reversed(TEXTS)))
 
-    with pytest.raises(UserError, match="was written to while its shards were built, so they are not kept"):
+    with pytest.raises(UserError, match="changed while its shards were built, so they are not kept"):
         encode_slice(parts, Slice(2, 2), progress=edit)
     assert [place.name for place in (tmp_path / "data").glob("*.slices/*-of-2")] == ["1-of-2"]
     encode_slice(parts, Slice(2, 2))

@@ -25,7 +25,7 @@ UNIFORM = torch.zeros(8, 3, dtype=torch.float64)
 
 
 def by_token(joint):
-    """The forward weights of the toy of docs/mathematics.md: 1 for token 0, 2 for token 1."""
+    """The forward weights of the toy of docs/explanation/mathematics.md: 1 for token 0, 2 for token 1."""
     return torch.where(joint.states == 1, 2.0, 1.0).double().log()
 
 

@@ -11,7 +11,7 @@ from scipy import stats
 
 from atat_zoo.diffusion.positions import begins, pairs, positions, within_documents
 from atat_zoo.diffusion.precision import computes_in_bf16
-from atat_zoo.diffusion.statistics import average_ranks, ratio, spearman
+from atat_zoo.diffusion.statistics import average_ranks, ratio, spearman, spearman_by_chance
 
 
 def test_positions_are_those_of_nonzero():
@@ -53,6 +53,23 @@ def test_ranks_are_scipys(values):
     found = average_ranks(torch.tensor(values))
     assert found.dtype == torch.float64
     np.testing.assert_allclose(found.numpy(), stats.rankdata(values) - 1)
+
+
+@pytest.mark.parametrize("depends", [0.0, 0.5, 1.0])
+def test_the_chance_of_spearman_is_its_spread_over_random_numbers_for_each_id(depends):
+    """Of 60 ids as frequent as words are, on which the values depend not at all, a little, or alone."""
+    draw = torch.Generator().manual_seed(0)
+    ids = torch.multinomial(1 / torch.arange(1.0, 61), 900, replacement=True, generator=draw)
+    of_ids = torch.rand(60, generator=draw)[ids]
+    values = depends * of_ids + (1 - depends) * torch.rand(900, generator=draw)
+    found = torch.tensor([spearman(torch.rand(60, generator=draw)[ids], values) for _ in range(400)])
+    assert spearman_by_chance(ids, values) == pytest.approx(float(found.square().mean().sqrt()), rel=0.15)
+
+
+def test_the_chance_of_spearman_is_that_of_independent_values_where_all_ids_differ():
+    assert spearman_by_chance(torch.arange(400), torch.rand(400)) == pytest.approx(1 / 20)
+    assert math.isnan(spearman_by_chance(torch.zeros(1, dtype=int), torch.zeros(1)))
+    assert math.isnan(spearman_by_chance(torch.arange(3), torch.ones(3)))
 
 
 def test_spearman_without_an_order_is_nan():

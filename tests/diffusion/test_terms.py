@@ -40,7 +40,7 @@ def test_a_word_has_its_forms(bpe):
 
 
 def test_what_cannot_be_found_is_named(bpe):
-    for word, message in (("  ", "no word"), ("qxjzv", "'qxjzv' is unknown")):
+    for word, message in (("  ", "not a word"), ("qxjzv", "'qxjzv' is unknown")):
         with pytest.raises(UserError, match=message):
             forms_of(bpe, word)
     with pytest.raises(UserError, match="'œuvre' is unknown: the tokenizer cannot write it"):

@@ -120,8 +120,8 @@ def test_the_value_to_reach_is_the_worst_final_one():
         assert list(map(found(slow, fast, reach=reach).reached, (slow, fast))) == wanted
     assert found(silent, subject("b")).reach is None
     assert not any("sequences ×" in line for line in notes(comparison))
-    known = attrs.evolve(slow, history=attrs.evolve(slow.history, evaluated_on="9 sequences × 2 draws"))
-    assert "as recorded during the training (9 sequences × 2 draws), is not above." in notes(found(known, fast))[-1]
+    known = attrs.evolve(slow, history=attrs.evolve(slow.history, evaluated_on="9 sequences, 2 masks each"))
+    assert "as recorded during the training (9 sequences, 2 masks each), is not above." in notes(found(known, fast))[-1]
     assert any("no evaluation was recorded" in line for line in notes(found(silent, subject("b"))))
 
 
@@ -230,7 +230,7 @@ def test_mistakes_are_said_in_one_sentence(tiny, trained, atat, monkeypatch):
     monkeypatch.chdir(tiny.root)
     for words, sentence in (
         (["trained"], "is only one run; name two or more"),
-        (["trained", "nowhere"], "nowhere is no run folder"),
+        (["trained", "nowhere"], "nowhere is not a run folder"),
         (["trained", "trained", "--metric", "brier"], "there is no metric named 'brier'"),
         (["trained", "trained", *2 * ("--metric", "brier_score")], "--metric: metrics has 'brier_score' twice"),
         (["trained", "trained", "--baseline", "traind"], "is none of the runs; did you mean 'trained'?"),

@@ -216,7 +216,7 @@ def test_an_evaluation_is_recorded_under_what_it_was(tmp_path):
     assert first.name == "validation-exact_k-6x2-seed7-step00000003.json"
     assert json.loads(first.read_text()) == found.to_table()
     assert {path.name.partition("-6x2")[0] for path in others} == {f"validation-discrete-T={n}" for n in (8, 100)}
-    assert found.sentence().startswith(f"validation perplexity {found.nelbo.value:.1f} ± {found.nelbo.stderr:.1f}, ")
+    assert found.sentence().startswith(f"validation perplexity {found.nelbo.value:.1f} ± {found.nelbo.stderr:.1f} (")
 
 
 def test_what_cannot_be_recorded_is_a_warning_and_in_a_training_an_error(tmp_path):

@@ -85,7 +85,7 @@ def test_it_resolves_to_itself_with_and_without_the_run(run, write):
     assert from_table(made.to_table()) == made
     (line,) = refused(write("resolved.toml", made.to_toml()))
     assert "init_from: " in line
-    assert "is no run folder" in line
+    assert "is not a run folder" in line
 
 
 def test_a_chain_keeps_the_first_tokenizer(run, write, tmp_path):
@@ -104,7 +104,7 @@ def test_a_chain_keeps_the_first_tokenizer(run, write, tmp_path):
         ("tokenizer.vocabulary_size=300", "tokenizer.vocabulary_size: 300 here, 512 in {run}, whose tokenizer"),
         ("data.length=97", "data.length: 97 is longer than backbone.max_length = 96; shorten the one or"),
         ("init_from=", "init_from: expected the folder of a finished run, got ''"),
-        ("init_from=nowhere", "init_from: nowhere is no run folder: it has no resolved.toml; name a folder that"),
+        ("init_from=nowhere", "init_from: nowhere is not a run folder: resolved.toml is missing; name a folder that"),
         ("tokenizer={use='run', path='other'}", "tokenizer.path: 'other' here, but a training that continues from"),
         ("tokenizer={use='run', sha256='12'}", "tokenizer.sha256: '12' here, "),
     ],
@@ -130,7 +130,7 @@ def test_a_difference_names_the_file_that_said_it(run, write):
         ("model/model.json", None, "has no final model yet; finish its training with `atat train --resume"),
         ("model/model.safetensors", None, "has no model.safetensors; copy the run again"),
         ("model/tokenizer.json", None, "has no tokenizer.json; copy the run again"),
-        ("resolved.toml", None, "is no run folder"),
+        ("resolved.toml", None, "is not a run folder"),
         *(("model/model.json", text, "copy the run again") for text in ("{", "[]", '{"experiment": {}, "step": 3}')),
         ("model/model.json", '{"experiment": 3, "step": "x"}', "copy the run again"),
     ],
@@ -163,7 +163,7 @@ def test_the_tokenizer_of_a_run_is_filled_in(run, write):
     shutil.rmtree(run)
     assert attrs.evolve(load(resolved), name=made.name) == made
     (line,) = refused(path)
-    assert line.startswith(f"{path}: tokenizer.path: {run} is no run folder")
+    assert line.startswith(f"{path}: tokenizer.path: {run} is not a run folder")
 
 
 def test_a_tokenizer_that_has_changed_is_not_taken(run, write):

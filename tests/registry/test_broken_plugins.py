@@ -140,7 +140,13 @@ UNTESTED = "masking spiral: needs parameters, and its package has no example; on
             "'spiral' breaks its promise 'rate': ZeroDivisio",
         ),
         (GOOD, "", {"registry.toml": MENU, "strategies.py": "raise OSError('on fire')"}, 2, "OSError: on fire"),
-        (GOOD, "", {"registry.toml": MENU, "strategies.py": "Spiral = 3"}, 2, "TypeError: Spiral is no class, but 3"),
+        (
+            GOOD,
+            "",
+            {"registry.toml": MENU, "strategies.py": "Spiral = 3"},
+            2,
+            "TypeError: Spiral is not a class, but 3",
+        ),
     ],
 )
 def test_a_part_is_held_by_its_example_and_what_is_wrong_with_it_is_one_sentence(

@@ -53,7 +53,7 @@ BROKEN = {
     "misspelt": (GOOD.replace("atat_zoo_masking", "atat_zoo_maskings"), "unknown hook 'atat_zoo_maskings'"),
     "no_class": (GOOD.replace("return [Spiral]", "return ['spiral']"), "TypeError"),
     "no_summary": (GOOD.replace("name, summary,", "name, saying,"), "has no text 'summary'"),
-    "no_mark": (GOOD.replace("@hookimpl", ""), "offers no parts"),
+    "no_mark": (GOOD.replace("@hookimpl", ""), "offers no components"),
 }
 
 

@@ -110,7 +110,7 @@ def test_fields_are_the_documentation_of_the_table():
     assert fields["table"].default == {}
     assert [field.type_name for field in fields.values()] == [
         "float", "int", "bool", "str", '"linear" | "step"', "1 | 2", "int", "[float, float]", "list of str",
-        "table of float", "position_bias part",
+        "table of float", "position_bias component",
     ]  # fmt: skip
 
 
@@ -213,7 +213,7 @@ def test_bounds_hold_for_a_class_that_is_made_in_python():
         (Outer, {"inner": 3}, ["here.inner: expected a position_bias's name or a table {use = …}, got 3"]),
         (Needy, {}, ["here.path: is missing: where it is (str)"]),
         (Needy, {"path": "x", "low": 2.0}, ["here: low must not be above high"]),
-        (Parted, {}, ["here.inner: is missing: what is in it (position_bias part)"]),
+        (Parted, {}, ["here.inner: is missing: what is in it (position_bias component)"]),
         (Parted, {"inner": {"strength": 1}}, ["here.inner.use: is missing: name one of inner, other"]),
         (
             Outer,
@@ -272,15 +272,15 @@ def test_a_list_of_parts_takes_names_tables_and_specifications(zoo):
     assert structure(Listed, table, "here", zoo) == (made, [])
     assert Listed(others=()).inner == ()
     field, _ = fields_of(Listed)
-    assert (field.many, field.default, field.type_name) == (True, (), "list of position_bias parts")
+    assert (field.many, field.default, field.type_name) == (True, (), "list of position_bias components")
     assert entry_of("masking", Listed, "here").parameters["others"]["default"] == ["other"]
 
 
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ("inner", "here.inner: expected a list of position_bias parts, got 'inner' (str)"),
-        ({"use": "inner"}, "here.inner: expected a list of position_bias parts, got a table"),
+        ("inner", "here.inner: expected a list of position_bias components, got 'inner' (str)"),
+        ({"use": "inner"}, "here.inner: expected a list of position_bias components, got a table"),
         (["inner", 3], "here.inner[1]: expected a position_bias's name or a table {use = …}, got 3"),
         (["inner", {"use": "inner", "strength": 2}], "here.inner[1].strength: must be at most 1, not 2"),
     ],

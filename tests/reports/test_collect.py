@@ -119,9 +119,9 @@ def test_the_verdict_names_every_bound_of_a_run(copy):
         path.unlink()
     bounds = {name: {"value": value, "stderr": 1.0} for name, value in (("nelbo", 61.5), ("sets", 53.8))}
     write_evaluation(run, 61.5, step=450, sequences=64, draws=4, tokens=4096, bounds=bounds)
-    said = collect([run.path])["verdict"]
-    assert f"{title('nelbo')} 61.5 ± 1.0." in said[0]
-    assert said[2] == f"Its {title('sets')} is 53.8 ± 1.0."
+    data = collect([run.path])
+    assert data["verdict"][1] == f"{title('nelbo').capitalize()} 61.5 ± 1.0."
+    assert data["conditions"][1] == f"{title('sets').capitalize()}: 53.8 ± 1.0."
 
 
 def test_the_curve_of_the_bound_begins_before_the_first_step_and_is_of_one_text(copy):
@@ -136,11 +136,12 @@ def test_the_curve_of_the_bound_begins_before_the_first_step_and_is_of_one_text(
     data = collect([run.path])
     rows = [[row[key] for key in ("step", "tokens", "seconds", "value")] for row in data["tables"]["bounds"]]
     assert rows == [[0, 0, 0, 82.71], [450, 1_843_200, 562.5, 58.03]]
-    assert f"{title('nelbo')} 55.9 ± 1.2." in data["verdict"][0]
-    assert data["verdict"][3].startswith("On 64 of these sequences it was 82.7 before the first step, which is what")
+    assert data["verdict"][1].startswith(f"{title('nelbo').capitalize()} 55.9 ± 1.2")
+    began = "fell from 82.7 at step 0 (n-gram prior only) to 58.0 at step 450 on 64 of these sequences"
+    assert data["verdict"][2] == f"{data['title']}: its held-out {title('nelbo')} {began}."
     of_sequences, of_counts = data["notes"]["curves"]
     assert "64 of the 768 sequences" in of_sequences
-    assert "counts of neighbouring tokens are in the network from step 0" in of_counts
+    assert "the n-gram prior is part of the network from step 0" in of_counts
 
 
 def test_figures_are_shown_with_their_step_while_there_is_room(copy, monkeypatch):
@@ -161,7 +162,7 @@ def test_figures_are_shown_with_their_step_while_there_is_room(copy, monkeypatch
     assert small["runs"][0]["figures"] == []
     assert small["runs"][0]["text"] == data["runs"][0]["text"]
     name = data["runs"][0]["name"]
-    assert f"{name}: its figures are left out, for the page would be too large." in small["notes"]["importance"]
+    assert f"{name}: figures left out to keep the page small." in small["notes"]["importance"]
 
 
 def test_what_is_compared_and_what_differs_comes_first(tmp_path):
@@ -186,8 +187,8 @@ def test_a_long_run_is_thinned_the_page_says_so_and_its_histogram_counts_every_r
     data = collect([run])
     kept = len(data["tables"]["curves"])
     assert kept <= recorded.POINTS == len(data["tables"]["rates"])
-    assert data["notes"]["curves"][0].startswith(f"long: {kept} of 2,000 recorded lines are drawn; the extremes")
-    assert "800 of 2,000 recorded steps are drawn, evenly spaced" in data["notes"]["curriculum"][0]
+    assert data["notes"]["curves"][0].startswith(f"long: {kept} of 2,000 logged steps are drawn, with the extremes")
+    assert "800 of 2,000 logged mask rates are drawn, evenly spaced" in data["notes"]["curriculum"][0]
     drawn = [line["mask_rates"] for line in RunFolder(run).read_metrics()]
     with RunFolder(run).metrics.open("a") as file:
         for damaged in ([1, "x"], [-1] * 20, [0] * 20, 3, None, [[]], [1]):
@@ -208,7 +209,7 @@ def test_an_evaluation_under_other_conditions_changes_neither_the_curve_nor_the_
     after = collect([copy])
     assert (after["tables"]["bounds"], after["verdict"]) == (before["tables"]["bounds"], before["verdict"])
     (copy / "evaluations" / "00000450.json").unlink()  # its tokens are of the step of its evaluation
-    assert "for 320 steps, 1,310,720 tokens" in collect([copy])["verdict"][0]
+    assert "320 training steps, 1,310,720 tokens" in collect([copy])["verdict"][0]
 
 
 def test_what_is_of_an_older_step_is_said_to_be_and_older_policy_bounds_are_left_out(copy):
@@ -218,7 +219,7 @@ def test_what_is_of_an_older_step_is_said_to_be_and_older_policy_bounds_are_left
         change(copy / f"{name}.json", step=300)
     data = collect([copy])
     assert data["tables"]["frontier"] == newest["tables"]["frontier"]
-    said = ["full: of step 300; the run is at step 450."]
+    said = ["full: recorded at step 300; the run is at step 450."]
     assert data["notes"] == newest["notes"] | dict.fromkeys(("text", "replay", "uncertainty"), said)
 
 
@@ -238,7 +239,7 @@ def test_a_negative_error_is_none_and_settings_hold_no_nan(copy):
     table["samplers"][0]["settings"] = {"use": "strided", "temperature": float("nan")}
     path.write_text(json.dumps(table))
     data = collect([copy])
-    assert "55.9." in data["verdict"][0]
+    assert " 55.9, " in data["verdict"][1]
     assert data["runs"][0]["replay"]["samplers"][0]["settings"] == {"use": "strided", "temperature": None}
     assert inert(data)
 
@@ -348,7 +349,7 @@ def test_a_page_is_under_3_mb_whatever_is_recorded(tmp_path):
     assert len(data["tables"]["curves"]) >= 200
     without = sum(one[key] is None for one in data["runs"] for key in ("text", "replay"))
     said = [each for key in ("text", "replay") for each in data["notes"].get(key, [])]
-    assert len([each for each in said if "left out, for the page would be too large" in each]) == without > 0
+    assert len([each for each in said if "left out to keep the page small" in each]) == without > 0
 
 
 def test_tasks_of_the_latest_weights_are_tables_with_a_column_for_each_run(copy, tmp_path):

@@ -231,7 +231,7 @@ def test_without_its_text_a_run_has_a_replay(root):
 
 def test_a_run_without_a_model_is_said(tmp_path):
     for function in (missing, compute):
-        with pytest.raises(UserError, match="is no run folder"):
+        with pytest.raises(UserError, match="is not a run folder"):
             function(tmp_path)
     (tmp_path / "resolved.toml").touch()
     with pytest.warns(NotKept, match=r"nothing is computed for the report: .* has no final model yet; finish"):

@@ -127,7 +127,7 @@ def test_the_slider_and_the_tokens_by_keyboard_and_mouse(browser, pages):
         said = f"importance {one['importance'][5][1]:.2f} · loss {one['loss'][5][1]:.2f} nats"
         assert said in readout.text_content()
         page.locator("#text .tokens").nth(1).locator("span").nth(7).hover()
-        assert "never masked in these draws" in readout.text_content()
+        assert "not masked in these draws" in readout.text_content()
         page.locator("#text select").select_option("1")
         assert page.locator("#text .tokens").nth(0).locator("span").count() == len(text["texts"][1]["tokens"])
 
@@ -164,7 +164,8 @@ def test_the_replay_by_keyboard_and_mouse(browser, pages):
         assert masked() == [0, 0]
         said = page.locator("#replay .sampler .note").all_text_contents()
         assert [each.partition(",")[0] for each in said] == [
-            f"{sampler['evaluations'][0]} of {sampler['evaluations'][0]} evaluations" for sampler in replay["samplers"]
+            f"decoding step {sampler['evaluations'][0]} of {sampler['evaluations'][0]}"
+            for sampler in replay["samplers"]
         ]
 
 

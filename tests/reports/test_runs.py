@@ -67,7 +67,7 @@ def test_ls_prints_a_line_for_each_run(atat, tmp_path):
     for path in (tmp_path / "two").iterdir():
         os.utime(path, (long_ago, long_ago))
     head, *lines = (line.split("  ") for line in printed(atat, "ls", str(tmp_path)).splitlines())
-    assert [word.strip() for word in head if word] == ["run", "objective", "step", "bound", "age", "state"]
+    assert [word.strip() for word in head if word] == ["run", "objective", "step", "held-out", "age", "state"]
     (one, two) = ([word.strip() for word in line if word] for line in lines)
     assert [*one[:4], one[5]] == ["study/one", "mdlm", "30/30", f"{PERPLEXITY} 57.7 ± 1.2", "finished"]
     assert two == ["two", "sedd", "10/30", "—", "2 h", "stopped"]
@@ -117,12 +117,12 @@ def test_a_damaged_run_is_listed_with_a_sentence(atat, tmp_path, text, sentence)
 
 
 def test_a_folder_without_runs_and_what_is_no_folder_or_run_is_said(atat, tmp_path):
-    assert atat("ls", str(tmp_path)) == (0, f"there is no run in {tmp_path}\n", "")
+    assert atat("ls", str(tmp_path)) == (0, f"no runs in {tmp_path}\n", "")
     assert listed(atat, str(tmp_path)) == []
-    no_folder = f"error: {tmp_path / 'nothing'} is no folder; name one that runs are in"
+    no_folder = f"error: {tmp_path / 'nothing'} is not a folder; name a folder of runs"
     assert refused(atat, "ls", str(tmp_path / "nothing")) == no_folder
     said = refused(atat, "diff", str(write_run(tmp_path / "run").path), str(tmp_path))
-    assert "is no run folder: it has no resolved.toml; name a folder that" in said
+    assert "is not a run folder: resolved.toml is missing; name a folder that" in said
 
 
 # atat diff
@@ -144,7 +144,7 @@ def test_diff_says_what_differs_and_nothing_else(atat, tmp_path):
         ["environment", "one", "two"],
         ["computes.device", "cpu", "NVIDIA H100"],
         [],
-        [f"no bound is recorded for both on the same text and masks: `atat compare {one.path} {two.path}` measures it"],
+        [f"the runs have no evaluation on the same text and masks; run `atat compare {one.path} {two.path}`"],
     ]
 
 
@@ -155,10 +155,11 @@ def test_diff_puts_bounds_on_the_same_text_and_masks_side_by_side(atat, tmp_path
     write_evaluation(two, 50.0, step=20)
     for changed in ({"seed": 3}, {"draws": 4}, {"sequences": 4}, {"split": "test"}, {"bytes": 1801}):
         write_evaluation(two, 1.0, step=40, **changed)
-    line, last = printed(atat, "diff", str(one.path), str(two.path)).splitlines()[-2:]
-    assert line.startswith("validation, 8 sequences × 2 draws, seed 17, step 30 and 20  ")
-    assert line.endswith(f"{PERPLEXITY} 60.0 ± 1.2  {PERPLEXITY} 50.0 ± 1.0")
-    assert last == f"`atat compare {one.path} {two.path}` measures the difference with its interval."
+    *lines, last = printed(atat, "diff", str(one.path), str(two.path)).splitlines()
+    (line, *more) = (each for each in lines if each.startswith("validation, 8 sequences, 2 masks each, seed 17, step "))
+    assert f"{PERPLEXITY} 60.0 ± 1.2" in line
+    assert [line, *more][-1].endswith(f"{PERPLEXITY} 50.0 ± 1.0")
+    assert last == f"`atat compare {one.path} {two.path}` measures the difference with its confidence interval."
     (same,) = json.loads(atat("diff", str(one.path), str(two.path), "--json")[1])["bounds"]
     assert [bound["value"] for bound in same["bounds"]] == [60.0, 50.0]
     assert (same["split"], same["draws"], same["seed"]) == ("validation", 2, 17)

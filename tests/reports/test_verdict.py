@@ -16,12 +16,13 @@ COMPUTE = "`atat report … --compute` measures them."
 # Of each run, by the letters of the alphabet: what its experiment has, and what its last evaluation has; `value` is of
 # its bound. Then how the verdict begins, and what else is in it.
 CASES = {
-    "one run": ([((), {})], "a, trained by mdlm for 450 steps, 1,843,200 tokens: ", [
+    "one run": ([((), {})], "a: objective mdlm, 450 training steps, 1,843,200 tokens of sotu. Perplexity 55.9 ± ", [
+        "Perplexity 55.9 ± 1.2, 30.1 ± 0.6 % lower",
         "Measured on 768 sequences of validation text of sotu, 4 masks each by exact_k, seed 17; ± is one standard",
-        "The perplexity is 30.1 ± 0.6 % lower than that of a count-table model of two neighbours, 80.0 ± 1.5 on the",
+        "than an n-gram model of two neighbours (80.0 ± 1.5).",
     ]),
-    "one of another objective": ([((), {"bound": "SEDD"})], "a, trained by mdlm", ["SEDD bound 55.9 ± 1.2."]),
-    "one of a mixture": ([(MIXTURE, {})], "a, ", ["validation text of mixture (sotu, files (a.txt)), 4 masks"]),
+    "one of another objective": ([((), {"bound": "SEDD"})], "a: objective mdlm", ["SEDD bound 55.9 ± 1.2, "]),
+    "one of a mixture": ([(MIXTURE, {})], "a: ", ["validation text of mixture (sotu, files (a.txt)), 4 masks"]),
     "the same text": ([((), {"value": 57.0}), ((), {})], f"{NAME}, lowest first: b 55.9 ± 1.2 and a 57.0 ± 1.2.", [
         COMPUTE, "the same for every run.",
     ]),
@@ -48,7 +49,7 @@ CASES = {
         ["Measured on 768 sequences of validation text of files (held.txt)", COMPUTE],
     ),
     "more of the text": ([((), {}), ((), {"sequences": 96, "bytes": 300})], f"{NAME}: a 55.9 ± 1.2; b 55.9 ± 1.2.", [
-        f"(on the same text and masks a difference is surer than either number): {COMPUTE}", "b on 96 sequences",
+        f"(on the same text and masks they are more precise than either number): {COMPUTE}", "b on 96 sequences",
     ]),
     "one under other masks": (
         [((), {}), ((), {}), ((), {"draws": 0, "method": "likelihood"})],
@@ -70,8 +71,36 @@ def test_the_verdict(tmp_path, case):
         table = json.loads(file.read_text())
         table["bounds"][bound]["value"] = keys.pop("value", 55.9)
         file.write_text(json.dumps(table | keys))
-    said = " ".join(collect(runs)["verdict"])
+    data = collect(runs)
+    said = " ".join([*data["verdict"], *data["conditions"]])
     assert said.startswith(begins)
     for part in parts:
         assert part in said
     assert ("cannot be compared" in said) != (COMPUTE in said) or len(runs) == 1
+
+
+CHANCE = {"importance_chance": 0.1, "frequency_spearman": 0.4}
+
+
+@pytest.mark.parametrize(("rho", "nothing"), [(0.21, False), (0.2, True), (-0.5, True), (None, True)])
+def test_an_estimator_that_orders_tokens_no_better_than_chance_has_learned_nothing(tmp_path, rho, nothing):
+    run = make(tmp_path / "a")
+    file = run / "evaluations" / "00000450.json"
+    table = json.loads(file.read_text())
+    for more, expected in ((CHANCE, nothing), ({}, False)):  # without a chance it was not learned
+        file.write_text(json.dumps(table | more | {"importance_spearman": rho}))
+        assert ("estimator has learned nothing" in " ".join(collect([run])["verdict"])) == expected
+
+
+def test_the_verdict_names_the_factorisation(tmp_path):
+    runs = []
+    for name, factorisation in (("a", "any-order ELBO"), ("b", "left to right, exact")):
+        runs.append(make(tmp_path / name, estimator=False))
+        file = runs[-1] / "evaluations" / "00000450.json"
+        table = json.loads(file.read_text())
+        table["bounds"]["nelbo"]["factorisation"] = factorisation
+        file.write_text(json.dumps(table))
+    said = collect(runs)["verdict"]
+    assert said[0] == f"{NAME} (any-order ELBO): a 55.9 ± 1.2."
+    assert said[1] == f"{NAME} (left to right, exact): b 55.9 ± 1.2."
+    assert "the lower one need not be the better model" in said[2]

@@ -133,7 +133,7 @@ def test_a_port_in_use_is_a_sentence(atat, tmp_path):
 
 
 def test_what_is_no_run_and_a_missing_package_are_named(atat, tmp_path, monkeypatch):
-    assert "is no run folder: it has no resolved.toml" in refused(atat, "watch", str(tmp_path))
+    assert "is not a run folder: resolved.toml is missing" in refused(atat, "watch", str(tmp_path))
     monkeypatch.setattr("atat_zoo.reports.find_spec", lambda name: None)
     run = write_run(tmp_path / "run")
     for words, package in (((), "altair"), (("--terminal",), "plotext")):
@@ -219,7 +219,7 @@ def test_a_terminal_shows_a_run_until_it_is_finished(tmp_path):
         while b"step 20/30" not in shown:
             shown += next(pieces)
         run.resolved.rename(tmp_path / "aside")  # gone for a moment
-        while b"is no run folder" not in shown:
+        while b"is not a run folder" not in shown:
             shown += next(pieces)
         (tmp_path / "aside").rename(run.resolved)
         run.append_metrics({"step": 30, "loss": 1.25, "tokens_per_second": 64.0})

@@ -11,7 +11,7 @@ for each difference with its interval, in their order. A source is the name of a
     multiplier ARM                 how many times as many steps the baseline takes
     task N SCORE: ARM              the mean over seeds; `least` or `most` in place of an arm: over the arms
 
-or `samples STUDY N`, a row of docs/study-samples.json; or `given X`, which is X and no result.
+or `samples STUDY N`, a row of docs/results/study-samples.json; or `given X`, which is X and no result.
 """
 
 import math

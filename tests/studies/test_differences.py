@@ -47,6 +47,6 @@ def test_a_value_over_seeds_has_the_error_over_sequences_in_its_interval():
 def test_a_page_says_which_of_its_rows_are_from_margins(nats):
     path = Path(__file__).parents[2] / "docs" / "studies" / "wikitext2.json"
     report = json.loads(path.read_text(encoding="utf-8")) | {"nats": nats}
-    assert ("before nats per sequence were recorded" in markdown.page(report)) is not nats
+    assert ("before NLLs per sequence were recorded" in markdown.page(report)) is not nats
     said = [line for block in studies._blocks(report) for line in block.get("said", ())]
-    assert any("before nats per sequence were recorded" in line for line in said) is not nats
+    assert any("before NLLs per sequence were recorded" in line for line in said) is not nats

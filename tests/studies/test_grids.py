@@ -61,7 +61,7 @@ def test_numbers_are_in_order_around_the_arms_own(read):
             "optimizer.rate",
             "grid[0].axes.optimizer.rate: 'optimizer.rate=0.001' in its over",
         ),
-        ("optimizer.learning_rate", "optimisr.rate", "optimisr: is no key of an experiment"),
+        ("optimizer.learning_rate", "optimisr.rate", "optimisr: unknown key of an experiment"),
         ("1e-3, ", "-1, ", "grid[0].axes.optimizer.learning_rate: 'optimizer.learning_rate=-1' in its overrides: opt"),
         ("[1e-3, 1e-2, 0.1]", "[]", "grid[0]: axes.optimizer.learning_rate has no values; name some"),
         ("[1e-3, 1e-2, 0.1]", "0.1", "grid[0].axes: optimizer.learning_rate: expected list of value, got 0.1 (float)"),
@@ -123,7 +123,13 @@ def test_a_point_has_its_interval_and_its_difference_from_the_arm(read):
     }
     (grid,) = sensitivity(study.grids, part)
     table = markdown.grid_table(grid)
-    assert table.headings == ["optimizer.learning_rate", "bound", "value", "seeds", "difference from fast"]
+    assert table.headings == [
+        "optimizer.learning_rate",
+        "factorisation",
+        "perplexity, 95 % CI",
+        "seeds",
+        "difference from fast",
+    ]
     # Student's t with one degree of freedom times the standard error of two values 0.2 apart; 1.96 errors of a bound.
     half = math.hypot(12.706204736 * 0.1, 0.1959964)
     own = [math.exp(2.1 + shift) for shift in (0, -half, half)]
@@ -132,13 +138,13 @@ def test_a_point_has_its_interval_and_its_difference_from_the_arm(read):
     assert table.texts == [
         [
             "0.001",
-            "perplexity",
+            "any-order ELBO",
             words(*[math.exp(3 + shift) for shift in (0, -0.1959964, 0.1959964)]),
             "2",
             "+1.00 % [-1.00, +3.00]",
         ],
-        ["0.01", "perplexity", words(*own), "2", "—"],
-        ["1", "perplexity", words(*one), "1", "no seed"],
+        ["0.01", "any-order ELBO", words(*own), "2", "—"],
+        ["1", "any-order ELBO", words(*one), "1", "no seed"],
     ]
     del part["arms"][high]  # not finished yet
     assert len(sensitivity(study.grids, part)[0]["points"]) == 2

@@ -66,9 +66,9 @@ def test_each_arm_is_set_beside_the_count_table(tmp_path):
     tables = [results._run_table(each, {})["count_table"] for each in runs.values()]
     assert [table["value"] for table in tables] == pytest.approx([math.exp(5)] * 2)
     assert [table["difference"] for table in tables] == pytest.approx([-0.1, -0.3])
-    assert markdown._beside([{"count_table": table} for table in tables]) == "148.41 (-18.1 %)"  # e^−0.2
-    assert markdown._beside([{"count_table": tables[0]}, {"count_table": None}]) == "—"
-    assert markdown._beside([{"count_table": tables[0] | {"difference": None}}]) == "148.41 (not finite)"
+    assert markdown._n_gram([{"count_table": table} for table in tables]) == "148.41 (-18.1 %)"  # e^−0.2
+    assert markdown._n_gram([{"count_table": tables[0]}, {"count_table": None}]) == "—"
+    assert markdown._n_gram([{"count_table": tables[0] | {"difference": None}}]) == "148.41 (not finite)"
 
 
 def test_a_difference_over_seeds_and_over_sequences(tmp_path):

@@ -72,7 +72,7 @@ def test_the_table_of_a_task_in_words():
     report = {"tasks": [{"task": "any", "seed": 3, "scores": [score], "notes": ["one note"]}]}
     (table,) = markdown.task_tables(json.loads(json.dumps(report)))
     assert (table.title, table.headings[2:5]) == ("Task any", ["arm", "items", "value by seed"])
-    assert table.notes == ["Measured with seed 3.", "one note"]
+    assert table.notes == ["Evaluated with seed 3.", "one note"]
     mean = [f"{math.exp(nats):.2f}" for nats in (3.25, 3.75, 2.75, 3.25)]
     # Differences that are all the same have no spread, which an interval would be of.
     assert table.texts == [

@@ -28,7 +28,7 @@ def test_auto_is_a_gpu_if_there_is_one(monkeypatch, there, device):
 
 def test_what_is_no_device_for_this_is_a_sentence(monkeypatch):
     for name in ("", "foo", "cpu:x", "gpu:0"):
-        with pytest.raises(UserError, match=f"device '{name}' is none that torch knows; use cpu, gpu or mps"):
+        with pytest.raises(UserError, match=f"unknown device '{name}'; use cpu, gpu or mps"):
             torch_device(name)
     with pytest.raises(UserError, match="device 'xpu': torch sees no device of the kind xpu; use cpu"):
         torch_device("xpu")

@@ -289,3 +289,23 @@ class Noisy(Algorithm):
 def test_a_broken_part_of_a_training_is_named(check, build, said):
     with pytest.raises(AssertionError, match=said):
         check(SimpleNamespace(build=build))
+
+
+@pytest.mark.parametrize(
+    ("scores", "promise", "attribute"),
+    [
+        (
+            lambda importance, rate, t: importance / t + torch.arange(importance.shape[-1]),
+            "symmetry",
+            "positional = True",
+        ),
+        (lambda importance, rate, t: -importance / t, "importance", "direction = -1"),
+    ],
+)
+def test_a_broken_promise_names_the_attribute_that_excepts_from_it(scores, promise, attribute):
+    class Raised(ByScores):
+        def probabilities(self, importance, rate, maskable):
+            return water_fill(scores(importance.double(), rate, self.temperature).exp(), rate, maskable)
+
+    with pytest.raises(AssertionError, match=f"set .*{attribute}"):
+        PROMISES[promise](Raised())

@@ -1,16 +1,23 @@
 """FLOPs by formula, against those that torch counts; memory, by hand (tests/test_scale.py has torch allocate it)."""
 
+import json
+
 import attrs
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from atat_zoo.diffusion import attention
 from atat_zoo.experiment import from_table, load
+from atat_zoo.modeling.estimators import HybridEstimator, TransformerEstimator
 from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
 from atat_zoo.training import cost
 from atat_zoo.training.cost import peak_flops, step_flops, utilisation
+from benchmarks.cuda_autocast import cuda_autocast
 from tests.drawn import drawn_batch
 
 V, ROWS, LENGTH = 300, 4, 32
@@ -134,3 +141,91 @@ def test_memory_is_the_sum_and_sharded_a_share_of_what_belongs_to_weights(compil
     assert memory() == 20 * weights + 202_240
     assert memory(gpus=4) == 24 * weights + 202_240
     assert memory(gpus=4, sharded=True) == 5 * weights + 683_520
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_an_estimator_has_the_weights_of_its_formula(data):
+    own, time = data.draw(st.booleans()), data.draw(st.booleans())
+    layers, heads = data.draw(st.integers(1, 3)), data.draw(st.sampled_from([1, 2, 4]))
+    spec = TransformerEstimator(layers=layers, width=8 * heads, heads=heads, own_embedding=own, time_conditioning=time)
+    module = spec.build(Context(vocabulary_size=V, length=LENGTH, width=24))
+    assert sum(weight.numel() for weight in module.parameters()) == spec.weights(V, 24, LENGTH)
+    mixed = HybridEstimator(learned=spec)
+    assert mixed.weights(V, 24, LENGTH) == spec.weights(V, 24, LENGTH)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_an_estimator_computes_and_keeps_what_its_formulas_say(own, monkeypatch):
+    monkeypatch.setattr(attention, "SHORT", 0)
+    spec = TransformerEstimator(width=64, own_embedding=own)
+    module = spec.build(Context(vocabulary_size=V, length=LENGTH, width=48))
+    embedded, tokens = torch.randn(ROWS, LENGTH, 48), torch.zeros(ROWS, LENGTH, dtype=torch.int64)
+    ones = torch.ones(ROWS, LENGTH, dtype=torch.bool)
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter, torch.no_grad():
+        module(tokens, embedded, None, ones)
+    assert counter.get_total_flops() == spec.flops(ROWS, LENGTH, 48)
+    kept, weights = {}, {weight.untyped_storage().data_ptr() for weight in module.parameters()}
+
+    def keep(tensor):
+        if tensor.untyped_storage().data_ptr() not in weights:
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), cuda_autocast():
+        module(tokens, embedded, None, ones)
+    # Besides, the weights that are cast, all but vectors.
+    cast = sum(2 * each.weight.numel() for each in module.modules() if isinstance(each, torch.nn.Linear))
+    found = sum(tensor.untyped_storage().nbytes() for tensor in kept.values()) - cast
+    assert found == pytest.approx(spec.activations(ROWS, LENGTH, 48), rel=0.05)
+
+
+def test_an_estimator_counts_where_the_objective_trains_it():
+    learned, without = cost.cost(load("owt-small/documented")), cost.cost(load("owt-small/mdlm"))
+    assert without.weights_estimator == 0 < learned.weights_estimator
+    assert learned.weights == without.weights
+    for name in ("flops", "seconds", "memory_compiled", "memory_eager"):
+        assert getattr(learned, name) > getattr(without, name), name
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("A100", "A100-SXM4-80GB"),
+        ("a100 pcie 40gb", "A100-PCIE-40GB"),
+        ("NVIDIA H100 80GB HBM3", "H100 80GB HBM3"),
+        ("H100", "H100 80GB HBM3"),
+        ("H100 NVL", "H100 NVL"),
+        ("L40", "L40"),
+    ],
+)
+def test_a_gpu_is_known_by_its_short_name(name, known):
+    assert cost.gpu_named(name) == known
+
+
+def test_a_training_that_does_not_fit_says_so_and_what_to_set(atat):
+    words = ["train", "owt-small/mdlm", "--dry-run", "--gpu", "L4", "train.microbatch_size=128"]
+    of = json.loads(atat(*words, "--json")[1])
+    assert not of["fits"]
+    assert of["vocabulary_size"] == 50_257, "of GPT-2, whose files are not here"
+    assert (128 % of["rows_that_fit"], of["cpu"]) == (0, None)
+    assert "does not fit" in (out := atat(*words)[1])
+    assert f"train.microbatch_size = {of['rows_that_fit']}" in out
+    words[-1] = f"train.microbatch_size={of['rows_that_fit']}"
+    assert "does not fit" not in atat(*words)[1]
+    code, out, _ = atat("train", "owt-small/mdlm", "--dry-run", "--gpu", "L4", "backbone.preset=6.7b")
+    assert (code, 'train.sharding = "full"' in out) == (0, True)
+
+
+def test_an_unknown_gpu_is_answered_with_those_that_are_known(atat):
+    code, _, err = atat("train", "quickstart", "--dry-run", "--gpu", "TPU")
+    assert (code, "--gpu 'TPU'" in err, "A100, H100" in err) == (2, True, True)
+
+
+def test_on_a_cpu_a_dry_run_measures_this_machine(atat, monkeypatch):
+    monkeypatch.setattr(cost, "_MEASURED", 1e8)
+    words = ["train", "quickstart", "--dry-run", "train.device=cpu"]
+    of = json.loads(atat(*words, "--json")[1])
+    assert of["cpu"]["seconds"] == pytest.approx(of["flops"] / of["cpu"]["flops_per_second"])
+    assert f"{of['cpu']['threads']} thread" in atat(*words)[1]
+    assert json.loads(atat(*words, "--gpu", "A100", "--json")[1])["cpu"] is None

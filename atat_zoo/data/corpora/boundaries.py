@@ -46,7 +46,7 @@ class FileBoundary(Boundary):
     """Each file is one document, read at once."""
 
     name = "file"
-    summary = "a file is a document"
+    summary = "one document per file"
 
     @override
     def documents(self, file: IO[str], most: int) -> Iterator[str]:
@@ -58,7 +58,7 @@ class LineBoundary(Boundary):
     """Each line is a document, without its line end: One Billion Words, Penn Treebank."""
 
     name = "line"
-    summary = "a line is a document"
+    summary = "one document per line"
 
     @override
     def documents(self, file: IO[str], most: int) -> Iterator[str]:
@@ -71,7 +71,7 @@ class ParagraphBoundary(Boundary):
     """Lines up to an empty one are a document."""
 
     name = "paragraph"
-    summary = "lines up to an empty one are a document"
+    summary = "one document per paragraph; paragraphs are separated by empty lines"
 
     @override
     def documents(self, file: IO[str], most: int) -> Iterator[str]:
@@ -98,7 +98,7 @@ class HeadingBoundary(Boundary):
     """
 
     name = "heading"
-    summary = "an article that begins with ` = Title = ` is a document, as in WikiText"
+    summary = "one document per article, which starts with a line ` = Title = ` as in WikiText"
     refs = ("arXiv:1609.07843",)
 
     @override

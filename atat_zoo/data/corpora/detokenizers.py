@@ -98,7 +98,7 @@ class NoDetokenizer(Detokenizer):
     """The text as it is, as for AG News, OpenWebText and text8."""
 
     name = "none"
-    summary = "the text as it is"
+    summary = "no detokenization"
 
     @override
     def __call__(self, text: str) -> str:
@@ -110,7 +110,7 @@ class WikiTextDetokenizer(Detokenizer):
     """Contractions, `@-@` in numbers and words, punctuation, brackets, quotation marks, headings, `N` for a number."""
 
     name = "wikitext"
-    summary = "WikiText: @-@, spaces before punctuation and within brackets, headings"
+    summary = "WikiText: undoes @-@, spaces before punctuation and inside brackets, headings"
     refs = (_SOURCE, "arXiv:1609.07843")
 
     @override
@@ -124,7 +124,7 @@ class PTBDetokenizer(Detokenizer):
     """Contractions, slashes, `N` for a number, `<unk>` as a question mark; no white space at the ends."""
 
     name = "ptb"
-    summary = "Penn Treebank: contractions, N for a number, <unk> as a question mark"
+    summary = "Penn Treebank: undoes split contractions, N for a number; <unk> becomes a question mark"
     refs = (_SOURCE, "https://aclanthology.org/J93-2004/")
 
     @override
@@ -137,7 +137,7 @@ class LM1BDetokenizer(Detokenizer):
     """Addresses, contractions, punctuation, quotation marks, brackets and currencies, for a sentence a document."""
 
     name = "lm1b"
-    summary = "One Billion Words: contractions, punctuation, quotation marks, currencies"
+    summary = "One Billion Words: undoes split contractions, punctuation, quotation marks, currencies"
     refs = (_SOURCE, "arXiv:1312.3005")
 
     @override
@@ -150,7 +150,7 @@ class LambadaDetokenizer(Detokenizer):
     """Straight double quotation marks, no white space at the ends, and a line end before the passage."""
 
     name = "lambada"
-    summary = "LAMBADA: straight quotation marks, a line end at the start"
+    summary = "LAMBADA: straight quotation marks, a newline at the start"
     refs = (_SOURCE, "arXiv:1606.06031")
 
     @override
@@ -163,7 +163,7 @@ class ScientificPapersDetokenizer(Detokenizer):
     """Those of WikiText and of One Billion Words, one after the other."""
 
     name = "scientific_papers"
-    summary = "arXiv and PubMed articles: wikitext, then lm1b"
+    summary = "arXiv and PubMed articles: applies wikitext, then lm1b"
     refs = (_SOURCE, "arXiv:1804.05685")
 
     @override

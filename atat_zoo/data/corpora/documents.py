@@ -162,7 +162,7 @@ def _csv(path: Path, file: IO[str], field: str, most: int) -> Rows:
                 raise UserError(f"corpus: {position} has no {field!r}: it ends before that column")
             if any(row[len(names) :]):
                 said = f"{position} has {len(row)} cells for {len(names)} columns"
-                raise UserError(f"corpus: {said}; put a text that has the sign between cells in quotes")
+                raise UserError(f"corpus: {said}; quote cells that contain the separator")
             if row:
                 yield position, {field: row[column]}
     except csv.Error as error:
@@ -176,7 +176,9 @@ def _table(path: Path, raw: IO[bytes], columns: Callable[[list[str]], list[str]]
     except ImportError:
         raise UserError(f"corpus: {path} needs pyarrow; run `pip install 'atat-zoo[parquet]'`") from None
     if path.suffix.lower() in PACKED:
-        raise UserError(f"corpus: {path} is compressed, as a {suffix(path)} file is within itself; decompress it")
+        raise UserError(
+            f"corpus: {path} is compressed, and a {suffix(path)} file compresses its own columns; decompress it"
+        )
     number = 0
     try:
         if suffix(path) == ".parquet":
@@ -240,7 +242,7 @@ def text_of(value: Any, field: str, position: str) -> str:
             why = f"{field!r} is not UTF-8 text ({error.reason}); convert it"
             raise UserError(f"corpus.text_field: {position}: {why}") from None
     if not isinstance(found, str):
-        raise UserError(f"corpus.text_field: {position}: {field!r} is no text: {found!r:.60}")
+        raise UserError(f"corpus.text_field: {position}: {field!r} is not text: {found!r:.60}")
     try:
         found.encode()
     except UnicodeEncodeError:  # JSON can contain half of a surrogate pair, but UTF-8 cannot

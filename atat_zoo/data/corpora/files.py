@@ -94,7 +94,7 @@ class Search:
             )
         if not files:
             there = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-            signs = "; [ begins a pattern, and [[] is the sign" if "[" in pattern else ""
+            signs = "; [ begins a pattern; write [[] for the character" if "[" in pattern else ""
             said = f"there is no file {pattern}{nearest(path.name, there)}{signs}"
             raise UserError(f"corpus.{self.key}: {said}; {self.remedy}")
         for file in files:
@@ -163,20 +163,30 @@ class FilesCorpus(NamedFiles):
     """
 
     name = "files"
-    summary = "files of text, JSON, CSV, Parquet or Arrow, compressed or not"
+    summary = "text, JSON, CSV, Parquet or Arrow files, optionally compressed"
     refs = ("https://jsonlines.org", "https://parquet.apache.org")
 
-    train: tuple[str, ...] = param(help='paths or patterns, like ["texts/*.txt.gz"]; relative to the working directory')
-    validation: tuple[str, ...] = param((), help="files to validate on; held out of the training files when absent")
-    test: tuple[str, ...] = param((), help="files to test on; held out of the training files when absent")
-    document: Boundary = part("boundary", "file", help="where a document ends in plain text")
-    detokenizer: Detokenizer = part("detokenizer", "none", help="from the tokens of a benchmark to ordinary text")
-    source: str = param("", help="where the files come from, in words, for when one is missing")
-    text_field: str = param("text", help="key or column of the text in rows: its exact name, or a.b for a nested key")
-    missing: Policy = param("error", help="a row whose text is null or absent is an error, or is left out and counted")
-    validation_share: float = param(0.05, help="share of the documents held out if validation is absent", ge=0, lt=1)
-    test_share: float = param(0.05, help="share of the documents held out if test is absent", ge=0, lt=1)
-    seed: int = param(0, help="a different seed holds out different documents", ge=0)
+    train: tuple[str, ...] = param(
+        help='paths or glob patterns such as ["texts/*.txt.gz"], relative to the working directory'
+    )
+    validation: tuple[str, ...] = param(
+        (), help="validation files; default: documents held out from the training files"
+    )
+    test: tuple[str, ...] = param((), help="test files; default: documents held out from the training files")
+    document: Boundary = part("boundary", "file", help="how plain text is divided into documents")
+    detokenizer: Detokenizer = part(
+        "detokenizer", "none", help="detokenizer that restores ordinary text from a benchmark's tokens"
+    )
+    source: str = param("", help="where to get the files; printed when one is missing")
+    text_field: str = param("text", help="key or column with the text: its exact name, or a.b for a nested key")
+    missing: Policy = param("error", help="records with null or missing text: raise an error, or skip and count them")
+    validation_share: float = param(
+        0.05, help="fraction of the documents held out for validation if `validation` is not set", ge=0, lt=1
+    )
+    test_share: float = param(
+        0.05, help="fraction of the documents held out for testing if `test` is not set", ge=0, lt=1
+    )
+    seed: int = param(0, help="seed of the held-out split", ge=0)
     holds_dialogues: ClassVar[bool] = True
 
     @property

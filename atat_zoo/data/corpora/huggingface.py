@@ -33,34 +33,44 @@ class HuggingFaceCorpus(Divided):
     """
 
     name = "huggingface"
-    summary = "a data set of the Hugging Face hub, or a folder that its library reads"
+    summary = "a Hugging Face dataset, from the hub or a local folder"
     refs = ("https://huggingface.co/docs/datasets", "arXiv:2109.02846")
     package = ("datasets", "atat-zoo[huggingface]")
 
-    path: str = param(help="name on the hub, as in Skylion007/openwebtext, or a folder of files")
-    config_name: str | None = param(None, help="which configuration, if the data set has several")
-    revision: str | None = param(None, help="commit of a data set on the hub, 40 hexadecimal digits; required there")
-    train: str = param("train", help="the training split, or a part of one: train[:-100000]")
-    validation: str | None = param(None, help="split to validate on; held out of the training split when absent")
-    test: str | None = param(None, help="split to test on; held out of the training split when absent")
-    text_field: str = param("text", help="column of the text: its exact name, or a.b for a nested key")
-    missing: Policy = param("error", help="a row whose text is null is an error, or is left out and counted")
-    keep: tuple[str, ...] = param((), help='rows to keep, as in ["language=en"]; all of the conditions must hold')
-    detokenizer: Detokenizer = part("detokenizer", "none", help="from the tokens of a benchmark to ordinary text")
-    streaming: bool = param(False, help="read as needed, without a download of the whole")
-    cache: str | None = param(None, help="folder of the library's cache; the library's own when absent")
-    validation_share: float = param(0.05, help="share of the documents held out if validation is absent", ge=0, lt=1)
-    test_share: float = param(0.05, help="share of the documents held out if test is absent", ge=0, lt=1)
-    seed: int = param(0, help="a different seed holds out different documents", ge=0)
+    path: str = param(help="dataset name on the hub, such as Skylion007/openwebtext, or a local folder")
+    config_name: str | None = param(None, help="dataset configuration, if there are several")
+    revision: str | None = param(
+        None, help="commit of the dataset, 40 hexadecimal digits; required for datasets on the hub"
+    )
+    train: str = param("train", help="training split; slices such as train[:-100000] work")
+    validation: str | None = param(None, help="validation split; default: documents held out from the training split")
+    test: str | None = param(None, help="test split; default: documents held out from the training split")
+    text_field: str = param("text", help="column with the text: its exact name, or a.b for a nested key")
+    missing: Policy = param("error", help="records with null text: raise an error, or skip and count them")
+    keep: tuple[str, ...] = param((), help='conditions on records to keep, such as ["language=en"]; all must hold')
+    detokenizer: Detokenizer = part(
+        "detokenizer", "none", help="detokenizer that restores ordinary text from a benchmark's tokens"
+    )
+    streaming: bool = param(False, help="stream the dataset instead of downloading it")
+    cache: str | None = param(None, help="cache folder of the datasets library; default: the library's own")
+    validation_share: float = param(
+        0.05, help="fraction of the documents held out for validation if `validation` is not set", ge=0, lt=1
+    )
+    test_share: float = param(
+        0.05, help="fraction of the documents held out for testing if `test` is not set", ge=0, lt=1
+    )
+    seed: int = param(0, help="seed of the held-out split", ge=0)
     holds_dialogues: ClassVar[bool] = True
 
     def __attrs_post_init__(self) -> None:
         self.check_shares()
         for condition in self.keep:
             if "=" not in condition:
-                raise ValueError(f'keep: {condition!r} is no condition; write one like "language=en"')
+                raise ValueError(f'keep: {condition!r} is not a condition; write one like "language=en"')
         if self.revision is not None and not _COMMIT.fullmatch(self.revision):
-            raise ValueError(f"revision = {self.revision!r} is no commit of 40 hexadecimal digits; a branch may move")
+            raise ValueError(
+                f"revision = {self.revision!r} is not a commit of 40 hexadecimal digits; a branch can change"
+            )
 
     @override
     def fingerprint(self) -> dict[str, Any]:
@@ -74,7 +84,8 @@ class HuggingFaceCorpus(Divided):
             return stamps_of(sorted(file for file in folder.rglob("*") if file.is_file()))
         if self.revision is None:
             raise UserError(
-                f"corpus.revision: {self.path} is no folder here, and a data set on the hub can change: name its "
+                f"corpus.revision: {self.path} is not a folder here, and a data set on the hub can change: "
+                "set corpus.revision to its "
                 f"commit, as listed in https://huggingface.co/datasets/{self.path}/commits/main"
             )
         return None  # its commit does not change

@@ -1,7 +1,8 @@
-"""Where the text of a corpus is had, the table `[source]` of its recipe, and how `atat data get` fetches it.
+"""`atat data get`: download a corpus or a tokenizer by the table `[source]` of its recipe.
 
-A recipe is a TOML file with a `[corpus]`, ours in experiments/corpora or anybody's. A source is files at addresses,
-kept as they are or unpacked, or a data set of the Hugging Face hub, whose splits are written to files.
+A recipe is a TOML file with a `[corpus]`, as in experiments/corpora, or a `[tokenizer]`, as in experiments/tokenizers.
+A source is files at addresses, kept as they are or unpacked, or a data set of the Hugging Face hub, whose splits are
+written to files.
 
     <folder>/.NAME.lock         held while they are fetched
     <folder>/.NAME.source.part  that they are not complete: what NAME.source.json will say, and the command that goes on
@@ -31,6 +32,7 @@ import attrs
 from atat_zoo.data.corpora.packing import DAMAGED, members, unpacked
 from atat_zoo.data.remote import download, expanded, file_name
 from atat_zoo.experiment import read_toml, recipes, shipped
+from atat_zoo.experiment.experiment_file import CORPORA, TOKENIZERS
 from atat_zoo.registry import Zoo, component_base, param
 from atat_zoo.registry.spec import structure
 from atat_zoo.system.atomic import clean, replacing, write_json
@@ -43,22 +45,23 @@ from atat_zoo.system.parsing import from_json
 class SourceFile:
     """A file at an address, kept as it is, or an archive of which some members are."""
 
-    url: str = param(help="its address; braces are expanded, as in part-{000..127}.txt")
-    to: str | None = param(None, help="where it is kept, with the braces of url; or else it is an archive")
+    url: str = param(help="URL; braces are expanded, as in part-{000..127}.txt")
+    to: str | None = param(None, help="file to save, with the braces of url; not set for an archive")
     members: dict[str, str] = param(
-        attrs.Factory(dict), help="name or pattern in a zip or tar, and the file for it, or the folder, which ends in /"
+        attrs.Factory(dict),
+        help="names or patterns in a zip or tar, each with its target file, or target folder ending in /",
     )
-    bytes: int | None = param(None, help="its size, where it is known", ge=0)
-    sha256: str | None = param(None, help="its SHA-256 in hexadecimal, where it is known")
+    bytes: int | None = param(None, help="size in bytes, if known", ge=0)
+    sha256: str | None = param(None, help="SHA-256 in hexadecimal, if known")
 
     def __attrs_post_init__(self) -> None:
         if "" in (self.to, *self.members.values()):
-            raise ValueError("`to` and the files of `members` are paths, and one is empty; name a file")
+            raise ValueError("a path in `to` or `members` is empty; name a file")
         if (self.to is None) == (not self.members):
-            raise ValueError("has to have either `to` or, for an archive, `members`")
+            raise ValueError("must have either `to` or, for an archive, `members`")
         if self.sha256 is not None:
             if not re.fullmatch("[0-9a-fA-F]{64}", self.sha256):
-                raise ValueError(f"sha256 has to be 64 hexadecimal digits, not {self.sha256!r}")
+                raise ValueError(f"sha256 must be 64 hexadecimal digits, not {self.sha256!r}")
             object.__setattr__(self, "sha256", self.sha256.lower())  # as they are computed
 
 
@@ -66,26 +69,26 @@ class SourceFile:
 class TextSource:
     """The table `[source]` of a recipe."""
 
-    licence: str = param(help="under which its text may be used")
-    cite: str = param(help="how it is cited")
-    size: str = param(help="roughly what is fetched, in words")
-    files: tuple[dict[str, Any], ...] = param((), help="files at addresses")
-    hub: str | None = param(None, help="a data set of the Hugging Face hub, or a folder that its library reads")
-    configuration: str | None = param(None, help="which configuration of the data set, if it has several")
-    splits: dict[str, str] = param(
-        attrs.Factory(dict), help="split of the data set, or a part of one, and the file for it"
-    )
+    licence: str = param(help="licence of the text")
+    cite: str = param(help="citation")
+    size: str = param(help="approximate download size, in words")
+    files: tuple[dict[str, Any], ...] = param((), help="files to download")
+    hub: str | None = param(None, help="a Hugging Face dataset, from the hub or a local folder")
+    configuration: str | None = param(None, help="dataset configuration, if there are several")
+    splits: dict[str, str] = param(attrs.Factory(dict), help="dataset splits (or slices), each with its target file")
     column: str | None = param(
-        None, help="text in a row, or in JSON lines that are fetched; a.b for a nested one; texts of a list are joined"
+        None,
+        help="key of the text in records or downloaded JSON lines; a.b for a nested key; a list of texts is joined",
     )
+    vocabulary_size: int | None = param(None, help="of a tokenizer: how many tokens it has", ge=1)
 
     def __attrs_post_init__(self) -> None:
         if (self.hub is None) == (not self.files) or (self.hub is None) != (not self.splits):
-            raise ValueError("has to have either `files`, or `hub` and `splits`")
+            raise ValueError("must have either `files`, or `hub` and `splits`")
         if "" in self.splits.values():
-            raise ValueError("splits: one of them is for no file; name one")
+            raise ValueError("splits: a file name is empty; name a file")
         if len({*self.splits.values()}) < len(self.splits):
-            raise ValueError("splits: two of them are for one file; name another")
+            raise ValueError("splits: two splits have the same file; name another")
 
 
 class CorpusRecipe(NamedTuple):
@@ -111,17 +114,17 @@ class CorpusRecipe(NamedTuple):
 
 def read(name: str) -> CorpusRecipe:
     """Return a recipe that ships with the zoo, by its name, or one in a file; a `UserError` where it has no source."""
-    file = shipped(f"corpora/{name}") or Path(name)
+    file = shipped(f"{CORPORA}/{name}") or shipped(f"{TOKENIZERS}/{name}") or Path(name)
     try:
         table = read_toml(file)
     except FileNotFoundError:
-        known = recipes()
+        known = [*recipes(), *recipes(TOKENIZERS)]
         raise UserError(
             f"there is no recipe {clip(repr(name))}: no such file{nearest(name, known)} (shipped: {', '.join(known)})"
         ) from None
     if not isinstance(own := table.get("source"), dict):
         raise UserError(
-            f"{file}: source: is missing: a table that says where the text is had; `atat data get` needs it"
+            f"{file}: source: the table [source] is missing, which says where to download the text; write it"
         )
     zoo = Zoo.load()
     source, problems = structure(TextSource, own, "source", zoo)
@@ -143,8 +146,14 @@ def read(name: str) -> CorpusRecipe:
 
 
 def every() -> list[CorpusRecipe]:
-    """Return the recipes that ship with the zoo."""
-    return [read(name) for name in recipes()]
+    """Return the recipes that ship with the zoo: first the corpora, then the tokenizers."""
+    return [read(name) for name in (*recipes(), *recipes(TOKENIZERS))]
+
+
+def published_size(path: str) -> int | None:
+    """Return the vocabulary size of the published tokenizer that `atat data get` saves to `path`; None for others."""
+    tokenizers = (read(name) for name in recipes(TOKENIZERS))
+    return next((each.source.vocabulary_size for each in tokenizers if str(Path(path)) in each.paths), None)
 
 
 Say = Callable[[str], object]
@@ -195,7 +204,7 @@ def get(recipe: CorpusRecipe, say: Say) -> Record:
             return record
     except OSError as error:
         what, why = clip(error.filename or recipe.folder), error.strerror or error
-        raise UserError(f"{what} cannot be written: {why}; begin in another folder, or mend it") from None
+        raise UserError(f"{what} cannot be written: {why}; run the command in a folder that you may write to") from None
 
 
 def _record(path: Path) -> Record | None:
@@ -209,7 +218,7 @@ def _record(path: Path) -> Record | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise UserError(f"{path} is damaged; delete it, and what was fetched is recorded again") from None
+        raise UserError(f"{path} is damaged; delete it and run the command again") from None
     return record
 
 
@@ -284,7 +293,7 @@ def _from_addresses(
     for file in recipe.files:
         for url, at in _addresses(file, recipe):
             if str(at) in written:
-                raise UserError(f"source.files: {url} is for {at}, and so is what came before it; name another file")
+                raise UserError(f"source.files: {url} is for {at}, as is an earlier entry; name another file")
             clean(at.parent)
             if at.is_file():
                 found = here.get(str(at)) or _described(at)
@@ -293,7 +302,7 @@ def _from_addresses(
                 found = _download(file, url, at, recipe, begun, path)
             if file.sha256 not in (None, found["sha256"]):
                 raise UserError(
-                    f"{at} is not the file of {url}: its SHA-256 is {found['sha256']}, and should be {file.sha256}; "
+                    f"{at} is not the file at {url}: its SHA-256 is {found['sha256']}, and should be {file.sha256}; "
                     f"delete it, and run `{recipe.command}` again"
                 )
             fetched.append({"url": url, **found})
@@ -313,7 +322,7 @@ def _download(file: SourceFile, url: str, at: Path, recipe: CorpusRecipe, begun:
     sha256 = file.sha256
     if begun and sha256 is None and (sha256 := _earlier(begun, url).get("sha256")):
         other = f"if there is another file by now than on {begun['date']}, delete {path} to take it, or {there}"
-    mend = f"see whether the network is there, or {there}"
+    mend = f"check the network, or {there}"
     found = download(url, at, _RETRIES, _TIMEOUT, "source.files", mend, other=other, size=file.bytes, sha256=sha256)
     return {"bytes": at.stat().st_size, "sha256": found}
 
@@ -326,7 +335,11 @@ def _addresses(file: SourceFile, recipe: CorpusRecipe) -> Iterator[tuple[str, Pa
         return
     paths = _expanded(file.to, recipe)
     if len(paths) != len(urls):
-        raise UserError(f"{recipe.name}: source.files: {file.url} is {len(urls)} addresses, and {file.to} {len(paths)}")
+        raise UserError(
+            f"{recipe.name}: source.files: {file.url} stands for {len(urls)} addresses, and {file.to} for "
+            f"{len(paths)} files; "
+            "make the numbers equal"
+        )
     yield from ((url, Path(path)) for url, path in zip(urls, paths, strict=True))
 
 
@@ -364,7 +377,9 @@ def _unpack(archive: Path, file: SourceFile, recipe: CorpusRecipe, written: File
         raise
     for pattern in file.members:
         if pattern not in patterns.values():
-            raise UserError(f"{archive} has no member {pattern}; see source.files, or delete it and get it again")
+            raise UserError(
+                f"{archive} has no member {pattern}; correct source.files, or delete the archive and download it again"
+            )
     return {str(path): _described(path) for path in patterns}
 
 
@@ -399,7 +414,7 @@ def _damage(archive: Path) -> Iterator[None]:
     except (*_DAMAGED, OSError) as error:
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # of the disk, not of an offset
             raise
-        raise UserError(f"{archive} cannot be unpacked ({error}); delete it, and get it again") from None
+        raise UserError(f"{archive} cannot be unpacked ({error}); delete it and download it again") from None
 
 
 def _convert(member: IO[bytes], out: IO[bytes], recipe: CorpusRecipe, place: str) -> None:
@@ -440,7 +455,7 @@ def _from_hub(
     paths = [Path(to) for to in source.splits.values()]
     form = f"as JSON lines with the key {recipe.field}" if paths[0].suffix == _LINES else "a row a line"
     mend = (
-        f"see whether the network is there, or write {', '.join(source.splits)} of {url} to "
+        f"check the network, or write {', '.join(source.splits)} of {url} to "
         f"{', '.join(map(str, paths))} yourself, {form}"
     )
     complete = all(at.is_file() for at in paths)
@@ -504,6 +519,6 @@ def refuse_unfinished(paths: Iterable[Path], key: str) -> None:
                 here = within / path.relative_to(folder)
                 if named & {here, *here.parents}:  # the file, or the folder of members of an archive
                     raise UserError(
-                        f"corpus.{key}: {path} is of a corpus that was not fetched to its end; run `{command}`, or "
+                        f"corpus.{key}: {path} belongs to a corpus whose download is incomplete; run `{command}`, or "
                         f"delete {mark} to read what is there"
                     )

@@ -46,33 +46,43 @@ class WebDatasetCorpus(NamedFiles):
     """
 
     name = "webdataset"
-    summary = "any WebDataset of .txt, .json or .npy samples, here or at an address"
+    summary = "a WebDataset of .txt, .json or .npy samples, local or at URLs"
     refs = ("https://github.com/webdataset/webdataset", "arXiv:2001.01858")
 
-    train: tuple[str, ...] = param(help='paths, patterns or addresses, like ["https://host/part-{000..127}.tar"]')
-    validation: tuple[str, ...] = param((), help="tar files to validate on; held out of the training files when absent")
-    test: tuple[str, ...] = param((), help="tar files to test on; held out of the training files when absent")
+    train: tuple[str, ...] = param(help='paths, glob patterns or URLs such as ["https://host/part-{000..127}.tar"]')
+    validation: tuple[str, ...] = param(
+        (), help="validation tar files; default: documents held out from the training files"
+    )
+    test: tuple[str, ...] = param((), help="test tar files; default: documents held out from the training files")
     extension: str | None = param(
-        None, help="of the file with the document in a sample, like txt or page.json; the one it has when absent"
+        None, help="extension of the document's file in a sample, such as txt or page.json; default: the only one"
     )
-    key_ends: Literal["first", "last"] = param("first", help="the dot in a file's name at which a sample's key ends")
-    text_field: str = param("text", help="key of the text in JSON: its exact name, or a.b for a nested key")
-    missing: Policy = param("error", help="a sample without a text is an error, or is left out and counted")
-    tokenizer: Tokenizer | None = part("tokenizer", None, help="of the ids in .npy; one that needs no training")
-    cache: str = param("data/cache/webdataset", help="folder for what is fetched")
-    largest: float = param(20.0, help="GB that a fetched file may have", gt=0)
-    retries: int = param(5, help="further attempts to fetch a file, after 0.5 s, 1 s, … and at most 30 s", ge=0)
+    key_ends: Literal["first", "last"] = param(
+        "first", help="whether a sample's key ends at the first or last dot of a file name"
+    )
+    text_field: str = param("text", help="JSON key with the text: its exact name, or a.b for a nested key")
+    missing: Policy = param("error", help="samples without text: raise an error, or skip and count them")
+    tokenizer: Tokenizer | None = part(
+        "tokenizer", None, help="tokenizer of the ids in .npy files; must not need training"
+    )
+    cache: str = param("data/cache/webdataset", help="folder for downloads")
+    largest: float = param(20.0, help="maximum size of a downloaded file in GB", gt=0)
+    retries: int = param(5, help="retries of a download, after 0.5 s, 1 s, … up to 30 s", ge=0)
     timeout: float = param(
-        60.0, help="seconds with no answer over HTTP, or under 1 kB a second of it, after which an attempt fails", gt=0
+        60.0, help="seconds without an HTTP response, or below 1 kB/s, after which a download attempt fails", gt=0
     )
-    validation_share: float = param(0.05, help="share of the documents held out if validation is absent", ge=0, lt=1)
-    test_share: float = param(0.05, help="share of the documents held out if test is absent", ge=0, lt=1)
-    seed: int = param(0, help="a different seed holds out different documents", ge=0)
+    validation_share: float = param(
+        0.05, help="fraction of the documents held out for validation if `validation` is not set", ge=0, lt=1
+    )
+    test_share: float = param(
+        0.05, help="fraction of the documents held out for testing if `test` is not set", ge=0, lt=1
+    )
+    seed: int = param(0, help="seed of the held-out split", ge=0)
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
         if self.extension is not None and _form(self.extension) not in _KNOWN:
-            raise ValueError(f"extension = {self.extension!r} ends in none of {', '.join(_KNOWN)}, which can be read")
+            raise ValueError(f"extension = {self.extension!r} cannot be read; use one that ends in {', '.join(_KNOWN)}")
 
     @property
     def package(self) -> tuple[str, str] | None:
@@ -180,7 +190,9 @@ class WebDatasetCorpus(NamedFiles):
         name = self.tokenizer.name
 
         def no_text() -> Iterator[str]:
-            raise UserError(f"corpus.tokenizer: {name!r} is trained on a text, and has no ids before; {remedy}")
+            raise UserError(
+                f"corpus.tokenizer: {name!r} is trained on the text, so it has not made these ids; {remedy}"
+            )
 
         return self.tokenizer.train(no_text)
 
@@ -290,7 +302,8 @@ def _decoded(content: bytes, model: TokenizerModel, position: str) -> Iterator[s
     size = model.vocabulary_size
     if ids.size and (ids.min() < 0 or ids.max() >= size):
         raise UserError(
-            f"corpus.tokenizer: {position} has the ids {ids.min()} to {ids.max()}, and the tokenizer 0 to {size - 1}; "
+            f"corpus.tokenizer: {position} has the ids {ids.min()} to {ids.max()}, and the tokenizer has 0 to "
+            f"{size - 1}; "
             "name the one that made them"
         )
     for row in np.atleast_2d(ids):

@@ -47,11 +47,13 @@ class CharactersTokenizer(Tokenizer):
     """Space and the letters a to z: V = 27, ids 0 to 26; with `special`, BOS 27 and EOS 28."""
 
     name = "characters"
-    summary = "text8's 27 symbols: space and a to z"
+    summary = "one token per character of text8: space and a to z, V = 27"
     refs = ("http://mattmahoney.net/dc/textdata.html",)
 
     special_tokens: bool = param(False, help="add BOS and EOS as ids 27 and 28")
-    unknown: Literal["error", "space"] = param("error", help="treatment of other characters: an error, or a space")
+    unknown: Literal["error", "space"] = param(
+        "error", help="other characters: raise an error, or replace them by a space"
+    )
 
     @override
     def train(self, documents: Callable[[], Iterator[str]]) -> CharactersModel:
@@ -73,7 +75,7 @@ class BPETokenizer(Tokenizer):
     """
 
     name = "bpe"
-    summary = "byte-level byte-pair encoding, trained on the training split"
+    summary = "byte-level BPE, trained on the training split"
     refs = (
         "arXiv:1508.07909",
         "https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf",
@@ -108,16 +110,16 @@ class PretrainedTokenizer(Tokenizer):
     """
 
     name = "pretrained"
-    summary = "a tokenizer.json, or vocabulary and merges as published for GPT-2"
+    summary = "a pretrained tokenizer: tokenizer.json, or vocabulary and merges as for GPT-2"
     refs = ("https://huggingface.co/docs/tokenizers", "arXiv:1508.07909")
 
     path: str = param(
-        help="tokenizer.json, or the folder or vocabulary of vocab.json + merges.txt (encoder.json + vocab.bpe)"
+        help="tokenizer.json, or the vocabulary (vocab.json, encoder.json) or the folder with vocabulary and merges"
     )
-    merges: str | None = param(None, help="the merges file, if not beside the vocabulary under its usual name")
-    bos: str | None = param(None, help="name of the token that begins a sequence")
-    eos: str | None = param(None, help="name of the token that ends one")
-    source: str = param("", help="where the files come from, in words, for when one is missing")
+    merges: str | None = param(None, help="merges file; default: merges.txt or vocab.bpe in the vocabulary's folder")
+    bos: str | None = param(None, help="BOS token")
+    eos: str | None = param(None, help="EOS token")
+    source: str = param("", help="where to get the files; printed when one is missing")
 
     @override
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
@@ -178,9 +180,9 @@ class RunTokenizer(Tokenizer):
     name = "run"
     summary = "the tokenizer of another run"
 
-    path: str = param(help="the run folder, relative to the working directory")
-    sha256: str | None = param(None, help="hash of the run's tokenizer.json; filled in from the run when absent")
-    like: Tokenizer = part("tokenizer", "bpe", help="the run's own [tokenizer]; filled in from the run when absent")
+    path: str = param(help="run folder, relative to the working directory")
+    sha256: str | None = param(None, help="SHA-256 of the run's tokenizer.json; default: filled in from the run")
+    like: Tokenizer = part("tokenizer", "bpe", help="the run's own [tokenizer]; default: filled in from the run")
 
     @override
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:

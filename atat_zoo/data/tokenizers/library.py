@@ -119,7 +119,7 @@ class CharactersModel(SmallModel):
         except KeyError as error:
             raise UserError(
                 f"tokenizer 'characters' knows the space and a to z, not {error.args[0]!r}; "
-                'set tokenizer.unknown = "space", or take the tokenizer "bytes" or "bpe"'
+                'set tokenizer.unknown = "space", or use the tokenizer "bytes" or "bpe"'
             ) from None
 
     @cached_property
@@ -157,7 +157,7 @@ def from_file(path: Path) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises bare Exception
-        raise UserError(f"tokenizer file {path} is not one that the tokenizers library reads: {error}") from None
+        raise UserError(f"tokenizer file {path} cannot be read by the tokenizers library: {error}") from None
     # A file may enable truncation or padding; truncation would silently lose text here.
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -191,7 +191,7 @@ def from_pair(vocabulary: Path, merges: Path) -> Tokenizer:
     try:
         tokenizer = _byte_level(models.BPE.from_file(str(vocabulary), str(merges)))
     except Exception as error:  # the library raises bare Exception
-        raise UserError(f"tokenizer.path: {vocabulary} and {merges} are no byte-pair encoding: {error}") from None
+        raise UserError(f"tokenizer.path: {vocabulary} and {merges} are not a byte-pair encoding: {error}") from None
     # GPT-2's one special token is an ordinary entry of its vocabulary, but has no text.
     if _END_OF_TEXT in tokenizer.get_vocab():
         tokenizer.add_special_tokens([_END_OF_TEXT])
@@ -241,7 +241,7 @@ class LibraryModel(TableModel):
                 hint = nearest(name, list(vocabulary))
                 raise UserError(f"tokenizer.{key}: the vocabulary has no token {name!r}{hint}")
             if name is not None and (name == unknown or (len(name) == 1 and name in own)):
-                raise UserError(f"tokenizer.{key}: text is encoded to {name!r}, too; name a token that no text has")
+                raise UserError(f"tokenizer.{key}: text can be encoded to {name!r}; name a token that no text contains")
         ids = [None if name is None else vocabulary[name] for name in (bos, eos)]
         added = tokenizer.get_added_tokens_decoder()
         silent = {i for i, token in added.items() if token.special} | {i for i in ids if i is not None}
@@ -306,7 +306,8 @@ def encoded_by(tokenizer: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
         for text in texts:
             refuse_halves(text, "the text")
         raise UserError(
-            f"tokenizer: the text cannot be encoded: {error}; take a tokenizer that knows all of it, like bytes or bpe"
+            f"tokenizer: the text cannot be encoded: {error}; "
+            "use a tokenizer that knows every character, such as bytes or bpe"
         ) from None
     return [encoding.ids for encoding in encoded]
 

@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 from typing_extensions import override
 
-from atat_zoo.evaluation.results.format import NONE, size, with_error
+from atat_zoo.evaluation.results.format import NONE, cell, size, with_error
 from atat_zoo.evaluation.results.naming import ANSWERS, NELBO, PERPLEXITY, exponential, title
 from atat_zoo.evaluation.results.store import RunResult, finite
 from atat_zoo.experiment import Experiment
@@ -26,6 +26,7 @@ class BoundValue:
     stderr: float  # of the value
     bits_per_byte: float  # Σ bound over the UTF-8 bytes, in bits
     bits_per_byte_stderr: float  # of that
+    factorisation: str = ""  # of the text, as `Objective.factorisations` names it; empty where it has none
 
 
 @attrs.frozen(kw_only=True)
@@ -102,6 +103,12 @@ class Evaluation(RunResult):
     metrics: Mapping[str, MetricValue] = attrs.field(factory=dict)  # those of evaluation.metrics, by title
     importance_spearman: float | None  # ρ between importance and per-token loss
     frequency_spearman: float | None  # ρ between unigram surprisal and per-token loss
+    importance_chance: float | None = None  # standard error of ρ by chance, as `chance` has it; None without importance
+
+    @property
+    def learned_nothing(self) -> bool:
+        """Whether there is an importance, and it orders the tokens by their loss no better than by chance."""
+        return by_chance(self.importance_spearman, self.importance_chance)
 
     @property
     def nelbo(self) -> BoundValue | None:
@@ -127,13 +134,32 @@ class Evaluation(RunResult):
         what = "-".join(word for word in (self.corpus, self.split, form, method) if word)
         return f"{what}-{self.sequences}x{self.draws}"
 
-    def sentence(self) -> str:
-        """Return the bounds as one line."""
-        said = [
-            f"{self.split} {title(name)} {with_error(b.value, b.stderr, '.1f')}, {b.bits_per_byte:.3f} bits per byte"
-            for name, b in self.bounds.items()
-        ]
-        return f"{', '.join(said)} ({size(self.sequences, self.draws)})"
+    def sentence(self, of: int = 0) -> str:
+        """Return each bound on a line; `of` is how many sequences there are, if fewer of them were measured."""
+        first, *others = (
+            f"{title(name, bound.factorisation)} {with_error(bound.value, bound.stderr, '.1f')}"
+            for name, bound in self.bounds.items()
+        )
+        return "\n  ".join([f"{self.split} {first} ({size(self.sequences, self.draws, of)})", *others])
+
+    def on_importance(self) -> list[str]:
+        """Return how well the importance orders tokens by their loss, and whether its estimator has learned."""
+        rho, frequency, chance = self.importance_spearman, self.frequency_spearman, self.importance_chance
+        if rho is None and chance is None:
+            return []
+        alone = "" if frequency is None else f"; token frequency: {frequency:.3f}"
+        found = f"{cell(rho, '.3f')} (by chance up to ±{2 * chance:.3f}{alone})" if chance else f"{rho:.3f}"
+        said = [f"rank correlation (Spearman ρ) of importance with the per-token loss: {found}"]
+        if self.learned_nothing:
+            said.append(
+                "the importance estimator has learned nothing: its order of the tokens is no better than chance"
+            )
+        return said
+
+
+def by_chance(spearman: float | None, chance: float | None) -> bool:
+    """Return whether a recorded ρ is no more than two of its standard errors by chance; None is a constant's."""
+    return chance is not None and (spearman is None or spearman <= 2 * chance)
 
 
 def method_of(experiment: Experiment, bound: Bound) -> str:

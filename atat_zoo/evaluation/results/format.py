@@ -82,10 +82,10 @@ def number(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def size(sequences: int, draws: int) -> str:
-    """Return the size of an evaluation: `768 sequences × 4 draws`; draws are 0 for a likelihood."""
-    text = number(sequences, "sequence")
-    return f"{text} × {number(draws, 'draw')}" if draws else f"{text}, exact"
+def size(sequences: int, draws: int, of: int = 0) -> str:
+    """Return the size of an evaluation: `64 of 768 sequences, 4 masks each`; draws are 0 for a likelihood."""
+    text = f"{sequences:,} of {number(of, 'sequence')}" if of > sequences else number(sequences, "sequence")
+    return f"{text}, {number(draws, 'mask')} each" if draws else f"{text}, exact"
 
 
 def lasting(seconds: float) -> str:

@@ -1,7 +1,7 @@
 """The only module that writes the word perplexity, and defines its meaning.
 
 A model's perplexity is exp(Σ NELBO / Σ n), from its exact likelihood or from a bound on it under uniform masking
-(docs/mathematics.md). Exponentials of other bounds, such as with a number of discrete steps, are called "<name> bound".
+(docs/explanation/mathematics.md). Exponentials of other bounds, as in discrete time, are called "<name> bound".
 """
 
 import math
@@ -14,21 +14,23 @@ PERPLEXITY = "perplexity"
 WORD_PERPLEXITY = "perplexity per word"
 # Exact, of a model that knows only the frequencies of the training tokens.
 UNIGRAM_PERPLEXITY = "unigram perplexity"
-# Of a count table over neighbouring tokens, on the same tokens under the same masks as the model.
-TABLE = "count-table"
+# Counts of neighbouring tokens without a network: a baseline, on the same tokens under the same masks as the model.
+TABLE = "n-gram model"
 # Of generated text, under another model: never of the model that wrote it, and never without entropy and NFE.
 GENERATIVE_PERPLEXITY = "generative perplexity"
 
-# Of a sampler along true text (docs/mathematics.md): a bound, exact where the choices of positions are deterministic.
+# Of a sampler along true text (docs/explanation/mathematics.md): a bound, exact where its positions are deterministic.
 POLICY = "policy"
 POLICY_BOUND = "policy bound"
 POLICY_LIKELIHOOD = "policy likelihood"
-# Two numbers between which the likelihood of a random policy lies (docs/mathematics.md, "A bracket").
+# Two numbers between which the likelihood of a random policy lies (docs/explanation/mathematics.md, "A bracket").
 BRACKET = "bracket"
 
 
-def title(quantity: str) -> str:
-    """Return the name of the exponential of a bound in nats per token."""
+def title(quantity: str, factorisation: str = "") -> str:
+    """Return the name of the exponential of a bound in nats per token: `perplexity (any-order ELBO)`."""
+    if factorisation and quantity != ANSWERS:
+        return f"{PERPLEXITY} ({factorisation})"
     return PERPLEXITY if quantity == NELBO else f"{quantity} bound"
 
 
@@ -40,3 +42,25 @@ def exponential(nats_per_token: float) -> float:
 def words(title: str) -> str:
     """Return the title of a metric as it is written in tables."""
     return title.replace("_", " ")
+
+
+_SAMPLER = {POLICY_BOUND: "sampler, bound", POLICY_LIKELIHOOD: "sampler, exact"}
+
+
+def factorisation(quantity: str, *, exact: bool = False) -> str:
+    """Return the factorisation of a perplexity, from the title of its bound and whether that is the likelihood."""
+    if quantity in (PERPLEXITY, "bound"):
+        return "own order, exact" if exact else "any-order ELBO"
+    name = quantity.removesuffix(" bound")
+    return _SAMPLER.get(quantity, "own position sets" if name == "sets" else f"{name}, bound")
+
+
+# What each factorisation is, in the order in which a page names them.
+FACTORISATIONS = {
+    "any-order ELBO": "an upper bound, over uniformly random orders of the masked tokens (of a block, for `block`)",
+    "own order, exact": "the likelihood in the order of the objective, such as left to right",
+    "own position sets": "the likelihood in the decoding steps that the arm was trained on: exact where they are "
+    "fixed, an upper bound where they are drawn at random",
+    "sampler, exact": "the likelihood of the text under the sampler, whose order is deterministic",
+    "sampler, bound": "an upper bound on the NLL of the text under the sampler, whose order is random",
+}

@@ -108,14 +108,22 @@ class Table:
         for number, row in enumerate(self.texts):
             yield [bold.format(write(text)) if (number, at) in best else write(text) for at, text in enumerate(row)]
 
-    def to_text(self) -> list[str]:
-        """Return the lines of aligned columns; the last one is not padded, so lines do not end in spaces."""
+    def to_text(self, width: int | None = None) -> list[str]:
+        """Return the lines of aligned columns, without spaces at their ends.
+
+        A table wider than `width` is cut into several below each other, each with the first column, the names; but
+        not before a column of sentences, which is wider than half of it.
+        """
         rows = [self.headings, *self.texts]
-        widths = [max(len(row[i]) for row in rows) for i in range(len(self.columns) - 1)]
-        return [
-            "  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]).rstrip()
-            for row in rows
-        ]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(self.columns))]
+        pieces: list[list[int]] = [[0]]
+        for i in range(1, len(widths)):
+            used = sum(widths[j] + 2 for j in pieces[-1])
+            if width is not None and len(pieces[-1]) > 1 and used + widths[i] > width and widths[i] <= width // 2:
+                pieces.append([0])
+            pieces[-1].append(i)
+        parts = [["  ".join(row[i].ljust(widths[i]) for i in piece).rstrip() for row in rows] for piece in pieces]
+        return [line for i, part in enumerate(parts) for line in ([""] if i else []) + part]
 
     def to_markdown(self) -> list[str]:
         """Return the lines of the sentences above, of the table, and of the notes as a list."""

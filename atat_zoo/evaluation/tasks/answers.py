@@ -26,20 +26,20 @@ _WORD = re.compile(r"\w+")
 
 @component
 class AnswersTask(Task):
-    """Of each held-out dialogue the last answer is written anew, given all that stands before it.
+    """Generates the last answer of each held-out dialogue, given everything before it.
 
-    `exact match`: the share of the questions to which a sampler, with the run's guidance, writes the true answer, but
-    for white space at its ends. `shared words`: the F1 of the words of both. In rows of one dialogue the model decides
-    how long it answers; in packed ones it is told the number of tokens, so that the two cannot be compared.
+    `exact match`: fraction of the answers that equal the true one, except for white space at the ends. `shared words`:
+    F1 of the words. With one dialogue per sequence the model decides the length of its answer; with packed dialogues
+    the length is given, so the two settings are not comparable.
     """
 
     name = "answers"
-    summary = "answers to held-out questions: exact matches, and the words that they share with the true ones"
+    summary = "answers to held-out questions: exact match and word overlap (F1)"
     refs = ("arXiv:1606.05250",)
     reads_dialogues: ClassVar[bool] = True
 
-    questions: int = param(256, help="maximum number of rows of dialogues, spread evenly; 0 for all", ge=0)
-    sampler: Any = part("sampler", None, help="what writes the answers; the run's own when absent")
+    questions: int = param(256, help="maximum number of dialogues, evenly spaced; 0 means all", ge=0)
+    sampler: Any = part("sampler", None, help="sampler; default: the run's")
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """See `registry.component`."""

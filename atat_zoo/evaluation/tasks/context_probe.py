@@ -47,19 +47,19 @@ def pair_of(name: str, sentences: Any) -> tuple[Placed, Placed]:
 
 @component
 class ContextProbeTask(Task):
-    """Each word of a pair is priced in its own context and in that of the other, given all else, by the chain rule.
+    """Compares log p of a word in its own context and in the context of another sentence.
 
-    `right`: the share of words that are more probable in their own. `margin`: log p in its own − log p in the other, by
-    word, in whatever tokens the tokenizer splits it. `importance`: by how much a word's importance differs between the
-    two, where a model has an estimator. A model that reads from the left is given the left side only.
+    `right`: fraction of words that are more probable in their own context. `margin`: log p in the own context − log p
+    in the other, per word, by the chain rule over its tokens. `importance`: difference of a word's importance between
+    both contexts, if the model has an estimator. An autoregressive model reads the left context only.
     """
 
     name = "context_probe"
-    summary = 'whether a word is more probable in its own context than in another\'s, as around "bank"'
+    summary = 'accuracy of choosing a word\'s own context over another one, e.g. for senses of "bank"'
 
-    file: str | None = param(None, help="TOML file with pairs; those that ship when absent")
+    file: str | None = param(None, help="TOML file with pairs of sentences; default: the pairs shipped with atat_zoo")
     pairs: dict[str, tuple[str, ...]] = param(
-        {}, help="two sentences by name, with a word in brackets; in place of a file"
+        {}, help="pairs of sentences by name, with the word in brackets; alternative to a file"
     )
 
     def __attrs_post_init__(self) -> None:

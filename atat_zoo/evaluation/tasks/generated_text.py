@@ -82,21 +82,23 @@ class JudgedTask(Task):
 
 @component
 class ControlledTask(JudgedTask):
-    """n texts with a guidance, and as many without one from the same seeds, by the run's sampler.
+    """Compares n texts generated with a guidance to n texts without, from the same seeds, by the run's sampler.
 
-    `accuracy`: the share of texts in which a classifier finds the attribute more probable than not. `entropy`: of the
-    token frequencies within a text, in nats. `generative perplexity`: by the judge, if there is one. Each is of the
-    guided texts and, `unguided`, of the others. Nonsense can have any accuracy, which the other numbers show.
+    `accuracy`: fraction of texts that the classifier assigns to the attribute. `entropy`: unigram entropy within a
+    text, in nats. `generative perplexity`: by the judge model, if given. Each is reported for guided texts and, as
+    `unguided`, for the others. Nonsense can have a high accuracy; the other metrics reveal it.
     """
 
     name = "controlled"
-    summary = "guided texts: how often a classifier finds the attribute, beside how varied and how improbable they are"
+    summary = "controlled generation: attribute accuracy by a classifier, diversity and generative perplexity"
     refs = ("arXiv:1912.02164",)
 
-    guidance: Any = part("guidance", attrs.NOTHING, help="what leads towards the attribute")
-    classifier: Any = part("classifier", attrs.NOTHING, help="what finds it; best another than the guidance has")
-    texts: int = param(64, help="texts that are written with guidance, and without", ge=1)
-    judge: Any = part("judge", None, help="another model, by which the texts are improbable or not")
+    guidance: Any = part("guidance", attrs.NOTHING, help="guidance towards the attribute")
+    classifier: Any = part(
+        "classifier", attrs.NOTHING, help="classifier that detects the attribute; preferably not the guidance's own"
+    )
+    texts: int = param(64, help="number of texts with guidance, and as many without", ge=1)
+    judge: Any = part("judge", None, help="judge model for generative perplexity")
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem]:
@@ -125,22 +127,22 @@ class ControlledTask(JudgedTask):
 
 @component
 class LongTextTask(JudgedTask):
-    """n texts of a length, by the run's guidance, in windows of the training length that are framed as trained.
+    """Generates n long texts with the run's guidance, in windows of the training length.
 
-    `entropy`: of the token frequencies within a text, in nats. `distinct`: the share of the n-grams of a text's tokens
-    that are distinct. `generative perplexity`: by the judge, if there is one. The first two fall where a text repeats
-    itself, which a judge finds probable. How fast it writes is a note: no machine is another.
+    `entropy`: unigram entropy within a text, in nats. `distinct`: fraction of distinct token n-grams of a text.
+    `generative perplexity`: by the judge model, if given. Repetition lowers the first two, and a judge rates it as
+    probable. Throughput is printed as a note, because it depends on the machine.
     """
 
     name = "long_text"
-    summary = "texts of 2,048 tokens, block by block: how varied each is, and how improbable to a judge"
+    summary = "long generation (2,048 tokens by default), block by block: diversity and generative perplexity"
     refs = ("arXiv:2406.07524", "arXiv:2503.09573")
 
-    length: int = param(2048, help="tokens in a text", ge=2)
-    texts: int = param(16, help="texts that are written", ge=1)
-    n: int = param(2, help="tokens of the n-grams of `distinct`", ge=1)
-    sampler: Any = part("sampler", "semi_autoregressive", help="what writes them")
-    judge: Any = part("judge", None, help="another model, by which they are improbable or not")
+    length: int = param(2048, help="tokens per text", ge=2)
+    texts: int = param(16, help="number of texts", ge=1)
+    n: int = param(2, help="n of the n-grams of `distinct`", ge=1)
+    sampler: Any = part("sampler", "semi_autoregressive", help="sampler")
+    judge: Any = part("judge", None, help="judge model for generative perplexity")
 
     def __attrs_post_init__(self) -> None:
         if self.n > self.length:

@@ -37,11 +37,11 @@ ONE_AT_A_TIME = {"use": "combination", "order": "random", "tokens_per_step": "on
 class OnText(Task):
     """A task on a text: that of a corpus, or the run's own held-out text."""
 
-    corpus: Any = part("corpus", None, help="the text; the run's own held-out text when absent")
+    corpus: Any = part("corpus", None, help="corpus to evaluate; default: the run's held-out text")
     split: Literal["validation", "test", "all"] = param(
-        "validation", help="of the text; all of it where nothing is held out"
+        "validation", help="split of the corpus; all of it if nothing is held out"
     )
-    sequences: int = param(1024, help="maximum number of sequences, spread evenly over the text; 0 for all", ge=0)
+    sequences: int = param(1024, help="maximum number of sequences, evenly spaced; 0 means all", ge=0)
 
     def __attrs_post_init__(self) -> None:
         if self.corpus is None and self.split == "all":
@@ -87,17 +87,17 @@ def without_special(model: Model, text: Text, nats: Tensor) -> tuple[Tensor, Ten
 
 @component
 class HeldOutTask(OnText):
-    """The bound on a text: by exactly k masks, by another estimator of the same number, and over bytes.
+    """NLL bound of a text: by exactly k masks, by another estimator of the same bound, and per byte.
 
-    A bound of the objective's own, such as the `sets bound`, has a row of its own. Where the likelihood is exact,
-    there is one number. `calibration error` is of the predictions under the first masks.
+    A bound of the objective's own, such as the `sets bound`, has a separate row. With an exact likelihood there is one
+    value. `calibration error` is that of the predictions under the first masks.
     """
 
     name = "held_out"
-    summary = "the bound on a text by two estimators, per token and byte, and how well the predictions are calibrated"
+    summary = "NLL bound of a text by two estimators, per token and per byte, and calibration"
     refs = ("arXiv:2406.07524", "arXiv:1706.04599")
 
-    mask_samples: int = param(4, help="masks drawn for every sequence, by each estimator", ge=1)
+    mask_samples: int = param(4, help="masks sampled per sequence, for each estimator", ge=1)
 
     @override
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score | str]:
@@ -147,20 +147,19 @@ class HeldOutTask(OnText):
 
 @component
 class BracketTask(OnText):
-    """Between which two numbers the likelihood of a text lies, if its tokens come one by one in a random order.
+    """Lower and upper limits of the NLL of a text whose tokens are generated one by one in a random order.
 
-    `bound`: the mean probability of K orders is inside the logarithm. `one order`: the same with K = 1, the bound of
-    masked diffusion by another way. `truth above`: the tangent, below which the truth does not lie, on average
-    (docs/mathematics.md).
+    `bound`: K decoding orders are averaged inside the logarithm. `one order`: the same with K = 1, the usual bound of
+    masked diffusion. `truth above`: a lower limit, in expectation, of the true NLL (docs/explanation/mathematics.md).
     """
 
     name = "bracket"
-    summary = "a bound by many orders, and how far below it the truth may lie"
+    summary = "bracket of the likelihood: the bound over many decoding orders, and a lower limit of the true NLL"
     refs = ("arXiv:1509.00519", "arXiv:2605.24292")
 
-    sequences: int = param(16, help="maximum number of sequences; 0 for all", ge=0)
-    orders: int = param(16, help="K, orders of each, an even number", ge=2)
-    sampler: Any = part("sampler", ONE_AT_A_TIME, help="whose orders they are")
+    sequences: int = param(16, help="maximum number of sequences; 0 means all", ge=0)
+    orders: int = param(16, help="K, decoding orders per sequence; an even number", ge=2)
+    sampler: Any = part("sampler", ONE_AT_A_TIME, help="samplers whose decoding orders are used")
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -202,20 +201,21 @@ class BracketTask(OnText):
 
 @component
 class PricesTask(OnText, JudgedTask):
-    """What a text costs along the steps of samplers, in how many evaluations, and what they write.
+    """Policy bound, NFE and generated text of several samplers, with the run's guidance.
 
-    Of each sampler, with the run's guidance: the policy bound on the text, network evaluations, the entropy of what it
-    writes, in nats, and with a judge the generative perplexity, which alone says nothing: it is lowest for dull text.
+    Reports the policy bound on the text, network evaluations (NFE), unigram entropy of the generated text in nats and,
+    with a judge model, generative perplexity, which is lowest for repetitive text and needs the entropy to interpret
+    it.
     """
 
     name = "prices"
-    summary = "what a text costs along samplers, in how many evaluations, and what they write"
+    summary = "policy bound, NFE and generated-text quality of several samplers"
     refs = ("arXiv:2503.04482",)
 
-    samplers: Any = parts("sampler", ("ancestral",), help="whose steps")
-    sequences: int = param(64, help="maximum number of sequences; 0 for all", ge=0)
-    texts: int = param(16, help="texts that each sampler writes; 0 for none", ge=0)
-    judge: Any = part("judge", None, help="another model, by which what is written is improbable or not")
+    samplers: Any = parts("sampler", ("ancestral",), help="samplers whose policy bounds are computed")
+    sequences: int = param(64, help="maximum number of sequences; 0 means all", ge=0)
+    texts: int = param(16, help="number of texts that each sampler generates; 0 skips generation", ge=0)
+    judge: Any = part("judge", None, help="judge model for generative perplexity")
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()

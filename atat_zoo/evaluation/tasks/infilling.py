@@ -31,21 +31,22 @@ SHARE_OF_TEXTS = "share of texts"
 
 @component
 class InfillingTask(Task):
-    """A gap is cut out of each of n validation texts, at a place drawn by (seed, number of the text).
+    """Infills one gap in each of n validation texts, at a place sampled by (seed, number of the text).
 
-    `exact match`: the share of texts in which a sampler, with the run's guidance, writes the true text. `price`: −log p
-    of the true words by the chain rule from the left, given both sides. `gain`: how much more they cost given the left
-    side only, with the right one masked; 0 for a model that reads from the left. `better`: the share of texts in which
-    they do.
+    `exact match`: fraction of gaps that the sampler, with the run's guidance, fills with the true text. `price`: NLL of
+    the true tokens given both sides, by the chain rule from left to right. `gain`: increase of this NLL if the right
+    side is masked; 0 for an autoregressive model. `better`: fraction of texts with a positive gain.
     """
 
     name = "infilling"
-    summary = "gaps in held-out text: exact matches, the price of the true words, and what the right side gains"
+    summary = (
+        "infilling of gaps in held-out text: exact match, NLL of the true tokens, and the gain from the right context"
+    )
     refs = ("arXiv:2005.05339",)
 
-    gap: int = param(5, help="tokens in a gap", ge=1)
-    texts: int = param(256, help="maximum number of texts, spread evenly over the validation text; 0 for all", ge=0)
-    sampler: Any = part("sampler", None, help="what fills the gaps; the run's own when absent")
+    gap: int = param(5, help="tokens per gap", ge=1)
+    texts: int = param(256, help="maximum number of validation sequences, evenly spaced; 0 means all", ge=0)
+    sampler: Any = part("sampler", None, help="sampler; default: the run's")
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """See `registry.component`."""

@@ -77,20 +77,19 @@ PROTOCOLS: Mapping[Name, PublishedProtocol] = {
 
 @component
 class ProtocolTask(OnText):
-    """The number that published code would print for a model, and what it is made of, one difference at a time.
+    """The number that published evaluation code would print, decomposed into the effects of its protocol.
 
-    `as published`: by that code's times, masks, framing and counting. `in file order`: the same without its shuffling,
-    where row i of each batch always has the same part of the times. `framed so, by exact_k`: on the same rows, by the
-    estimator of this zoo. `framed so, without BOS and EOS`: those not counted. Another framing has other tokens, so its
-    numbers compare per byte, not per token.
+    `as published`: with that code's times, masks, framing and counting. `in file order`: without its shuffling. `framed
+    so, by exact_k`: the same sequences with the estimator `exact_k`. `framed so, without BOS and EOS`: those tokens not
+    counted. A different framing changes the tokens, so compare across framings per byte, not per token.
     """
 
     name = "protocol"
-    summary = "what published code would print for a model, and what of it is the protocol's"
+    summary = "the number that published evaluation code would print, and how much of it is due to its protocol"
     refs = ("arXiv:2406.07524", "arXiv:2310.16834", "arXiv:2503.09573", "arXiv:2502.09992")
 
-    protocol: Name = param("mdlm", help="whose protocol")
-    mask_samples: int = param(4, help="masks drawn for every sequence by exact_k", ge=1)
+    protocol: Name = param("mdlm", help="published code whose protocol is followed")
+    mask_samples: int = param(4, help="masks sampled per sequence by exact_k", ge=1)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """See `registry.component`."""

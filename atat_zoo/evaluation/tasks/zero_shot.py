@@ -59,17 +59,17 @@ def published_of(corpus: Any) -> tuple[float, float, float] | None:
 
 @component
 class ZeroShotTask(Task):
-    """The bound on text that a model was not trained on, in its own tokens, beside the field's published figures."""
+    """NLL bound on corpora that the model was not trained on, in its own tokens, next to the published values."""
 
     name = "zero_shot"
-    summary = "the seven corpora of the field's zero-shot table, beside the published AR, SEDD and MDLM"
+    summary = "zero-shot perplexity on the seven corpora of MDLM's table, with the published AR, SEDD and MDLM"
     refs = ("arXiv:2406.07524",)
 
-    corpora: tuple[Name, ...] = param(tuple(TABLE), help="which of the seven")
-    root: str = param(".", help="folder in which the folder corpora/ is that the recipes name")
-    sequences: int = param(1024, help="maximum number of sequences of each corpus; 0 for all, as published", ge=0)
-    mask_samples: int = param(4, help="masks drawn for every sequence", ge=1)
-    bound: Any = part("bound", "exact_k", help="how the bound is estimated")
+    corpora: tuple[Name, ...] = param(tuple(TABLE), help="corpora to evaluate")
+    root: str = param(".", help="parent folder of corpora/")
+    sequences: int = param(1024, help="maximum number of sequences per corpus; 0 means all, as published", ge=0)
+    mask_samples: int = param(4, help="masks sampled per sequence", ge=1)
+    bound: Any = part("bound", "exact_k", help="bound estimator")
 
     def __attrs_post_init__(self) -> None:
         if not self.corpora:

@@ -62,13 +62,14 @@ class RunFolder:
             return self.resolved.is_file()
         except OSError as error:  # too long a name, no permission
             problem = f"{clip(self.path)} cannot be read: {error.strerror}"
-            raise UserError(f"{problem}; name a folder that `atat train` made") from None
+            raise UserError(f"{problem}; name a folder that `atat train` wrote") from None
 
     def require(self) -> None:
         """Raise a `UserError` when there is no run here."""
         if not self.exists:
             raise UserError(
-                f"{clip(self.path)} is no run folder: it has no resolved.toml; name a folder that `atat train` made"
+                f"{clip(self.path)} is not a run folder: resolved.toml is missing; "
+                "name a folder that `atat train` wrote"
             )
 
     def table(self) -> dict[str, Any]:
@@ -96,7 +97,7 @@ class RunFolder:
                 f"{checkpoints}"
             )
         if step not in models:
-            choose = f"choose one of its steps: {steps}" if models else "it has none yet; leave --step out"
+            choose = f"choose one of its steps: {steps}" if models else "it has no checkpoint yet; leave --step out"
             raise UserError(f"--step {step}: {self.path} has no model of this step; {choose}")
         return self._own(models[step], trained)
 
@@ -109,8 +110,8 @@ class RunFolder:
             key, was, now, free = change
             if (not free or change.of_text) and key != "train.steps" and None not in (was, now):
                 raise UserError(
-                    f"{model} is the model of another experiment: {key} is {clip(repr(now), 60)} there, and "
-                    f"{clip(repr(was), 60)} in {self.resolved}; copy the run again, or put back what was changed"
+                    f"{model} belongs to another experiment: {key} is {clip(repr(now), 60)} there, and "
+                    f"{clip(repr(was), 60)} in {self.resolved}; copy the run again, or undo the change"
                 )
         return model
 
@@ -122,7 +123,7 @@ class RunFolder:
             return None if step is None else int(step)
         if not (self.best / DESCRIPTION).is_file():
             raise UserError(
-                f"--step best: {self.path} has kept no best model; train with train.keep_best = true, or leave it out"
+                f"--step best: {self.path} has no best model; train with train.keep_best = true, or leave --step out"
             )
         return self._step(self.best)
 
@@ -208,7 +209,8 @@ class RunFolder:
                 there = [path.name for path in self._records if path.exists()]
                 if there and not (self.resolved.is_file() or file.exists()):
                     raise UserError(
-                        f"{self.path} is no run, and has files that a run would replace ({', '.join(there)}); move "
+                        f"{self.path} is not a run folder, and has files that a run would overwrite "
+                        f"({', '.join(there)}); move "
                         "them away, or choose another folder with --out"
                     )
                 stack.enter_context(locks.locked(file, refuse, keep=begun))
@@ -258,8 +260,8 @@ class RunFolder:
             self._exchange()
         except OSError as error:
             raise UserError(
-                f"{self.path} has a new run, which cannot take the place of the old one: {error.strerror}; free some "
-                "space: the next command that reads it puts the new one in place"
+                f"{self.path} has a new run, which cannot replace the old one: {error.strerror}; free some "
+                "space: the next command that reads the run tries again"
             ) from error
 
     def _exchange(self) -> None:

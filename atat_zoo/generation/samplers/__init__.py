@@ -70,7 +70,7 @@ class Sampler(Protocol):
         """Why the policy bound does not cover it, as a clause; None, if it does, and then it has `score_text`.
 
         Covered are choices of positions that read z and random numbers of their own, and no token that is drawn for
-        them: docs/mathematics.md, "What a sampler writes".
+        them: docs/explanation/mathematics.md, "The likelihood of a sampler".
         """
         return "it does not say that it chooses positions by visible tokens alone"
 

@@ -106,7 +106,7 @@ class CompositeSampler(FillingSampler):
 class TemperedSampler(CompositeSampler):
     """A sampler with an exact draw at a temperature."""
 
-    temperature: float = param(1.0, help="of the draw; 0 takes the most probable token", ge=0)
+    temperature: float = param(1.0, help="sampling temperature; 0 is greedy", ge=0)
 
     @property
     def token_sampling(self) -> TokenSampling:
@@ -118,11 +118,11 @@ class TemperedSampler(CompositeSampler):
 class SteppedSampler(TemperedSampler):
     """A sampler with a fixed number of steps."""
 
-    steps: int = param(64, help="T, the number of steps and the maximum of network evaluations", ge=1)
+    steps: int = param(64, help="T, number of decoding steps (maximum NFE)", ge=1)
 
 
 @component_base
 class CappedSampler(TemperedSampler):
     """A sampler that takes as many steps as it needs, optionally up to a maximum."""
 
-    steps: int | None = param(None, help="maximum of network evaluations; if none, one per token", ge=1)
+    steps: int | None = param(None, help="maximum NFE; default: one per token", ge=1)

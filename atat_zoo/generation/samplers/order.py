@@ -46,7 +46,7 @@ class RandomOrder(Order):
     """A uniformly random order, as in the reverse process of uniform masking (Sahoo et al., arXiv:2406.07524)."""
 
     name = "random"
-    summary = "a uniformly random order, as in the reverse process of uniform masking"
+    summary = "uniformly random, as in ancestral sampling of MDLM"
     refs = ("arXiv:2406.07524",)
 
     def __call__(self, step: Step) -> Tensor:
@@ -56,10 +56,10 @@ class RandomOrder(Order):
 
 @component
 class LeftToRightOrder(Order):
-    """The leftmost masked position first, as an autoregressive model writes."""
+    """The leftmost masked position first, as in autoregressive generation."""
 
     name = "left_to_right"
-    summary = "the leftmost masked position first"
+    summary = "left to right"
     deterministic = True
 
     def __call__(self, step: Step) -> Tensor:
@@ -81,15 +81,15 @@ class UncertaintyOrder(Order):
     """
 
     name = "uncertainty"
-    summary = "by an uncertainty metric, most certain or most uncertain first, optionally × importance"
+    summary = "by uncertainty (optionally × importance), most certain or most uncertain first"
     refs = ("arXiv:2202.04200", "arXiv:2502.06768", "ATAT")
     deterministic = True
 
-    uncertainty: Uncertainty = part("uncertainty", "entropy", help="how unsure a prediction is")
+    uncertainty: Uncertainty = part("uncertainty", "entropy", help="uncertainty metric")
     first: Literal["most_certain", "most_uncertain"] = param(
-        "most_certain", help="which comes first: the lowest or the highest score"
+        "most_certain", help="whether the lowest (easy, certain) or the highest score comes first"
     )
-    importance: bool = param(False, help="multiply the uncertainty by the importance of the token")
+    importance: bool = param(False, help="multiply the uncertainty by the token's importance")
 
     @property
     @override
@@ -106,19 +106,22 @@ class UncertaintyOrder(Order):
 
 @component
 class ImportanceOrder(Order):
-    """By the importance of the masked tokens: the scores by which the masking `reveal` trains the same model.
+    """By the importance of the masked tokens, the scores with which the masking `reveal` trains the model.
 
-    With an estimator that reads z it is known before the network is evaluated, which then predicts the chosen positions
-    alone. Any other estimator weighs a draft. Without one all positions are alike, and the leftmost comes first.
+    With an estimator that reads z, the order is known before the network is evaluated, which then predicts only the
+    chosen positions. Other estimators score a draft: z with the most probable token at every mask. Without an estimator
+    all positions are equal, and the leftmost comes first.
     """
 
     name = "importance"
-    summary = "by how hard the estimator says that the masked token is, easiest or hardest first"
+    summary = "by the estimator's importance of the masked token, easiest or hardest first"
     refs = ("ATAT",)
     deterministic = True
     needs = frozenset({"importance"})
 
-    first: Literal["easy", "hard"] = param("easy", help="which comes first: the lowest or the highest score")
+    first: Literal["easy", "hard"] = param(
+        "easy", help="whether the lowest (easy, certain) or the highest score comes first"
+    )
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem]:
@@ -139,14 +142,15 @@ class ImportanceOrder(Order):
 
 @component
 class LearnedOrder(Order):
-    """The model's own: masked position i comes next with probability ŵ_i / Ŵ, learned by the objective `adaptive`.
+    """Masked position i comes next with probability ŵ_i / Ŵ, learned by the objective `adaptive`.
 
-    Gumbel noise on log ŵ draws the order. One position at a time, this is exactly the reverse process of the adaptive
-    bound; several at once are drawn without replacement (Plackett–Luce). ŵ is known before the token is drawn.
+    The order is sampled by Gumbel noise on log ŵ. With one position at a time, this is exactly the reverse process of
+    the adaptive bound; several at once are sampled without replacement (Plackett–Luce). ŵ is known before the token is
+    sampled.
     """
 
     name = "learned"
-    summary = "by the reverse weights of the model's own process, which the objective adaptive learns"
+    summary = "by the reverse weights that the objective `adaptive` learns"
     refs = ("arXiv:2602.02112", "arXiv:1903.06059")
     needs = frozenset({"order_weights"})
 
@@ -170,18 +174,18 @@ class LearnedOrder(Order):
 
 @component
 class BlockwiseOrder(Order):
-    """Blocks of positions to fill from left to right, and within a block another order.
+    """Blocks of positions from left to right, with another decoding order within each block.
 
-    Tokens per step that takes more than is left of a block continues into the next one, and a rule about single
-    positions ignores blocks. The sampler `semi_autoregressive` finishes each block before it begins the next.
+    If a step unmasks more positions than are left in a block, it continues in the next one. The sampler
+    `semi_autoregressive` finishes each block before it starts the next.
     """
 
     name = "blockwise"
-    summary = "blocks from left to right, by another order within each"
+    summary = "blocks from left to right, another order within each block"
     refs = ("arXiv:2210.17432", "arXiv:2502.09992")
 
-    block_size: int = param(32, help="positions in a block", ge=1)
-    inner: Order = part("order", "random", help="the order within a block")
+    block_size: int = param(32, help="positions per block", ge=1)
+    inner: Order = part("order", "random", help="decoding order within a block")
 
     @property
     @override
@@ -212,18 +216,19 @@ class BlockwiseOrder(Order):
 
 @component
 class DilatedOrder(Order):
-    """From coarse to fine: positions far apart first, as neighbours depend on one another most.
+    """Coarse to fine: positions far apart first, because neighbours depend on one another most.
 
-    Of n positions to fill, group t has those whose number is a multiple of ⌊n/a^t⌋ and that are in no earlier group.
-    The groups come in turn, in random order within each. As published (Luxembourg et al., arXiv:2506.19037), each step
-    fills one of ⌈log_a n⌉ groups; here the tokens per step decides.
+    Of n positions to fill, group t contains those whose number is a multiple of ⌊n/a^t⌋ and that are in no earlier
+    group. Groups come one after the other, in random order within each. As published (Luxembourg et al.,
+    arXiv:2506.19037), each step fills one of ⌈log_a n⌉ groups; here the number of tokens per step is independent of the
+    groups.
     """
 
     name = "dilated"
-    summary = "positions far apart first, then those between them"
+    summary = "coarse to fine: positions far apart first, then those between them"
     refs = ("arXiv:2506.19037",)
 
-    base: int = param(2, help="a, the factor by which the distance shrinks from group to group", ge=2)
+    base: int = param(2, help="a, factor by which the distance shrinks from one group of positions to the next", ge=2)
 
     def __call__(self, step: Step) -> Tensor:
         """Return minus the group, plus a uniform, float64 [A, L]."""
@@ -243,8 +248,8 @@ class DilatedOrder(Order):
 class Strided:
     """What the order, the tokens per step and the sampler `strided` share: position number j has turn (j + o) mod s."""
 
-    stride: int = param(16, help="s, the number of turns", ge=1)
-    offset: Offset = param("none", help="random: each text begins with a turn of its own")
+    stride: int = param(16, help="s, the number of decoding steps", ge=1)
+    offset: Offset = param("none", help="random: draw the offset of each text at random")
 
     @property
     def deterministic(self) -> bool:
@@ -265,14 +270,13 @@ class Strided:
 
 @component
 class StridedOrder(Strided, Order):
-    """By turn: of the positions to fill, number j has turn (j + o) mod s, and turn 0 comes first.
+    """Position number j of those to fill comes in step (j + o) mod s.
 
-    Positions of a turn are s apart, so little is lost by drawing them at once: tokens_per_step `strided` does in each
-    step.
+    Positions of one step are s apart, so filling them at once loses little. The tokens per step `position_set` do so.
     """
 
     name = "strided"
-    summary = "positions to fill by their number mod s, so that one step fills positions that are s apart"
+    summary = "strided: step i of s fills every s-th position"
 
     def __call__(self, step: Step) -> Tensor:
         """Return minus the turn, float64 [A, L]."""
@@ -282,20 +286,19 @@ class StridedOrder(Strided, Order):
 
 @component
 class DrawnProbabilityOrder(Order):
-    """After the draw, by the probability of the drawn token, highest first, as MaskGIT was published.
+    """By the probability of the sampled token, highest first, as in MaskGIT (Chang et al., arXiv:2202.04200).
 
-    Not exact, even one position at a time with an exact denoiser, because it lowers the temperature. Gumbel noise on
-    the log-probabilities tempers this; its scale, the choice temperature, falls linearly to zero in the last step
-    (Chang et al., arXiv:2202.04200).
+    It is not exact, even with one position at a time and an exact denoiser, because it lowers the temperature. Gumbel
+    noise on the log-probabilities reduces this effect; its scale, the choice temperature, decreases linearly to 0.
     """
 
     name = "drawn_probability"
-    summary = "after the draw, by the probability of the drawn token, as in MaskGIT"
+    summary = "by the probability of the sampled token, as in MaskGIT"
     refs = ("arXiv:2202.04200",)
     needs = frozenset({"drawn"})
 
     choice_temperature: float = param(
-        0.0, help="of the Gumbel noise on the log-probability, which falls linearly with the steps; 0 for none", ge=0
+        0.0, help="scale of the Gumbel noise on log-probabilities, annealed linearly to 0; 0 disables it", ge=0
     )
 
     def __call__(self, step: Step) -> Tensor:

@@ -27,13 +27,13 @@ REFERENCE = "ancestral"  # the sampler that the others are compared with
 
 @component
 class AncestralSampler(SteppedSampler):
-    """The reverse process of uniform masking on a grid of times (Sahoo et al., arXiv:2406.07524).
+    """The reverse process of MDLM on a time grid (Sahoo et al., arXiv:2406.07524).
 
-    A step that unmasks nothing costs nothing, as in the published variant with a cache.
+    A step that unmasks nothing needs no forward pass, as in MDLM's sampler with a cache.
     """
 
     name = "ancestral"
-    summary = "the reverse process of uniform masking, on a grid of times"
+    summary = "ancestral sampling of MDLM, on a time grid"
     refs = ("arXiv:2406.07524",)
 
     @override
@@ -51,14 +51,12 @@ class AncestralSampler(SteppedSampler):
 
 @component
 class LeftToRightSampler(CompositeSampler):
-    """The leftmost masked position, one at a time, as causal models need: exact, at one evaluation per token."""
+    """Left to right, one token and one forward pass per step, as causal models need. Exact."""
 
     name = "left_to_right"
-    summary = "the leftmost masked position, one at a time, as autoregressive and block models need"
+    summary = "left to right, one token per step; for autoregressive and block-diffusion models"
 
-    token_sampling: token_samplings.TokenSampling = part(
-        "token_sampling", "categorical", help="from log-probabilities to a token"
-    )
+    token_sampling: token_samplings.TokenSampling = part("token_sampling", "categorical", help="token sampling")
 
     @override
     def parts(self) -> SamplerParts:
@@ -71,20 +69,18 @@ class LeftToRightSampler(CompositeSampler):
 
 @component
 class StridedSampler(orders.Strided, CompositeSampler):
-    """Of the positions to fill, number j has turn j mod s, and all of a turn are drawn in one step.
+    """Position number j of those to fill is sampled in step j mod s, together with all others of that step.
 
-    A text of any length takes s evaluations. Nothing in it adapts, so it is what an adaptive sampler of as many
-    evaluations is to be compared with. With a random offset o, drawn for each text, the turn is (j + o) mod s, and the
-    text's distribution is the mean of s.
+    A text of any length takes s forward passes. The order does not adapt, so it is the baseline for an adaptive sampler
+    with the same NFE. With a random offset o per text, the step is (j + o) mod s, and the distribution of the text is
+    the mean over the s offsets.
     """
 
     name = "strided"
-    summary = "positions to fill by their number mod s, all of a number in one step; as strided models need"
+    summary = "strided: step i of s fills every s-th position; for set-causal and strided models"
     refs = ("arXiv:2601.16971",)
 
-    token_sampling: token_samplings.TokenSampling = part(
-        "token_sampling", "categorical", help="from log-probabilities to a token"
-    )
+    token_sampling: token_samplings.TokenSampling = part("token_sampling", "categorical", help="token sampling")
 
     @override
     def parts(self) -> SamplerParts:
@@ -102,24 +98,23 @@ class StridedSampler(orders.Strided, CompositeSampler):
 
 @component
 class CombinationSampler(CompositeSampler):
-    """Any order, tokens per step, remasking, stopping rule and token sampling, each named in its own table; the
-    defaults are `ancestral`.
+    """Any order, tokens per step, remasking, stopping rule and token sampling, each in a table of its own.
+
+    The defaults are those of `ancestral`.
     """
 
     name = "combination"
-    summary = "any order, tokens per step, remasking, stopping rule and token sampling, each with its own table"
+    summary = "any combination of decoding order, tokens per step, remasking, stopping rule and token sampling"
 
-    order: orders.Order = part("order", "random", help="which masked position comes first")
+    order: orders.Order = part("order", "random", help="decoding order")
     tokens_per_step: paces.TokensPerStep = part(
-        "tokens_per_step", "binomial", help="how many positions are unmasked in a step"
+        "tokens_per_step", "binomial", help="number of tokens per decoding step"
     )
-    remasking: remaskings.Remasking = part("remasking", "none", help="which drawn tokens are masked again")
+    remasking: remaskings.Remasking = part("remasking", "none", help="remasking of sampled tokens")
     stopping_rule: stopping_rules.StoppingRule = part(
-        "stopping_rule", "steps", help="when the rest is filled in one draw"
+        "stopping_rule", "steps", help="stopping rule: when to fill the rest in one step"
     )
-    token_sampling: token_samplings.TokenSampling = part(
-        "token_sampling", "categorical", help="from log-probabilities to a token"
-    )
+    token_sampling: token_samplings.TokenSampling = part("token_sampling", "categorical", help="token sampling")
 
     @override
     def parts(self) -> SamplerParts:
@@ -134,16 +129,16 @@ class CombinationSampler(CompositeSampler):
 
 @component
 class FirstHittingSampler(CappedSampler):
-    """Ancestral sampling with infinitely many steps, in as many evaluations as tokens (Zheng et al., arXiv:2409.02908).
+    """Ancestral sampling with infinitely many steps, one forward pass per token (Zheng et al., arXiv:2409.02908).
 
-    One token at each time at which the process unmasks one, so it is exact. With `steps`, several tokens share a time.
+    It samples the time at which each next token is unmasked, so it is exact. With `steps`, several tokens share a time.
     """
 
     name = "first_hitting"
-    summary = "the reverse process of uniform masking, one token at each of its times"
+    summary = "first-hitting sampler: exact ancestral sampling with one step per token"
     refs = ("arXiv:2409.02908",)
 
-    noise: Noise = part("noise", "linear", help="the model's noise, for a model that reads the time")
+    noise: Noise = part("noise", "linear", help="the model's noise schedule, for a time-conditioned model")
 
     @override
     def parts(self) -> SamplerParts:
@@ -155,16 +150,18 @@ class FirstHittingSampler(CappedSampler):
 
 @component
 class MaskGITSampler(SteppedSampler):
-    """Draw a token everywhere, keep the likeliest, few at first and many at the end (Chang et al., arXiv:2202.04200).
+    """Samples every token and keeps the most probable ones, few at first, then many (Chang et al., arXiv:2202.04200).
 
-    Its text is likelier and less diverse than the model's distribution with any number of steps.
+    Its text is more probable and less diverse than the model's distribution, for any number of steps.
     """
 
     name = "maskgit"
-    summary = "draw everywhere, keep the likeliest: few positions at first, many at the end"
+    summary = "MaskGIT: samples everywhere and keeps the most probable tokens, few in the first steps, many in the last"
     refs = ("arXiv:2202.04200",)
 
-    choice_temperature: float = param(4.5, help="of the Gumbel noise on the order, which falls to 0; 0 for none", ge=0)
+    choice_temperature: float = param(
+        4.5, help="scale of the Gumbel noise on the order, annealed to 0; 0 disables it", ge=0
+    )
 
     @override
     def parts(self) -> SamplerParts:
@@ -176,10 +173,10 @@ class MaskGITSampler(SteppedSampler):
 
 @component
 class MarginSampler(SteppedSampler):
-    """The position with the largest margin between its two likeliest tokens first (Kim et al., arXiv:2502.06768)."""
+    """Largest margin between the two most probable tokens first (Kim et al., arXiv:2502.06768)."""
 
     name = "margin"
-    summary = "largest margin between the two likeliest tokens first, the same number in each step"
+    summary = "largest margin between the two most probable tokens first, the same number of tokens per step"
     refs = ("arXiv:2502.06768",)
 
     @override
@@ -195,7 +192,7 @@ class EntropySampler(SteppedSampler):
     """The position with the lowest entropy first, as in Dream (Ye et al., arXiv:2508.15487); otherwise as `margin`."""
 
     name = "entropy"
-    summary = "lowest entropy first, the same number in each step"
+    summary = "lowest entropy first, the same number of tokens per step"
     refs = ("arXiv:2508.15487",)
 
     @override
@@ -211,11 +208,13 @@ class EntropyBoundedSampler(CappedSampler):
     """The EB-sampler: the longest prefix of the order with Σ H − max H ≤ γ (Ben-Hamu et al., arXiv:2505.24857)."""
 
     name = "entropy_bounded"
-    summary = "lowest entropy first, as many per step as a bound on their joint uncertainty allows"
+    summary = "EB-sampler: lowest entropy first, as many tokens per step as an entropy bound allows"
     refs = ("arXiv:2505.24857",)
 
-    gamma: float = param(0.1, help="γ in nats; the higher, the fewer evaluations", ge=0)
-    order: orders.Order = part("order", {"use": "uncertainty", "uncertainty": "entropy"}, help="which comes first")
+    gamma: float = param(0.1, help="γ, entropy bound in nats; higher means fewer decoding steps", ge=0)
+    order: orders.Order = part(
+        "order", {"use": "uncertainty", "uncertainty": "entropy"}, help="uncertainty metric of the decoding order"
+    )
 
     @override
     def parts(self) -> SamplerParts:
@@ -228,10 +227,10 @@ class ConfidenceThresholdSampler(CappedSampler):
     """Every position above a confidence: Fast-dLLM, in blocks, at temperature 0 (Wu et al., arXiv:2505.22618)."""
 
     name = "confidence_threshold"
-    summary = "every position whose prediction is above a confidence, at least one per step"
+    summary = "all positions above a confidence threshold per step, as in Fast-dLLM"
     refs = ("arXiv:2505.22618",)
 
-    threshold: float = param(0.9, help="max p_θ above which a position is filled; 1 takes one at a time", ge=0, le=1)
+    threshold: float = param(0.9, help="threshold of max p_θ; 1 fills one position per step", ge=0, le=1)
 
     @override
     def parts(self) -> SamplerParts:
@@ -245,14 +244,14 @@ class KLASSSampler(CappedSampler):
     """Every confident, stable prediction; KLASS is in blocks, at temperature 0 (Kim et al., arXiv:2511.05664)."""
 
     name = "klass"
-    summary = "every position with a confident prediction that no longer changes, at least one per step"
+    summary = "KLASS: all positions whose prediction is confident and stable, at least one per step"
     refs = ("arXiv:2511.05664",)
 
-    confidence_threshold: float = param(0.9, help="max p_θ above which a position is confident", ge=0, le=1)
+    confidence_threshold: float = param(0.9, help="threshold of max p_θ for a confident prediction", ge=0, le=1)
     kl_threshold: float = param(
-        0.01, help="nats; a prediction is stable if its KL divergence to the last is below", gt=0
+        0.01, help="threshold in nats of the KL divergence from the previous prediction, for a stable one", gt=0
     )
-    history_length: int = param(2, help="number of consecutive evaluations over which it must be stable", ge=1)
+    history_length: int = param(2, help="consecutive decoding steps for which it must be stable", ge=1)
 
     @override
     def parts(self) -> SamplerParts:
@@ -268,18 +267,22 @@ class KLASSSampler(CappedSampler):
 
 @component
 class UncertaintyGuidedSampler(TemperedSampler):
-    """Order by uncertainty × importance, more positions per step the surer the model is, an early end: one metric."""
+    """Order by uncertainty × importance, more tokens per step when certain, and early stopping, by one metric."""
 
     name = "uncertainty_guided"
-    summary = "order by uncertainty × importance, tokens per step that adapts, an end when little is uncertain"
+    summary = "ATAT's sampler: order by uncertainty × importance, adaptive number of tokens per step, early stopping"
     refs = ("ATAT",)
 
-    uncertainty: Uncertainty = part("uncertainty", "entropy", help="how unsure a prediction is")
-    first: Literal["most_certain", "most_uncertain"] = param("most_certain", help="which position comes first")
-    importance: bool = param(True, help="multiply the uncertainty by the importance of the draft's token")
-    min_steps: int = param(10, help="steps for a text that is certain throughout", ge=1)
-    max_steps: int = param(100, help="steps for a text that is uncertain throughout; maximum of evaluations", ge=1)
-    threshold: float = param(0.3, help="mean uncertainty below which the rest is filled; 0 never stops", ge=0, le=1)
+    uncertainty: Uncertainty = part("uncertainty", "entropy", help="uncertainty metric")
+    first: Literal["most_certain", "most_uncertain"] = param(
+        "most_certain", help="whether certain or uncertain positions come first"
+    )
+    importance: bool = param(True, help="multiply the uncertainty by the importance of the predicted token")
+    min_steps: int = param(10, help="decoding steps if the mean uncertainty is 0", ge=1)
+    max_steps: int = param(100, help="decoding steps if the mean uncertainty is 1 (maximum NFE)", ge=1)
+    threshold: float = param(
+        0.3, help="mean uncertainty below which the rest is filled in one step; 0 never stops early", ge=0, le=1
+    )
 
     @override
     def parts(self) -> SamplerParts:
@@ -296,18 +299,18 @@ class UncertaintyGuidedSampler(TemperedSampler):
 
 @component
 class ConfidenceHistorySampler(CompositeSampler):
-    """Stop and temperature from the running confidence (see `ConfidenceHistoryStoppingRule`), with a fixed number of
-    tokens per step, in any order.
-    """
+    """Stopping rule and temperature from the running confidence (see `ConfidenceHistoryStoppingRule`), in any order."""
 
     name = "confidence_history"
-    summary = "temperature and early end from the confidence of the last evaluations"
+    summary = "temperature and early stopping from the confidence of the last decoding steps"
     refs = ("ATAT",)
 
-    steps: int = param(64, help="number of steps and maximum of network evaluations", ge=1)
-    order: orders.Order = part("order", "random", help="which masked position comes first")
-    window: int = param(5, help="evaluations that the running confidence looks back", ge=1)
-    threshold: float = param(0.9, help="running confidence above which the rest is filled; 1 never stops", ge=0, le=1)
+    steps: int = param(64, help="number of decoding steps (maximum NFE)", ge=1)
+    order: orders.Order = part("order", "random", help="decoding order")
+    window: int = param(5, help="window of the running confidence, in decoding steps", ge=1)
+    threshold: float = param(
+        0.9, help="running confidence above which the rest is filled in one step; 1 never stops early", ge=0, le=1
+    )
     confident_temperature: float = param(0.8, help="temperature at a running confidence of 1", gt=0)
     uncertain_temperature: float = param(1.0, help="temperature at a running confidence of 0", gt=0)
 
@@ -327,18 +330,14 @@ class ConfidenceHistorySampler(CompositeSampler):
 
 @component
 class PolicySampler(TemperedSampler):
-    """The order that the estimator says; if it reads z, this is the policy that the masking `reveal` trains for."""
+    """Decoding order by the importance estimator; if it reads z, the policy that the masking `reveal` trains for."""
 
     name = "policy"
-    summary = (
-        "the order that the model's estimator has learned: easiest or hardest positions first, at any tokens per step"
-    )
+    summary = "by the learned importance estimator, easiest or hardest positions first, any number of tokens per step"
     refs = ("ATAT",)
 
-    first: Literal["easy", "hard"] = param("easy", help="which positions come first")
-    tokens_per_step: paces.TokensPerStep = part(
-        "tokens_per_step", "fixed", help="how many positions are unmasked in a step"
-    )
+    first: Literal["easy", "hard"] = param("easy", help="whether easy or hard positions come first")
+    tokens_per_step: paces.TokensPerStep = part("tokens_per_step", "fixed", help="number of tokens per decoding step")
 
     @override
     def parts(self) -> SamplerParts:
@@ -351,10 +350,10 @@ class PolicySampler(TemperedSampler):
 
 @component
 class LearnedOrderSampler(CappedSampler):
-    """The process of the adaptive bound: choose a position by ŵ, then draw its token; or, with `steps`, several."""
+    """Reverse process of the adaptive bound: samples a position by ŵ, then its token; several with `steps`."""
 
     name = "learned_order"
-    summary = "the reverse process of the objective adaptive: a position by its learned weight, then its token"
+    summary = "reverse process of the objective `adaptive`: samples a position by its learned weight, then its token"
     refs = ("arXiv:2602.02112",)
 
     @override
@@ -373,7 +372,7 @@ class _Reworked(SteppedSampler):
 
     refs = ("arXiv:2503.00307",)
 
-    top_p: float = param(0.9, help="total probability of the tokens to draw from; 1 excludes none", gt=0, le=1)
+    top_p: float = param(0.9, help="p of nucleus sampling; 1 excludes no token", gt=0, le=1)
 
     def remasked(
         self, remasking: remaskings.Remasking, tokens_per_step: paces.TokensPerStep | None = None
@@ -391,9 +390,11 @@ class ReMDMCapSampler(_Reworked):
     """Ancestral sampling that masks visible tokens at random, σ = min(η, σ_max) (Wang et al., arXiv:2503.00307)."""
 
     name = "remdm_cap"
-    summary = "ancestral, and every visible token may be masked again, with a capped probability"
+    summary = "ReMDM-cap: ancestral sampling with remasking at a capped probability"
 
-    eta: float = param(0.04, help="η, the cap; published are 0.04, or 0.008 with as many steps as tokens", ge=0, le=1)
+    eta: float = param(
+        0.04, help="η, cap of the remasking probability; published: 0.04, or 0.008 with one step per token", ge=0, le=1
+    )
 
     @override
     def parts(self) -> SamplerParts:
@@ -405,9 +406,9 @@ class ReMDMRescaleSampler(_Reworked):
     """Ancestral sampling that masks visible tokens again at random, σ = η σ_max (Wang et al., arXiv:2503.00307)."""
 
     name = "remdm_rescale"
-    summary = "ancestral, and every visible token may be masked again, with a share of the greatest probability"
+    summary = "ReMDM-rescale: ancestral sampling with remasking at a fraction of the maximum probability"
 
-    eta: float = param(0.015, help="η, the share of the greatest probability", ge=0, le=1)
+    eta: float = param(0.015, help="η, fraction of the maximum remasking probability", ge=0, le=1)
 
     @override
     def parts(self) -> SamplerParts:
@@ -419,9 +420,9 @@ class ReMDMConfSampler(_Reworked):
     """Ancestral sampling that masks unlikely tokens again; see `ReMDMConfRemasking` (Wang et al., arXiv:2503.00307)."""
 
     name = "remdm_conf"
-    summary = "ancestral, and tokens that were drawn with little confidence may be masked again"
+    summary = "ReMDM-conf: ancestral sampling that remasks tokens of low confidence more often"
 
-    eta: float = param(1.0, help="η, the share of the greatest probability", ge=0, le=1)
+    eta: float = param(1.0, help="η, fraction of the maximum remasking probability", ge=0, le=1)
 
     @override
     def parts(self) -> SamplerParts:
@@ -430,15 +431,15 @@ class ReMDMConfSampler(_Reworked):
 
 @component
 class ReMDMLoopSampler(_Reworked):
-    """Write most of the text, rework it from `begin` to `end`, fill in the rest (Wang et al., arXiv:2503.00307)."""
+    """Fills most of the text, revises it from `begin` to `end`, then fills the rest (Wang et al., arXiv:2503.00307)."""
 
     name = "remdm_loop"
-    summary = "write most of a text, rework it for many steps, fill in the rest"
+    summary = "ReMDM-loop: fills most of a text, revises it by remasking, then fills the rest"
 
-    eta: float = param(0.02, help="η, the probability with which a visible token is masked in a step", ge=0, le=1)
-    height: float = param(0.9, help="share of visible tokens while the text is reworked", gt=0, lt=1)
-    begin: float = param(0.55, help="time at which the reworking begins; time runs from 1 to 0", gt=0, lt=1)
-    end: float = param(0.05, help="time at which it ends, below begin", gt=0, lt=1)
+    eta: float = param(0.02, help="η, probability of remasking a visible token in a step", ge=0, le=1)
+    height: float = param(0.9, help="fraction of visible tokens during the revision", gt=0, lt=1)
+    begin: float = param(0.55, help="time at which the revision begins; time runs from 1 to 0", gt=0, lt=1)
+    end: float = param(0.05, help="time at which it ends; less than `begin`", gt=0, lt=1)
 
     @override
     def parts(self) -> SamplerParts:
@@ -450,15 +451,13 @@ class ReMDMLoopSampler(_Reworked):
 
 @component
 class P2Sampler(SteppedSampler):
-    """Path planning: draw every mask, keep the best, new or old, by `PlannerRemasking` (Peng et al.,
-    arXiv:2502.03540).
-    """
+    """Path planning: samples every mask, keeps the most probable tokens, new or old (Peng et al., arXiv:2502.03540)."""
 
     name = "p2"
-    summary = "draw everywhere, keep the likeliest tokens by the model's score, new or old"
+    summary = "P2 (path planning): samples everywhere and keeps the most probable tokens, new or old"
     refs = ("arXiv:2502.03540",)
 
-    eta: float = param(1.0, help="η, weight of the log-probability of old tokens; 0 never masks one", ge=0)
+    eta: float = param(1.0, help="η, weight of the log-probability of old tokens; 0 never remasks them", ge=0)
 
     @override
     def parts(self) -> SamplerParts:

@@ -45,10 +45,10 @@ class Remasking(SamplerPart, Protocol):
 
 @component
 class NoRemasking(Remasking):
-    """Drawn tokens are final."""
+    """Sampled tokens are final."""
 
     name = "none"
-    summary = "drawn tokens are final"
+    summary = "no remasking: sampled tokens are final"
     active = False
 
     def __call__(self, step: Step) -> Tensor:
@@ -101,8 +101,8 @@ class GridRemasking(Remasking):
 class SwitchedRemasking(GridRemasking):
     """A remasking that can be active in a part of the steps only: ReMDM-switch."""
 
-    switch_on: float = param(1.0, help="share of masked tokens at or below which it is switched on", ge=0, le=1)
-    switch_off: float = param(0.0, help="share of masked tokens at which it is switched off again", ge=0, le=1)
+    switch_on: float = param(1.0, help="remasking only once the fraction of masked tokens is at most this", ge=0, le=1)
+    switch_off: float = param(0.0, help="stop remasking once the fraction of masked tokens is at most this", ge=0, le=1)
 
     def __attrs_post_init__(self) -> None:
         if self.switch_off > self.switch_on:
@@ -123,10 +123,10 @@ class ReMDMCapRemasking(SwitchedRemasking):
     """
 
     name = "remdm_cap"
-    summary = "every visible token at random, with a constant probability as far as the grid allows"
+    summary = "ReMDM-cap: every visible token, with a capped constant probability"
 
     eta: float = param(
-        0.04, help="η, the largest probability; published are 0.04, or 0.008 with as many steps as tokens", ge=0, le=1
+        0.04, help="η, maximum remasking probability; published: 0.04, or 0.008 with one step per token", ge=0, le=1
     )
 
     def rate(self, step: Step) -> float:
@@ -136,12 +136,12 @@ class ReMDMCapRemasking(SwitchedRemasking):
 
 @component
 class ReMDMRescaleRemasking(SwitchedRemasking):
-    """σ = η σ_max: as `ReMDMCapRemasking`, with a fixed share of the largest probability."""
+    """σ = η σ_max: as `ReMDMCapRemasking`, with a fraction of the maximum probability."""
 
     name = "remdm_rescale"
-    summary = "every visible token at random, with a share of the largest probability that the grid allows"
+    summary = "ReMDM-rescale: every visible token, with a fraction of the maximum probability"
 
-    eta: float = param(0.015, help="η, the share of σ_max", ge=0, le=1)
+    eta: float = param(0.015, help="η, fraction of σ_max", ge=0, le=1)
 
     def rate(self, step: Step) -> float:
         """Return η σ_max, or 0 outside the interval."""
@@ -158,10 +158,10 @@ class ReMDMConfRemasking(SwitchedRemasking):
     """
 
     name = "remdm_conf"
-    summary = "at random, tokens drawn with little confidence more often"
+    summary = "ReMDM-conf: at random, tokens of low confidence more often"
     needs = frozenset({"confidence"})
 
-    eta: float = param(1.0, help="η, the share of σ_max", ge=0, le=1)
+    eta: float = param(1.0, help="η, fraction of σ_max", ge=0, le=1)
 
     def __call__(self, step: Step) -> Tensor:
         """Return each settled token with its own probability, bool [A, L]."""
@@ -182,9 +182,9 @@ class ReMDMLoopRemasking(GridRemasking):
     """
 
     name = "remdm_loop"
-    summary = "every visible token at random while the tokens per step's grid is constant"
+    summary = "ReMDM-loop: every visible token, while the time grid is on its plateau"
 
-    eta: float = param(0.02, help="η, the probability with which a visible token is masked in a step", ge=0, le=1)
+    eta: float = param(0.02, help="η, probability of remasking a visible token in a step", ge=0, le=1)
 
     def rate(self, step: Step) -> float:
         """Return min(η, σ_max) on the plateau, or 0."""
@@ -203,11 +203,13 @@ class PlannerRemasking(GridRemasking):
     """
 
     name = "planner"
-    summary = "the tokens with the model's lowest scores, new or old, down to the grid's share"
+    summary = "P2: the tokens with the lowest scores, new or old, down to the time grid's fraction"
     refs = ("arXiv:2502.03540",)
     needs = frozenset({"confidence", "rescored"})
 
-    eta: float = param(1.0, help="η, factor on the log-probability of tokens that were there before the step", ge=0)
+    eta: float = param(
+        1.0, help="η, weight of the log-probability of tokens from before the step; 0 never remasks them", ge=0
+    )
 
     def __call__(self, step: Step) -> Tensor:
         """Return the tokens with the lowest scores, beyond the share that stays, bool [A, L]."""

@@ -113,13 +113,16 @@ class SemiAutoregressiveSampler(FillingSampler):
     """
 
     name = "semi_autoregressive"
-    summary = "blocks from left to right, each by another sampler; any length, also beyond the training length"
+    summary = (
+        "semi-autoregressive: blocks from left to right, each by another sampler; any length, also beyond the"
+        " training length"
+    )
     refs = ("arXiv:2406.07524", "arXiv:2503.09573")
     blockwise = True
 
-    block_size: int | None = param(None, help="tokens in a block; if none, as in the model, or 32", ge=1)
-    steps: int | None = param(None, help="maximum of evaluations, at least one per block; if none, as `within`", ge=1)
-    block_sampler: Sampler = part("sampler", {"use": "ancestral", "steps": 32}, help="sampler that fills a block")
+    block_size: int | None = param(None, help="tokens per block; default: the model's block size, or 32", ge=1)
+    steps: int | None = param(None, help="maximum NFE, at least one per block; default: as in `within`", ge=1)
+    block_sampler: Sampler = part("sampler", {"use": "ancestral", "steps": 32}, help="sampler within a block")
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem | str]:

@@ -32,10 +32,10 @@ class StoppingRule(SamplerPart, Protocol):
 
 @component
 class StepsStoppingRule(StoppingRule):
-    """Never early: the sampler runs until the tokens per step has unmasked everything."""
+    """No early stopping: the sampler runs until every position is unmasked."""
 
     name = "steps"
-    summary = "runs until the tokens per step has unmasked everything"
+    summary = "no early stopping"
     active = False
     deterministic = True
 
@@ -46,16 +46,18 @@ class StepsStoppingRule(StoppingRule):
 
 @component
 class UncertaintyStoppingRule(StoppingRule):
-    """When the mean uncertainty over masked positions is below a threshold, this evaluation's draw fills the rest."""
+    """Fills the rest in the current step when the mean uncertainty over masked positions is below a threshold."""
 
     name = "uncertainty"
-    summary = "fills the rest when the mean uncertainty over masked positions is below a threshold"
+    summary = "stops when the mean uncertainty over masked positions is below a threshold"
     refs = ("ATAT",)
     needs = frozenset({"log_probs"})
     deterministic = True
 
-    threshold: float = param(0.3, help="mean uncertainty below which the rest is filled; 0 never stops", ge=0, le=1)
-    uncertainty: Uncertainty = part("uncertainty", "entropy", help="how unsure a prediction is")
+    threshold: float = param(
+        0.3, help="mean uncertainty below which the rest is filled in one step; 0 never stops early", ge=0, le=1
+    )
+    uncertainty: Uncertainty = part("uncertainty", "entropy", help="uncertainty metric")
 
     def __call__(self, step: Step) -> Tensor:
         """Return which rows are finished, bool [A]."""
@@ -64,20 +66,22 @@ class UncertaintyStoppingRule(StoppingRule):
 
 @component
 class ConfidenceHistoryStoppingRule(StoppingRule):
-    """When the running confidence is above a threshold, the rest is filled in one draw.
+    """Fills the rest in the current step when the running confidence is above a threshold.
 
-    It is the mean, over the last `window` evaluations of the row, of max p_θ at its masks; no stop before there are so
-    many.
+    The running confidence is the mean over the last `window` decoding steps of max p_θ at the masks of a sequence. The
+    rule never applies before `window` steps.
     """
 
     name = "confidence_history"
-    summary = "fills the rest when the mean confidence of the last evaluations is above a threshold"
+    summary = "stops when the mean confidence over the last decoding steps is above a threshold"
     refs = ("ATAT",)
     needs = frozenset({"history"})
     deterministic = True
 
-    window: int = param(5, help="evaluations that the running confidence looks back", ge=1)
-    threshold: float = param(0.9, help="running confidence above which the rest is filled; 1 never stops", ge=0, le=1)
+    window: int = param(5, help="window of the running confidence, in decoding steps", ge=1)
+    threshold: float = param(
+        0.9, help="running confidence above which the rest is filled in one step; 1 never stops early", ge=0, le=1
+    )
 
     def __call__(self, step: Step) -> Tensor:
         """Return which rows are finished, bool [A]."""

@@ -1,4 +1,4 @@
-"""A known text in place of the draws of a run, for its policy NLL (docs/mathematics.md)."""
+"""A known text in place of the draws of a run, for its policy NLL (docs/explanation/mathematics.md)."""
 
 from __future__ import annotations
 

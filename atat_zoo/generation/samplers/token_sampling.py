@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class TokenSampling(SamplerPart, Protocol):
     """A component of the kind token_sampling: its `distribution` is what tokens are drawn from.
 
-    It needs "history" or nothing. The draw and the probability of a token (docs/mathematics.md) follow from it.
+    The draw and the probability of a token (docs/explanation/mathematics.md) follow from it.
     """
 
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
@@ -46,17 +46,17 @@ class TokenSampling(SamplerPart, Protocol):
 
 @component
 class CategoricalTokenSampling(TokenSampling):
-    """An exact draw in float64, by the inverse of the cumulative distribution.
+    """Categorical sampling in float64, by inversion of the cumulative distribution.
 
-    float32 truncates the tail and so lowers the temperature unasked (Zheng et al., arXiv:2409.02908). One float64
-    uniform per position is as exact as Gumbel-max in float64 and needs V times fewer random numbers.
+    float32 truncates the tail and thereby lowers the temperature (Zheng et al., arXiv:2409.02908). One float64 uniform
+    per position is as exact as Gumbel-max in float64 and needs V times fewer random numbers.
     """
 
     name = "categorical"
-    summary = "an exact draw in float64, tail included, with a temperature"
+    summary = "categorical sampling in float64, with a temperature"
     refs = ("arXiv:2409.02908",)
 
-    temperature: float = param(1.0, help="log-probabilities are divided by it; 0 takes the most probable token", ge=0)
+    temperature: float = param(1.0, help="temperature; 0 is greedy", ge=0)
 
     @override
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
@@ -65,19 +65,19 @@ class CategoricalTokenSampling(TokenSampling):
 
 @component
 class ConfidenceTemperedTokenSampling(TokenSampling):
-    """An exact draw at the temperature unsure + c · (sure − unsure); with both at 1 this is `categorical`.
+    """Categorical sampling at the temperature unsure + c · (sure − unsure); with both at 1 this is `categorical`.
 
-    c is the running confidence of the row: the mean, over the last `window` evaluations, of max p_θ at its masks.
+    c is the running confidence of a sequence: the mean over the last `window` decoding steps of max p_θ at its masks.
     """
 
     name = "confidence_tempered"
-    summary = "an exact draw whose temperature follows the mean confidence of the last evaluations"
+    summary = "categorical sampling with a temperature that follows the mean confidence of the last decoding steps"
     refs = ("ATAT",)
     needs = frozenset({"history"})
 
     confident_temperature: float = param(0.8, help="temperature at a running confidence of 1", gt=0)
     uncertain_temperature: float = param(1.0, help="temperature at a running confidence of 0", gt=0)
-    window: int = param(5, help="evaluations that the running confidence looks back", ge=1)
+    window: int = param(5, help="window of the running confidence, in decoding steps", ge=1)
 
     @override
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
@@ -90,14 +90,14 @@ class ConfidenceTemperedTokenSampling(TokenSampling):
 
 @component
 class TopKTokenSampling(TokenSampling):
-    """A draw from the k likeliest tokens, in proportion to their probabilities (Fan et al., arXiv:1805.04833)."""
+    """Top-k sampling: from the k most probable tokens, renormalised (Fan et al., arXiv:1805.04833)."""
 
     name = "top_k"
-    summary = "from the k likeliest tokens, with a temperature"
+    summary = "top-k sampling, with a temperature"
     refs = ("arXiv:1805.04833",)
 
-    k: int = param(50, help="tokens to choose from", ge=1)
-    temperature: float = param(1.0, help="log-probabilities are divided by it; 0 takes the most probable token", ge=0)
+    k: int = param(50, help="k, number of most probable tokens", ge=1)
+    temperature: float = param(1.0, help="temperature; 0 is greedy", ge=0)
 
     @override
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
@@ -108,17 +108,17 @@ class TopKTokenSampling(TokenSampling):
 
 @component
 class NucleusTokenSampling(TokenSampling):
-    """A draw from the smallest set of likeliest tokens with total probability p (Holtzman et al., arXiv:1904.09751).
+    """Nucleus sampling: from the smallest set of tokens with total probability p (Holtzman et al., arXiv:1904.09751).
 
-    The temperature comes first: the nucleus is that of the tempered distribution.
+    The temperature is applied first.
     """
 
     name = "nucleus"
-    summary = "from the smallest set of likeliest tokens with total probability p, with a temperature"
+    summary = "top-p (nucleus) sampling, with a temperature"
     refs = ("arXiv:1904.09751",)
 
-    top_p: float = param(0.9, help="total probability of the tokens to choose from; 1 excludes none", gt=0, le=1)
-    temperature: float = param(1.0, help="log-probabilities are divided by it; 0 takes the most probable token", ge=0)
+    top_p: float = param(0.9, help="p, total probability of the nucleus; 1 excludes no token", gt=0, le=1)
+    temperature: float = param(1.0, help="temperature; 0 is greedy", ge=0)
 
     @override
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
@@ -131,17 +131,17 @@ class NucleusTokenSampling(TokenSampling):
 
 @component
 class MinPTokenSampling(TokenSampling):
-    """A draw from the tokens that have at least p times the likeliest one's probability (Nguyen et al., 2407.01082).
+    """Min-p sampling: from the tokens with at least p times the highest probability (Nguyen et al., arXiv:2407.01082).
 
-    The temperature comes first, as in `nucleus`.
+    The temperature is applied first.
     """
 
     name = "min_p"
-    summary = "from the tokens with a share p of the likeliest one's probability at least, with a temperature"
+    summary = "min-p sampling: tokens with at least p times the highest probability, with a temperature"
     refs = ("arXiv:2407.01082",)
 
-    p: float = param(0.1, help="share of the likeliest token's probability that a token needs to stay", gt=0, le=1)
-    temperature: float = param(1.0, help="log-probabilities are divided by it; 0 takes the most probable token", ge=0)
+    p: float = param(0.1, help="p, minimum probability relative to that of the most probable token", gt=0, le=1)
+    temperature: float = param(1.0, help="temperature; 0 is greedy", ge=0)
 
     @override
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
@@ -151,15 +151,13 @@ class MinPTokenSampling(TokenSampling):
 
 @component
 class GreedyLastTokenSampling(TokenSampling):
-    """Another draw, but the most probable token in the last step that the tokens per step allows: the removal of noise
-    in MDLM.
-    """
+    """Greedy in the last decoding step, another token sampling before: the noise removal step of MDLM."""
 
     name = "greedy_last"
-    summary = "another draw, but the most probable token in the last step"
+    summary = "greedy in the last decoding step, another token sampling before"
     refs = ("arXiv:2406.07524",)
 
-    token_sampling: TokenSampling = part("token_sampling", "categorical", help="the draw in all other steps")
+    token_sampling: TokenSampling = part("token_sampling", "categorical", help="token sampling in all other steps")
 
     @property
     @override

@@ -59,7 +59,7 @@ class TokensPerStep(SamplerPart, Protocol):
 class SteppedTokensPerStep(TokensPerStep):
     """tokens per step with a fixed number of steps, known before the network is evaluated; the default grid is even."""
 
-    steps: int = param(64, help="T, steps", ge=1)
+    steps: int = param(64, help="T, number of decoding steps", ge=1)
 
     def most(self, n: int) -> int:
         """Return T."""
@@ -77,7 +77,10 @@ class CappedTokensPerStep(TokensPerStep):
     needs = frozenset({"log_probs"})
 
     steps: int | None = param(
-        None, help="maximum steps, which sets a minimum number per step; if none, as many as positions", ge=1
+        None,
+        help="maximum number of decoding steps, which sets the minimum number of tokens per step; default: one per"
+        " token",
+        ge=1,
     )
 
     def most(self, n: int) -> int:
@@ -121,10 +124,10 @@ class BinomialTokensPerStep(ByChanceTokensPerStep):
     """
 
     name = "binomial"
-    summary = "each masked token at random on a grid of times, as in ancestral sampling"
+    summary = "random number per step on a time grid, as in ancestral sampling"
     refs = ("arXiv:2406.07524", "arXiv:2503.00307")
 
-    noise: Noise = part("noise", "linear", help="schedule that gives the grid its mask rates")
+    noise: Noise = part("noise", "linear", help="noise schedule of the time grid")
 
     def rates(self, number: int) -> tuple[float, float]:
         """Return 1 − α at both ends of step k."""
@@ -137,10 +140,10 @@ class BinomialTokensPerStep(ByChanceTokensPerStep):
 
 @component
 class FixedTokensPerStep(SteppedTokensPerStep):
-    """The same number in every step: after step k of T, ⌊n (k + 1)/T⌋ of n are unmasked, in some steps none."""
+    """The same number of tokens in every step: after step k of T, ⌊n (k + 1)/T⌋ of n are unmasked."""
 
     name = "fixed"
-    summary = "the same number of positions in every step"
+    summary = "the same number of tokens in every step"
     refs = ("arXiv:2406.04329",)
     deterministic = True
 
@@ -152,10 +155,10 @@ class FixedTokensPerStep(SteppedTokensPerStep):
 
 @component
 class OneAtATimeTokensPerStep(TokensPerStep):
-    """One position a step, in as many steps as there are positions: exact in any order fixed before the draw."""
+    """One token per step: exact for any order that is fixed before the tokens are sampled."""
 
     name = "one_at_a_time"
-    summary = "one position in every step, as many steps as positions"
+    summary = "one token per step"
     deterministic = True
 
     def most(self, n: int) -> int:
@@ -176,7 +179,7 @@ class CosineTokensPerStep(SteppedTokensPerStep):
     """
 
     name = "cosine"
-    summary = "few positions in the first steps, many in the last, along a quarter of a cosine"
+    summary = "cosine schedule: few tokens in the first steps, many in the last"
     refs = ("arXiv:2202.04200",)
     deterministic = True
 
@@ -194,19 +197,19 @@ class CosineTokensPerStep(SteppedTokensPerStep):
 
 @component
 class PlateauTokensPerStep(ByChanceTokensPerStep):
-    """`binomial` on a grid that is constant in the middle, for remasking that reworks the text.
+    """`binomial` on a time grid with a plateau, during which a remasking revises the text.
 
     The schedule of ReMDM-loop (Wang et al., arXiv:2503.00307): α rises linearly to `height` while t falls from 1 to
     `begin`, is constant until `end`, and then rises to 1.
     """
 
     name = "plateau"
-    summary = "at random on a grid that is constant in the middle, while remasking reworks the text"
+    summary = "time grid with a plateau, during which a remasking revises the text, as in ReMDM-loop"
     refs = ("arXiv:2503.00307",)
 
-    height: float = param(0.9, help="α on the plateau: the share of tokens that are visible", gt=0, lt=1)
+    height: float = param(0.9, help="α on the plateau: the fraction of visible tokens", gt=0, lt=1)
     begin: float = param(0.55, help="time at which the plateau begins; time runs from 1 to 0", gt=0, lt=1)
-    end: float = param(0.05, help="time at which it ends, below begin", gt=0, lt=1)
+    end: float = param(0.05, help="time at which it ends; less than `begin`", gt=0, lt=1)
 
     def __attrs_post_init__(self) -> None:
         if self.end >= self.begin:
@@ -235,11 +238,11 @@ class FirstHittingTokensPerStep(CappedTokensPerStep):
     """
 
     name = "first_hitting"
-    summary = "one position at each time at which the reverse process unmasks one; exact, in as many steps as positions"
+    summary = "first-hitting sampler: one token at each unmasking time; exact, with one step per token"
     refs = ("arXiv:2409.02908",)
     needs = frozenset[str]()
 
-    noise: Noise = part("noise", "linear", help="the model's noise, for a model that reads the time")
+    noise: Noise = part("noise", "linear", help="the model's noise schedule, for a time-conditioned model")
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem]:
@@ -282,13 +285,14 @@ class FirstHittingTokensPerStep(CappedTokensPerStep):
 
 @component
 class EverythingTokensPerStep(SteppedTokensPerStep):
-    """All open positions in every step, for remasking that masks the excess again.
+    """All masked positions in every step, for a remasking that masks most of them again.
 
-    With `planner` it is path planning (Peng et al., arXiv:2502.03540); with `none`, every token from its own marginal.
+    With `planner` this is path planning (Peng et al., arXiv:2502.03540); with `none`, every token is sampled from its
+    own marginal in one step.
     """
 
     name = "everything"
-    summary = "all masked positions in every step, for remasking that masks most of them again"
+    summary = "all masked positions in every step, for a remasking that masks most of them again"
     refs = ("arXiv:2502.03540",)
     deterministic = True
 
@@ -299,10 +303,10 @@ class EverythingTokensPerStep(SteppedTokensPerStep):
 
 @component
 class PositionSetTokensPerStep(Strided, TokensPerStep):
-    """In step k as many positions as have a number j with (j + o) mod s = k: with the order `strided`, its turn k."""
+    """Step k fills the positions whose number j has (j + o) mod s = k; use it with the order `strided`."""
 
     name = "position_set"
-    summary = "one turn of the order strided in every step"
+    summary = "one residue class of the order `strided` per step"
 
     def most(self, n: int) -> int:
         """Return s."""
@@ -321,9 +325,9 @@ class BoundedTokensPerStep(TokensPerStep):
     needs = frozenset({"log_probs"})
     deterministic = True
 
-    min_steps: int = param(10, help="steps for a text that is certain throughout", ge=1)
-    max_steps: int = param(100, help="steps for a text that is uncertain throughout; no fewer than min_steps", ge=1)
-    uncertainty: Uncertainty = part("uncertainty", "entropy", help="how unsure a prediction is")
+    min_steps: int = param(10, help="decoding steps if the mean uncertainty is 0", ge=1)
+    max_steps: int = param(100, help="decoding steps if the mean uncertainty is 1; at least min_steps", ge=1)
+    uncertainty: Uncertainty = part("uncertainty", "entropy", help="uncertainty metric")
 
     def __attrs_post_init__(self) -> None:
         if self.max_steps < self.min_steps:
@@ -336,13 +340,13 @@ class BoundedTokensPerStep(TokensPerStep):
 
 @component
 class AdaptiveTokensPerStep(BoundedTokensPerStep):
-    """Unmasks ⌈n/S⌉ of the row's n positions, fewer while the model is unsure.
+    """Unmasks ⌈n/S⌉ of a sequence's n positions per step, fewer while the model is uncertain.
 
-    At the mean uncertainty u of its masks, the complete text takes S = min_steps + u · (max_steps − min_steps) steps.
+    S = min_steps + u · (max_steps − min_steps), where u is the mean uncertainty over the masked positions.
     """
 
     name = "adaptive"
-    summary = "between min_steps and max_steps: few positions while the mean uncertainty is high"
+    summary = "adaptive: fewer tokens per step while the mean uncertainty is high, between min_steps and max_steps"
     refs = ("ATAT",)
 
     def take(self, step: Step) -> Tensor:
@@ -355,17 +359,17 @@ class AdaptiveTokensPerStep(BoundedTokensPerStep):
 
 @component
 class ExtendedTokensPerStep(BoundedTokensPerStep):
-    """Few steps at first, and more for as long as the model is unsure.
+    """Plans `min_steps` decoding steps and adds more while the model is uncertain.
 
-    A row plans `min_steps`. Whenever the mean uncertainty of its masks is above the threshold, its plan S grows by
-    `added` up to `max_steps`, without which no run need end. After k steps ⌈remaining/(S − k)⌉ are unmasked.
+    Whenever the mean uncertainty over the masked positions is above the threshold, the plan S grows by `added`, up to
+    `max_steps`. After k steps, ⌈remaining/(S − k)⌉ positions are unmasked.
     """
 
     name = "extended"
-    summary = "min_steps, and some more whenever the mean uncertainty is high, up to max_steps"
+    summary = "min_steps, extended whenever the mean uncertainty is high, up to max_steps"
     refs = ("ATAT",)
 
-    added_steps: int = param(10, help="steps that an uncertain evaluation adds", ge=0)
+    added_steps: int = param(10, help="steps added by each uncertain step", ge=0)
     threshold: float = param(0.3, help="mean uncertainty above which steps are added", ge=0, le=1)
 
     def take(self, step: Step) -> Tensor:
@@ -385,17 +389,17 @@ class ExtendedTokensPerStep(BoundedTokensPerStep):
 
 @component
 class ConfidenceThresholdTokensPerStep(CappedTokensPerStep):
-    """Every position whose likeliest token has a probability above a threshold; the first of the order if none has.
+    """All positions whose most probable token exceeds a threshold; the first of the order if there is none.
 
-    Wu et al., Fast-dLLM, arXiv:2505.22618, use the order most certain first, in blocks, with a cache.
+    Fast-dLLM (Wu et al., arXiv:2505.22618) uses it with the order most certain first, in blocks, with a cache.
     """
 
     name = "confidence_threshold"
-    summary = "every position whose prediction is above a confidence, at least one"
+    summary = "all positions above a confidence threshold, at least one"
     refs = ("arXiv:2505.22618",)
     deterministic = True
 
-    threshold: float = param(0.9, help="max p_θ above which a position is filled; 1 takes one at a time", ge=0, le=1)
+    threshold: float = param(0.9, help="threshold of max p_θ; 1 fills one position per step", ge=0, le=1)
 
     def take(self, step: Step) -> Tensor:
         """Return which positions are filled, bool [A, L]."""
@@ -405,18 +409,18 @@ class ConfidenceThresholdTokensPerStep(CappedTokensPerStep):
 
 @component
 class EntropyBoundedTokensPerStep(CappedTokensPerStep):
-    """The first positions of the order with Σ H − max H ≤ γ nats; always at least one.
+    """The longest prefix of the order with Σ H − max H ≤ γ nats; always at least one position.
 
-    Their joint entropy is at least max H, and they are drawn apart, with entropy Σ H: γ bounds the lost mutual
-    information (Ben-Hamu et al., arXiv:2505.24857, with an order that has the most certain first).
+    The joint entropy of these positions is at least max H, and sampling them independently has the entropy Σ H, so γ
+    bounds the lost mutual information (Ben-Hamu et al., arXiv:2505.24857, with the order most certain first).
     """
 
     name = "entropy_bounded"
-    summary = "as many positions as a bound on the sum of their entropies, less the largest, allows"
+    summary = "as many positions as an entropy bound allows, as in the EB-sampler"
     refs = ("arXiv:2505.24857",)
     deterministic = True
 
-    gamma: float = param(0.1, help="γ in nats; 0 takes one uncertain position at a time", ge=0)
+    gamma: float = param(0.1, help="γ, entropy bound in nats; 0 fills one uncertain position per step", ge=0)
 
     def take(self, step: Step) -> Tensor:
         """Return how many positions are filled, int64 [A]."""
@@ -432,23 +436,23 @@ class EntropyBoundedTokensPerStep(CappedTokensPerStep):
 
 @component
 class KLStableTokensPerStep(CappedTokensPerStep):
-    """Every position with a confident, stable prediction; the first of the order if there is none.
+    """All positions with a confident and stable prediction; the first of the order if there is none.
 
-    A prediction is stable if KL(now ‖ before) was below a threshold in each of the last H evaluations. KLASS (Kim et
+    A prediction is stable if KL(now ‖ before) was below a threshold in each of the last H decoding steps. KLASS (Kim et
     al., arXiv:2511.05664) uses the order most certain first, and 0.6 and 0.015 for LLaDA on GSM8K. Only the last
-    evaluation's predictions at open positions are stored, float32 [N, V].
+    predictions at open positions are stored, float32 [N, V].
     """
 
     name = "kl_stable"
-    summary = "every position with a confident prediction that no longer changes, at least one"
+    summary = "all positions whose prediction is confident and stable, at least one, as in KLASS"
     refs = ("arXiv:2511.05664",)
     deterministic = True
 
-    confidence_threshold: float = param(0.9, help="max p_θ above which a position is confident", ge=0, le=1)
+    confidence_threshold: float = param(0.9, help="threshold of max p_θ for a confident prediction", ge=0, le=1)
     kl_threshold: float = param(
-        0.01, help="nats; a prediction is stable if its KL divergence to the last is below", gt=0
+        0.01, help="threshold in nats of the KL divergence from the previous prediction, for a stable one", gt=0
     )
-    history_length: int = param(2, help="H, number of consecutive evaluations over which it must be stable", ge=1)
+    history_length: int = param(2, help="H, consecutive decoding steps for which it must be stable", ge=1)
 
     def take(self, step: Step) -> Tensor:
         """Return which positions are filled, bool [A, L]."""

@@ -53,7 +53,7 @@ class DiTBackbone(LoRABackbone):
     """
 
     name = "dit"
-    summary = "transformer with rotary positions, normalised queries and keys, optional adaLN time conditioning"
+    summary = "DiT: bidirectional transformer with RoPE, QK-norm and optional adaLN time conditioning"
     refs = ("arXiv:2212.09748", "arXiv:2104.09864", "arXiv:2406.07524", "arXiv:2010.04245")
     adjustable = (*LoRABackbone.adjustable, "dropout", "checkpoint_activations")
     returns_first = True
@@ -63,28 +63,31 @@ class DiTBackbone(LoRABackbone):
         help="layers × width: nano 4×256, mini 8×256, tiny 8×512, documented 12×512, small 12×768, medium 24×1024, "
         "large 24×1536, xl 24×2048, 2.7b 32×2560, 6.7b 32×4096",
     )
-    layers: int | None = param(None, help="overrides the preset's number of layers", ge=1, le=10_000)
-    width: int | None = param(None, help="overrides the preset's width D", ge=2)
-    heads: int | None = param(None, help="overrides the preset's number of heads", ge=1)
+    layers: int | None = param(None, help="number of layers; default: the preset's", ge=1, le=10_000)
+    width: int | None = param(None, help="width D; default: the preset's", ge=2)
+    heads: int | None = param(None, help="number of attention heads; default: the preset's", ge=1)
     local_heads: int = param(
-        0, help="heads of every layer that start by attending to a neighbour: the one before, the one after, …", ge=0
+        0,
+        help="attention heads per layer that are initialised to attend to a neighbouring position: previous, next, …",
+        ge=0,
     )
-    mlp_ratio: float = param(4.0, help="width of the feed-forward layer over D", gt=0)
+    mlp_ratio: float = param(4.0, help="width of the feed-forward layer, as a multiple of D", gt=0)
     ngram_prior: int = param(
         0,
-        help="on either side, how many visible neighbours the n-gram prior reads; 0 for no prior",
+        help="n-gram prior: number of visible tokens on each side whose training-text counts are added to the "
+        "logits; 0 disables it",
         ge=0,
         le=2,
     )
-    max_length: int = param(1024, help="longest sequence", ge=1)
-    time_conditioning: bool = param(False, help="whether the network reads t, by adaLN")
-    dropout: float = param(0.0, help="on the outputs of the residual branches", ge=0, lt=1)
-    tied: bool = param(False, help="whether the head is the token embedding")
+    max_length: int = param(1024, help="maximum sequence length", ge=1)
+    time_conditioning: bool = param(False, help="condition the network on t by adaLN")
+    dropout: float = param(0.0, help="dropout on the outputs of the residual branches", ge=0, lt=1)
+    tied: bool = param(False, help="tie the output head to the token embedding")
     output_bias: Literal["none", "zero", "unigram"] = param(
-        "none", help="bias of the head: none, from zero, or from the log frequencies of the training tokens"
+        "none", help="output bias: none, initialised to zero, or to the log frequencies of the training tokens"
     )
     checkpoint_activations: bool = param(
-        False, help="in training, keep a layer's input only and compute the layer again for the gradient: less memory"
+        False, help="activation checkpointing: recompute each layer in the backward pass to save memory"
     )
 
     @property

@@ -31,12 +31,10 @@ class LoRABackbone(Backbone):
     # What the names of the module's layers begin with, but not those of an export; None where they differ otherwise.
     prefix: ClassVar[str | None] = None
 
-    lora_rank: int = param(
-        0, help="rank of LoRA's matrices, which are then all that is trained of the backbone; 0: all of it is", ge=0
-    )
-    lora_alpha: float = param(16.0, help="LoRA's α: the product of its matrices counts α/rank", gt=0)
+    lora_rank: int = param(0, help="LoRA rank; 0 disables LoRA and trains the whole backbone", ge=0)
+    lora_alpha: float = param(16.0, help="LoRA α; the update is scaled by α/rank", gt=0)
     lora_layers: tuple[str, ...] = param(
-        (), help='names of the layers with LoRA, as ["query", "value"]; all linear ones when absent'
+        (), help='layers with LoRA, such as ["query", "value"]; default: all linear layers'
     )
 
     @property

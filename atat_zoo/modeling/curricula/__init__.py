@@ -1,7 +1,7 @@
 """Curricula: loss weights that move the training from easy to hard tokens, or follow what is shown of a text.
 
 Weights by the importance of x tilt what is learned towards the tokens that weigh more. Those of `context_adaptive` and
-`planner_aware`, and any by the importance of z, do not: docs/mathematics.md, "Masks by visible tokens".
+`planner_aware`, and any by the importance of z, do not: docs/explanation/adaptive-masks.md, "Masks by visible tokens".
 """
 
 from __future__ import annotations
@@ -70,10 +70,10 @@ class StatelessCurriculum(CurriculumModule):
 
 @component
 class NoCurriculum(StatelessCurriculum):
-    """Every token weighs 1 from the first step to the last."""
+    """Every token has weight 1."""
 
     name = "none"
-    summary = "every token weighs 1, from the first step to the last"
+    summary = "no curriculum: every token has weight 1"
 
     @override
     def weights(self, noised: NoisedBatch, importance: Tensor, progress: float) -> Tensor:
@@ -102,19 +102,23 @@ class ThreeStageCurriculum(Curriculum):
     """
 
     name = "three_stage"
-    summary = "easy tokens weigh more at first, hard ones at the end"
+    summary = "ATAT's curriculum: higher loss weights for easy tokens at first, for hard tokens at the end"
     network = "atat_zoo.modeling.curricula.networks:ThreeStageModule"
     reads_importance = True
     refs = ("doi:10.1145/1553374.1553380",)
 
-    sharpness: float = param(2.0, help="s: the weight of I = 1 over that of I = 0 is exp(s)", ge=0, le=50)
-    boundaries: tuple[float, float] = param((0.2, 0.8), help="progress at which medium and hard begin", ge=0, le=1)
+    sharpness: float = param(
+        2.0, help="s, strength: a token of importance 1 has exp(s) times the weight of one of importance 0", ge=0, le=50
+    )
+    boundaries: tuple[float, float] = param(
+        (0.2, 0.8), help="training progress at which the stages medium and hard begin", ge=0, le=1
+    )
     warmup_steps: int | None = param(
-        None, help="optimizer steps over which the strength grows from 0; if none, a tenth of the easy stage", ge=0
+        None, help="optimizer steps over which the strength grows from 0; default: a tenth of the easy stage", ge=0
     )
     progress: Literal["linear", "step", "exponential"] = param("step", help="how the strength changes within a stage")
     thresholds: tuple[float, float] | None = param(
-        None, help="importance below which a token is easy and above which it is hard; if none, it is so by degrees"
+        None, help="importance thresholds of easy and hard tokens; default: a smooth weight"
     )
 
     def __attrs_post_init__(self) -> None:
@@ -144,17 +148,19 @@ class DynamicCurriculum(Curriculum):
     """
 
     name = "dynamic"
-    summary = "the stages of three_stage, changed by the trend of the loss"
+    summary = "the stages of `three_stage`, switched by the trend of the loss"
     network = "atat_zoo.modeling.curricula.networks:DynamicModule"
     reads_importance = True
     refs = ("doi:10.1145/1553374.1553380",)
 
-    sharpness: float = param(2.0, help="s: the weight of I = 1 over that of I = 0 is exp(s)", ge=0, le=50)
-    threshold: float = param(0.01, help="smallest relative gain that is an improvement", ge=0, le=1)
-    tolerance: float = param(0.05, help="relative rise of the loss that returns to the stage before", ge=0, le=1)
-    patience: int = param(200, help="flat steps in a row before the next stage", ge=1)
-    fast: float = param(20.0, help="time constant of the fast mean, in steps", ge=1)
-    slow: float = param(200.0, help="time constant of the slow mean, in steps", ge=1)
+    sharpness: float = param(
+        2.0, help="s, strength: a token of importance 1 has exp(s) times the weight of one of importance 0", ge=0, le=50
+    )
+    threshold: float = param(0.01, help="minimum relative improvement", ge=0, le=1)
+    tolerance: float = param(0.05, help="relative increase of the loss that returns to the previous stage", ge=0, le=1)
+    patience: int = param(200, help="patience: consecutive steps without improvement before the next stage", ge=1)
+    fast: float = param(20.0, help="time constant of the fast running mean, in steps", ge=1)
+    slow: float = param(200.0, help="time constant of the slow running mean, in steps", ge=1)
 
     def __attrs_post_init__(self) -> None:
         if self.fast >= self.slow:
@@ -173,11 +179,15 @@ class ContextAdaptiveCurriculum(StatelessCurriculum):
     """
 
     name = "context_adaptive"
-    summary = "masked tokens with visible neighbours weigh more, by geometric weights of the distance"
+    summary = "CART: higher loss weights for masked tokens with visible neighbours"
     refs = ("arXiv:2508.15487",)
 
-    sharpness: float = param(0.3, help="p of the geometric distribution: the larger, the nearer", gt=0, le=1)
-    floor: float = param(0.1, help="ε, weight of a token without visible neighbours; 1 weighs all alike", gt=0, le=1)
+    sharpness: float = param(
+        0.3, help="p of the geometric distribution of the distance; larger weighs nearer tokens more", gt=0, le=1
+    )
+    floor: float = param(
+        0.1, help="ε, weight of a token without visible neighbours; 1 weighs all tokens equally", gt=0, le=1
+    )
 
     @override
     def weights(self, noised: NoisedBatch, importance: Tensor, progress: float) -> Tensor:
@@ -196,22 +206,24 @@ class ContextAdaptiveCurriculum(StatelessCurriculum):
 
 @component
 class PlannerAwareCurriculum(StatelessCurriculum):
-    """The masked tokens that the sampler `policy` would draw next weigh more (Peng et al., arXiv:2509.23405).
+    """Higher loss weights for the tokens that the sampler `policy` would fill next (Peng et al., arXiv:2509.23405).
 
-        c_i = (1 − a) + a · k · softmax_j(∓I_j / T)_i   over the k masked tokens of a row, and 1 elsewhere
+        c_i = (1 − a) + a · k · softmax_j(∓I_j / T)_i   over the k masked tokens of a sequence, and 1 elsewhere
 
-    I is the importance by an estimator that reads z, the minus for `first = "easy"`. Published for the model's own
-    confidence as the planner; here the planner is the estimator, in the loss as in the order of the sampler.
+    I is the importance by an estimator that reads z; the minus is for `first = "easy"`. The paper uses the model's own
+    confidence as the planner; here the planner is the estimator, in the loss and in the sampler's order.
     """
 
     name = "planner_aware"
-    summary = "the masked tokens that the sampler policy would draw next weigh more"
+    summary = "higher loss weights for the masked tokens that the sampler `policy` would fill next"
     reads_importance = True
     refs = ("arXiv:2509.23405",)
 
-    first: Literal["easy", "hard"] = param("easy", help="which tokens the sampler draws first")
-    share: float = param(0.5, help="a, share of the weight that follows the planner", ge=0, lt=1)
-    temperature: float = param(0.3, help="T: small puts the share on the next token alone", ge=1e-3, le=1e9)
+    first: Literal["easy", "hard"] = param("easy", help="whether the sampler fills easy or hard tokens first")
+    share: float = param(0.5, help="a, fraction of the weight that follows the planner", ge=0, lt=1)
+    temperature: float = param(
+        0.3, help="T, temperature; small puts this fraction on the next token only", ge=1e-3, le=1e9
+    )
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield a sentence if the estimator reads the clean text."""

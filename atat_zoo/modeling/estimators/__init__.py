@@ -69,6 +69,18 @@ class Estimator(Protocol):
         """Return whether tokens can have different importance, if what can be learned of it is `trained`, or is not."""
         return True
 
+    def weights(self, vocabulary_size: int, width: int, length: int) -> int:
+        """Return the number of its parameters, 0 by default; `width` is the backbone's D."""
+        return 0
+
+    def flops(self, rows: int, length: int, width: int) -> float:
+        """Return the FLOPs of a forward pass over [rows, length] tokens, 0 by default; `width` is the backbone's D."""
+        return 0.0
+
+    def activations(self, rows: int, length: int, width: int) -> int:
+        """Return the bytes that it keeps for the backward pass under autocast to bf16, 0 by default."""
+        return 0
+
     def build(self, context: Context) -> nn.Module:
         """Return an `EstimatorModule`; one without parameters is not trained."""
         module: nn.Module = network_of(self, context)
@@ -97,32 +109,34 @@ class FrequencyEstimator(Estimator):
     """
 
     name = "frequency"
-    summary = "rare tokens are important: the unigram surprisal over its largest value"
+    summary = "importance = unigram surprisal, scaled to [0, 1]: rare tokens are important"
     network = "atat_zoo.modeling.estimators.networks:SurprisalModule"
 
 
 @component
 class TransformerEstimator(Estimator):
-    """Two transformer layers over the text, with importance σ(·) for each token.
+    """Two transformer layers over the sequence; importance is a sigmoid output for each token.
 
-    With `reads = "z"` they see the text with masks, and learn how hard each hidden token is, given the others.
+    With `reads = "z"` they read the masked sequence and learn the difficulty of each masked token, given the others.
 
-    It reads the backbone's token embedding through a projection, so it adds about 2 % to a backbone of 124M.
-    `own_embedding` gives it its own embedding, as in ATAT's documents: 13M parameters for a vocabulary of 50k.
+    The input is the backbone's token embedding through a projection, which adds about 2 % to a backbone of 124M.
+    `own_embedding` adds a separate embedding, as in ATAT's documents: 13M parameters for a vocabulary of 50k.
     """
 
     name = "transformer"
     learns: ClassVar[bool] = True
-    summary = "two small transformer layers over the backbone's detached embedding"
+    summary = "learned: two transformer layers on the backbone's detached token embedding"
     network = "atat_zoo.modeling.estimators.networks:TransformerModule"
     refs = ("ATAT",)
-    reads: Reads = param("x", help="x, the clean text, or z, the text with masks")
+    reads: Reads = param("x", help="input: x, the clean sequence, or z, the masked one")
     layers: int = param(2, help="transformer layers", ge=1, le=10_000)
     width: int = param(256, help="width of the layers", ge=2)
     heads: int = param(4, help="attention heads", ge=1)
-    max_length: int = param(1024, help="longest sequence: the learned positions", ge=1)
-    time_conditioning: bool = param(False, help="whether it reads t; a bound for adaptive masks cannot use it then")
-    own_embedding: bool = param(False, help="an embedding of its own instead of the backbone's")
+    max_length: int = param(1024, help="maximum sequence length (learned position embeddings)", ge=1)
+    time_conditioning: bool = param(
+        False, help="condition on t; the bound of the objective `adaptive` cannot be computed then"
+    )
+    own_embedding: bool = param(False, help="use a separate token embedding instead of the backbone's")
 
     @property
     @override
@@ -147,9 +161,28 @@ class TransformerEstimator(Estimator):
             )
 
     @override
+    def weights(self, vocabulary_size: int, width: int, length: int) -> int:
+        E, rows = self.width, vocabulary_size + 1 if self.own_embedding else width
+        time = E * (64 + E + 2) if self.time_conditioning else 0
+        return E * (rows + min(self.max_length, length) + 3) + 1 + time + self.layers * E * (12 * E + 9)
+
+    @override
+    def flops(self, rows: int, length: int, width: int) -> float:
+        E = self.width
+        layer = E * (12 * E + 2 * length)
+        return 2.0 * rows * length * (self.layers * layer + E + (0 if self.own_embedding else width * E))
+
+    @override
+    def activations(self, rows: int, length: int, width: int) -> int:
+        # Of each layer in float32 what two norms read; in bf16 2 norms, 3 queries, keys and values, 1 attention, and
+        # twice the width of the feed-forward layer, 4 E; statistics of the norms and of attention. Once, the embedding
+        # in bf16, and the last norm.
+        layer = 4 * 2 * self.width + 2 * (6 + 2 * 4) * self.width + 4 * (4 + self.heads)
+        return rows * length * (self.layers * layer + 6 * self.width + (0 if self.own_embedding else 2 * width))
+
+    @override
     def build(self, context: Context) -> nn.Module:
-        own = context.vocabulary_size if self.own_embedding else context.width
-        weights = self.width * (own + min(self.max_length, context.length) + 12 * self.layers * self.width)
+        weights = self.weights(context.vocabulary_size, context.width, context.length)
         asked = f"an estimator of {self.layers} layers and width {self.width}"
         require(4 * weights, asked, "its weights", "make it smaller")
         return super().build(context)
@@ -166,6 +199,22 @@ class _ComposedEstimator(Estimator):
         """The estimator inside that is trained; all read the text that it reads."""
         trained: Estimator = getattr(self, self.inside[0])
         return trained
+
+    @property
+    def _all(self) -> list[Estimator]:
+        return [getattr(self, name) for name in self.inside]
+
+    @override
+    def weights(self, vocabulary_size: int, width: int, length: int) -> int:
+        return sum(each.weights(vocabulary_size, width, length) for each in self._all)
+
+    @override
+    def flops(self, rows: int, length: int, width: int) -> float:
+        return sum(each.flops(rows, length, width) for each in self._all)
+
+    @override
+    def activations(self, rows: int, length: int, width: int) -> int:
+        return sum(each.activations(rows, length, width) for each in self._all)
 
     @property
     @override
@@ -202,13 +251,13 @@ class HybridEstimator(_ComposedEstimator):
     """I = mix · learned + (1 − mix) · prior; only the learned part is trained."""
 
     name = "hybrid"
-    summary = "a learned estimator and the frequency prior, mixed 0.7 to 0.3"
+    summary = "mixture of a learned estimator and the frequency prior, 0.7 to 0.3"
     network = "atat_zoo.modeling.estimators.networks:MixModule"
     refs = ("ATAT",)
     inside = ("learned", "prior")
-    mix: float = param(0.7, help="share of the learned estimator", ge=0, le=1)
-    learned: Estimator = part("estimator", "transformer", help="the estimator that is trained")
-    prior: Estimator = part("estimator", "frequency", help="the estimator that it is mixed with")
+    mix: float = param(0.7, help="fraction of the learned estimator", ge=0, le=1)
+    learned: Estimator = part("estimator", "transformer", help="estimator that is trained")
+    prior: Estimator = part("estimator", "frequency", help="estimator that it is mixed with")
 
     @override
     def tells_apart(self, trained: bool) -> bool:
@@ -218,21 +267,23 @@ class HybridEstimator(_ComposedEstimator):
 
 @component
 class TermBiasEstimator(_ComposedEstimator):
-    """Raises the importance of a domain's words by another estimator: their tokens have I + s · (1 − I).
+    """Raises the importance of given words over that of another estimator: I + s · (1 − I) for their tokens.
 
-    With a negative strength they have I + s · I. Masking does not change the mean rate of a row, so the words are
-    masked more often and the rest less. In sampling, the guidance `importance_bias` does the same with any model.
+    With a negative strength it is I + s · I. The mean mask rate of a sequence does not change, so these words are
+    masked more often and all others less. The guidance `importance_bias` does the same for sampling, with any model.
     """
 
     name = "term_bias"
-    summary = "another estimator, with the importance of some words raised or lowered"
+    summary = "another estimator with the importance of given words raised or lowered"
     network = "atat_zoo.modeling.estimators.networks:BiasedModule"
     refs = ("ATAT",)
     inside = ("base",)
 
     words: tuple[str, ...] = param((), help="words or phrases whose importance changes")
-    strength: float = param(0.5, help="share of the way to importance 1, or, when negative, to 0", ge=-1, le=1)
-    base: Estimator = part("estimator", "uniform", help="the estimator whose importance is changed")
+    strength: float = param(
+        0.5, help="how far importance moves towards 1 (or towards 0, if negative), as a fraction", ge=-1, le=1
+    )
+    base: Estimator = part("estimator", "uniform", help="estimator whose importance is changed")
 
     @override
     def tells_apart(self, trained: bool) -> bool:
@@ -250,7 +301,8 @@ def require_estimator(experiment: Experiment, run: object, *, constant: bool = F
     if "estimator" not in objective.uses:
         problem = f"was trained by the objective {objective.name!r}, which uses no importance estimator"
     elif not constant and not weighs_tokens(experiment):
-        problem = f"has the estimator {experiment.parts['estimator'].name!r}, to which all tokens are alike"
+        name = experiment.parts["estimator"].name
+        problem = f"has the estimator {name!r}, which gives every token the same importance"
     else:
         return
     raise UserError(f"{run} {problem}; name a run whose experiment has an [estimator] that tells tokens apart")

@@ -54,14 +54,14 @@ class MaskRates(Protocol):
 
 @component
 class NoiseRates(MaskRates):
-    """Times uniform, rates as the noise schedule has them: r = 1 − α(u), weight −α'/(1 − α).
+    """Uniform times, with the mask rates of the noise schedule: r = 1 − α(u), weight −α'/(1 − α).
 
-    The density of the rates is −1/α' at their time. It is uniform for linear noise only: with cosine noise, for one,
-    r = sin(πu/2), and high rates are drawn more often than low ones.
+    The density of the rates is −1/α' at their time. It is uniform only for linear noise; with cosine noise, r =
+    sin(πu/2), and high rates are more frequent than low ones.
     """
 
     name = "noise"
-    summary = "times uniform, rates as the noise schedule has them at these times"
+    summary = "mask rates of the noise schedule at uniform times, as in MDLM"
     refs = ("arXiv:2406.07524", "arXiv:2107.00630")
 
     @override
@@ -72,10 +72,10 @@ class NoiseRates(MaskRates):
 
 @component
 class UniformRates(MaskRates):
-    """Rates uniform on (0, 1], whatever the noise: r = u, weight 1/r. The same as `noise` for linear noise."""
+    """Uniform mask rates on (0, 1], for any noise schedule: r = u, weight 1/r. Equal to `noise` for linear noise."""
 
     name = "uniform"
-    summary = "rates uniform on (0, 1], whatever the noise schedule"
+    summary = "uniform mask rates on (0, 1], for any noise schedule"
     refs = ("arXiv:2406.07524", "arXiv:2406.03736")
 
     @override
@@ -92,9 +92,13 @@ class _MixedRates:
     stratified, and the share is exact.
     """
 
-    uniform_share: float = param(0.0, help="ρ: share of the rows whose rate is uniform", ge=0, le=1)
-    uniform_until: float = param(0.0, help="progress up to which all rates are uniform; 0: never", ge=0, le=1)
-    uniform_from: float = param(1.0, help="progress from which all rates are uniform; 1: never", ge=0, le=1)
+    uniform_share: float = param(0.0, help="ρ, fraction of the sequences with a uniform mask rate", ge=0, le=1)
+    uniform_until: float = param(
+        0.0, help="training progress until which all rates are uniform; 0 means never", ge=0, le=1
+    )
+    uniform_from: float = param(
+        1.0, help="training progress from which all rates are uniform; 1 means never", ge=0, le=1
+    )
 
     def __attrs_post_init__(self) -> None:
         if self.uniform_until > self.uniform_from:
@@ -119,18 +123,18 @@ class _MixedRates:
 
 @component
 class LogitNormalRates(_MixedRates):
-    """r = σ(m + s·Φ⁻¹(u)): logit-normal, most rows in the middle and few near 0 and 1 (Esser et al., section 3.1).
+    """Logit-normal mask rates r = σ(m + s·Φ⁻¹(u)): most in the middle, few near 0 and 1 (Esser et al., section 3.1).
 
-    Near 0 nearly all is visible, and the few masked tokens have little left to teach; near 1 nearly nothing is. f falls
-    faster than any power towards both ends.
+    Near 0 almost everything is visible, and the few masked tokens teach little; near 1 there is almost no context. The
+    density falls faster than any power towards both ends.
     """
 
     name = "logit_normal"
-    summary = "rates in the middle more often: logit-normal, as times in Stable Diffusion 3"
+    summary = "logit-normal mask rates, as the times in Stable Diffusion 3: middle rates are more frequent"
     refs = ("arXiv:2403.03206",)
 
-    location: float = param(0.0, help="m: the median rate is σ(m), a half at 0", ge=-5, le=5)
-    scale: float = param(1.0, help="s: width of the bell in log-odds; 1.7 is nearly flat, 0.3 is narrow", gt=0, le=3)
+    location: float = param(0.0, help="m, location: the median rate is σ(m), 0.5 at m = 0", ge=-5, le=5)
+    scale: float = param(1.0, help="s, scale in log-odds; 1.7 is nearly uniform, 0.3 is narrow", gt=0, le=3)
     reaches_ends: ClassVar[bool] = False
     network = "atat_zoo.modeling.mask_rates.networks:LogitNormalRatesModule"
 
@@ -143,12 +147,12 @@ class BetaRates(_MixedRates):
     """
 
     name = "beta"
-    summary = "rates by a beta distribution: any preference for low, middle or high ones"
+    summary = "beta-distributed mask rates, for a preference for low, middle or high rates"
     refs = ("arXiv:2410.24164",)
     network = "atat_zoo.modeling.mask_rates.networks:BetaRatesModule"
 
-    a: float = param(2.0, help="above 1 low rates are rarer, below 1 more frequent", ge=0.5, le=50)
-    b: float = param(2.0, help="above 1 high rates are rarer, below 1 more frequent", ge=0.5, le=50)
+    a: float = param(2.0, help="a; above 1 low rates are rarer, below 1 more frequent", ge=0.5, le=50)
+    b: float = param(2.0, help="b; above 1 high rates are rarer, below 1 more frequent", ge=0.5, le=50)
 
     @property
     @override
@@ -158,20 +162,20 @@ class BetaRates(_MixedRates):
 
 @component
 class AdaptiveRates(_MixedRates):
-    """f(r) ∝ ε + max(0, r·(H₁ − CE(r))): as often as there is something learned to use at this rate.
+    """f(r) ∝ ε + max(0, r·(H₁ − CE(r))): mask rates are more frequent where the model gains more from context.
 
-    CE(r) is the running mean of the cross-entropy at the masked tokens of rows with about this rate, and H₁ that of the
-    training tokens' frequencies: the difference is what the network has from the context, and r times it what a row
-    gets of it per token. At r = 0 hardly any token is masked, at r = 1 there is no context; in between the maximum
-    moves with what has been learned. f is constant over bins, and uniform until a token was masked in each of them.
+    CE(r) is the running mean of the cross-entropy at masked tokens of sequences with about this rate, and H₁ the
+    unigram entropy of the training tokens. Their difference is the gain from context, and r times it the gain per token
+    of the sequence. At r = 0 hardly any token is masked, at r = 1 there is no context; the maximum in between moves
+    during training. f is constant over bins, and uniform until a token was masked in each of them.
     """
 
     name = "adaptive"
-    summary = "rates where the context helps most, by the running loss at each rate"
+    summary = "adaptive mask rates: more frequent where the context lowers the running loss most"
     refs = ("arXiv:2211.15089", "arXiv:2102.09672")
     reaches_ends: ClassVar[bool] = True
     network = "atat_zoo.modeling.mask_rates.networks:AdaptiveRatesModule"
 
-    bins: int = param(32, help="intervals of the rate, of equal length", ge=2, le=1024)
-    floor: float = param(0.05, help="ε in nats: large is uniform", gt=0, le=100)
-    decay: float = param(0.99, help="share of the past that a step retains", ge=0, lt=1)
+    bins: int = param(32, help="number of bins of the mask rate", ge=2, le=1024)
+    floor: float = param(0.05, help="ε in nats; large approaches uniform rates", gt=0, le=100)
+    decay: float = param(0.99, help="decay of the running mean per step", ge=0, lt=1)

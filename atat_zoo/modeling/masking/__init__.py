@@ -90,7 +90,7 @@ class UniformMasking(Masking):
     """
 
     name = "uniform"
-    summary = "every maskable token with probability r, whatever its importance"
+    summary = "uniform masking: every token with probability r"
     refs = ("arXiv:2406.07524",)
     direction = 0
 
@@ -104,7 +104,12 @@ class _CalibratedMasking(Masking):
     """A function of `diffusion.calibration` applied to I / T, or to −I / T where `direction` is −1."""
 
     calibration: ClassVar[str]
-    temperature: float = param(1.0, help="large: like uniform; small: the most important first", ge=1e-6, le=1e9)
+    temperature: float = param(
+        1.0,
+        help="temperature; large approaches uniform masking, small masks the most important tokens first",
+        ge=1e-6,
+        le=1e9,
+    )
 
     @override
     def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
@@ -121,7 +126,7 @@ class ImportanceMasking(_CalibratedMasking):
     """
 
     name = "importance"
-    summary = "important tokens more often: softmax weights, filled up to the rate exactly"
+    summary = "masks important tokens more often: softmax weights, calibrated to the mask rate"
     refs = ("doi:10.1007/0-387-34240-0",)
     calibration = "water_fill"
 
@@ -134,11 +139,16 @@ class InverseMasking(_CalibratedMasking):
     """
 
     name = "inverse"
-    summary = "important tokens less often: the control of importance masking"
+    summary = "masks important tokens less often: the control for `importance`"
     refs = ("doi:10.1007/0-387-34240-0",)
     calibration = "water_fill"
     direction = -1
-    temperature: float = param(1.0, help="large: like uniform; small: the least important first", ge=1e-6, le=1e9)
+    temperature: float = param(
+        1.0,
+        help="temperature; large approaches uniform masking, small masks the least important tokens first",
+        ge=1e-6,
+        le=1e9,
+    )
 
 
 @component
@@ -150,7 +160,7 @@ class PowerMasking(_CalibratedMasking):
     """
 
     name = "power"
-    summary = "important tokens earlier: each follows its own power of the same time, as in GenMD4"
+    summary = "masks important tokens earlier: token-wise polynomial schedules, as in GenMD4"
     refs = ("arXiv:2406.04329",)
     calibration = "power_path"
 
@@ -164,7 +174,7 @@ class LogitMasking(_CalibratedMasking):
     """
 
     name = "logit"
-    summary = "important tokens more often: a sigmoid of importance, shifted to the rate"
+    summary = "masks important tokens more often: sigmoid of importance, calibrated to the mask rate"
     refs = ("doi:10.1007/0-387-34240-0",)
     calibration = "logit_shift"
 
@@ -178,7 +188,7 @@ class PositionMasking(Masking):
     """
 
     name = "position"
-    summary = "importance plus a bias of the position, fixed or learned from the loss"
+    summary = "masks by importance plus a fixed or learned position bias"
     refs = ("doi:10.1007/0-387-34240-0",)
     positional = True
     network = "atat_zoo.modeling.masking.networks:PositionModule"
@@ -191,11 +201,13 @@ class PositionMasking(Masking):
 
         return not self.strength or isinstance(self.bias, FlatBias)
 
-    temperature: float = param(1.0, help="large: like uniform; small: the highest sum first", ge=1e-6, le=1e9)
-    strength: float = param(
-        1.0, help="a: weight of the bias relative to importance; negative reverses it", ge=-1e3, le=1e3
+    temperature: float = param(
+        1.0, help="temperature; large approaches uniform masking, small masks the highest sum first", ge=1e-6, le=1e9
     )
-    bias: PositionBias = part("position_bias", "u_shape", help="positions to mask more often")
+    strength: float = param(
+        1.0, help="a, weight of the bias relative to importance; negative reverses it", ge=-1e3, le=1e3
+    )
+    bias: PositionBias = part("position_bias", "u_shape", help="position bias: positions to mask more often")
 
 
 @component
@@ -209,11 +221,15 @@ class RevealMasking(VisibleTextMasking):
     """
 
     name = "reveal"
-    summary = "too many tokens at random, of which the easiest or hardest are shown again, by what is visible"
+    summary = "masks too many tokens at random, then reveals the easiest or hardest by what is visible"
     refs = ("doi:10.1093/biomet/63.3.581",)
 
-    excess: float = param(2.0, help="c: tokens hidden at first, for each that stays hidden; 1 is uniform", ge=1, le=1e6)
-    first: Literal["easy", "hard"] = param("easy", help="which are shown again: those of the lowest or highest score")
+    excess: float = param(
+        2.0, help="c, tokens masked at first per token that stays masked; 1 is uniform masking", ge=1, le=1e6
+    )
+    first: Literal["easy", "hard"] = param(
+        "easy", help="whether the tokens of lowest or highest importance are revealed"
+    )
 
     @property
     @override

@@ -30,7 +30,7 @@ class BernoulliMaskDrawing(MaskDrawing):
     """
 
     name = "bernoulli"
-    summary = "every token by its own uniform number: independent, nested in the rate"
+    summary = "independent Bernoulli masks, nested in the rate"
     refs = ("arXiv:2406.07524",)
 
     @override
@@ -51,7 +51,7 @@ class SystematicMaskDrawing(MaskDrawing):
     """
 
     name = "systematic"
-    summary = "a fixed number of masks per row up to rounding, the same marginals; for training only"
+    summary = "systematic sampling: a fixed number of masks per sequence with the same marginals; for training only"
     refs = ("doi:10.1214/aoms/1177729988",)
 
     @override

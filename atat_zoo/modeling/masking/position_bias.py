@@ -53,7 +53,7 @@ class FlatBias(_FixedBias):
     """0 at every position: no effect."""
 
     name = "flat"
-    summary = "fixed: 0 everywhere, all positions alike"
+    summary = "fixed: 0 at every position"
 
     def bias(self, positions: Tensor) -> Tensor:
         """Return 0."""
@@ -68,7 +68,7 @@ class LeftToRightBias(_FixedBias):
     """
 
     name = "left_to_right"
-    summary = "fixed: rises evenly from 0 to 1, so that text appears from left to right"
+    summary = "fixed: increases linearly from 0 to 1, so that text is generated from left to right"
 
     def bias(self, positions: Tensor) -> Tensor:
         """Return i/(L−1); a single token has 0."""
@@ -85,7 +85,7 @@ class UShapeBias(_FixedBias):
     name = "u_shape"
     summary = "fixed: 1 at both ends of the sequence, 0 in the middle"
 
-    exponent: float = param(2.0, help="e: how flat the middle is", gt=0, le=100)
+    exponent: float = param(2.0, help="e, exponent: larger is flatter in the middle", gt=0, le=100)
 
     def bias(self, positions: Tensor) -> Tensor:
         """Return |2i/(L−1) − 1|^e; a single token has 1."""
@@ -108,8 +108,10 @@ class RunningBias(PositionBias):
     summary = "learned: the running mean of the loss at each position"
     network = "atat_zoo.modeling.masking.networks:RunningBiasModule"
 
-    decay: float = param(0.99, help="share of the past that a step retains", ge=0, lt=1)
-    floor: float = param(0.1, help="smallest spread, as a share of the mean loss, that counts in full", gt=0, le=10)
+    decay: float = param(0.99, help="decay of the running mean per step", ge=0, lt=1)
+    floor: float = param(
+        0.1, help="smallest standard deviation, relative to the mean loss, that is used unchanged", gt=0, le=10
+    )
 
 
 @component
@@ -126,8 +128,8 @@ class GradientBias(PositionBias):
     """
 
     name = "gradient"
-    summary = "learned: ascent of the masked loss, position by position"
+    summary = "learned: gradient ascent on the masked loss of each position"
     network = "atat_zoo.modeling.masking.networks:GradientBiasModule"
     refs = ("ATAT",)
 
-    learning_rate: float = param(0.1, help="η, of a step", gt=0, le=100)
+    learning_rate: float = param(0.1, help="η, learning rate", gt=0, le=100)

@@ -154,6 +154,10 @@ class Objective(Protocol):
         """The weight of the estimator's loss: at 0 it learns nothing."""
         return 1.0
 
+    def factorisations(self, experiment: Experiment) -> Mapping[str, str]:
+        """Return the factorisation of the text that each of its bounds is of, as tables name it."""
+        return {"nelbo": "any-order ELBO"}
+
     def network_input(self, experiment: Experiment) -> tuple[int, int]:
         """Return how many rows its network reads in a step over the global batch, and how many tokens of each."""
         return experiment.train.batch_size, experiment.data.length

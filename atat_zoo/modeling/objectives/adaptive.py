@@ -37,7 +37,7 @@ class AdaptiveObjective(Objective):
     """
 
     name = "adaptive"
-    summary = "masks that depend on the text, with a learned order in reverse and a bound that pays for it"
+    summary = "masks that depend on the sequence, a learned reverse order, and a bound that accounts for both"
     refs = ("arXiv:2602.02112", "arXiv:2406.04329", "arXiv:2406.07524", "ATAT")
     network = "atat_zoo.modeling.objectives.adaptive_module:AdaptiveModule"
     hub_form = "masked"
@@ -45,22 +45,25 @@ class AdaptiveObjective(Objective):
     learns_order = True
 
     form: Literal["order", "timed"] = param(
-        "order", help="the bound: of the order alone, or of the times of the power path as well"
+        "order", help="bound of the order only, or of the order and the times of the power path (timed)"
     )
-    temperature: float = param(1.0, help="T: small makes importance decide the order", ge=1e-6, le=1e9)
-    bias: PositionBias = part("position_bias", "flat", help="positions whose tokens stay masked longer")
-    strength: float = param(1.0, help="s: weight of the bias; a negative weight reverses it", ge=-1e3, le=1e3)
+    temperature: float = param(1.0, help="T, temperature; small makes importance decide the order", ge=1e-6, le=1e9)
+    bias: PositionBias = part("position_bias", "flat", help="position bias: positions whose tokens stay masked longer")
+    strength: float = param(1.0, help="s, weight of the bias; negative reverses it", ge=-1e3, le=1e3)
     learn_importance: bool = param(
-        False, help="train the estimator by the bound's own gradient instead of towards the target"
+        False, help="train the estimator by the gradient of the bound instead of towards the target"
     )
-    learn_position: bool = param(False, help="learn φ, a weight for each position, by the bound's own gradient")
+    learn_position: bool = param(False, help="learn φ, a weight per position, by the gradient of the bound")
     mask_samples: int | None = param(
-        None, help="K, masks of each text in a step; when absent 2 if something is learned, else 1", ge=1, le=64
+        None,
+        help="K, masks per sequence and step; default: 2 if something is learned by the bound, else 1",
+        ge=1,
+        le=64,
     )
     weight: Literal["bound", "nelbo", "simple"] = param(
-        "simple", help="c: the bound's own weight, 1 by the share of masked tokens, or 1"
+        "simple", help="c, loss weight. bound: that of the bound; nelbo: 1/mask rate; simple: 1"
     )
-    reverse_loss_weight: float = param(1.0, help="λ, weight of the reverse weights' loss", ge=0)
+    reverse_loss_weight: float = param(1.0, help="λ, weight of the loss of the reverse weights", ge=0)
     importance_loss_weight: float = param(0.1, help="weight of the loss of the estimator and of φ", ge=0)
 
     def __attrs_post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Literal
 
 from typing_extensions import override
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
 
 # Help of the weight in objectives that draw rates.
-OMEGA = "ω: 1/(r·f(r)) for rates of density f, which is −α'/(1 − α) for those of the noise; or 1"
+OMEGA = (
+    "ω, loss weight. nelbo: 1/(r·f(r)) for mask rates of density f, or −α'/(1 − α) with rates of the "
+    "noise schedule; simple: 1"
+)
 
 
 @component
@@ -34,13 +37,17 @@ class BlockObjective(Objective):
     """
 
     name = "block"
-    summary = "masked diffusion within blocks, from left to right between them"
+    summary = "block diffusion (BD3-LM): masked diffusion within blocks, autoregressive between blocks"
     refs = ("arXiv:2503.09573",)
     network = "atat_zoo.modeling.objectives.causal_module:BlockModule"
     uses = frozenset({"backbone", "noise", "mask_rates"})
     masks_attention = True
-    block_size: int = param(16, help="tokens in a block; must divide data.length", ge=1)
+    block_size: int = param(16, help="tokens per block; must divide data.length", ge=1)
     weight: Literal["nelbo", "simple"] = param("nelbo", help=OMEGA)
+
+    @override
+    def factorisations(self, experiment: Experiment) -> Mapping[str, str]:
+        return {"nelbo": f"blocks of {self.block_size} from left to right, ELBO"}
 
     @override
     def network_input(self, experiment: Experiment) -> tuple[int, int]:
@@ -69,13 +76,17 @@ class AutoregressiveObjective(Objective):
     """
 
     name = "autoregressive"
-    summary = "next-token prediction with a causal mask; its likelihood is exact"
+    summary = "autoregressive next-token prediction; the likelihood is exact"
     refs = ("arXiv:1706.03762",)
     network = "atat_zoo.modeling.objectives.causal_module:AutoregressiveModule"
     hub_form = "causal"
     uses = frozenset({"backbone"})
     exact = True
     shifted = masks_attention = separates_documents = True
+
+    @override
+    def factorisations(self, experiment: Experiment) -> Mapping[str, str]:
+        return {"nelbo": "left to right, exact"}
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: a choice that does not fit a causal model."""

@@ -31,7 +31,7 @@ class MDLMObjective(Objective):
     """
 
     name = "mdlm"
-    summary = "masked diffusion: cross-entropy at masked tokens, with importance, curriculum and correction"
+    summary = "MDLM: cross-entropy at masked tokens; with importance, curriculum and correction, ATAT"
     refs = ("arXiv:2406.07524", "ATAT")
     network = "atat_zoo.modeling.objectives.denoising:MDLMModule"
     separates_documents = True
@@ -41,7 +41,8 @@ class MDLMObjective(Objective):
     )
     weight: Literal["nelbo", "simple"] = param("nelbo", help=OMEGA)
     correction: Literal["none", "horvitz_thompson"] = param(
-        "none", help="h: 1, or r/p, which gives every token the same marginal weight"
+        "none",
+        help="h, correction of non-uniform masking: none, or r/p, which gives every token the same marginal weight",
     )
     floor: float = param(0.1, help="ε of the correction: p becomes (1−ε)p + εr, so that r/p ≤ 1/ε", gt=0, le=1)
     importance_loss_weight: float = param(0.1, help="λ, weight of the importance estimator's loss", ge=0)
@@ -90,13 +91,13 @@ class MLMObjective(Objective):
     """
 
     name = "mlm"
-    summary = "cross-entropy at a fixed share of masked tokens, as BERT is trained"
+    summary = "BERT's masked language modelling: cross-entropy at a fixed mask rate"
     refs = ("arXiv:1810.04805",)
     network = "atat_zoo.modeling.objectives.masked_module:MLMModule"
     separates_documents = True
     hub_form = "masked"
     uses = frozenset({"backbone"})
-    rate: float = param(0.15, help="share of a sequence's tokens that is masked", gt=0, le=1)
+    rate: float = param(0.15, help="mask rate", gt=0, le=1)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """Yield the problems: a backbone that reads t, which would see a single value."""
@@ -121,7 +122,7 @@ class SEDDObjective(Objective):
     """
 
     name = "sedd"
-    summary = "score entropy with an absorbing state: cross-entropy and a penalty for not being normalised"
+    summary = "SEDD: score entropy with an absorbing state"
     refs = ("arXiv:2310.16834",)
     network = "atat_zoo.modeling.objectives.masked_module:SEDDModule"
     separates_documents = True
@@ -154,16 +155,17 @@ class D3PMObjective(Objective):
     """
 
     name = "d3pm"
-    summary = "T absorbing steps, the mask among the predictions: the variational bound and a cross-entropy"
+    summary = "D3PM: absorbing diffusion with T steps; variational bound plus cross-entropy"
     refs = ("arXiv:2107.03006",)
     network = "atat_zoo.modeling.objectives.masked_module:D3PMModule"
     separates_documents = True
     hub_form = "masked"
     uses = frozenset({"backbone", "noise"})
-    steps: int = param(1000, help="T, steps of the process", ge=1)
+    steps: int = param(1000, help="T, number of diffusion steps", ge=1)
     weight: Literal["nelbo", "simple"] = param(
-        "nelbo", help="T(KL + λ·CE), an estimate of the bound and λ; or KL/β + λ·CE, every masked token alike"
+        "nelbo",
+        help="nelbo: T(KL + λ·CE), which estimates the bound; simple: KL/β + λ·CE, equal weight for every masked token",
     )
     auxiliary: float = param(
-        0.001, help="λ, weight of the cross-entropy beside the KL of a step; 0.001 on CIFAR-10", ge=0
+        0.001, help="λ, weight of the auxiliary cross-entropy; the paper uses 0.001 for CIFAR-10", ge=0
     )

@@ -13,7 +13,7 @@ from atat_zoo.registry import component, param
 from atat_zoo.system.errors import Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from atat_zoo.experiment import Experiment
 
@@ -45,17 +45,22 @@ class SetCausalObjective(Objective):
     """
 
     name = "set_causal"
-    summary = "every token from the tokens of earlier position sets: exact likelihoods, with prompts and gaps"
+    summary = "set-causal: predicts each position set from earlier ones; exact likelihood, also with prompts and gaps"
     refs = ("arXiv:2607.01775", "arXiv:2205.13554")
     network = "atat_zoo.modeling.objectives.sets_module:SetsModule"
     hub_form = "turns"
     uses = frozenset({"backbone", "position_sets", "estimator", "curriculum", "target"})
     shifted = masks_attention = True
     importance_reads = "z"
-    prompt_share: float = param(0.2, help="share of rows with a beginning that is given", ge=0, le=1)
-    gap_share: float = param(0.2, help="share of rows in which all but a gap is given", ge=0, le=1)
-    subset_share: float = param(0.0, help="share of rows in which a random subset is given", ge=0, le=1)
+    prompt_share: float = param(0.2, help="fraction of sequences with a given prompt", ge=0, le=1)
+    gap_share: float = param(0.2, help="fraction of sequences with a gap to infill", ge=0, le=1)
+    subset_share: float = param(0.0, help="fraction of sequences with a random given subset", ge=0, le=1)
     importance_loss_weight: float = param(0.1, help="λ, weight of the importance estimator's loss", ge=0)
+
+    @override
+    def factorisations(self, experiment: Experiment) -> Mapping[str, str]:
+        exactly = "exact" if experiment.parts["position_sets"].deterministic else "bound"
+        return {**super().factorisations(experiment), "sets": f"own position sets, {exactly}"}
 
     @override
     def network_input(self, experiment: Experiment) -> tuple[int, int]:
@@ -99,13 +104,17 @@ class StridedCausalObjective(Objective):
     """
 
     name = "strided_causal"
-    summary = "positions i mod s in turn, and no other order; its likelihood is exact"
+    summary = "set-causal with one fixed strided order; exact likelihood"
     exact = True
     shifted = masks_attention = True
     network = "atat_zoo.modeling.objectives.sets_module:StridedModule"
     hub_form = "turns"
     uses = frozenset({"backbone"})
-    stride: int = param(16, help="s, the number of turns; at most data.length, where it goes from left to right", ge=1)
+    stride: int = param(16, help="s, the number of decoding steps; at most data.length, which is left to right", ge=1)
+
+    @override
+    def factorisations(self, experiment: Experiment) -> Mapping[str, str]:
+        return {"nelbo": f"{self.stride} steps, exact"}
 
     @override
     def network_input(self, experiment: Experiment) -> tuple[int, int]:

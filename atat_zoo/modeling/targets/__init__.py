@@ -42,13 +42,15 @@ class DifficultyTarget:
     """
 
     name = "difficulty"
-    summary = "the denoiser's own cross-entropy at masked tokens, as a rank or on a running scale"
+    summary = "difficulty: the denoiser's cross-entropy at masked tokens, as a rank or on a running scale"
     network = "atat_zoo.modeling.targets.networks:RunningDifficulty"
     refs = ("arXiv:1905.03677",)
 
-    scale: Literal["rank", "running"] = param("rank", help="rank within the row, or running mean and deviation by rate")
-    decay: float = param(0.99, help="running: share of the past that a step retains", ge=0, lt=1)
-    bins: int = param(10, help="running: intervals of the rate that have their own scale", ge=1, le=1000)
+    scale: Literal["rank", "running"] = param(
+        "rank", help="rank: within the sequence; running: by running mean and deviation at each mask rate"
+    )
+    decay: float = param(0.99, help="with running: decay per step", ge=0, lt=1)
+    bins: int = param(10, help="with running: number of mask-rate bins, each with its own scale", ge=1, le=1000)
 
     def build(self, context: Context) -> Callable[[NoisedBatch, Tensor], tuple[Tensor, Tensor]]:
         """Return itself for `rank`, a module with the running moments for `running`."""
@@ -75,7 +77,7 @@ class WasMaskedTarget:
     """
 
     name = "was_masked"
-    summary = "the mask itself: its optimum is E_r[p_i(r)], the masking the estimator itself caused"
+    summary = "whether the token was masked; converges to the estimator's own masking, E_r[p_i(r)] (for comparison)"
 
     def __call__(self, noised: NoisedBatch, loss: Tensor) -> tuple[Tensor, Tensor]:
         """Return the mask, float32 [B, L], and the maskable tokens, bool [B, L]; the loss is not read."""

@@ -16,13 +16,13 @@ from atat_zoo.system.errors import UserError
 @click.argument("model")
 @output("run")
 @options("overrides")
-@click.option("--revision", help="Commit, tag or branch of the hub.")
-@click.option("--overwrite", is_flag=True, help="Replace a run that is there, when the new one is complete.")
+@click.option("--revision", help="Commit, tag or branch on the hub.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing run, once the new one is complete.")
 def import_(model: str, run: Path, overrides: tuple[str, ...], **given: Any) -> None:
-    """Make the folder RUN of MODEL, a name on the Hugging Face hub, a folder or a .ckpt file, without a training.
+    """Import the published model MODEL as the folder RUN: a name on the Hugging Face hub, a folder or a .ckpt file.
 
-    This package reads the field's published models, and atat-zoo-transformers reads others. KEY=VALUE changes the
-    experiment of the run.
+    Supports the published masked diffusion models; with atat-zoo-transformers, other models of the hub as well.
+    KEY=VALUE changes the experiment of the run.
     """
     from atat_zoo_checkpoints.importing import import_model
 
@@ -39,27 +39,29 @@ def import_(model: str, run: Path, overrides: tuple[str, ...], **given: Any) -> 
 @output("folder")
 @options("step")
 @click.option(
-    "--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="Of the weights; as trained if absent."
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="Data type of the weights (default: as trained).",
 )
-@click.option("--max-shard-size", default="5GB", show_default=True, help="Most of a file of weights.")
+@click.option("--max-shard-size", default="5GB", show_default=True, help="Maximum size of a weights file.")
 @click.option(
-    "--adapter", is_flag=True, help="Of a LoRA run: write only its matrices, as peft reads them; else they are merged."
+    "--adapter", is_flag=True, help="Write only the LoRA matrices, in peft's format, instead of merging them."
 )
 @click.option(
     "--base",
     metavar="MODEL",
-    help="With --adapter: the folder or OWNER/NAME of the model for which it is; if absent, the imported one.",
+    help="With --adapter: folder or OWNER/NAME of the base model (default: the imported one).",
 )
-@click.option("--push", "repository", metavar="OWNER/NAME", help="Upload it as a model of the hub, for you alone.")
-@click.option("--public", is_flag=True, help="With --push: for everybody.")
+@click.option("--push", "repository", metavar="OWNER/NAME", help="Upload to the hub as a private model.")
+@click.option("--public", is_flag=True, help="With --push: make the model public.")
 def export(
     run: Path, folder: Path, step: int | str | None, dtype: str | None, repository: str | None, public: bool, **how: Any
 ) -> None:
-    """Write the network of RUN to FOLDER, as `from_pretrained` of transformers reads it, with a model card.
+    """Write the network of RUN to FOLDER for transformers' `from_pretrained`, with a model card.
 
-    What reads it needs no atat_zoo: the code of the network and of its sampler lies in FOLDER. The run of a published
-    model is written in the form in which that was published. The matrices of a LoRA run are merged into its weights
-    unless you ask for an --adapter.
+    The folder contains the code of the network and its sampler, so loading it does not require atat_zoo. A run of a
+    published model is written in that model's own format. LoRA matrices are merged into the weights, unless you pass
+    --adapter.
     """
     # Every mistake is reported before torch is imported.
     from atat_zoo.modeling.backbones.lora import without_lora

@@ -37,28 +37,26 @@ class DDiTBackbone(LoRABackbone):
     """
 
     name = "ddit"
-    summary = "the transformer of SEDD, MDLM, BD3LM, Duo and SetDLM, for their published weights"
+    summary = "DDiT of SEDD, MDLM, BD3-LM, Duo and SetDLM, for their published weights"
     refs = ("arXiv:2310.16834", "arXiv:2406.07524", "arXiv:2503.09573", "arXiv:2212.09748")
 
-    layers: int = param(12, help="layers", ge=1, le=10_000)
-    width: int = param(768, help="D, the width", ge=2)
-    heads: int = param(12, help="heads", ge=1)
+    layers: int = param(12, help="number of layers", ge=1, le=10_000)
+    width: int = param(768, help="width D", ge=2)
+    heads: int = param(12, help="number of attention heads", ge=1)
     condition: int = param(
-        128, help="width of the condition of adaLN; 0 for none, as in an autoregressive network or SetDLM's", ge=0
+        128, help="width of the adaLN conditioning; 0 disables it, as in autoregressive networks and SetDLM", ge=0
     )
-    rows: int | None = param(None, help="rows of the table of tokens, the mask among them; V + 1 when absent", ge=1)
+    rows: int | None = param(None, help="rows of the embedding table, mask included; default: V + 1", ge=1)
     mask_id: int | None = param(
         None,
-        help="the published id of the mask, or of the BOS where the mask only starts a text; the last when absent",
+        help="published id of the mask token (or of BOS, if the mask only starts a text); default: the last",
         ge=0,
     )
-    time_conditioning: bool = param(False, help="whether the network reads the time, as σ = −log(1 − (1 − ε)t)")
-    eps: float = param(1e-3, help="ε of σ, and of the noise `log_linear` that it was trained with", gt=0, lt=1)
-    max_length: int = param(1024, help="longest sequence", ge=1)
-    clipped: bool = param(
-        False, help="whether the model keeps the mask rates between which it was trained, as BD3LM does"
-    )
-    form: Literal["sedd", "mdlm", "bd3lm", "setdlm"] = param("mdlm", help="whose published names the weights have")
+    time_conditioning: bool = param(False, help="condition the network on the time, as σ = −log(1 − (1 − ε)t)")
+    eps: float = param(1e-3, help="ε of σ and of the noise `log_linear` used in training", gt=0, lt=1)
+    max_length: int = param(1024, help="maximum sequence length", ge=1)
+    clipped: bool = param(False, help="store the interval of mask rates used in training, as BD3-LM does")
+    form: Literal["sedd", "mdlm", "bd3lm", "setdlm"] = param("mdlm", help="naming scheme of the published weights")
 
     def __attrs_post_init__(self) -> None:
         if self.width % (2 * self.heads):

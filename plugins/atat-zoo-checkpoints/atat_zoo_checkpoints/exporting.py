@@ -48,7 +48,7 @@ def check_export(
     if writer is None:
         raise UserError(
             f"{clip(run)}: backbone {backbone.name!r} does not write itself for the hub; it needs a method `export`, "
-            "which docs/your-model.md describes"
+            "which docs/how-to/your-backbone.md describes"
         )
     if adapter:
         base_of(run, experiment, base)

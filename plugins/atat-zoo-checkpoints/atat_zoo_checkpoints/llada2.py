@@ -22,23 +22,23 @@ class LLaDA2Backbone(LlamaBackbone):
 
     name = "llada2"
     kinds: ClassVar[tuple[str, ...]] = ("llada2_moe", "llada21_moe")
-    summary = "the mixture of experts of LLaDA 2.0 and 2.1, for their published weights"
+    summary = "mixture-of-experts transformer of LLaDA 2.0 and 2.1, for their published weights"
     refs = ("arXiv:2512.15745", "arXiv:2602.08676", "arXiv:2412.19437")  # type: ignore[assignment]
 
     head_width: int = param(128, help="width of a head", ge=2)
-    rotated: float = param(0.5, help="share of a head that is turned by its position", gt=0, le=1)  # type: ignore[misc]
-    qk_norm: bool = param(True, help="whether queries and keys are normalised")  # type: ignore[misc]
-    out_bias: bool = param(False, help="whether the last layer of the attention has a bias")  # type: ignore[misc]
-    experts: int = param(256, help="E, experts of a layer", ge=2)
-    chosen: int = param(8, help="k, experts of a token", ge=1)
-    groups: int = param(8, help="G, groups of experts", ge=1)
-    chosen_groups: int = param(4, help="groups from which a token has its experts", ge=1)
-    scaling: float = param(2.5, help="what all experts of a token count together", gt=0)
+    rotated: float = param(0.5, help="fraction of a head with rotary embedding", gt=0, le=1)  # type: ignore[misc]
+    qk_norm: bool = param(True, help="normalise queries and keys (QK-norm)")  # type: ignore[misc]
+    out_bias: bool = param(False, help="bias in the attention's output projection")  # type: ignore[misc]
+    experts: int = param(256, help="E, experts per layer", ge=2)
+    chosen: int = param(8, help="k, experts per token", ge=1)
+    groups: int = param(8, help="G, expert groups", ge=1)
+    chosen_groups: int = param(4, help="number of groups that a token's experts come from", ge=1)
+    scaling: float = param(2.5, help="scale of the summed expert outputs", gt=0)
     expert_inner: int = param(512, help="width of an expert's feed-forward layer", ge=1)
-    shared_experts: int = param(1, help="experts that every token has", ge=0)
-    dense_layers: int = param(1, help="layers at the start without experts, of width `inner`", ge=0)
+    shared_experts: int = param(1, help="number of shared experts", ge=0)
+    dense_layers: int = param(1, help="number of first layers without experts, of width `inner`", ge=0)
     form: Literal["llada2"] = param(  # type: ignore[assignment]
-        "llada2", help="whose published names the weights have"
+        "llada2", help="naming scheme of the published weights"
     )
 
     def __attrs_post_init__(self) -> None:

@@ -82,29 +82,29 @@ class LlamaBackbone(LoRABackbone):
     """
 
     name = "llama"
-    summary = "a Llama that attends both ways, for the published weights of LLaDA and Dream"
+    summary = "Llama with bidirectional attention, for the published weights of LLaDA and Dream"
     refs = ("arXiv:2502.09992", "arXiv:2508.15487", "arXiv:2302.13971", "arXiv:2305.13245")
 
-    layers: int = param(32, help="layers", ge=1, le=10_000)
-    width: int = param(4096, help="D, the width", ge=2)
-    heads: int = param(32, help="heads of the queries", ge=1)
+    layers: int = param(32, help="number of layers", ge=1, le=10_000)
+    width: int = param(4096, help="width D", ge=2)
+    heads: int = param(32, help="number of query heads", ge=1)
     kv_heads: int | None = param(
-        None, help="heads of keys and values, each for several of the queries; as many when absent", ge=1
+        None, help="number of key/value heads (grouped-query attention); default: as many as query heads", ge=1
     )
     inner: int = param(12288, help="width of the feed-forward layer", ge=1)
-    qkv_bias: bool = param(False, help="whether queries, keys and values have a bias")
-    theta: float = param(500_000.0, help="base of the rotary angles", gt=1)
-    eps: float = param(1e-5, help="ε of the norms", gt=0, lt=1)
-    rows: int | None = param(None, help="rows of the table of tokens, the mask among them; V + 1 when absent", ge=1)
+    qkv_bias: bool = param(False, help="bias in the query, key and value projections")
+    theta: float = param(500_000.0, help="RoPE base θ", gt=1)
+    eps: float = param(1e-5, help="ε of RMSNorm", gt=0, lt=1)
+    rows: int | None = param(None, help="rows of the embedding table, mask included; default: V + 1", ge=1)
     mask_id: int | None = param(
         None,
-        help="the published id of the mask, or of the BOS where the mask only starts a text; the last when absent",
+        help="published id of the mask token (or of BOS, if the mask only starts a text); default: the last",
         ge=0,
     )
-    shift: bool = param(False, help="whether the logits at a position are read from the one before it")
-    max_length: int = param(4096, help="longest sequence", ge=1)
-    dtype: Literal["float32", "bfloat16", "float16"] = param("float32", help="of the weights")
-    form: Literal["llada", "dream"] = param("llada", help="whose published names the weights have")
+    shift: bool = param(False, help="read the logits of a position from the previous one")
+    max_length: int = param(4096, help="maximum sequence length", ge=1)
+    dtype: Literal["float32", "bfloat16", "float16"] = param("float32", help="data type of the weights")
+    form: Literal["llada", "dream"] = param("llada", help="naming scheme of the published weights")
 
     kinds: ClassVar[tuple[str, ...]] = ("llada", "Dream")  # model_type of the config.json that it reads
     # What a Llama has not.

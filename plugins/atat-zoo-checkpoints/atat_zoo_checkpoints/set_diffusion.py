@@ -30,12 +30,12 @@ class SetDiffusionObjective(SetCausalObjective):
     """
 
     name = "set_diffusion"
-    summary = "sets as in SetDLM: a mask predicts at each position, beside the tokens of earlier sets"
+    summary = "SetDLM's set-causal objective: a mask token predicts each position from earlier sets"
     refs = ("arXiv:2607.01775",)  # type: ignore[assignment]
     network = "atat_zoo_checkpoints.set_diffusion_module:SetDiffusionModule"
     shifted = False
     hub_form = ""  # type: ignore[assignment]
-    start: int = param(0, help="the token that stands before each text and is given, the published model's BOS", ge=0)
+    start: int = param(0, help="token before each text that is given: the published model's BOS", ge=0)
 
     @override
     def network_input(self, experiment: Experiment) -> tuple[int, int]:

@@ -80,7 +80,7 @@ def test_a_bound_is_said_by_its_name_with_its_error_and_prices_at_their_evaluati
     ]
     assert "| perplexity | 61.5 ± 1.3 | e to an upper bound on the nats per token, under uniform masking" in card.text
     assert "| sets bound | 53.8 ± 0.8 | e to the nats per token of the objective's own process" in card.text
-    assert "1,024 sequences × 4 draws of validation text, 9,000 tokens, masks by `exact_k`, seed 17" in card.text
+    assert "On validation text: 1,024 sequences, 4 masks each, 9,000 tokens, masks by `exact_k`, seed 17" in card.text
     assert "| strided | stride = 4 | 4.0 | policy likelihood | 51.2 ± 1.5 |" in said["What its samplers cost"]
     assert "It took 1 min on cpu in fp32 on each of 2." in said["How it was trained"]
     assert "begun by `atat train sets --overwrite`, at commit `abc` with changes" in said["To make it again"]

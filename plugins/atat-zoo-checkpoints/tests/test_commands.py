@@ -43,4 +43,4 @@ def test_a_run_is_not_replaced_by_a_model_of_its_own(model, tmp_path, monkeypatc
 @pytest.mark.slow
 def test_the_blocks_of_the_page_do_what_they_say(tmp_path):
     make_run(tmp_path / "runs", "quickstart", "mdlm")
-    pages.carry_out(pages.ROOT / "docs" / "exporting.md", tmp_path)
+    pages.carry_out(pages.ROOT / "docs" / "how-to" / "exporting.md", tmp_path)

@@ -20,10 +20,15 @@ class Rank:
     """
 
     name = "rank"
-    summary = "important tokens more often, by the rank of their importance and not its size"
+    summary = "masks important tokens more often, by the rank of their importance"
     refs = ()
 
-    temperature: float = param(1.0, help="large: like uniform; small: the most important first", ge=1e-6, le=1e9)
+    temperature: float = param(
+        1.0,
+        help="temperature; large approaches uniform masking, small masks the most important tokens first",
+        ge=1e-6,
+        le=1e9,
+    )
 
     def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
         """Return p, float32 [B, L], for importance [B, L], rate [B], maskable bool [B, L]."""

@@ -13,18 +13,18 @@ from atat_zoo.cli import run as run_command
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
-    """DNA in the zoo."""
+    """Train and evaluate masked diffusion models of DNA."""
 
 
 @main.command()
 @click.argument("data", type=click.Path(path_type=Path))
 @click.option(
-    "--out", type=click.Path(path_type=Path), default="runs/promoters", show_default=True, help="Of the runs."
+    "--out", type=click.Path(path_type=Path), default="runs/promoters", show_default=True, help="Seeds of the runs."
 )
-@click.option("--arm", "arms", multiple=True, help="A setting; all of them when absent.")
-@click.option("--write", type=click.Path(path_type=Path), help="Write a page with the table.")
+@click.option("--arm", "arms", multiple=True, help="Arm to train (default: all). Repeatable.")
+@click.option("--write", type=click.Path(path_type=Path), help="Write the table to this Markdown file.")
 def study(data: Path, out: Path, arms: tuple[str, ...], write: Path | None) -> None:
-    """Train on the core promoters of GUE in DATA, and compare the bounds with k-mer models on the same sequences."""
+    """Train on GUE's core promoters in DATA, and compare the bounds with k-mer models on the same sequences."""
     from atat_zoo.cli.console import Bars
     from atat_zoo.experiment.runs import write_text
     from atat_zoo.system.errors import UserError, nearest
@@ -42,28 +42,34 @@ def study(data: Path, out: Path, arms: tuple[str, ...], write: Path | None) -> N
 
 
 @main.command()
-@click.option("--task", required=True, help="Of GUE, like prom_core_all.")
+@click.option("--task", required=True, help="GUE task, such as prom_core_all.")
 @click.option("--data", required=True, type=click.Path(path_type=Path), help="Folder with the task's CSV files.")
 @click.option("--run", required=True, type=click.Path(path_type=Path), help="Run with the tokenizer dna.")
-@click.option("--seed", "seeds", multiple=True, type=int, default=(17, 18, 19), show_default=True, help="Of a head.")
-@click.option("--epochs", default=2, show_default=True, type=click.IntRange(1), help="Passes over the training split.")
-@click.option("--batch-size", default=128, show_default=True, type=click.IntRange(1), help="Sequences in a step.")
 @click.option(
-    "--learning-rate", default=2e-3, show_default=True, type=click.FloatRange(0, min_open=True), help="The largest."
+    "--seed", "seeds", multiple=True, type=int, default=(17, 18, 19), show_default=True, help="Seeds of the heads."
+)
+@click.option("--epochs", default=2, show_default=True, type=click.IntRange(1), help="Passes over the training split.")
+@click.option("--batch-size", default=128, show_default=True, type=click.IntRange(1), help="Sequences per step.")
+@click.option(
+    "--learning-rate",
+    default=2e-3,
+    show_default=True,
+    type=click.FloatRange(0, min_open=True),
+    help="Peak learning rate.",
 )
 @click.option(
     "--split",
     default="test",
     show_default=True,
     type=click.Choice(["test", "dev"]),
-    help="What is measured; dev to choose a recipe.",
+    help="Split to evaluate; use dev to choose hyperparameters.",
 )
-@click.option("--scratch", is_flag=True, help="Train its network from random weights, too.")
+@click.option("--scratch", is_flag=True, help="Also train the network from random weights.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def gue(
     task: str, data: Path, run: Path, seeds: tuple[int, ...], split: str, scratch: bool, as_json: bool, **recipe: Any
 ) -> None:
-    """Fine-tune a run's network for a task of GUE, and print its metric beside 6-mers', whose strength dev chooses."""
+    """Fine-tune a run's network for a GUE task, and print its metric and that of a 6-mer model tuned on dev."""
     from atat_zoo.cli.console import print_json
     from atat_zoo_genomics.gue import TASKS, Recipe
     from atat_zoo_genomics.gue import gue as measure

@@ -55,7 +55,7 @@ class DNATokenizer(Tokenizer):
     """
 
     name = "dna"
-    summary = "A, C, G, T, N, one token each; V = 7 with BOS and EOS"
+    summary = "one token per base A, C, G, T or N; V = 7 with BOS and EOS"
     refs = ("doi:10.1093/nar/13.9.3021",)
     texts: ClassVar[tuple[str, ...]] = ("ACGTNNACCGT", "", "A", "GATTACA" * 9)
 

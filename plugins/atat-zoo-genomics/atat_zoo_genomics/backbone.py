@@ -36,15 +36,17 @@ class ConvolutionBackbone:
     """
 
     name = "gated_convolution"
-    summary = "gated dilated convolutions on both sides, for both strands of DNA alike if asked for"
+    summary = "gated dilated convolutions, optionally equivariant to the reverse complement"
     refs = ("arXiv:1612.08083", "arXiv:1609.03499", "doi:10.1101/103663")
     reads_time: ClassVar[bool] = False
 
-    layers: int = param(6, help="layers", ge=1, le=10_000)
-    width: int = param(128, help="D, channels", ge=2)
-    kernel: int = param(5, help="positions that a convolution reads, an odd number", ge=1)
-    cycle: int = param(4, help="layers until the dilation, which doubles, is 1 again", ge=1, le=30)
-    reverse_complement: bool = param(False, help="whether both strands of DNA are one to it; the tokenizer must be dna")
+    layers: int = param(6, help="number of layers", ge=1, le=10_000)
+    width: int = param(128, help="D, number of channels", ge=2)
+    kernel: int = param(5, help="kernel width, an odd number", ge=1)
+    cycle: int = param(
+        4, help="layers per dilation cycle; the dilation doubles from layer to layer, then restarts at 1", ge=1, le=30
+    )
+    reverse_complement: bool = param(False, help="reverse-complement equivariance; requires the tokenizer dna")
 
     def __attrs_post_init__(self) -> None:
         if self.kernel % 2 == 0:

@@ -31,13 +31,21 @@ class _FromFiles(Divided, Corpus):
 
     ends_documents = False  # a sequence is cut from a genome, and has no end of its own
 
-    train: tuple[str, ...] = param(help='paths or patterns, like ["genome/*.fa.gz"]; from the working directory')
-    validation: tuple[str, ...] = param((), help="files to validate on; held out of the training files when absent")
-    test: tuple[str, ...] = param((), help="files to test on; held out of the training files when absent")
-    validation_share: float = param(0.05, help="share of the documents held out if validation is absent", ge=0, lt=1)
-    test_share: float = param(0.05, help="share of the documents held out if test is absent", ge=0, lt=1)
-    seed: int = param(0, help="a different seed holds out different documents", ge=0)
-    piece: int = param(0, help="most bases of a document, into which a longer record is divided; 0: it is not", ge=0)
+    train: tuple[str, ...] = param(
+        help='paths or glob patterns such as ["genome/*.fa.gz"], relative to the working directory'
+    )
+    validation: tuple[str, ...] = param(
+        (), help="validation files; default: documents held out from the training files"
+    )
+    test: tuple[str, ...] = param((), help="test files; default: documents held out from the training files")
+    validation_share: float = param(
+        0.05, help="fraction of the documents held out for validation if `validation` is not set", ge=0, lt=1
+    )
+    test_share: float = param(
+        0.05, help="fraction of the documents held out for testing if `test` is not set", ge=0, lt=1
+    )
+    seed: int = param(0, help="seed of the held-out split", ge=0)
+    piece: int = param(0, help="maximum bases per document; longer records are split; 0 disables splitting", ge=0)
 
     def __attrs_post_init__(self) -> None:
         if not self.train:
@@ -73,7 +81,7 @@ class FASTACorpus(_FromFiles):
     """FASTA: each `>` begins a record, which may have any number of lines of any length."""
 
     name = "fasta"
-    summary = "sequences in FASTA, plain or gzip"
+    summary = "FASTA files, plain or gzip"
     refs = ("doi:10.1073/pnas.85.8.2444",)
 
     @override
@@ -97,7 +105,7 @@ class FASTQCorpus(_FromFiles):
     """FASTQ: four lines a read, of which the second is its sequence; the qualities are checked and not used."""
 
     name = "fastq"
-    summary = "reads in FASTQ, plain or gzip"
+    summary = "FASTQ files, plain or gzip"
     refs = ("doi:10.1093/nar/gkp1137",)
 
     @override
@@ -126,7 +134,7 @@ class DNACSVCorpus(_FromFiles):
     """A CSV with a line of names, as the tasks of GUE have it: a row is a record."""
 
     name = "dna_csv"
-    summary = "sequences in a column of a CSV, plain or gzip"
+    summary = "sequences in a column of CSV files, plain or gzip"
     refs = ("arXiv:2306.15006",)
 
     column: str = param("sequence", help="name of the column")

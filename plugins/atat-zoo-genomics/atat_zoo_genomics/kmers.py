@@ -24,12 +24,12 @@ class KmerEstimator:
     """
 
     name = "kmer"
-    summary = "how hard a base is by the k-mer that is visible around it, from a learned table"
+    summary = "importance of a base from its visible k-mer context, by a learned table"
     reads: ClassVar[Reads] = "z"
     reads_time: ClassVar[bool] = False
     learns: ClassVar[bool] = True
 
-    reach: int = param(3, help="positions on either side; the table has (V + 1)^(2·reach) numbers", ge=1, le=16)
+    reach: int = param(3, help="context positions on each side; the table has (V + 1)^(2·reach) entries", ge=1, le=16)
 
     def tells_apart(self, trained: bool) -> bool:
         """See `Estimator`."""
@@ -54,10 +54,10 @@ class KmerMaskDrawing:
     """
 
     name = "kmer"
-    summary = "whole k-mers hidden together, the same marginals"
+    summary = "masks whole k-mers together, with the same marginals"
     refs = ("doi:10.1162/tacl_a_00300",)
 
-    k: int = param(6, help="tokens in a run", ge=1, le=1_000_000)
+    k: int = param(6, help="k, tokens masked together", ge=1, le=1_000_000)
 
     def __call__(self, p: Tensor, keys: Tensor) -> Tensor:
         """See `MaskDrawing`."""

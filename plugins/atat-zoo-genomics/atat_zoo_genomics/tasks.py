@@ -45,10 +45,10 @@ _SOURCE = "the package genomic-benchmarks (github.com/ML-Bioinfo-CEITEC/genomic_
 class _FineTuned(Task):
     """What both have: which of their data sets, and how the head is trained."""
 
-    only: tuple[str, ...] = param((), help="data sets by name; all when absent")
-    epochs: int = param(2, help="passes over the training sequences", ge=1)
-    batch_size: int = param(128, help="sequences in a step", ge=1)
-    learning_rate: float = param(2e-3, help="largest learning rate", gt=0)
+    only: tuple[str, ...] = param((), help="dataset names; default: all")
+    epochs: int = param(2, help="epochs", ge=1)
+    batch_size: int = param(128, help="sequences per step", ge=1)
+    learning_rate: float = param(2e-3, help="peak learning rate", gt=0)
 
     def _check(self, known: Iterable[str]) -> None:
         names = list(known)
@@ -66,11 +66,11 @@ class GueTask(_FineTuned):
     """
 
     name = "gue"
-    summary = "GUE's 28 data sets of DNA and their average, by fine-tuning a head on the run's network"
+    summary = "GUE: 28 DNA datasets and their average, by fine-tuning with a classification head"
     refs = ("arXiv:2306.15006",)
 
-    path: str = param("GUE", help="folder of GUE's archive")
-    seeds: int = param(1, help="trainings for each data set: with the seed, the next one, …", ge=1)
+    path: str = param("GUE", help="folder of the extracted GUE archive")
+    seeds: int = param(1, help="runs per dataset, with consecutive seeds", ge=1)
 
     def __attrs_post_init__(self) -> None:
         self._check(gue.TASKS)
@@ -125,11 +125,11 @@ class GenomicBenchmarksTask(_FineTuned):
     """
 
     name = "genomic_benchmarks"
-    summary = "the eight Genomic Benchmarks and their average, cross-validated, with a head on the run's network"
+    summary = "eight Genomic Benchmarks and their average, cross-validated, with a classification head"
     refs = ("doi:10.1186/s12863-023-01123-8",)
 
-    path: str = param("genomic_benchmarks", help="folder with a folder for each data set: {train,test}/CLASS/*.txt")
-    folds: int = param(5, help="of the training sequences", ge=2)
+    path: str = param("genomic_benchmarks", help="folder with one subfolder per dataset: {train,test}/CLASS/*.txt")
+    folds: int = param(5, help="number of cross-validation folds", ge=2)
 
     def __attrs_post_init__(self) -> None:
         self._check(BENCHMARKS)

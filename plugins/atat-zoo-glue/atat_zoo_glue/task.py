@@ -44,16 +44,20 @@ class GlueTask(Task):
     """
 
     name = "glue"
-    summary = "GLUE's nine tasks and their average, by fine-tuning a head on the run's network"
+    summary = "GLUE: nine tasks and their average, by fine-tuning with a classification head"
     refs = ("arXiv:1804.07461", "arXiv:1810.04805")
 
-    path: str = param("glue", help="folder with a folder for each task: train.tsv and dev.tsv, or the hub's Parquet")
-    tasks: tuple[Name, ...] = param(tuple(PROBLEMS), help="which of the nine")
-    seeds: int = param(1, help="trainings of each task: with the seed, the next one, …", ge=1)
-    epochs: int = param(3, help="passes over the training text", ge=1)
-    batch_size: int = param(32, help="examples in a step", ge=1)
-    learning_rate: float = param(2e-5, help="largest learning rate", gt=0)
-    length: int = param(128, help="most tokens of an example, of which the end is cut off; the run's at most", ge=8)
+    path: str = param(
+        "glue", help="folder with one subfolder per task: train.tsv and dev.tsv, or the hub's Parquet files"
+    )
+    tasks: tuple[Name, ...] = param(tuple(PROBLEMS), help="tasks to evaluate")
+    seeds: int = param(1, help="runs per task, with consecutive seeds", ge=1)
+    epochs: int = param(3, help="epochs", ge=1)
+    batch_size: int = param(32, help="examples per step", ge=1)
+    learning_rate: float = param(2e-5, help="peak learning rate", gt=0)
+    length: int = param(
+        128, help="maximum tokens per example, longer ones are truncated; at most the run's length", ge=8
+    )
 
     def __attrs_post_init__(self) -> None:
         if not self.tasks:

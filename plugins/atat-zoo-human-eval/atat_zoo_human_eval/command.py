@@ -16,19 +16,19 @@ from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.atomic import json_bytes, write_all
 from atat_zoo.system.errors import UserError, clip
 
-_QUESTIONS = "A TOML file with a table for each question; fluency, coherence and overall, from 1 to 5, when absent."
-_PROMPT = "Beginning of the texts; each prompt has as many. Repeatable."
+_QUESTIONS = "TOML file with a table per question (default: fluency, coherence and overall, from 1 to 5)."
+_PROMPT = "Prompt; the number of texts counts per prompt. Repeatable."
 
 
 @click.group()
 def rate() -> None:
-    """Have people rate the texts of several runs, without knowing whose they are."""
+    """Blind human evaluation of texts from several runs."""
 
 
 @rate.command()
 @click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN...")
-@output("--out", required=True, help="The form, an HTML file; its key beside it.")
-@count("-n --num-samples number", 1, "Texts of each run, for each prompt.", 10)
+@output("--out", required=True, help="Form to write, an HTML file; its key is written to the same folder.")
+@count("-n --num-samples number", 1, "Texts per run and prompt.", 10)
 @click.option("--prompt", "prompts", multiple=True, help=_PROMPT)
 @click.option("--questions", "asked", type=click.Path(path_type=Path), help=_QUESTIONS)
 @options("length", "seed", "sampler", "device")
@@ -43,10 +43,11 @@ def export(
     sampler: str | None,
     device: str,
 ) -> None:
-    """Write a form with texts of each RUN in a drawn order, and its key, which is not for the raters.
+    """Write a rating form with texts of each RUN in random order, and its key, which raters must not see.
 
-    The form is one file that works offline, says of no text whose it is, and saves its ratings as JSON or as CSV.
-    All runs write as many texts of the same length: in tokens the shortest training length, when --length is absent.
+    The form is one HTML file that works offline, does not reveal which run a text is from, and saves its ratings as
+    JSON or CSV. Every run generates the same number of texts, of --length tokens (default: the shortest
+    training length).
     """
     from atat_zoo_human_eval.rating_form import KEY, QUESTIONS, RatedText, RatingForm, check_size, questions_of
 
@@ -88,10 +89,10 @@ def export(
 @rate.command("import")
 @click.argument("key", type=click.Path(path_type=Path), metavar="KEY")
 @click.argument("ratings", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RATINGS...")
-@output("--out", help="The results, as JSON; beside KEY when absent.")
+@output("--out", help="Results to write, as JSON (default: in the folder of KEY).")
 @options("markdown", "json")
 def import_ratings(key: Path, ratings: tuple[Path, ...], out: Path | None, as_markdown: bool, as_json: bool) -> None:
-    """Say what people think of each run: KEY is the form's, RATINGS are the files that it saved, one of each rater."""
+    """Summarize the ratings of each run. KEY is the form's key; RATINGS are the saved files, one per rater."""
     from atat_zoo_human_eval.rating_form import KEY, RatingForm
     from atat_zoo_human_eval.ratings import ratings_of, unblinded
 

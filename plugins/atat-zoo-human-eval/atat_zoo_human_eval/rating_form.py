@@ -25,10 +25,10 @@ _MOST = 10_000  # texts of a form, which is one file
 class Question:
     """A question about a text, answered by a whole number from 1 on."""
 
-    text: str = param(help="what is asked")
-    low: str = param("", help="what 1 means")
-    high: str = param("", help="what the most points mean")
-    points: int = param(5, help="of the scale; a key of the keyboard is one of them", ge=2, le=9)
+    text: str = param(help="the question")
+    low: str = param("", help="meaning of the lowest rating, 1")
+    high: str = param("", help="meaning of the highest rating")
+    points: int = param(5, help="number of points of the scale; each is a key on the keyboard", ge=2, le=9)
 
 
 QUESTIONS = {

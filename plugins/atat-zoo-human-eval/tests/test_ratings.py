@@ -273,7 +273,7 @@ def test_questions_are_tables_in_their_order(tmp_path):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[wit]\n", "wit.text: is missing: what is asked"),
+        ("[wit]\n", "wit.text: is missing: the question"),
         ('[wit]\ntext = "x"\npoints = 10\n', "wit.points: must be at most 9"),
         ('[wit]\ntext = "x"\npoints = 1\n', "wit.points: must be at least 2"),
         ('[wit]\ntxt = "x"\n', "wit.txt: is not a parameter of 'wit'; did you mean 'text'?"),

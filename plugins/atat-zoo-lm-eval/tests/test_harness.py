@@ -95,4 +95,4 @@ def test_bad_input_is_a_sentence(command, tmp_path, capsys):
     assert command(run=tmp_path / "none") == 2
     said = capsys.readouterr().err
     assert "Traceback" not in said
-    assert said.splitlines()[-1].startswith(f"error: {tmp_path / 'none'} is no run folder")
+    assert said.splitlines()[-1].startswith(f"error: {tmp_path / 'none'} is not a run folder")

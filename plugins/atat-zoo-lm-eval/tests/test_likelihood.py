@@ -214,7 +214,7 @@ def test_wrong_arguments_are_said_in_a_sentence(tmp_path, run, monkeypatch):
         with pytest.raises(UserError, match=message):
             small(**options)
     for options, message in (
-        ({"run": run, "device": "foo"}, "device 'foo' is none that torch knows"),
+        ({"run": run, "device": "foo"}, "unknown device 'foo'"),
         ({"run": tmp_path / "nowhere"}, "nowhere"),
         ({"mask_samples": 8}, "model_args: run is missing; name a run folder"),
     ):

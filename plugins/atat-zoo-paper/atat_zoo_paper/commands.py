@@ -13,27 +13,30 @@ from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.modeling.estimators import require_estimator
 from atat_zoo.reports import require
 from atat_zoo.system.errors import UserError, clip
-from atat_zoo_paper.folder import compile_in, compiler, fill, write
+from atat_zoo_paper.folder import charts, compile_in, compiler, fill, write
 from atat_zoo_paper.manifest import load
 
 
 @click.command()
 @click.argument("manifest", type=click.Path(path_type=Path), metavar="MANIFEST.toml")
-@output("--out", help="The folder; papers/NAME when absent.")
+@output("--out", help="Folder to write (default: papers/NAME).")
 def paper(manifest: Path, out: Path | None) -> int:
-    """Write the folder of a paper: its tables, figures, sentences and references, which LaTeX compiles.
+    """Write a LaTeX folder with the tables, figures, sentences and references of a paper.
 
-    Every number is of a study's JSON or of a run folder. A cell that is not measured is --, and is listed with the
-    command that fills it. Where tectonic or latexmk is installed, main.tex is compiled.
+    Every number comes from a study's JSON or a run folder. A missing value is printed as --, with the command that
+    computes it. If tectonic or latexmk is installed, main.tex is compiled.
     """
-    require("atat paper", "vl_convert")
+    if charts() is None:
+        require("atat paper", "vl_convert")
     filled = fill(load(manifest))
     folder = out or Path("papers") / filled.paper.name
     write(filled, folder)
     missing = filled.missing()
-    drawn = sum(figure.drawn for figure in filled.figures)
+    drawn = sum(figure.drawn for figure in filled.figures) if charts() is None else 0
     said = f"{number(len(filled.tables), 'table')} and {number(drawn, 'figure')} in {folder}"
     click.echo(printable(f"{said}; {number(sum(map(len, missing.values())), 'cell')} missing"))
+    if filled.figures and (install := charts()):
+        click.echo(f"no figures: the package vl_convert is missing; install it with `{install}`")
     if missing:
         click.echo("")
         table(["missing", "command"], [[number(len(what), "cell"), command] for command, what in missing.items()])
@@ -49,7 +52,7 @@ def paper(manifest: Path, out: Path | None) -> int:
 @options("run")
 @click.argument("others", nargs=-1, type=click.Path(path_type=Path), metavar="[OTHER_RUN]...")
 @options("step", "split", "sequences", "mask_samples", "sequences_at_once", "mask_seed", "sampler")
-@output("--out", help="Their folder; the run's report/importance when absent.")
+@output("--out", help="Folder of the figures (default: report/importance in the run folder).")
 @options("device", "json")
 def importance_figures(
     run: Path,
@@ -62,10 +65,10 @@ def importance_figures(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Draw RUN's importance on held-out text: each figure as PDF and SVG, and its numbers as CSV.
+    """Plot RUN's importance on held-out text: figures as PDF and SVG, their data as CSV.
 
-    Over mask rates, by the class and the frequency of words, over the checkpoints, against that of other runs, such as
-    those of other seeds, and how many evaluations texts take with RUN's sampler or another one (--sampler).
+    Figures: importance over mask rates, by word class and frequency, over checkpoints, against other runs (such as
+    other seeds), and the NFE of the run's sampler or the one given by --sampler.
     """
     # Mistakes in these are reported before torch is imported.
     require("atat importance-figures", "vl_convert")

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +107,15 @@ def fill(paper: Paper) -> FilledPaper:
             known = studies.named(spec.study)
             drawn.append(FilledFigure(spec=spec, known=known, points=figures.points(spec, known)))
     paper.refuse(list(dict.fromkeys(problems)))
-    if any(studies_of(paper)) and not paper.results.is_dir():  # else every study would seem to be missing
-        remedy = "name the folder that `atat study --write` fills (in a checkout docs/studies), or make it"
+    # Else every study would seem to be missing.
+    if (
+        any(studies_of(paper))
+        and not paper.results.is_dir()
+        and not any(studies.named(name).report for name in studies_of(paper))
+    ):
+        remedy = (
+            "run `atat study` first, or name the folder that `atat study --write` fills (in a checkout docs/studies)"
+        )
         paper.refuse([f"results: there is no folder {clip(paper.results)}; {remedy}"])
     return FilledPaper(paper=paper, tables=tables, figures=drawn, said=said, sources=_sources(paper, studies, tables))
 
@@ -190,7 +198,8 @@ def write(filled: FilledPaper, out: Path) -> None:
         files |= {f"{name}.tex": latex.table(table), f"{name}.md": page, f"{name}.csv": table.to_csv()}
     for figure in filled.figures:
         spec = figure.spec
-        files[f"figures/{spec.label}.tex"] = latex.figure(spec.caption, spec.label, figure.drawn, figure.known.command)
+        there, instead = figure.drawn and charts() is None, charts() if figure.drawn else figure.known.command
+        files[f"figures/{spec.label}.tex"] = latex.figure(spec.caption, spec.label, there, instead or "")
     files["results.tex"] = _results(filled)
     bibliography = out / "references.bib"
     written = bibliography.read_text(encoding="utf-8") if bibliography.is_file() else ""
@@ -201,10 +210,15 @@ def write(filled: FilledPaper, out: Path) -> None:
     files["missing.md"] = missing_page(filled)
     contents = {out / name: text.encode() for name, text in files.items()}
     for figure in filled.figures:
-        if figure.drawn:
+        if figure.drawn and charts() is None:
             drawn = figures.draw(figure.spec, figure.known, figure.points)
             contents |= {out / "figures" / name: content for name, content in drawn}
     write_all(contents)
+
+
+def charts() -> str | None:
+    """Return the command that installs what figures are drawn with; None where it is there."""
+    return None if find_spec("vl_convert") else "pip install 'atat-zoo[report]'"
 
 
 def _results(filled: FilledPaper) -> str:

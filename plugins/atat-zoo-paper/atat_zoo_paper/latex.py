@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.resources import files
 
 from atat_zoo.evaluation.results.table import Table, cite_key, escape
 
@@ -61,6 +63,7 @@ def main(title: str, tables: Iterable[str], figures: Iterable[str]) -> str:
 
 def references(sources: Mapping[str, Sequence[str]], written: str = "") -> str:
     """Return references.bib: what is written, and an entry for each other source, with what it is the source of."""
+    known = tomllib.loads(files(__package__).joinpath("references.toml").read_text(encoding="utf-8"))
     entries, keys = [written] if written else [], set(re.findall(r"@\w+\s*\{\s*([^\s,]+)", written))
     for source, of in sorted(sources.items()):
         if cite_key(source) in keys:
@@ -78,6 +81,10 @@ def references(sources: Mapping[str, Sequence[str]], written: str = "") -> str:
             fields |= {"doi": address, "howpublished": f"\\url{{https://doi.org/{address}}}"}
         elif "://" in source:
             fields |= {"title": f"{{{escape(of[0])}}}", "howpublished": f"\\url{{{address}}}"}
+        if source in known:
+            author, title, *year = known[source]
+            years = year or [2000 + int(source[6:8])]  # an arXiv number begins with it
+            fields |= {"author": author, "title": f"{{{escape(title)}}}", "year": f"{years[0]}"}
         lines = ",\n".join(f"  {key} = {{{value}}}" for key, value in fields.items())
         entries.append(f"@misc{{{cite_key(source)},\n{lines}\n}}\n")
     return "\n".join(entries)

@@ -20,63 +20,69 @@ SOURCE = re.compile(r"arXiv:\d{4}\.\d{4,5}(v\d+)?|doi:10\.\d{4,9}/[^\s{}\\%#]+")
 PAPERS = Path(__file__).parent / "papers"  # those that ship
 
 Intervals = Literal["both", "sequences"]
-_OVER = "both: for other seeds and other held-out text; sequences: for other held-out text only, of arms with one seed"
+_OVER = (
+    "what the intervals cover. both: other seeds and other held-out text; sequences: other held-out text "
+    "only, for arms with one seed"
+)
 
 
 @component
 class PaperSpec:
     """The keys of a manifest that are no tables."""
 
-    title: str = param(help="of the paper")
-    results: str = param("docs/studies", help="folder of the studies' JSON, as `atat study --write` leaves it")
+    title: str = param(help="title of the paper")
+    results: str = param(
+        "docs/studies",
+        help="folder of the studies' JSON, as `atat study --write` leaves it; or else that of each study is read",
+    )
 
 
 @component
 class ArmRow:
     """A row of a table of arms."""
 
-    arm: str = param(help="of the study")
-    study: str | None = param(None, help="the table's when absent")
-    against: str | None = param(None, help="the arm of its difference; the one it is compared with when absent")
-    name: str | None = param(None, help="in the table; that of the arm when absent")
+    arm: str = param(help="arm of the study")
+    study: str | None = param(None, help="study; default: the table's")
+    against: str | None = param(None, help="reference arm of the difference; default: the arm it is compared with")
+    name: str | None = param(None, help="label in the table; default: the arm's")
 
 
 @component
 class GapRow:
     """A row of a table of gaps."""
 
-    arm: str = param(help="of the study")
-    by: str = param("bound", help="the sampler along which it is priced, or bound")
-    against: str | None = param(None, help="a sampler or bound of the baseline, to show the difference from its price")
-    name: str | None = param(None, help="in the table; that of the arm when absent")
+    arm: str = param(help="arm of the study")
+    by: str = param("bound", help="sampler or bound in the row")
+    against: str | None = param(None, help="sampler or bound of the baseline that the difference refers to")
+    name: str | None = param(None, help="label in the table; default: the arm's")
 
 
 @component
 class SamplerRow:
     """A row of a table of samplers."""
 
-    arm: str = param(help="of the study, among those whose samplers it compares")
-    sampler: int = param(help="its place among the study's samplers, from 1", ge=1)
-    name: str | None = param(None, help="in the table; those of the arm and the sampler when absent")
+    arm: str = param(help="arm of the study with compared samplers")
+    sampler: int = param(help="position in the study's list of samplers, from 1", ge=1)
+    name: str | None = param(None, help="label in the table; default: those of the arm and the sampler")
 
 
 @component
 class ScoreRow:
     """A row of a table of scores."""
 
-    arm: str = param(help="of the study")
-    name: str | None = param(None, help="in the table; that of the arm when absent")
+    arm: str = param(help="arm of the study")
+    name: str | None = param(None, help="label in the table; default: the arm's")
 
 
 @component
 class RunRow:
     """A row of a table of runs."""
 
-    run: str = param(help="its run folder")
-    experiment: str | None = param(None, help="what it trains: one that ships with the zoo, or a file")
-    overrides: tuple[str, ...] = param((), help="key=value each, with which it is trained")
-    train: str | None = param(None, help="the command that trains it, in place of an experiment")
-    name: str | None = param(None, help="in the table; that of the run's folder when absent")
+    run: str = param(help="run folder")
+    experiment: str | None = param(None, help="experiment: one that ships with atat_zoo, or a file")
+    overrides: tuple[str, ...] = param((), help="key=value overrides of the experiment")
+    train: str | None = param(None, help="training command, instead of an experiment")
+    name: str | None = param(None, help="label in the table; default: the name of the run folder")
 
     def __attrs_post_init__(self) -> None:
         if (self.experiment is None) == (self.train is None):
@@ -87,16 +93,16 @@ class RunRow:
 class TableSpec:
     """What every table has."""
 
-    label: str = param(help="names its files, and is its label in LaTeX")
-    caption: str = param(help="one sentence or two")
-    columns: tuple[str, ...] = param(help="what is shown, from left to right")
+    label: str = param(help="label in LaTeX, and name of the files")
+    caption: str = param(help="caption, one or two sentences")
+    columns: tuple[str, ...] = param(help="columns, from left to right")
 
 
 @component
 class ArmsTable(TableSpec):
     """Arms of studies."""
 
-    study: str | None = param(None, help="whose arms its rows name")
+    study: str | None = param(None, help="study of the rows' arms")
     intervals: Intervals = param("both", help=_OVER)
 
 
@@ -104,7 +110,7 @@ class ArmsTable(TableSpec):
 class GapsTable(TableSpec):
     """What arms of a study pay for gaps, given the rest; a column is what is to be written."""
 
-    study: str = param(help="one with [gaps]")
+    study: str = param(help="study with [gaps]")
     intervals: Intervals = param("both", help=_OVER)
 
 
@@ -112,7 +118,7 @@ class GapsTable(TableSpec):
 class SamplersTable(TableSpec):
     """What texts cost along the samplers of a study, and in how many evaluations they are written."""
 
-    study: str = param(help="one with [samplers]")
+    study: str = param(help="study with [samplers]")
     intervals: Intervals = param("both", help=_OVER)
 
 
@@ -120,16 +126,16 @@ class SamplersTable(TableSpec):
 class Directed(TableSpec):
     """A table whose columns do not say by themselves what is better."""
 
-    lower: tuple[str, ...] = param((), help="columns in which less is better")
-    higher: tuple[str, ...] = param((), help="columns in which more is better")
+    lower: tuple[str, ...] = param((), help="columns in which lower is better")
+    higher: tuple[str, ...] = param((), help="columns in which higher is better")
 
 
 @component
 class ScoresTable(Directed):
     """Scores of arms of a study by one of its tasks; a column is a score."""
 
-    study: str = param(help="one with evaluation.tasks")
-    task: str = param(help="its name among them")
+    study: str = param(help="study with evaluation.tasks")
+    task: str = param(help="name of the task")
     intervals: Intervals = param("both", help=_OVER)
 
 
@@ -137,15 +143,15 @@ class ScoresTable(Directed):
 class EvaluationsTable(TableSpec):
     """Runs as `atat eval` has measured them on the text of their experiments."""
 
-    split: Literal["validation", "test"] = param("validation", help="held-out text")
-    metrics: Any = parts("metric", help="further numbers, whose titles may be columns")
+    split: Literal["validation", "test"] = param("validation", help="held-out split")
+    metrics: Any = parts("metric", help="additional metrics, whose titles can be columns")
 
 
 @component
 class TasksTable(Directed):
     """Scores of runs by a task, as `atat eval --task` has measured them; a column is a score."""
 
-    task: Any = part("task", attrs.NOTHING, help="the held-out problems")
+    task: Any = part("task", attrs.NOTHING, help="tasks")
 
 
 @component
@@ -158,14 +164,14 @@ class FigureSpec:
     """A figure of a study."""
 
     kind: Literal["curve", "sensitivity", "arms"] = param(
-        help="bounds over budgets of steps, over points of grids, samplers among them, or of the sweep, or differences "
-        "from the baseline"
+        help="figure type: bounds over step budgets, over grid points (samplers included) or over the sweep, or "
+        "differences from the baseline"
     )
-    label: str = param(help="names its files, and is its label in LaTeX")
-    caption: str = param(help="one sentence or two")
-    study: str = param(help="that is drawn")
-    arms: tuple[str, ...] = param((), help="from top to bottom; all that fit when absent")
-    names: dict[str, str] = param(attrs.Factory(dict), help="of arms in the figure")
+    label: str = param(help="label in LaTeX, and name of the files")
+    caption: str = param(help="caption, one or two sentences")
+    study: str = param(help="study to draw")
+    arms: tuple[str, ...] = param((), help="arms, from top to bottom; default: all that fit")
+    names: dict[str, str] = param(attrs.Factory(dict), help="labels of arms in the figure")
     intervals: Intervals = param("both", help=_OVER)
 
 
@@ -174,12 +180,12 @@ class CitedRow:
     """A row that others have published, below those of a table."""
 
     table: str = param(help="label of the table")
-    name: str = param(help="of the model")
-    source: str = param(help="arXiv:2406.07524, or doi:10.…")
-    differs: str = param(help="what differs, or why there is nothing to compare")
-    column: str | None = param(None, help="of the value")
-    value: float | None = param(None, help="as published; not comparable when absent")
-    at_most: bool = param(False, help="whether it is an upper bound")
+    name: str = param(help="name of the model")
+    source: str = param(help="reference, such as arXiv:2406.07524 or doi:10.…")
+    differs: str = param(help="what differs, or why the value is not comparable")
+    column: str | None = param(None, help="column of the value")
+    value: float | None = param(None, help="published value; not comparable if not set")
+    at_most: bool = param(False, help="the value is an upper bound")
 
     def __attrs_post_init__(self) -> None:
         if not SOURCE.fullmatch(self.source):

@@ -75,8 +75,12 @@ class Studies:
             study = load(Path(name))
             path = self.paper.results / f"{study.name}.json"
             page = shlex.quote(str(path.with_suffix(".md")))
-            command = f"atat study {shlex.quote(name)} --jobs 2 --write {page}"
-            self.known[name] = KnownStudy(study=study, report=_report(path), command=command)
+            command = f"atat study {shlex.quote(name)} --jobs 2"
+            if self.paper.results.is_dir():
+                command += f" --write {page}"
+            # What is not there may be in the folder of the study, where `atat study` leaves it.
+            report = _report(path) or _report(study.folder / "study.json")
+            self.known[name] = KnownStudy(study=study, report=report, command=command)
         return self.known[name]
 
 

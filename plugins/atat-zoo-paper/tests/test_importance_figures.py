@@ -214,11 +214,14 @@ def test_what_cannot_be_analysed_is_refused(root, run, other, atat):
     plain = make_run(root, "plain", "mdlm", estimator="uniform")
     longer = make_run(root, "longer", "mdlm", estimator=LEARNED, length=24)
     for words, sentence in [
-        ([plain], f"{plain} has the estimator 'uniform', to which all tokens are alike; name a run whose"),
+        (
+            [plain],
+            f"{plain} has the estimator 'uniform', which gives every token the same importance; name a run whose",
+        ),
         ([run, plain], f"{plain} has the estimator 'uniform'"),
         ([run, run], "is named twice; once will do"),
         ([run, other, longer], f"{longer}: has other held-out tokens than {run}; name runs of one corpus"),
-        ([run, root / "none"], f"{root / 'none'} is no run folder"),
+        ([run, root / "none"], f"{root / 'none'} is not a run folder"),
         ([run, "--out", run / "resolved.toml"], f"--out {run / 'resolved.toml'}: belongs to the run {run}"),
         ([run, "--out", run / "evaluations"], f"--out {run / 'evaluations'}: belongs to the run {run}"),
         ([run, "--out", root / "texts" / "test.txt"], "test.txt: is a file; name a folder"),

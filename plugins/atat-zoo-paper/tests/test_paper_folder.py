@@ -1,11 +1,13 @@
 """The folder of a paper: LaTeX can read it, the author's own text is kept, and the command says what is missing."""
 
 import contextlib
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from atat_zoo_paper.manifest import load
 from manifests import ARMS, CITED, balanced
 from test_paper_figures import FIGURE
 
+from atat_zoo.studies import load as load_study
 from atat_zoo.system.errors import UserError
 from tests.limited import full_disk
 from tests.pages import ROOT
@@ -98,6 +101,49 @@ def test_references_are_entries_of_their_kinds():
     text = latex.references({"doi:10.1/a": ["one"], "https://x.org/p": ["the part"]})
     assert r"\url{https://doi.org/10.1/a}" in text
     assert "title = {{the part}}" in text
+    assert "author" not in text
+
+
+def test_references_that_are_known_have_authors_titles_and_years(shipped):
+    known = tomllib.loads((Path(latex.__file__).parent / "references.toml").read_text(encoding="utf-8"))
+    text = latex.references({source: ["a part"] for source in known})
+    assert balanced(text)
+    assert text.count("author = {") == text.count("year = {") == len(known)
+    mdlm = latex.references({"arXiv:2406.07524": ["objective mdlm"]})
+    for line in ("author = {Sahoo, Subham Sekhar and", "title = {{Simple and Effective Masked", "year = {2024}"):
+        assert line in mdlm
+    assert "Plug \\& Play" in latex.references({"arXiv:1612.00005": ["a part"]})
+    entries = re.split("^@", (shipped[1] / "references.bib").read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    assert [entry for entry in entries if "arXiv-2406.07524" in entry and "author" not in entry] == []
+
+
+def test_without_the_library_of_charts_there_are_tables_and_what_to_install(atat, place, monkeypatch):
+    place.study("sets"), place.study("sets_budgets")
+    monkeypatch.setattr("atat_zoo_paper.folder.find_spec", lambda name: None)
+    code, out, err = atat("paper", str(place.manifest(ARMS, figures=[FIGURE])), "--out", str(place.out))
+    assert (code, err) == (0, "")
+    assert "1 table and 0 figures" in out
+    assert "pip install 'atat-zoo[report]'" in out
+    assert (place.out / "tables" / "main.tex").is_file()
+    assert "atat-zoo" in (place.out / "figures" / f"{FIGURE['label']}.tex").read_text()
+    assert not (place.out / "figures" / f"{FIGURE['label']}.pdf").exists()
+
+
+def test_a_study_of_ones_own_is_read_where_it_left_its_results(place):
+    report = place.study("sets")
+    (place.results / "sets.json").unlink()
+    place.results.rmdir()
+    file = ROOT / "experiments" / "studies" / "sets.toml"
+    mine = place.root / "mine.toml"
+    mine.write_text(file.read_text())
+    study = load_study(mine)
+    with pytest.raises(UserError, match=r"results: there is no folder .*; run `atat study` first"):
+        fill(load(place.manifest({**ARMS, "study": str(mine)})))
+    with contextlib.chdir(place.root):
+        study.folder.mkdir(parents=True)
+        (study.folder / "study.json").write_text(json.dumps(report))
+        filled = fill(load(place.manifest({**ARMS, "study": str(mine)})))
+    assert filled.missing() == {}
 
 
 def test_a_paper_that_finds_no_room_is_as_it_was(place):

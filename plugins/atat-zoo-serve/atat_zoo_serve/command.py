@@ -19,24 +19,26 @@ _LIMITS = Limits()
 
 @click.command()
 @options("run", "overrides", "step", "sampler")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at; 0.0.0.0 for all.")
-@click.option("--port", default=8422, show_default=True, type=click.IntRange(0, 65535), help="0 for one that is free.")
-@click.option("--key", envvar="ATAT_KEY", help="What a request must send as its key; also in ATAT_KEY.")
 @click.option(
-    "--cors", multiple=True, help="Origin of web pages that may ask, such as http://localhost:3000; * for all."
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all interfaces."
 )
+@click.option(
+    "--port", default=8422, show_default=True, type=click.IntRange(0, 65535), help="Port; 0 picks a free one."
+)
+@click.option("--key", envvar="ATAT_KEY", help="API key that requests must send.")
+@click.option("--cors", multiple=True, help="Allowed CORS origin, such as http://localhost:3000; * for all.")
 @options("device", "same_precision")
 @click.option("--compile", is_flag=True, help="Compile the network first (takes a minute).")
-@count("--max-length longest", 1, "Tokens in the longest text.", _LIMITS.longest)
-@count("--batch-size", 1, "Texts in a batch, and of a request.", _LIMITS.batch_size)
-@count("--max-queue waiting", 1, "Requests that may wait.", _LIMITS.waiting)
+@count("--max-length longest", 1, "Maximum tokens per text.", _LIMITS.longest)
+@count("--batch-size", 1, "Maximum texts per batch and per request.", _LIMITS.batch_size)
+@count("--max-queue waiting", 1, "Maximum number of waiting requests.", _LIMITS.waiting)
 @click.option(
     "--timeout",
     "seconds",
     default=_LIMITS.seconds,
     show_default=True,
     type=click.FloatRange(0, min_open=True),
-    help="For a request.",
+    help="Timeout of a request in seconds.",
 )
 def serve(
     run: Path,
@@ -52,9 +54,10 @@ def serve(
     compile: bool,
     **limits: Any,
 ) -> None:
-    """Serve the final model of RUN over HTTP, as OpenAI's completions and chat completions, until Ctrl-C.
+    """Serve RUN over HTTP with OpenAI's completions and chat completions API, until Ctrl-C.
 
-    `/` is a page on which texts unmask. `sampler.KEY=VALUE` and `guidance.use=…` change how texts are written.
+    `/` is a web page that shows texts unmasking. `sampler.KEY=VALUE` and `guidance.use=…` change the sampler and the
+    guidance.
     """
     if key is not None and not re.fullmatch(r"[!-~]+", key):
         raise UserError("--key: is empty, or has what a header cannot have; use ASCII letters, digits and signs")

@@ -36,7 +36,7 @@ def test_what_cannot_be_served_is_a_sentence(atat, run, tmp_path):
     for origin in ("localhost:3000", "http://a.example/", "ftp://a.example", ""):
         said = f"--cors {origin}: is no origin; write it without a path, as http://localhost:3000, or *"
         assert said in refused(atat, "serve", str(run), "--cors", "*", "--cors", origin)
-    assert "is no run folder" in refused(atat, "serve", str(tmp_path))
+    assert "is not a run folder" in refused(atat, "serve", str(tmp_path))
     assert "must be at least 1" in refused(atat, "serve", str(run), "sampler.steps=0")
 
 

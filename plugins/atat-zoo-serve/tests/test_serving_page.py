@@ -1,4 +1,4 @@
-"""The examples of docs/serving.md, carried out on a server as they stand there but for its address."""
+"""The examples of docs/how-to/serving.md, carried out on a server as they stand there but for its address."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from servers import listening, served
 
 from tests.pages import ROOT, blocks
 
-PAGE = ROOT / "docs" / "serving.md"
+PAGE = ROOT / "docs" / "how-to" / "serving.md"
 
 
 @pytest.fixture(scope="module")

@@ -48,33 +48,31 @@ class TransformersBackbone(LoRABackbone):
     """
 
     name = "transformers"
-    summary = "a masked or causal language model of the Hugging Face hub, or of a folder"
+    summary = "a masked or causal language model from the Hugging Face hub or a local folder"
     refs = ("https://huggingface.co/docs/transformers", "arXiv:1810.04805", "arXiv:2410.17891", "arXiv:2106.09685")
     adjustable = (*LoRABackbone.adjustable, "model", "revision", "pretrained", "checkpoint_activations")
     built_with_weights = True  # what the network makes of tokens is looked at
 
     prefix: ClassVar[str | None] = "network."
 
-    model: str = param(help="name on the hub, or folder")
+    model: str = param(help="model name on the hub, or local folder")
     revision: str | None = param(
-        None, help="commit, tag or branch of the hub, or hash of a folder's own code; the newest when absent"
+        None, help="commit, tag or branch on the hub, or hash of a local folder's code; default: the newest"
     )
-    pretrained: bool = param(True, help="whether a training begins with the model's weights, or with random ones")
-    mask_id: int | None = param(
-        None, help="the model's own id of its mask; that of its tokenizer's mask when absent", ge=0
-    )
+    pretrained: bool = param(True, help="start from the model's weights; otherwise from random ones")
+    mask_id: int | None = param(None, help="id of the mask token; default: that of its tokenizer", ge=0)
     shift: bool = param(
-        False, help="whether logits at a position are of the next token, as in a causal model that denoises"
+        False, help="logits at a position predict the next token, as in a causal model used as a denoiser"
     )
     head: str = param(
-        "", help="name of the layer that makes the logits, where the model does not say: `backbone.output_layer.linear`"
+        "", help="name of the output layer, if the model does not declare it, such as `backbone.output_layer.linear`"
     )
-    dtype: Literal["float32", "bfloat16", "float16"] = param("float32", help="of the weights")
+    dtype: Literal["float32", "bfloat16", "float16"] = param("float32", help="data type of the weights")
     checkpoint_activations: bool = param(
-        False, help="in training, keep a layer's input only and compute the layer again for the gradient: less memory"
+        False, help="activation checkpointing: recompute each layer in the backward pass to save memory"
     )
-    trust_remote_code: bool = param(False, help="whether code of the model's author may run; see above")
-    config: str | None = param(None, help="the model's config.json, as text; filled in from the model when absent")
+    trust_remote_code: bool = param(False, help="allow code by the model's author to run; see the text above")
+    config: str | None = param(None, help="the model's config.json, as text; default: filled in from the model")
 
     def __attrs_post_init__(self) -> None:
         from atat_zoo_transformers.source import (

@@ -32,17 +32,17 @@ class TransformersTokenizer(Tokenizer):
     """
 
     name = "transformers"
-    summary = "the tokenizer of a model of the Hugging Face hub, or of a folder"
+    summary = "the tokenizer of a model on the Hugging Face hub or in a local folder"
     refs = ("https://huggingface.co/docs/transformers",)
 
-    model: str = param(help="name on the hub, or folder")
-    revision: str | None = param(None, help="commit, tag or branch of the hub; its main branch when absent")
+    model: str = param(help="model name on the hub, or local folder")
+    revision: str | None = param(None, help="commit, tag or branch on the hub; default: main")
     special: dict[str, str] | None = param(
-        None, help="the model's names of special tokens: bos_token, cls_token, …; filled in from the model when absent"
+        None, help="special tokens: bos_token, cls_token, …; default: filled in from the model"
     )
-    sha256: str | None = param(None, help="hash of its tokenizer.json; filled in from the model when absent")
+    sha256: str | None = param(None, help="SHA-256 of tokenizer.json; default: filled in from the model")
     chat_template: str | None = param(
-        None, help="template of dialogues, for Jinja; filled in from the model when absent, if it has one"
+        None, help="chat template (Jinja); default: filled in from the model, if it has one"
     )
 
     def __attrs_post_init__(self) -> None:

@@ -17,7 +17,7 @@ class PlaceholderAlgorithm:
     """Gradient centralisation: the gradient of each output's weights has its mean taken off."""
 
     name = "placeholder"
-    summary = "gradients of matrices with mean 0 for each output"
+    summary = "centres the gradient of each output unit of a matrix"
     refs = ("arXiv:2004.01461",)
 
     def build(self) -> Algorithm:

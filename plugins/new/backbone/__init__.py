@@ -19,13 +19,13 @@ class PlaceholderBackbone:
     """Layers that average the values of all tokens, by learned weights of their distance up to a reach."""
 
     name = "placeholder"
-    summary = "reads other tokens by their distance alone"
+    summary = "mixes tokens by fixed functions of their distance"
     refs = ("arXiv:2105.14103",)
     reads_time: ClassVar[bool] = False
 
-    layers: int = param(2, help="layers", ge=1)
-    width: int = param(64, help="D, the width", ge=2)
-    reach: int = param(16, help="distance beyond which all tokens weigh alike", ge=1)
+    layers: int = param(2, help="number of layers", ge=1)
+    width: int = param(64, help="width D", ge=2)
+    reach: int = param(16, help="distance beyond which all tokens have the same weight", ge=1)
 
     def build(self, context: Context) -> nn.Module:
         """Return the network, a `BackboneModule`."""

@@ -25,7 +25,7 @@ class PlaceholderBound:
     """
 
     name = "placeholder"
-    summary = "exactly k tokens masked, in antithetic pairs"
+    summary = "exactly k masked tokens, in antithetic pairs"
     refs = ()
     quantity = "nelbo"
     follows_noise: ClassVar[bool] = False

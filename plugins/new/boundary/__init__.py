@@ -18,7 +18,7 @@ class PlaceholderBoundary:
     """A line that does not begin with a space begins a document, as the entries of a dictionary do."""
 
     name = "placeholder"
-    summary = "a line without indentation begins a document"
+    summary = "one document per unindented line and the indented lines after it"
     refs = ()
 
     def documents(self, file: IO[str], most: int) -> Iterator[str]:

@@ -17,10 +17,10 @@ class PlaceholderCallback:
     """The norm of all weights together, as `weights/norm`."""
 
     name = "placeholder"
-    summary = "norm of the weights"
+    summary = "logs the norm of the weights"
     refs = ()
 
-    every: int = param(10, help="steps between two measurements", ge=1)
+    every: int = param(10, help="steps between measurements", ge=1)
 
     def build(self) -> Callback:
         """Return Composer's callback."""

@@ -21,12 +21,12 @@ class PlaceholderClassifier:
     """p(class | z) = σ(s · (letters per token − c)), over the visible tokens: texts with many of some letters."""
 
     name = "placeholder"
-    summary = "texts with many of some letters"
+    summary = "classifies texts by the frequency of given letters"
     refs = ()
 
-    letters: str = param("e", help="the letters that count")
-    sharpness: float = param(4.0, help="s", ge=0)
-    centre: float = param(0.2, help="c: letters per token at which the probability is a half")
+    letters: str = param("e", help="letters to count")
+    sharpness: float = param(4.0, help="s, steepness", ge=0)
+    centre: float = param(0.2, help="c, letters per token at which the probability is 0.5")
 
     def build(self, tokenizer: TokenizerModel, length: int) -> Callable[[Tensor], Tensor]:
         """Return log p(class | z), float32 [M], as a function of z, int64 [M, L]; a mask, id V, has no letters."""

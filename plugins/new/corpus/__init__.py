@@ -20,11 +20,11 @@ class PlaceholderCorpus(Corpus):
     """Document i is the table of i, a product on each line; of ten, one is for validation and one for the test."""
 
     name = "placeholder"
-    summary = "multiplication tables, one a document"
+    summary = "multiplication tables, one per document"
     refs = ()
 
-    tables: int = param(200, help="tables, over all splits", ge=10)
-    columns: int = param(10, help="products in a table", ge=1)
+    tables: int = param(200, help="number of tables over all splits", ge=10)
+    columns: int = param(10, help="products per table", ge=1)
 
     def documents(self, split: Split) -> Iterator[str]:
         """Yield the tables of a split."""

@@ -20,10 +20,12 @@ class PlaceholderCurriculum:
     """Weights exp(−s·i/L) of position i, whose sharpness s falls evenly to 0 over the training."""
 
     name = "placeholder"
-    summary = "the first tokens of a text weigh more at first"
+    summary = "higher loss weights for the first tokens of a sequence, early in training"
     refs = ()
 
-    sharpness: float = param(1.0, help="s: the first token weighs exp(s) times the last one, at first", ge=0, le=50)
+    sharpness: float = param(
+        1.0, help="s, strength: the first token initially has exp(s) times the weight of the last", ge=0, le=50
+    )
 
     def build(self, context: Context) -> PlaceholderCurriculum:
         """Return itself: it has no state."""

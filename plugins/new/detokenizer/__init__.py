@@ -15,7 +15,7 @@ class PlaceholderDetokenizer:
     """Joins `un@@ believ@@ able` to `unbelievable`: the mark of subword-nmt for a piece that a word goes on after."""
 
     name = "placeholder"
-    summary = "joins the pieces of words that subword-nmt marks by @@"
+    summary = "undoes the @@ word pieces of subword-nmt"
     refs = ("arXiv:1508.07909",)
 
     def __call__(self, text: str) -> str:

@@ -19,7 +19,7 @@ class PlaceholderEstimator:
     """One over the number of times that a token occurs in its row."""
 
     name = "placeholder"
-    summary = "what occurs more often in a row is less important"
+    summary = "tokens that are frequent in the sequence are less important"
     refs = ()
     reads: ClassVar[Literal["x", "z"]] = "x"
     reads_time: ClassVar[bool] = False

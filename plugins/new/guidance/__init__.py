@@ -23,10 +23,12 @@ class PlaceholderGuidance(Guidance):
     """Takes a strength off the logit of a token for each time that it is visible in the text already."""
 
     name = "placeholder"
-    summary = "makes tokens less probable each time that they occur"
+    summary = "frequency penalty: lowers the logit of a token each time it occurs"
     refs = ("arXiv:1909.05858",)
 
-    strength: float = param(0.5, help="nats for each occurrence; 0 changes nothing, below 0 repeats more")
+    strength: float = param(
+        0.5, help="penalty in nats per occurrence; 0 disables it, negative values reward repetition"
+    )
 
     def guide(self, writer: Writer) -> Writer:
         """Return a writer with a guided denoiser."""

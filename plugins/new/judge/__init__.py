@@ -20,11 +20,11 @@ class PlaceholderJudge:
     """
 
     name = "placeholder"
-    summary = "an adaptive code of bytes: low for text that repeats itself"
+    summary = "adaptive byte-level compression; low for repetitive text"
     refs = ("doi:10.1109/TIT.1981.1056331",)
     folder: ClassVar[str | None] = None
 
-    smoothing: float = param(0.5, help="added to every count", gt=0)
+    smoothing: float = param(0.5, help="additive smoothing: added to every count", gt=0)
 
     def build(self, device: str) -> Code:
         """Return a `JudgeModel`."""

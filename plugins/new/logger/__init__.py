@@ -19,10 +19,10 @@ class PlaceholderLogger:
     """A file of lines `step,metric,value` in the folder `logs` of the run; a run that is continued adds to it."""
 
     name = "placeholder"
-    summary = "a table of step, metric and value in the run folder"
+    summary = "CSV file of step, metric and value in the run folder"
     refs = ()
 
-    file: str = param("placeholder.csv", help="name of the file")
+    file: str = param("placeholder.csv", help="file name")
 
     def build(self, folder: Path) -> LoggerDestination:
         """Return Composer's destination."""

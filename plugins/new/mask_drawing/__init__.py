@@ -17,10 +17,10 @@ class PlaceholderDrawing:
     """Neighbours share a uniform number u, and a token is masked where u < p: each with p, but spans together."""
 
     name = "placeholder"
-    summary = "spans of neighbours together, each token still with its own probability"
+    summary = "masks spans of adjacent tokens together, with the same marginals"
     refs = ("arXiv:1907.10529",)
 
-    size: int = param(3, help="tokens that share a number", ge=1)
+    size: int = param(3, help="span length in tokens", ge=1)
 
     def __call__(self, p: Tensor, keys: Tensor) -> Tensor:
         """Return which tokens are masked, bool [B, L], for p float32 [B, L] and keys int64 [B]."""

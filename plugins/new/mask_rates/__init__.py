@@ -20,11 +20,11 @@ class PlaceholderRates:
     """f(r) = 1 + s (2r − 1): high rates more often for s > 0, low ones for s < 0; 0 is `uniform`."""
 
     name = "placeholder"
-    summary = "a density that rises or falls evenly with the rate"
+    summary = "linear density of the mask rate"
     refs = ()
     finite_variance: ClassVar[bool] = True  # f has a smallest value above 0
 
-    slope: float = param(0.5, help="s: the density at the rate 1 is 1 + s, at 0 it is 1 − s", gt=-1, lt=1)
+    slope: float = param(0.5, help="s, slope: the density is 1 − s at rate 0 and 1 + s at rate 1", gt=-1, lt=1)
 
     def levels(self, u: Tensor, noise: Noise, progress: float) -> NoiseLevels:
         """Return the quantile of f at u, its time, and the weight 1/(r·f(r)), float32 in the shape of u."""

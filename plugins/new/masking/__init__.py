@@ -17,11 +17,11 @@ class PlaceholderMasking:
     """p_i = min(1, λ e^s) where I_i is above a level and λ elsewhere, with λ such that the mean of p is the rate."""
 
     name = "placeholder"
-    summary = "tokens above a level of importance more often, all of them alike"
+    summary = "masks tokens above an importance threshold more often"
     refs = ()
 
-    level: float = param(0.5, help="importance above which a token is masked more often", ge=0, le=1)
-    strength: float = param(1.0, help="s: by the factor exp(s)", ge=0, le=50)
+    level: float = param(0.5, help="importance threshold", ge=0, le=1)
+    strength: float = param(1.0, help="s: the factor is exp(s)", ge=0, le=50)
 
     def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
         """Return p, float32 [B, L], for importance [B, L], rate [B], maskable bool [B, L]."""

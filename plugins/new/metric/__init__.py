@@ -20,10 +20,10 @@ class PlaceholderMetric(Metric):
     """The share of the tokens with at least some probability."""
 
     name = "placeholder"
-    summary = "share of the tokens that had at least some probability"
+    summary = "fraction of tokens with at least a given probability"
     refs = ()
 
-    least: float = param(0.01, help="probability that counts", gt=0, le=1)
+    least: float = param(0.01, help="minimum probability", gt=0, le=1)
 
     def build(self) -> TorchMetric:
         """Return the mean of a score of each prediction, with its standard error over sequences."""

@@ -21,13 +21,13 @@ class PlaceholderObjective:
     """s·log(1 + CE/s) of each masked token in place of its cross-entropy; the bound is that of `mdlm`."""
 
     name = "placeholder"
-    summary = "the cross-entropy, damped where it is large"
+    summary = "cross-entropy, damped where it is large"
     refs = ("arXiv:1701.03077",)
     uses = frozenset({"backbone", "noise"})
     exact = False
     shifted = False
 
-    scale: float = param(4.0, help="s: nats at which a token has half its gradient", gt=0)
+    scale: float = param(4.0, help="s: loss in nats at which a token has half its gradient", gt=0)
 
     def build(self, context: Context, parts: Mapping[str, object], batch_size: int) -> nn.Module:
         """Return an `ObjectiveModule`."""

@@ -18,7 +18,7 @@ class PlaceholderOptimizer:
     """RAdam: Adam whose first steps wait until their second moments are known well enough."""
 
     name = "placeholder"
-    summary = "Adam that needs no warm-up: RAdam"
+    summary = "RAdam: Adam that needs no warmup"
     refs = ("arXiv:1908.03265",)
 
     learning_rate: float = param(1e-3, help="peak learning rate", gt=0)

@@ -24,7 +24,7 @@ class PlaceholderOrder(Order):
     refs = ()
     deterministic = True
 
-    first: Literal["middle", "ends"] = param("middle", help="which comes first")
+    first: Literal["middle", "ends"] = param("middle", help="whether the middle or the ends come first")
 
     def __call__(self, step: Step) -> Tensor:
         """Return a score per position, float64 [A, L]; the highest comes first."""

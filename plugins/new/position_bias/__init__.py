@@ -19,10 +19,10 @@ class PlaceholderBias:
     """bias_i = ½ − ½ cos(2πi/period): waves along the sequence, which text then appears between."""
 
     name = "placeholder"
-    summary = "fixed: waves between 0 and 1"
+    summary = "fixed: a wave between 0 and 1"
     refs = ()
 
-    period: float = param(16.0, help="positions from one wave to the next", gt=1)
+    period: float = param(16.0, help="wavelength in positions", gt=1)
 
     def build(self, context: Context) -> nn.Module:
         """Return a `PositionBiasModule`."""

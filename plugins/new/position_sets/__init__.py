@@ -20,9 +20,9 @@ class PlaceholderPositionSets(PositionSets):
     """The first and the last free positions, then those beside them, and so on to the middle."""
 
     name = "placeholder"
-    summary = "from both ends of what is free to its middle"
+    summary = "from both ends of the free positions to the middle"
 
-    size: int = param(2, help="positions from either end in a set", ge=1)
+    size: int = param(2, help="positions from each end per set", ge=1)
     deterministic = True
 
     def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:

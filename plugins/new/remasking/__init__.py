@@ -20,11 +20,11 @@ class PlaceholderRemasking(Remasking):
     """In the first part of the steps, each token that was drawn before this one is hidden again by chance."""
 
     name = "placeholder"
-    summary = "a fixed share of the drawn tokens again, in the first part of the steps"
+    summary = "remasks a fixed fraction of the sampled tokens during the first steps"
     refs = ()
 
-    share: float = param(0.05, help="probability with which a token is hidden again", ge=0, le=1)
-    until: float = param(0.5, help="share of the steps after which tokens stay", ge=0, le=1)
+    share: float = param(0.05, help="probability of remasking a token", ge=0, le=1)
+    until: float = param(0.5, help="fraction of the steps after which tokens are final", ge=0, le=1)
 
     def __call__(self, step: Step) -> Tensor:
         """Return which tokens to hide again, bool [A, L]."""

@@ -21,11 +21,11 @@ class PlaceholderSampler(CompositeSampler):
     """From left to right as one reads, but several tokens in a step: few at first and many at the end."""
 
     name = "placeholder"
-    summary = "from left to right, several tokens a step, few at first"
+    summary = "left to right, few tokens per step at first, then more"
     refs = ()
 
-    steps: int = param(32, help="T, steps", ge=1)
-    token_sampling: TokenSampling = part("token_sampling", "categorical", help="from log-probabilities to a token")
+    steps: int = param(32, help="T, number of decoding steps", ge=1)
+    token_sampling: TokenSampling = part("token_sampling", "categorical", help="token sampling")
 
     def parts(self) -> SamplerParts:
         """Return the combination."""

@@ -18,10 +18,10 @@ class PlaceholderSchedule:
     """Rises evenly for w steps, then falls with the root of the step: √(w/k)."""
 
     name = "placeholder"
-    summary = "falls with the root of the step, however long the training"
+    summary = "inverse square root decay, independent of the training length"
     refs = ("arXiv:1706.03762",)
 
-    warmup_steps: int = param(100, help="w, steps of linear warm-up", ge=1)
+    warmup_steps: int = param(100, help="w, linear warmup steps", ge=1)
 
     def build(self, optimizer: Optimizer, steps: int) -> LRScheduler:
         """Return torch's scheduler; the learning rate of each group of the optimizer is the peak."""

@@ -20,11 +20,11 @@ class PlaceholderStoppingRule(StoppingRule):
     """When no more than a few positions are masked, they are filled in one draw."""
 
     name = "placeholder"
-    summary = "fills the rest when few positions are left"
+    summary = "stops when few masked positions are left"
     refs = ()
     deterministic = True
 
-    left: int = param(2, help="masked positions that are filled at once; 0 never stops", ge=0)
+    left: int = param(2, help="number of masked positions to fill at once; 0 never stops early", ge=0)
 
     def __call__(self, step: Step) -> Tensor:
         """Return which rows are finished, bool [A]."""

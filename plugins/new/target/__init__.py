@@ -19,7 +19,7 @@ class PlaceholderTarget:
     """1 − p_θ of the true token, at masked tokens: the probability of another one."""
 
     name = "placeholder"
-    summary = "the probability that the denoiser gives to wrong tokens"
+    summary = "probability that the denoiser gives to wrong tokens"
     refs = ()
 
     def __call__(self, masked: NoisedBatch, loss: Tensor) -> tuple[Tensor, Tensor]:

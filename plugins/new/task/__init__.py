@@ -22,10 +22,10 @@ class PlaceholderTask(Task):
     """The share of held-out texts whose last token is the most probable one, given all before it."""
 
     name = "placeholder"
-    summary = "how often the most probable last token of a text is the true one"
+    summary = "accuracy of predicting the last token of a sequence"
     refs = ()
 
-    texts: int = param(64, help="maximum number of held-out texts; 0 for all", ge=0)
+    texts: int = param(64, help="maximum number of held-out sequences; 0 means all", ge=0)
 
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score]:
         """Return the scores by name; nothing is drawn here, so the seed says nothing."""

@@ -21,11 +21,11 @@ class PlaceholderTokenSampling(TokenSampling):
     """A draw from the tokens with at least a share of the largest probability (min-p)."""
 
     name = "placeholder"
-    summary = "from the tokens with at least a share of the largest probability"
+    summary = "min-p sampling: from tokens with at least a fraction of the highest probability"
     refs = ("arXiv:2407.01082",)
 
-    share: float = param(0.1, help="share of the largest probability that a token needs", gt=0, le=1)
-    temperature: float = param(1.0, help="log-probabilities are divided by it; 0 takes the most probable token", ge=0)
+    share: float = param(0.1, help="minimum probability relative to the highest", gt=0, le=1)
+    temperature: float = param(1.0, help="temperature; 0 is greedy", ge=0)
 
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
         """Return scores [M, V] and the temperature: p ∝ exp(score / temperature)."""

@@ -20,11 +20,11 @@ class PlaceholderTokensPerStep(TokensPerStep):
     """⌈gᵏ⌉ positions in step k: 1, 2, 4, 8 … for g = 2, so that a text of n tokens takes about log₂ n steps."""
 
     name = "placeholder"
-    summary = "1 position, then 2, 4, 8 and so on"
+    summary = "exponential: 1 token, then 2, 4, 8 and so on"
     refs = ()
     deterministic = True
 
-    growth: float = param(2.0, help="g: each step has so many times the positions of the one before", ge=1, le=100)
+    growth: float = param(2.0, help="g, growth factor of the number of tokens from step to step", ge=1, le=100)
 
     def most(self, n: int) -> int:
         """Return the steps for n open positions."""

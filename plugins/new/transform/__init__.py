@@ -22,11 +22,11 @@ class PlaceholderTransform(Transform):
     """Leaves out a share of the tokens, and refuses a sequence of which too little is left."""
 
     name = "placeholder"
-    summary = "leaves tokens out"
+    summary = "drops random tokens"
     refs = ()
 
-    share: float = param(0.1, help="share of the tokens that are left out", gt=0, lt=1)
-    least: int = param(4, help="tokens that are left at least", ge=1)
+    share: float = param(0.1, help="fraction of the tokens that are dropped", gt=0, lt=1)
+    least: int = param(4, help="minimum number of tokens to keep", ge=1)
 
     def apply(self, tokens: NDArray[np.int64], key: int, context: Context) -> NDArray[Any] | None:
         """Return what is left of the tokens [n], or None; nothing but the arguments decides it."""

@@ -17,7 +17,7 @@ class PlaceholderUncertainty:
     """−log Σp² / log V: Rényi's entropy of order 2, as a share of the largest possible."""
 
     name = "placeholder"
-    summary = "collision entropy of the prediction over log V"
+    summary = "collision entropy of the prediction divided by log V"
     refs = ("https://projecteuclid.org/euclid.bsmsp/1200512181",)
 
     def __call__(self, logits: Tensor) -> Tensor:

@@ -76,7 +76,7 @@ def test_sotu_of_some_years():
     assert first.size() == sum(map(len, first.documents("train")))
     with pytest.raises(ValueError, match="first_year = 1950 is after last_year = 1949"):
         SotuCorpus(first_year=1950, last_year=1949)
-    with pytest.raises(UserError, match=r"corpus\.first_year and corpus\.last_year leave no speech; .* 1790 to 2026"):
+    with pytest.raises(UserError, match=r"corpus\.first_year and corpus\.last_year select no speech; .* 1790 to 2026"):
         list(SotuCorpus(first_year=2100).documents("train"))
     with pytest.raises(ValueError, match="together must be less than 1"):
         SotuCorpus(validation=0.5, test=0.5)
@@ -123,7 +123,7 @@ def test_text8(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("text8", b"Hello", "holds the byte b'H', and text8 only the space and a to z"),
+        ("text8", b"Hello", "holds the byte b'H', but text8 has only the space and a to z"),
         ("text8", b"", "holds nothing"),
         ("text8.gz", gzip.compress(b"abc" * 1000, mtime=0)[:-12], "cannot be read"),
         ("text8.zip", b"x", "cannot be read"),
@@ -215,7 +215,7 @@ def test_a_mixture_of_others():
     with pytest.raises(UserError, match=r"corpus\.components: corpus 'memory' has no training text; leave it out"):
         list(MixtureCorpus(components=(lists("a"), lists()), stopping_strategy="all_exhausted").documents("train"))
     for table, sentence in (
-        ({"components": [{"use": "sotu"}]}, "components names no two corpora"),
+        ({"components": [{"use": "sotu"}]}, "components needs at least two corpora"),
         ({"components": [{"use": "sotu"}, {"use": "sotu"}], "weights": [1.0]}, "weights has 1 numbers for 2 corpora"),
         ({"components": [{"use": "sotu"}, {"use": "sotu"}], "weights": [1.0, 0.0]}, "greater than 0"),
         ({}, "corpus.components: is missing"),

@@ -291,11 +291,11 @@ def test_a_key_is_found_by_a_path_of_keys_with_dots_and_first_by_its_exact_name(
         ("a.jsonl", b'{"text": "a"}\n{', "line 2 is not JSON"),
         ("a.jsonl", b'["a"]', "line 1 has no 'text'"),
         ("a.jsonl", b"[" * 100_000, "line 1 is not JSON"),
-        ("a.jsonl", b'{"text": 3}', r"'text' is no text: 3"),
+        ("a.jsonl", b'{"text": 3}', r"'text' is not text: 3"),
         ("a.csv", b"id,texts\n1,x\n", "has no column 'text'; did you mean 'texts'. in its first line"),
         ("a.csv", b"id,text\n1\n", "line 2 has no 'text': it ends before that column"),
         ("a.csv", b'id,text\n1,"x\n', "line 2 is not CSV .unexpected end of data.; mend it"),
-        ("a.csv", b"id,text\n1,a\n2,b,c\n", r"a\.csv, line 3 has 3 cells for 2 columns; put a text .* in quotes"),
+        ("a.csv", b"id,text\n1,a\n2,b,c\n", r"a\.csv, line 3 has 3 cells for 2 columns; quote cells"),
         ("a.tar", b"x" * 1024, r"a\.tar is an archive; .* corpus\.use = \"webdataset\""),
         ("a.txt", b"\xff\xfe", "is not UTF-8 text"),
         ("a.txt.zst", b"hello", "cannot be decompressed"),
@@ -325,7 +325,7 @@ def test_cells_and_rows_of_tables(tmp_path):
     assert read(path, text_field="meta.a.b") == ["yes"]
     for field, message in (
         ("text", "no column 'text'; did you mean 'texts'"),
-        ("texts", "row 1: 'texts' is no text: 1"),
+        ("texts", "row 1: 'texts' is not text: 1"),
     ):
         with pytest.raises(UserError, match=message):
             read(path, text_field=field)
@@ -499,7 +499,7 @@ def test_a_bracket_is_a_sign_where_such_a_path_is_there(tmp_path, name):
     for pattern in ("in/*.txt", "in/part-[01]*.txt", "in/*[x].txt", "", "in/"):
         assert read(f"{tmp_path}/{name}/{pattern}") == both
     assert read(f"{folder}/part-1[x].txt") == both[1:]
-    with pytest.raises(UserError, match=r"there is no file .*; \[ begins a pattern, and \[\[\] is the sign; name"):
+    with pytest.raises(UserError, match=r"there is no file .*; \[ begins a pattern; write \[\[\] for .*; name"):
         read(f"{folder}/part-[5]*.txt")
 
 

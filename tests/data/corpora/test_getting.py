@@ -6,6 +6,7 @@ import io
 import json
 import multiprocessing
 import os
+import re
 import shutil
 import sys
 import tarfile
@@ -14,6 +15,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+import tokenizers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +23,8 @@ from atat_zoo.cli import main
 from atat_zoo.data.corpora import source
 from atat_zoo.data.corpora.files import FilesCorpus
 from atat_zoo.data.remote import file_name
-from atat_zoo.experiment import load, recipe, recipes
+from atat_zoo.experiment import load, read_toml, recipe, recipes, shipped
+from atat_zoo.registry import Zoo
 from atat_zoo.system.errors import UserError
 from tests.faulty_server import serving
 from tests.limited import full_disk
@@ -148,7 +151,7 @@ def test_what_one_puts_there_is_taken_if_it_is_the_file(server, refused, fetched
     made = write(server, ("a.txt", f'to = "text/a.txt"\nsha256 = "{hashlib.sha256(TEXT).hexdigest()}"'))
     Path("text").mkdir()
     Path("text/a.txt").write_bytes(TEXT[1:])
-    assert "text/a.txt is not the file of" in refused(made)
+    assert "text/a.txt is not the file at" in refused(made)
     Path("text/a.txt").write_bytes(TEXT)
     assert fetched(made)
     assert server.asked == []
@@ -177,7 +180,9 @@ def test_what_is_not_complete_is_not_read(server, atat):
     members = "[source.files.members]\n'0' = 'text/0.txt'\n'1' = 'text/packed/'"
     write(server, ("{a,b}.txt", 'to = "text/{a,b}.txt"'), ("all.tar.gz", members))
     server.faults["b.txt"].append("404")
-    refused = r"^corpus.train: text/a.txt is of a corpus that was not fetched to its end; run `atat data get mine.toml`"
+    refused = (
+        r"^corpus.train: text/a.txt belongs to a corpus whose download is incomplete; run `atat data get mine.toml`"
+    )
     for missing in ("b.txt cannot be fetched", "cannot be unpacked"):
         assert missing in atat("data", "get", "mine.toml")[2]
         for named in ("text/*.txt", "text", "text/a.txt"):
@@ -187,7 +192,7 @@ def test_what_is_not_complete_is_not_read(server, atat):
     Path("text/packed").mkdir(exist_ok=True)
     for name in ("packed/1", "other.txt"):
         Path("text", name).write_bytes(b"")
-    with pytest.raises(UserError, match=r"text/packed/1 is of a corpus that was not fetched"):
+    with pytest.raises(UserError, match=r"text/packed/1 belongs to a corpus whose download is incomplete"):
         FilesCorpus(train=("text/packed/*",)).files()
     assert FilesCorpus(train=("text/other.txt",)).files(), "which is none of its files"
     assert atat("data", "get", "mine.toml")[0] == 0
@@ -335,7 +340,7 @@ def test_a_damaged_archive(server, refused, ending, damage):
     path.write_bytes(content[: {"cut": len(content) // 2, "none": 0}.get(damage)])
     err = refused(write(server, (f"all.{ending}", "[source.files.members]\n'*' = 'text/'")))
     assert err.startswith(f"error: {kept(server, f'all.{ending}')} cannot be unpacked (")
-    assert "delete it, and get it again" in err
+    assert "delete it and download it again" in err
     assert here().keys() == {kept(server, f"all.{ending}")}, "what was unpacked before may be damaged, too"
 
 
@@ -460,9 +465,34 @@ def test_the_list_says_size_licence_and_citation(atat):
     code, out, err = atat("data", "get")
     assert (code, err) == (0, "")
     assert out.splitlines()[0].split() == ["name", "size", "licence", "cite"]
-    assert [line.split()[0] for line in out.splitlines()[1:]] == recipes()
+    assert [line.split()[0] for line in out.splitlines()[1:]] == [*recipes(), *recipes("tokenizers")]
     listed = {each["name"]: each for each in json.loads(atat("data", "get", "--json")[1])}
     assert listed["lambada"]["cite"] == source.read("lambada").source.cite
+
+
+@pytest.mark.parametrize("name", recipes("tokenizers"))
+def test_a_published_tokenizer_is_fetched_to_where_experiments_read_it(name, server, atat):
+    made, path = source.read(name), shipped(f"tokenizers/{name}")
+    (file,) = made.files
+    assert re.search("/resolve/[0-9a-f]{40}/tokenizer.json$", file.url), "of a commit"
+    assert None not in (file.bytes, file.sha256)
+    spec = read_toml(path)["tokenizer"]
+    assert source.published_size(spec["path"]) == made.source.vocabulary_size
+    # Another one in its place, as there is no network.
+    words = dict.fromkeys([spec["bos"], spec["eos"], "[UNK]", "we", "the", "people"])
+    library = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: i for i, word in enumerate(words)}, "[UNK]"))
+    library.save(str(served := server.folder / "tokenizer.json"))
+    content = served.read_bytes()
+    text = path.read_text().replace(file.url, f"{server.address}/tokenizer.json")
+    text = text.replace(str(file.bytes), str(len(content))).replace(file.sha256, hashlib.sha256(content).hexdigest())
+    Path("mine.toml").write_text(text)
+    tokenizer = Zoo.load().spec("tokenizer", spec)
+    with pytest.raises(UserError, match=f"run `atat data get {name}`"):
+        tokenizer.train(lambda: iter(()))
+    code, out, err = atat("data", "get", "mine.toml")
+    assert (code, err) == (0, "")
+    assert f"licence: {made.source.licence}" in out
+    assert tokenizer.train(lambda: iter(())).vocabulary_size == len(words)
 
 
 def test_a_source_that_is_none(refused):
@@ -471,7 +501,7 @@ def test_a_source_that_is_none(refused):
         assert sentence in refused(), table
         assert here() == {}
     Path("mine.toml").write_text('[corpus]\nuse = "sotu"\n')
-    assert "mine.toml: source: is missing: a table that says where" in refused()
+    assert "mine.toml: source: the table [source] is missing" in refused()
     assert "there is no recipe 'lambda': no such file; did you mean 'lambada'?" in refused("lambda")
 
 
@@ -487,7 +517,7 @@ def test_two_members_or_addresses_for_one_file_are_refused(server, refused, pack
     assert said in refused(write(server, *files))
     assert not Path("text/mine.source.json").exists()
     err = refused(write(server, *((name, 'to = "text/a.txt"') for name in ("a.txt", "b.txt"))))
-    assert f"source.files: {server.address}/b.txt is for text/a.txt, and so is what came before it; name another" in err
+    assert f"source.files: {server.address}/b.txt is for text/a.txt, as is an earlier entry; name another" in err
 
 
 @pytest.fixture
@@ -521,7 +551,9 @@ def test_a_full_disk_and_a_folder_that_cannot_be_written(server, refused):
     assert here() == {}
     shutil.rmtree("text")
     Path("text").write_text("no folder")
-    assert refused() == "error: text cannot be written: File exists; begin in another folder, or mend it\n"
+    assert (
+        refused() == "error: text cannot be written: File exists; run the command in a folder that you may write to\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -540,18 +572,18 @@ def test_a_member_outside_of_the_archive_or_none_is_refused(server, refused, end
 
 
 NO_SOURCES = [
-    ("", "mine.toml: source: has to have either `files`, or `hub` and `splits`"),
-    ('hub = "a/b"', "mine.toml: source: has to have either `files`, or `hub` and `splits`"),
-    ("files = [{url = 'x'}]", "source.files[0]: has to have either `to` or, for an archive, `members`"),
-    ("files = [{to = 'x'}]", "source.files[0].url: is missing: its address"),
-    ("files = [{url = 'x', to = 'x', sha256 = 'abc'}]", "sha256 has to be 64 hexadecimal digits, not 'abc'"),
+    ("", "mine.toml: source: must have either `files`, or `hub` and `splits`"),
+    ('hub = "a/b"', "mine.toml: source: must have either `files`, or `hub` and `splits`"),
+    ("files = [{url = 'x'}]", "source.files[0]: must have either `to` or, for an archive, `members`"),
+    ("files = [{to = 'x'}]", "source.files[0].url: is missing: URL; braces are expanded"),
+    ("files = [{url = 'x', to = 'x', sha256 = 'abc'}]", "sha256 must be 64 hexadecimal digits, not 'abc'"),
     ("files = [{url = 'x', to = '../x'}]", "source: '../x' is not in the working directory"),
     ("files = [{url = 'x', to = '/x'}]", "source: '/x' is not in the working directory"),
-    ("files = [{url = 'x', to = ''}]", "[0]: `to` and the files of `members` are paths, and one is empty"),
-    ("files = [{url = 'x', members = {a = ''}}]", "[0]: `to` and the files of `members` are paths, and one"),
-    ("hub = 'a/b'\nsplits = {train = ''}", "source: splits: one of them is for no file; name one"),
+    ("files = [{url = 'x', to = ''}]", "[0]: a path in `to` or `members` is empty"),
+    ("files = [{url = 'x', members = {a = ''}}]", "[0]: a path in `to` or `members` is empty"),
+    ("hub = 'a/b'\nsplits = {train = ''}", "source: splits: a file name is empty; name a file"),
     ("hub = 'a/b'\nsplits = {train = '~/x'}", "source: '~/x' is not in the working directory"),
-    ("files = [{url = '{a,b}', to = 'x'}]", "mine: source.files: {a,b} is 2 addresses, and x 1"),
-    ("hub = 'a/b'\nsplits = {train = 'x', test = 'x'}", "source: splits: two of them are for one file"),
+    ("files = [{url = '{a,b}', to = 'x'}]", "mine: source.files: {a,b} stands for 2 addresses, and x for 1"),
+    ("hub = 'a/b'\nsplits = {train = 'x', test = 'x'}", "source: splits: two splits have the same file"),
     ("files = [{url = 'pipe:touch y', to = 'x'}]", "source.files: pipe:touch y would run a command in a shell"),
 ]

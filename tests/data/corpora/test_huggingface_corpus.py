@@ -92,11 +92,11 @@ def test_what_is_wrong_is_said(tmp_path, settings, sentence):
 
 
 def test_a_data_set_on_the_hub_is_named_with_its_commit_and_needs_a_package(monkeypatch):
-    with pytest.raises(UserError, match=r"corpus\.revision: nobody/nothing is no folder here.* name its commit"):
+    with pytest.raises(UserError, match=r"corpus\.revision: nobody/nothing is not a folder here.* to its commit"):
         HuggingFaceCorpus(path="nobody/nothing").fingerprint()
-    with pytest.raises(ValueError, match="'main' is no commit of 40 hexadecimal digits"):
+    with pytest.raises(ValueError, match="'main' is not a commit of 40 hexadecimal digits"):
         HuggingFaceCorpus(path="nobody/nothing", revision="main")
-    with pytest.raises(ValueError, match="'language' is no condition"):
+    with pytest.raises(ValueError, match="'language' is not a condition"):
         HuggingFaceCorpus(path="nobody/nothing", keep=("language",))
     made = HuggingFaceCorpus(path="nobody/nothing", revision="0" * 40)
     assert made.fingerprint() == {"revision": "0" * 40}

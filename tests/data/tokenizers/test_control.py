@@ -114,7 +114,7 @@ def test_a_prompt_and_a_text_with_gaps_have_no_control(make, before, after):
 def test_an_end_that_text_has_is_refused(make, ends, tmp_path):
     make().save(str(tmp_path / "tokenizer.json"))
     ((key, name),) = ends.items()
-    with pytest.raises(UserError, match=rf"tokenizer.{key}: text is encoded to '.*{name[1:]}', too; name a token that"):
+    with pytest.raises(UserError, match=rf"tokenizer.{key}: text can be encoded to '.*{name[1:]}'; name a token that"):
         PretrainedTokenizer(path=str(tmp_path), **ends).train(lambda: iter(()))
 
 

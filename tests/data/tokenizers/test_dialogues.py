@@ -151,8 +151,8 @@ def test_the_plain_template_needs_both_ends():
 
 
 NONE = [
-    ("hello", "is no dialogue: 'hello'"),
-    ([SAYS], "is no dialogue"),
+    ("hello", "is not a dialogue: 'hello'"),
+    ([SAYS], "is not a dialogue"),
     ({"text": "x"}, "has no messages"),
     ({"prompt": "x"}, "has 'prompt'"),
     ({"prompt": "x", "response": "y", "completion": "z"}, "has 'prompt' and 'response' and 'completion'"),
@@ -160,15 +160,15 @@ NONE = [
     ({"messages": ["hello"]}, "message 1 is not a message: 'hello'"),
     ({"messages": [SAYS, {"role": "usr", "content": "x"}]}, "message 2 has the role 'usr'; did you mean 'user'?"),
     ({"messages": [{"content": "x"}]}, "message 1 has the role None (there are: system, user, assistant, tool)"),
-    ({"messages": [turn("user", ["x"]), SAYS]}, "message 1 has no text as its content"),
-    ({"messages": [turn("user", None), SAYS]}, "message 1 has no text as its content: None"),
-    ({"messages": [turn("user", [{"type": "image", "text": "x"}]), SAYS]}, "message 1 has no text as its content"),
-    ({"messages": [turn("user", [{"type": "text"}]), SAYS]}, "message 1 has no text as its content"),
+    ({"messages": [turn("user", ["x"]), SAYS]}, "message 1 has content that is not text"),
+    ({"messages": [turn("user", None), SAYS]}, "message 1 has content that is not text: None"),
+    ({"messages": [turn("user", [{"type": "image", "text": "x"}]), SAYS]}, "message 1 has content that is not text"),
+    ({"messages": [turn("user", [{"type": "text"}]), SAYS]}, "message 1 has content that is not text"),
     ({"messages": [{"from": "Bob", "value": "x"}]}, "message 1 has the role 'Bob' (there are: system, user,"),
     ({"messages": [SAYS], "response": "x"}, "has 'messages' and 'response'; write"),
     ({"messages": [SAYS], "conversations": [SAYS]}, "has 'messages' and 'conversations'; write"),
-    ({"messages": [SAYS], "prompt": "x"}, "has 'prompt' beside 'messages', in which it is not said; take one"),
+    ({"messages": [SAYS], "prompt": "x"}, "has 'prompt' beside 'messages'; take one"),
     ({"messages": [SAYS], "tools": [{}]}, "has 'tools', which is not read; write it into a message, or take"),
     ({"output": "y"}, "has 'output'; write"),
-    ({"prompt": "x", "response": 3}, "message 2 has no text as its content: 3"),
+    ({"prompt": "x", "response": 3}, "message 2 has content that is not text: 3"),
 ]

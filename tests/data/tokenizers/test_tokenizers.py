@@ -193,8 +193,8 @@ def test_pretrained_mistakes(pair, tmp_path):
         ({"path": str(tmp_path / "no.json")}, r"tokenizer\.path: there is no file .*no\.json"),
         ({"path": str(tmp_path)}, r"holds no tokenizer\.json, vocab\.json or encoder\.json"),
         ({"path": str(pair / "encoder.json"), "merges": "no.txt"}, r"tokenizer\.merges: there is no file no\.txt"),
-        ({"path": str(pair / "vocab.bpe")}, "not one that the tokenizers library reads"),
-        ({"path": str(pair / "encoder.json"), "merges": str(pair / "encoder.json")}, "are no byte-pair encoding"),
+        ({"path": str(pair / "vocab.bpe")}, "cannot be read by the tokenizers library"),
+        ({"path": str(pair / "encoder.json"), "merges": str(pair / "encoder.json")}, "are not a byte-pair encoding"),
         ({"path": str(pair), "eos": "<|endoftex|>"}, r"tokenizer\.eos: .* no token '<\|endoftex\|>'; did you mean"),
     ]
     for settings, message in cases:
@@ -239,11 +239,11 @@ def test_files_that_are_missing_or_broken_or_of_another_tokenizer(tmp_path):
         with pytest.raises(UserError, match=r"tokenizer\.json is missing"):
             spec.load(tmp_path)
         (tmp_path / "tokenizer.json").write_text("{")
-        with pytest.raises(UserError, match=r"not readable JSON|not one that the tokenizers library reads"):
+        with pytest.raises(UserError, match=r"not readable JSON|cannot be read by the tokenizers library"):
             spec.load(tmp_path)
     BytesTokenizer().train(lambda: iter(())).save(tmp_path)
     for spec in (CharactersTokenizer(), BPETokenizer()):
-        with pytest.raises(UserError, match=r"of another tokenizer|not one that the tokenizers library reads"):
+        with pytest.raises(UserError, match=r"of another tokenizer|cannot be read by the tokenizers library"):
             spec.load(tmp_path)
     CharactersTokenizer().train(lambda: iter(())).save(tmp_path)
     with pytest.raises(UserError, match=r'is of another tokenizer .* "special": false'):
@@ -253,7 +253,7 @@ def test_files_that_are_missing_or_broken_or_of_another_tokenizer(tmp_path):
 def test_texts_and_ids_that_a_vocabulary_does_not_have(tmp_path):
     tokenizer = pretrained(numbered(tmp_path, the=0))
     for encode, text in ((tokenizer.encode, "people"), (tokenizer.encode_batch, ["people"])):
-        with pytest.raises(UserError, match=r"the text cannot be encoded: .*UNK.*; take a tokenizer that knows all"):
+        with pytest.raises(UserError, match=r"the text cannot be encoded: .*UNK.*; use a tokenizer that knows"):
             encode(text)
     for largest in (4100, 2**32 - 1):
         path = numbered(tmp_path, the=0, people=largest)

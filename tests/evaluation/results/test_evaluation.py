@@ -40,3 +40,14 @@ def test_an_n_gram_model_is_beside_it_in_percent():
     assert table == {**attrs.asdict(NGRAM), "percent": pytest.approx(-20), "percent_stderr": pytest.approx(10)}
     assert NGRAM.verdict == "20.0 ± 10.0 % lower"
     assert attrs.evolve(NGRAM, difference=math.log(1.25)).verdict == "25.0 ± 15.6 % higher"
+
+
+@pytest.mark.parametrize(
+    ("rho", "chance", "said"),
+    [(0.5, 0.1, 1), (0.2, 0.1, 2), (None, 0.1, 2), (0.0, None, 1), (None, None, 0)],
+    ids=["learned", "by chance", "constant", "not learned", "no importance"],
+)
+def test_an_importance_that_is_no_better_than_chance_is_said_to_have_learned_nothing(rho, chance, said):
+    found = evaluation(importance_spearman=rho, importance_chance=chance)
+    assert len(found.on_importance()) == said
+    assert found.learned_nothing == (said == 2)

@@ -42,7 +42,7 @@ def test_the_first_step_that_is_not_above_a_value(folder, experiment):
         evaluated(folder, step, value)
     found = history(folder, experiment)
     assert found.evaluated == ((2, 30.0), (4, 20.0), (6, 22.0), (10, 18.0))
-    assert (found.final, found.evaluated_on) == (18.0, "90 sequences × 2 draws")
+    assert (found.final, found.evaluated_on) == (18.0, "90 sequences, 2 masks each")
     assert [found.reached(value) for value in (31, 30, 25, 20, 19, 18, 17.9)] == [2, 2, 4, 4, 10, 10, None]
 
 
@@ -92,5 +92,5 @@ def test_a_training_that_measures_fewer_sequences_on_the_way_has_a_curve_of_thes
     evaluated(folder, 10, 19.5)
     found = history(folder, experiment)
     assert found.evaluated == ((4, 20.0), (8, 19.0), (10, 18.5))
-    assert found.evaluated_on == "20 sequences × 2 draws"
+    assert found.evaluated_on == "20 sequences, 2 masks each"
     assert history(folder, experiment, until=8).final == 19.0

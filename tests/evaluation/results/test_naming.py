@@ -30,3 +30,12 @@ def test_only_one_module_writes_the_word():
 def test_every_other_bound_has_a_name_of_its_own():
     titles = [naming.title(quantity) for quantity in ("nelbo", "adaptive", "discrete T=8")]
     assert titles == ["perplexity", "adaptive bound", "discrete T=8 bound"]
+
+
+def test_a_perplexity_has_its_factorisation():
+    named = {"perplexity": "any-order ELBO", "sets bound": "own position sets", "sedd bound": "sedd, bound"}
+    named |= {"policy bound": "sampler, bound", "policy likelihood": "sampler, exact", "bound": "any-order ELBO"}
+    assert {each: naming.factorisation(each) for each in named} == named
+    assert naming.factorisation("perplexity", exact=True) == "own order, exact"
+    named.pop("sedd bound")  # its name says it all
+    assert {*named.values(), "own order, exact"} == {*naming.FACTORISATIONS}

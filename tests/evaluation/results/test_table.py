@@ -1,6 +1,7 @@
 """A table in every form, and which of its cells is the best."""
 
 import html
+import itertools
 import re
 
 import pytest
@@ -65,6 +66,7 @@ def test_a_table_in_every_form():
     columns = [Column(heading="", key="name"), Column(heading="50 %", key="share")]
     rows = [["one", cells[0]], ["two & 2", cells[1]]]
     table = Table(title="It", said=["above"], notes=["below"], columns=columns, rows=rows, cited=cited)
+    assert table.to_text(20)[2:] == ["two & 2  =a|<b> `c`"]
     assert table.to_text() == ["         50 %", "one      1.5 [1, 2]", "two & 2  =a|<b> `c`"]
     assert table.to_markdown() == [
         *("above", "", "|  | 50 % |", "| --- | --- |", "| one | 1.5 [1, 2] |", r"| two & 2 | =a\|<b> `c` |"),
@@ -93,3 +95,17 @@ def test_no_special_character_of_latex_is_left(text):
 def test_what_latex_cannot_set_is_refused():
     with pytest.raises(UserError, match=r"LaTeX cannot set '語' here; write it in Latin letters"):
         escape("a 語")
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=12), st.integers(1, 20))
+def test_a_wide_table_is_cut_between_its_columns_and_loses_none(widths, name):
+    """Each piece begins with the names, and fits unless one column, or its first two, are too wide by themselves."""
+    cells = [f"{i:x}" * width for i, width in enumerate(widths)]
+    lines = Table(columns=["n" * name, *cells], rows=[["a", *cells]]).to_text(100)
+    heads = [line.split() for line in lines if line.startswith("n")]
+    assert [cell for head in heads for cell in head[1:]] == cells
+    assert all(head[0] == "n" * name for head in heads)
+    assert max(map(len, lines)) <= 100 or max(widths) > 50
+    if max(widths) <= 50:  # no piece could have taken the first column of the next
+        for head, after in itertools.pairwise(heads):
+            assert sum(len(each) + 2 for each in head) + len(after[1]) > 100

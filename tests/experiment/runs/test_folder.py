@@ -47,7 +47,7 @@ def steps(folder):
 
 def test_what_is_no_run_is_a_sentence(folder, tmp_path):
     nothing = RunFolder(tmp_path / "nothing")
-    with pytest.raises(UserError, match=r"nothing is no run folder: it has no resolved\.toml; name a folder"):
+    with pytest.raises(UserError, match=r"nothing is not a run folder: resolved\.toml is missing; name a folder"):
         nothing.table()
     assert not nothing.in_use
     assert not nothing.path.exists()  # naming and asking make nothing
@@ -60,7 +60,7 @@ def test_what_is_no_run_is_a_sentence(folder, tmp_path):
         with pytest.raises(UserError, match=r"^.{,450}File name too long.{,450}$"):
             ask()
     (tmp_path / "other" / ".lock").mkdir(parents=True)
-    words = r"other/\.lock is a folder, and has to be a file that can be locked; remove it"
+    words = r"other/\.lock is a folder, and must be a regular file; remove it"
     with pytest.raises(UserError, match=words), RunFolder(tmp_path / "other").lock():
         pass
 
@@ -317,7 +317,7 @@ def test_an_exchange_that_is_refused_is_completed_by_the_next_command(folder, mo
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", refused)
-        with pytest.raises(UserError, match="run has a new run, which cannot take the place of the old one: No space"):
+        with pytest.raises(UserError, match="run has a new run, which cannot replace the old one: No space"):
             put(folder.path, NEXT)
     assert folder.exists
     assert files_of(folder.path) == {**NEXT, **THEIRS}
@@ -349,7 +349,9 @@ def test_what_a_run_would_clear_and_is_no_runs_is_refused_and_kept(name, tmp_pat
     path.write_text("years of work")
     (tmp_path / "notes.md").write_text("which no run replaces")
     for _ in range(2):  # the first attempt leaves no lock, which would make it a run's
-        words = rf"is no run, and has files that a run would replace \({name.split('/')[0]}\); move them away"
+        words = (
+            rf"is not a run folder, and has files that a run would overwrite \({name.split('/')[0]}\); move them away"
+        )
         with pytest.raises(UserError, match=words), RunFolder(tmp_path).lock():
             pass
         assert path.read_text() == "years of work"
@@ -511,7 +513,7 @@ def test_models_are_found_by_step(begun):
 
 
 def test_the_newest_and_the_best_model_are_found_by_name(begun):
-    for which, words in (("newest", "no final model yet"), ("best", "--step best: .* has kept no")):
+    for which, words in (("newest", "no final model yet"), ("best", "--step best: .* has no best")):
         with pytest.raises(UserError, match=words):
             begun.model_at(which)
     ten, best = put_model(begun, 10), put_model(begun, 7, begun.best)
@@ -546,7 +548,9 @@ def test_a_run_that_is_not_finished_says_which_steps_it_has(begun):
     with pytest.raises(UserError, match=r"no final model yet; finish its training with `atat train --resume \S+`$"):
         begun.model_at()
     (put_model(begun, 4) / "model.json").unlink()  # half a model is none
-    with pytest.raises(UserError, match=r"--step 4: .* has no model of this step; it has none yet; leave --step out"):
+    with pytest.raises(
+        UserError, match=r"--step 4: .* has no model of this step; it has no checkpoint yet; leave --step out"
+    ):
         begun.model_at(4)
     put_model(begun, 5)
     with pytest.raises(
@@ -563,7 +567,7 @@ def test_a_model_of_another_run_is_refused(begun):
         put_model(begun, step, noise=kind, train={"steps": 6}, sampler={"steps": 8})
     assert begun.model_at(3) == begun.checkpoint_model(3)
     put_model(begun, 9, begun.model, noise=other)
-    there = r"is the model of another experiment: noise\.use is 'cosine' there, and 'linear' in .*resolved\.toml; copy"
+    there = r"belongs to another experiment: noise\.use is 'cosine' there, and 'linear' in .*resolved\.toml; copy"
     for step in (None, 6, 9):
         with pytest.raises(UserError, match=there):
             begun.model_at(step)

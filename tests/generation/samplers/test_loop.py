@@ -1,4 +1,4 @@
-"""What must hold whatever the sampler (docs/mathematics.md), what a step costs, and when it waits for a GPU."""
+"""What holds for every sampler (docs/explanation/mathematics.md), what a step costs, and when it waits for a GPU."""
 
 import re
 import warnings

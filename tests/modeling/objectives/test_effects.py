@@ -95,9 +95,9 @@ def test_what_has_no_effect_is_refused_with_what_to_add():
     where = ("masking.temperature=0.01", "curriculum.use=three_stage", "target=was_masked")
     assert [line.split(" on the")[0] for line in lines] == [f"{key!r}" for key in where]
     assert all('set estimator.use to "frequency" or "hybrid" or "transformer"' in line for line in lines[:2])
-    assert 'learns nothing; set estimator.use to "hybrid" or "transformer", or leave target out' in lines[2]
+    assert 'has nothing to learn; set estimator.use to "hybrid" or "transformer", or leave target out' in lines[2]
     assert load("mdlm", [*words, "estimator.use=hybrid"])
-    with pytest.raises(UserError, match=r"is not trained at objective\.importance_loss_weight = 0, .*; raise that"):
+    with pytest.raises(UserError, match=r"learns nothing with objective\.importance_loss_weight = 0; raise"):
         load("mdlm", [*words, "estimator.use=transformer", "objective.importance_loss_weight=0"])
 
 
@@ -108,7 +108,7 @@ def test_other_objectives_are_asked_too():
     assert not list(without_effect(from_table(adaptive), ZOO))
     adaptive["objective"] = adaptive["objective"] | {"learn_importance": True}
     (problem,) = without_effect(from_table(adaptive), ZOO)
-    assert "learns by the bound's gradient" in str(problem)
+    assert "learns from the gradient of the bound" in str(problem)
     ordered = {"name": "x", "objective": {"use": "set_causal", "importance_loss_weight": 0}, "estimator": ON_Z}
     ordered["position_sets"] = "by_importance"
     assert [problem.key for problem in without_effect(from_table(ordered), ZOO)] == ["position_sets"]

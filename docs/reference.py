@@ -1,0 +1,228 @@
+"""The generated pages of the reference: keys of an experiment, commands, Python API, and the page that lists them."""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+import sys
+import tomllib
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import kinds
+from kinds import cell, code, joined, parameters, table
+
+import atat_zoo.diffusion
+from atat_zoo.cli import COMMANDS, atat
+from atat_zoo.experiment.schema import SECTIONS, TOP_LEVEL
+from atat_zoo.registry import KINDS, TABLES, Zoo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PLUGINS = Path(__file__).parents[1] / "plugins"
+
+
+def write(folder: Path) -> None:
+    """Write all pages of the reference, except error-messages.md, which is part of the repository."""
+    kinds.write(folder / "components")
+    for name, text in {"index": _INDEX, "keys": keys(), "commands": commands(), "python-api": python_api()}.items():
+        (folder / f"{name}.md").write_text(text, encoding="utf-8")
+
+
+_INDEX = """\
+# Reference
+
+| page | contents |
+| --- | --- |
+| [Components](components/index.md) | every component by kind: parameters, types, defaults, references |
+| [Keys of an experiment](keys.md) | every key of an experiment file: type, default, meaning |
+| [Commands](commands.md) | every command of `atat` with its options |
+| [Python API](python-api.md) | the classes and functions that a program or a plugin may rely on |
+| [Error messages](error-messages.md) | what `atat` prints for bad input |
+
+```{toctree}
+:hidden:
+
+components/index
+keys
+commands
+python-api
+error-messages
+```
+"""
+
+
+def keys() -> str:
+    """Return the page of all keys of an experiment, in Markdown."""
+    zoo = Zoo.load()
+    top = [[f"`{name}`", code(key.type_name), cell(key.default), cell(key.help)] for name, key in TOP_LEVEL.items()]
+    chosen = [
+        [f"[`[{kind}]`](components/{kind}.md)", f"`{default}`", KINDS[kind].summary, ", ".join(zoo.names(kind))]
+        for kind, default in TABLES.items()
+    ]
+    sections = [
+        text
+        for name, spec in SECTIONS.items()
+        for text in (f"## `[{name}]`", spec.__doc__ or "", parameters(spec))
+    ]  # fmt: skip
+    return joined(
+        "# Keys of an experiment",
+        "An experiment is a TOML file. Set any key on the command line as `KEY=VALUE`, for example "
+        "`atat train quickstart train.steps=200`. `atat resolve EXPERIMENT` prints every key with its value, and "
+        "`atat check EXPERIMENT` reports every mistake.",
+        "## Top level",
+        table(["key", "type", "default", "meaning"], top),
+        *sections,
+        "## Tables of components",
+        'Each table selects a component by `use = "NAME"`; its other keys are the component\'s parameters. `KIND = '
+        '"NAME"` is short for a table with `use` only. Without the table, the default component is used.',
+        table(["table", "default", "meaning", "components"], chosen),
+    )
+
+
+def commands() -> str:
+    """Return the page of all commands with their arguments and options, in Markdown."""
+    core = [(name, getattr(import_module(f"atat_zoo.cli.{m}"), f)) for name, (m, f, _) in COMMANDS.items()]
+    options = [param.get_help_record(click.Context(atat)) for param in atat.params]
+    packages = [
+        text
+        for package, offered in _packages()
+        for text in (f"## Commands of {package}", *(part for each in offered for part in _command(*each, level=3)))
+    ]
+    return joined(
+        "# Commands",
+        "`atat COMMAND --help` prints the same. `EXPERIMENT` is a TOML file or the name of an experiment that ships "
+        "with atat_zoo, `RUN` is a run folder such as `runs/quickstart`, and `KEY=VALUE` changes a "
+        "[key of the experiment](keys.md).",
+        table(
+            ["option of `atat`", "meaning"], [[code(flag), cell(meaning)] for flag, meaning in filter(None, options)]
+        ),
+        *(text for each in core for text in _command(*each, level=2)),
+        *packages,
+    )
+
+
+def _packages() -> Iterator[tuple[str, list[tuple[str, click.Command | str]]]]:
+    """Yield each package of plugins/ and its commands; where one cannot be imported, its summary instead."""
+    for project in sorted(PLUGINS.glob("atat-zoo-*/pyproject.toml")):
+        folder, points = project.parent, tomllib.loads(project.read_text(encoding="utf-8"))["project"]
+        points = points.get("entry-points", {}).get("atat_zoo.commands", {})
+        offered: list[tuple[str, click.Command | str]] = []
+        for name, place in sorted(points.items()):
+            module, _, function = place.partition(":")
+            sys.path.insert(0, str(folder))
+            try:
+                offered.append((name, getattr(import_module(module), function)))
+            except ImportError:
+                listed = tomllib.loads((folder / module.split(".")[0] / "registry.toml").read_text(encoding="utf-8"))
+                offered.append((name, listed["command"][name]["summary"]))
+            finally:
+                sys.path.remove(str(folder))
+        if offered:
+            yield folder.name, offered
+
+
+def _command(name: str, command: click.Command | str, *, level: int) -> Iterator[str]:
+    yield f"{'#' * level} `atat {name}`"
+    if isinstance(command, str):
+        yield command
+        return
+    context = click.Context(command, info_name=f"atat {name}")
+    usage = command.collect_usage_pieces(context)
+    yield f"```text\natat {name} {' '.join(usage)}\n```"
+    yield inspect.cleandoc(command.help or "")
+    options = [param.get_help_record(context) for param in command.params if isinstance(param, click.Option)]
+    yield table(["option", "meaning"], [[code(flag), cell(meaning)] for flag, meaning in filter(None, options)])
+    if isinstance(command, click.Group):
+        inner = {each: command.get_command(context, each) for each in command.list_commands(context)}
+        if {*KINDS} <= {*inner}:  # their options are the same, and their meaning is that of the kinds
+            yield f"KIND is one of {', '.join(KINDS)}."
+            inner = {"KIND": inner["masking"]} | {each: inner[each] for each in inner if each not in KINDS}
+        for each, its in inner.items():
+            if its is not None:
+                yield from _command(f"{name} {each}", its, level=level + 1)
+
+
+def python_api() -> str:
+    """Return the page of the Python API, in Markdown: directives that take what they print from the docstrings."""
+    mathematics = [f"atat_zoo.diffusion.{module.name}" for module in pkgutil.iter_modules(atat_zoo.diffusion.__path__)]
+    return joined(
+        "# Python API",
+        "The names that a program or a plugin may rely on; everything else may change between releases. The contract "
+        "of each kind is on its [page of components](components/index.md). For examples, see "
+        "[use atat_zoo from Python](../how-to/python.md).",
+        *(text for title, about, made in _API for text in (f"## {title}", about, _rest(made))),
+        "## `atat_zoo.diffusion`",
+        "The mathematics, as pure functions of tensors.",
+        _rest([("automodule", name, _SELECTED.get(name, "")) for name in mathematics]),
+        _rest([("autodata", "atat_zoo.diffusion.positions.Where", None)]),
+    )
+
+
+def _rest(made: list[tuple[str, str, str | None]]) -> str:
+    """Return directives, each of its name, object and members: "" for all, None for no `:members:`, or its content."""
+    text = []
+    for directive, name, rest in made:
+        text.append(f".. {directive}:: {name}\n")
+        if directive.startswith("py:"):
+            text.append(f"   {rest}\n")
+        elif rest is not None:
+            text[-1] += f"   :members: {rest}".rstrip() + "\n   :special-members: __call__\n"
+        if name == "atat_zoo.Model":
+            text[-1] += "   :inherited-members:\n"
+    return "```{eval-rst}\n" + "\n".join(text) + "```"
+
+
+_SELECTED = {"atat_zoo.diffusion.attention": "attend, visible, within"}
+_API: list[tuple[str, str, list[tuple[str, str, str | None]]]] = [
+    ("`atat_zoo`", "Load a model, evaluate it and generate text; look up and build components.", [
+        ("autoclass", "atat_zoo.Model", ""),
+        ("autoclass", "atat_zoo.Zoo", ""),
+        ("autoclass", "atat_zoo.UserError", ""),
+        ("py:data", "atat_zoo.__version__", "The version of this release."),
+    ]),
+    ("Scores of given texts", "What `Model` returns for texts, with heat maps in a notebook.", [
+        ("automodule", "atat_zoo.generation.shown",
+         "TokenScore, TokenScores, LogProbs, TextScores, Bounded, Unmasking"),
+    ]),
+    ("`atat_zoo.registry`", "Declare components, and add them to the zoo from a plugin.", [
+        ("automodule", "atat_zoo.registry",
+         "Context, component, component_base, network_of, param, part, parts, problems_of, values_of"),
+        ("py:class", "Zoo", "The same as :class:`atat_zoo.Zoo`."),
+        ("py:decorator", "hookimpl", "Marks a function `atat_zoo_KIND` that returns component classes of a kind."),
+        ("py:data", "CONTRACT", "The version of the contracts. A plugin written for a later version is not loaded."),
+        ("py:data", "KINDS", "Every kind by its name, a `Kind` each."),
+        ("py:data", "TABLES", "The kinds with a table in an experiment, and the default component of each."),
+        ("py:data", "PROJECT", "The name of the entry point group and the prefix of the hooks."),
+        ("automodule", "atat_zoo.registry.hookspecs", "Kind"),
+    ]),
+    ("`atat_zoo.system.errors`", "Errors that are printed as one sentence.", [
+        ("automodule", "atat_zoo.system.errors", "Problem, nearest, clip, LeftOut, NotKept, Note"),
+    ]),
+    ("Building blocks", "Classes and functions that the packages of `atat new` import.", [
+        ("autoclass", "atat_zoo.generation.samplers.parts.SamplerParts", ""),
+        ("autoclass", "atat_zoo.generation.samplers.parts.CompositeSampler", ""),
+        ("autoclass", "atat_zoo.generation.samplers.order.LeftToRightOrder", None),
+        ("autoclass", "atat_zoo.generation.samplers.tokens_per_step.CosineTokensPerStep", None),
+        ("autoclass", "atat_zoo.modeling.objectives.Batch", ""),
+        ("automodule", "atat_zoo.modeling.objectives.denoising", "DenoisingModule, metrics, normalised"),
+        ("autoclass", "atat_zoo.evaluation.metric_states.SequenceMean", None),
+        ("autoclass", "atat_zoo.evaluation.results.tasks.Score", ""),
+        ("automodule", "atat_zoo.evaluation.text", "held_out_text, digest"),
+        ("autoclass", "atat_zoo.generation.writer.Writer", ""),
+        ("automodule", "atat_zoo.generation.guided", "Guided, normalised"),
+        ("autofunction", "atat_zoo.data.order.uniforms", None),
+        ("autodata", "atat_zoo.data.Split", None),
+        ("autodata", "atat_zoo.evaluation.Progress", None),
+    ]),
+    ("`atat_zoo.testing`", "Conformance tests of components, for the tests of a plugin.", [
+        ("automodule", "atat_zoo.testing", ""),
+        ("py:data", "CHECKS", "The conformance tests of each kind by name, a function each."),
+        ("py:data", "EXAMPLES",
+         "By kind and name: a function that writes a component's files and returns its parameters for the tests."),
+        ("automodule", "atat_zoo.testing.toys", "Joint, toy, FunctionDenoiser, ExactBackbone"),
+    ]),
+]  # fmt: skip
