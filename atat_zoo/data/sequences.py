@@ -38,8 +38,8 @@ def alone(found: Sequences) -> Tensor:
     """Return the tokens of sequences, none of which has several dialogues."""
     if found.documents is not None:
         raise UserError(
-            'data.packing = "packed" packs several dialogues into a sequence, which only `atat eval` and `atat compare` '
-            'evaluate; train with data.packing = "document", or leave this out'
+            'data.packing = "packed" packs several dialogues into a sequence, which only `atat eval` and `atat '
+            'compare` evaluate; train with data.packing = "document", or leave this out'
         )
     return found.tokens
 

@@ -306,7 +306,8 @@ def larger():
 def test_an_objective_refuses_the_kinds_that_it_does_not_use(write, larger):
     path = write("a.toml", "objective = 'plain'\nmasking = 'importance'\n[curriculum]\nuse = 'none'")
     assert refused(path, zoo=larger) == [
-        f"{path}: {kind}: objective 'plain' does not use a {kind}; leave [{kind}] out, or extend mdlm, whose objective does"
+        f"{path}: {kind}: objective 'plain' does not use a {kind}; leave [{kind}] out, or extend mdlm, whose objective "
+        "does"
         for kind in ("masking", "curriculum")
     ]
 

@@ -7,6 +7,7 @@ it, not for the first alone.
 """
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,10 +54,20 @@ class Calls:
             called.clear()
 
 
+class Failures:
+    """Says which test fails in the run without a mutant, where mutmut stops and shows nothing of this process."""
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            print(f"\n{report.nodeid} fails without a mutant\n{report.longreprtext}", file=sys.__stderr__, flush=True)
+
+
 def execute_pytest(runner, words, plugins=()):
     if plugins:  # it counts which functions a test calls
         FAILING.write_text("", encoding="utf-8")
         plugins = [Calls(), *plugins]
+    elif os.environ.get("MUTANT_UNDER_TEST") == "":
+        plugins = [Failures()]
     return execute(runner, words, plugins=plugins)
 
 

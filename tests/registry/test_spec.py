@@ -71,6 +71,14 @@ class Listed:
 
 
 @component
+class Called:
+    """A parameter that is called as the names of components are."""
+
+    summary = "has a parameter that is called name"
+    name: str = param("a", help="what it is called")
+
+
+@component
 class Needy:
     """A parameter without a default, and a rule of its own."""
 
@@ -204,6 +212,7 @@ def test_bounds_hold_for_a_class_that_is_made_in_python():
         (Outer, {"maybe": 0}, ["here.maybe: must be at least 1, not 0"]),
         (Outer, {"pair": [0.5, 1.5]}, ["here.pair: must be at most 1, not [0.5, 1.5]"]),
         (Outer, {"rat": 1.0}, ["here.rat: is not a parameter of 'outer'; did you mean 'rate'? (it takes: rate, co"]),
+        (Called, {"nam": "x"}, ["here.nam: is not a parameter of 'here'; did you mean 'name'? (it takes: name)"]),
         (Outer, {"inner": {"use": 3}}, ["here.inner.use: expected a position_bias's name, one of inner, other, got 3"]),
         (
             Outer,

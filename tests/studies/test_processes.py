@@ -10,6 +10,7 @@ import pytest
 
 from atat_zoo.studies import processes
 from atat_zoo.studies.processes import InUse, LocalExecutor, Stopped, claimed, launch, ran_with, threads_for
+from atat_zoo.system.errors import UserError
 
 
 def wait(process):
@@ -203,3 +204,17 @@ def test_what_ended_children_took_is_not_spent_by_others(monkeypatch):
 
     monkeypatch.setattr(processes.parsing, "read", absent)
     assert processes.spent_by_others() is None
+
+
+def test_a_script_is_submitted_where_sbatch_is(tmp_path, monkeypatch):
+    script, asked = tmp_path / "submit.sh", []
+    script.write_text("echo job 7; exit $CODE\n")
+    monkeypatch.setattr(processes.shutil, "which", lambda name: asked.append(name))
+    assert processes.submit(script) is None
+    assert asked == ["sbatch"]
+    monkeypatch.setattr(processes.shutil, "which", lambda name: name)
+    monkeypatch.setenv("CODE", "0")
+    assert processes.submit(script) == "job 7"
+    monkeypatch.setenv("CODE", "1")
+    with pytest.raises(UserError, match=r"submit\.sh cannot be submitted"):
+        processes.submit(script)

@@ -125,3 +125,11 @@ def test_what_is_moved_is_narrowed_only_where_it_must_be(monkeypatch):
     there = moved((x, torch.ones(2, dtype=torch.int64), None, "causal"), "meta")
     assert [each.dtype for each in there[:2]] == [torch.float32, torch.int64]
     assert there[2:] == (None, "causal")
+
+
+def test_the_peak_of_another_training_is_forgotten_where_one_is_counted(monkeypatch):
+    reset = []
+    devices.reset_peak_memory(torch.device("cpu"))
+    only(monkeypatch, "cuda", reset_peak_memory_stats=reset.append)
+    devices.reset_peak_memory(torch.device("cuda", 0))
+    assert reset == [torch.device("cuda", 0)]

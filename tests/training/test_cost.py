@@ -229,3 +229,12 @@ def test_on_a_cpu_a_dry_run_measures_this_machine(atat, monkeypatch):
     assert of["cpu"]["seconds"] == pytest.approx(of["flops"] / of["cpu"]["flops_per_second"])
     assert f"{of['cpu']['threads']} thread" in atat(*words)[1]
     assert json.loads(atat(*words, "--gpu", "A100", "--json")[1])["cpu"] is None
+
+
+def test_a_training_takes_its_steps_on_a_share_of_the_peak():
+    experiment = experiment_of(train={"batch_size": ROWS, "steps": 7})
+    found = cost.cost(experiment, gpus=2, gpu="H100 80GB HBM3", utilisation=0.5, price=3.0, vocabulary=V)
+    assert found.flops == 7 * step_flops(experiment, V, 0.5)
+    assert found.seconds == pytest.approx(found.flops / (2 * 989.4e12 * 0.5))
+    assert found.dollars == pytest.approx(found.seconds / 3600 * 2 * 3.0)
+    assert (found.tokens, found.rows) == (7 * ROWS * LENGTH, ROWS // 2)

@@ -17,7 +17,7 @@ from atat_zoo.diffusion.statistics import spearman
 from atat_zoo.experiment import load
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.system.errors import UserError
-from atat_zoo.training import metrics_writer, train
+from atat_zoo.training import composer_model, metrics_writer, train
 from atat_zoo.training.composer_model import Progress, StepMeters, ZooModel, sum_over_ranks
 from atat_zoo.training.ema import MovingAverage
 from atat_zoo.training.memory import peak_memory
@@ -185,3 +185,31 @@ def test_the_parts_get_the_progress_of_each_step_and_no_step_is_updated_twice():
     state.timestamp.batch = 1
     with pytest.raises(UserError, match="does not suffice for the optimizer's update at step 2"):
         progress.before_train_batch(state, None)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_what_is_over_ranks_is_their_sum_and_their_mean(monkeypatch, ranks):
+    """Each of them has the same here. One rank alone asks no other."""
+    asked = []
+
+    def all_reduce(tensor, reduce_operation="SUM"):
+        asked.append(reduce_operation)
+        tensor.mul_(ranks)
+
+    monkeypatch.setattr(composer_model, "dist", SimpleNamespace(get_world_size=lambda: ranks, all_reduce=all_reduce))
+    found = composer_model.prepare({"maskable": torch.tensor([[1, 1, 1], [1, 0, 0]]), "tokens": torch.zeros(2, 3)})
+    assert found["mean_maskable"].tolist() == [2, 2]
+    sum_over_ranks(value := torch.tensor([1.0, 3.0]))
+    assert value.tolist() == [ranks, 3 * ranks]
+    assert asked == ["SUM", "SUM"] * (ranks > 1)
+
+
+def test_the_values_of_a_histogram_are_drawn_as_they_are():
+    drawn, told, values = [], [], torch.tensor([0.25, 0.5])
+    meters = SimpleNamespace(details=lambda: {"importance_mean": 0.5}, histograms=lambda: {"importance": values})
+    destinations = [SimpleNamespace(), SimpleNamespace(log_histogram=lambda *given: drawn.append(given))]
+    logger = SimpleNamespace(log_metrics=lambda *given: told.append(given), destinations=destinations)
+    writer = SimpleNamespace(model=SimpleNamespace(meters=meters))
+    MetricsWriter._log(writer, logger, {"step": 3, "loss": 1.0, "mask_rates": [1], "stage": "train", "lr": None}, 3)
+    assert drawn == [("train/importance", values, 3)]
+    assert told == [({"train/loss": 1.0, "train/importance_mean": 0.5, "train/stage/train": 1}, 3)]

@@ -1,8 +1,13 @@
 """`atat train --profile N`: where the time of a step goes."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
+from composer import Event
+from torch.profiler import ProfilerAction
+
+from atat_zoo.training.profiling import Profile
 
 
 @pytest.mark.slow
@@ -23,3 +28,17 @@ def test_a_profile_of_some_steps(tiny):
     assert len(trace["traceEvents"]) > 100
     short = tiny.atat("train", str(tiny.path), "--out", "short", "--profile", "2", "train.steps=4").stdout
     assert "nothing was profiled: that takes 3 steps and then 2, and 4 were done" in short
+
+
+def test_the_time_between_two_events_is_of_the_phase_that_ends(tmp_path, monkeypatch):
+    clock = iter([0.0, 1.0, 3.0, 7.0, 15.0])
+    monkeypatch.setattr(Profile, "_now", lambda self: next(clock))
+    made, steps = Profile(tmp_path, 1), []
+    action = ProfilerAction.RECORD
+    made._profiler = SimpleNamespace(current_action=action, step=lambda: steps.append(made.done))
+    made.before_dataloader(None, None)
+    for event in (Event.AFTER_DATALOADER, Event.BEFORE_FORWARD, Event.AFTER_LOSS, Event.BATCH_START, Event.BATCH_END):
+        made.run_event(event, SimpleNamespace(), None)
+    spent = {"waiting for data": 1, "between phases": 2, "forward and loss": 4, "optimizer, moving average, logs": 8}
+    assert made.rows == [{"backward": 0} | spent]
+    assert steps == [1]

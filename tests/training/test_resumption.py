@@ -5,6 +5,7 @@ import shutil
 import signal
 import tomllib
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 import tomli_w
@@ -13,7 +14,7 @@ from atat_zoo.experiment import load
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.system.errors import UserError
 from atat_zoo.training import resume, train
-from atat_zoo.training.resumption import continued, record
+from atat_zoo.training.resumption import _check_extends, continued, record
 from tests.training import die_at, with_changed
 from tests.training.test_resume import same, unfinished
 
@@ -194,3 +195,14 @@ def test_a_change_of_steps_is_recorded_once_however_often_it_is_killed_behind_th
     assert json.loads(run.environment.read_text()) == found, "nothing has changed"
     record(run, more, 5)
     assert [each["after_step"] for each in json.loads(run.environment.read_text())["changed"]] == [3, 5]
+
+
+def test_a_part_that_does_not_say_what_more_steps_change_may_go_on_unless_it_is_a_schedule():
+    experiment = SimpleNamespace(train=SimpleNamespace(steps=5), kinds=("masking",))
+    experiment.parts = dict.fromkeys(("masking", "schedule"), SimpleNamespace(name="own"))
+    _check_extends(experiment, SimpleNamespace(path="run"), 1, 3)
+    experiment.kinds = ("masking", "schedule")
+    with pytest.raises(
+        UserError, match=r"^train.steps = 5: .* been: schedule 'own' follows the number of steps; begin"
+    ):
+        _check_extends(experiment, SimpleNamespace(path="run"), 1, 3)

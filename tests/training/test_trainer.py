@@ -64,10 +64,14 @@ def test_the_settings_of_the_stream_and_of_the_average_reach_them(tiny, monkeypa
 
     monkeypatch.setattr(trainer, "TokenStream", lambda data, **given: taken.update(given) or stream(data, **given))
     monkeypatch.setattr(trainer, "CurrentModel", current)
-    experiment = load(str(tiny.path), [f"data.shuffled_shards={together}", f"train.ema_decay={ema}"])
+    experiment = load(
+        str(tiny.path), ["train.precision=fp32", f"data.shuffled_shards={together}", f"train.ema_decay={ema}"]
+    )
     with pytest.raises(Enough):
         train(experiment, tmp_path / "run")
     assert (taken["together"], taken["ema"]) == (together, ema)
+    computes = {"device": "cpu", "precision": "fp32", "ranks": 1}
+    assert json.loads(RunFolder(tmp_path / "run").environment.read_text())["computes"] == computes
 
 
 def test_a_run_leaves_everything_behind(tiny, uninterrupted):

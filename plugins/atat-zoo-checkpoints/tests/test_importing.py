@@ -6,10 +6,12 @@ import random
 import tempfile
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import huggingface_hub
 import pytest
 import torch
+from atat_zoo_checkpoints import importing
 from atat_zoo_checkpoints.commands import import_
 from atat_zoo_checkpoints.importing import fill, import_model
 from atat_zoo_checkpoints.lightning import read_checkpoint
@@ -101,6 +103,13 @@ def test_two_backbones_that_read_a_model_are_told_apart_by_the_user(model, insta
     (model / "config.json").write_text("{}")
     with pytest.raises(UserError, match=r"no backbone reads .*\(those that read models: another, reader\)"):
         import_model(str(model), tmp_path / "other")
+
+
+def test_where_no_backbone_reads_models_it_says_so(monkeypatch):
+    none = SimpleNamespace(names=lambda kind: [])
+    monkeypatch.setattr(importing, "Zoo", SimpleNamespace(load=lambda: none))
+    with pytest.raises(UserError, match=r"^no backbone reads m of itself \(those .* models: none is installed\);"):
+        importing._reader(SimpleNamespace(config={}, model="m"), {})
 
 
 def test_a_run_is_as_it_was_when_the_new_one_does_not_fit_or_cannot_be_written(model, tmp_path):

@@ -4,16 +4,23 @@ import pytest
 import torch
 from atat_zoo_genomics.alphabet import COMPLEMENT
 from atat_zoo_genomics.backbone import ConvolutionBackbone
-from atat_zoo_genomics.kmers import KmerMaskDrawing
+from atat_zoo_genomics.kmers import KmerEstimator, KmerMaskDrawing
 from atat_zoo_genomics.module import KmerModule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atat_zoo.diffusion.randomness import row_keys
 from atat_zoo.registry import Context
+from atat_zoo.system.errors import UserError
 from atat_zoo.testing.networks import randomised
 
 V = 7
+
+
+def test_a_table_for_which_there_is_no_memory_is_refused():
+    words = rf"^estimator\.reach = 8 needs about {4e-9 * 7**16:,.1f} GB for its table alone, .*; lower it$"
+    with pytest.raises(UserError, match=words):
+        KmerEstimator(reach=8).build(Context(vocabulary_size=6, length=8))
 
 
 def network(**parameters):

@@ -127,6 +127,9 @@ def test_mistakes(model, tmp_path):
     (tmp_path / name / "train" / "negative" / "x.txt").touch()
     with pytest.raises(UserError, match=r"x\.txt has no sequence"):
         task.measure(model, tmp_path / "run", seed=0)
+    (tmp_path / name / "train" / "negative" / "x.txt").write_text("AC-T")
+    with pytest.raises(UserError, match=r"x\.txt, line 1 has '-', which is no base"):
+        task.measure(model, tmp_path / "run", seed=0)
 
 
 def write_benchmarks(root, name, train=300, test=120):

@@ -1,6 +1,8 @@
 """GLUE: its files as they ship, how texts are framed, and all nine tasks by a tiny native network."""
 
 import json
+import random
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -8,8 +10,8 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from atat_zoo_glue.files import PROBLEMS, Examples, absent, folder_of, read
-from atat_zoo_glue.miniature import TABLES, write
+from atat_zoo_glue.files import PROBLEMS, Examples, absent, files_of, folder_of, read
+from atat_zoo_glue.miniature import TABLES, _line, write
 from atat_zoo_glue.task import MAJORITY, NOTE, GlueTask, _averaged, _cut, _most_frequent, framed, splits_of
 from hypothesis import given
 from hypothesis import strategies as st
@@ -82,6 +84,17 @@ def test_what_is_wrong_is_said_in_a_sentence(root, tmp_path):
         with pytest.raises(UserError, match=message):
             Zoo.load().spec("task", {"use": "glue", "tasks": tasks})
     assert folder_of("stsb", root / "glue").name == "STS-B"
+
+
+def test_a_task_without_files_has_none(tmp_path):
+    assert files_of("rte", tmp_path, "train") == []
+
+
+def test_the_labels_of_the_miniature_come_three_two_and_one_times():
+    for task, shares in (("rte", (3 / 5, 2 / 5)), ("mnli", (1 / 2, 1 / 3, 1 / 6))):
+        _, head, labels = TABLES[task]
+        drawn = Counter(_line(draw, head, labels, 0).rpartition("\t")[2] for draw in [random.Random(5)] * 3000)
+        assert [drawn[label] / 3000 for label in labels] == pytest.approx(shares, abs=0.04)  # more than 4 deviations
 
 
 # The contract of a task

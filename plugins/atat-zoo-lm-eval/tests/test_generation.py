@@ -63,7 +63,7 @@ def test_a_request_that_is_repeated_is_drawn_anew():
     request, other = (Instance("generate_until", {}, ("the", drawn), i) for i in range(2))
     lm = RunLM(made())
     first, *more = lm.generate_until([request] * 4, disable_tqdm=True)
-    assert len({first, *more}) > 1
+    assert len({first, *more}) == 4
     assert lm.generate_until([request, request, request, request], disable_tqdm=True) == [first, *more]
     # Another request of the same context and settings is the same one.
     assert lm.generate_until([other], disable_tqdm=True) == [first]

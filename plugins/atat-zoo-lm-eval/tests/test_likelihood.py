@@ -3,6 +3,7 @@
 import functools
 import itertools
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -134,6 +135,14 @@ def test_a_request_has_one_answer_whatever_stands_beside_it(objective):
     assert many[-1] == (0.0, True)
     if objective == "mdlm":
         assert nats(small(objective, seed=1), pairs[0]) != nats(small(objective), pairs[0])
+
+
+def test_a_continuation_of_which_no_token_is_left_takes_the_last_one():
+    lm = small()
+    lm.model = SimpleNamespace(tokenizer=SimpleNamespace(encode=lambda text: [*map(ord, text.replace("~", ""))]))
+    pairs = {("ab", "~"): ([97], [98]), ("a", "~"): ([], [97]), ("", "~"): ([], []), ("ab", ""): ([97, 98], [])}
+    assert {asked: lm._pair(*asked) for asked in pairs} == pairs
+    assert lm._pair("ab ", "c") == ([97, 98], [32, 99])
 
 
 def test_choices_of_one_question_have_masks_in_common():

@@ -42,6 +42,16 @@ def test_a_stream_says_the_role_once_and_then_the_same_text(client, sampler, sto
         assert [each["finish_reason"] for each in mine if each["finish_reason"]] == [choice["finish_reason"]]
 
 
+def test_a_choice_has_the_keys_of_openais(client, model):
+    (choice,) = ask(client, max_tokens=2)["choices"]
+    assert choice.keys() >= {"index", "message", "logprobs", "finish_reason"}
+    assert choice["logprobs"] is None
+    with in_process(served(model, batch_size=2)) as few:
+        assert len(ask(few, n=2, max_tokens=2)["choices"]) == 2
+        answer = few.post("/v1/chat/completions", json={"messages": HI, "n": 3})
+        assert answer.json()["error"]["message"].startswith("3 texts are asked for")
+
+
 def test_as_many_tokens_as_are_asked_for(client, model):
     """A shorter row, as `length` of `Model.sample` makes one, and a longer one, block by block."""
     given = asked_in(model, HI)

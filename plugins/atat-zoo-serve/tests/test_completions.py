@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
+from atat_zoo_serve import Limits
 from servers import chunks, in_process, served, texts
 
 from atat_zoo.data.tokenizers.components import BytesTokenizer
@@ -16,6 +19,16 @@ def test_a_model_that_is_not_there_has_openais_code(client):
         assert (error["param"], error["code"]) == ("model", "model_not_found")
     error = client.get("/v1/nothing").json()["error"]
     assert (error["param"], error["code"]) == (None, None)
+
+
+def test_a_model_says_what_it_is(client):
+    (about,) = client.get("/v1/models").json()["data"]
+    assert abs(about.pop("created") - time.time()) < 3600
+    assert about.pop("limits")["batch_size"] == Limits().batch_size
+    own = {"id": "tiny", "object": "model", "owned_by": "atat_zoo", "step": 0, "length": 24, "objective": "mdlm"}
+    assert about.keys() - own.keys() == {"sampler", "guidance"}
+    assert own.items() <= about.items()
+    assert about["sampler"]["use"] == "ancestral"
 
 
 def test_a_seed_of_minus_one_is_drawn(client):

@@ -13,6 +13,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
+from types import SimpleNamespace
 from unittest.mock import Mock
 from urllib.parse import urlsplit
 
@@ -20,6 +21,8 @@ import httpx2
 import openai
 import psutil
 import pytest
+from atat_zoo_serve.app import _attended
+from atat_zoo_serve.refusals import RefusedError
 from atat_zoo_serve.server import Server
 from attrs import evolve
 from servers import in_process, listening, served, texts, wait_for
@@ -45,6 +48,23 @@ def slow(service, seconds=0.0, gate=None):
 def refusal(answer):
     error = answer.json()["error"]
     return answer.status_code, error["code"], error["message"]
+
+
+@pytest.mark.parametrize(("left", "wanted"), [(False, 7), (True, 499)])
+def test_what_a_client_still_sends_is_not_its_going(left, wanted):
+    async def asked():
+        said = asyncio.Queue()
+        said.put_nowait({"type": "http.request"})
+        if left:
+            said.put_nowait({"type": "http.disconnect"})
+        late = asyncio.get_running_loop().time() + 60
+        return await _attended(SimpleNamespace(receive=said.get), late, asyncio.sleep(60 if left else 0.02, 7))
+
+    try:
+        found = asyncio.run(asked())
+    except RefusedError as error:
+        found = error.status
+    assert found == wanted
 
 
 # Limits

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from types import SimpleNamespace
 
 import attrs
 import pytest
@@ -17,6 +18,7 @@ from atat_zoo.evaluation.results.tasks import Score, difference, task_results
 from atat_zoo.evaluation.tasks import measure_tasks, require, title
 from atat_zoo.evaluation.tasks.held_out import PricesTask
 from atat_zoo.evaluation.tasks.infilling import InfillingTask
+from atat_zoo.evaluation.tasks.protocol import ProtocolTask
 from atat_zoo.evaluation.tasks.zero_shot import ZeroShotTask
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.experiment.runs import RunFolder
@@ -62,8 +64,14 @@ def test_a_title_names_what_differs_from_the_defaults():
     assert title(PricesTask(samplers=["klass", "margin"])) == "prices (samplers = ['klass', 'margin'])"
 
 
+def test_a_protocol_of_a_model_of_dialogues_is_refused_where_tasks_are_named():
+    problem = next(ProtocolTask().check(SimpleNamespace(data=SimpleNamespace(form="chat"))))
+    assert str(problem).startswith("evaluation.tasks: protocols are of running text")
+
+
 def test_what_is_measured_once_is_read(root, monkeypatch):
-    run, times, told = root / "run", [], []
+    run = shutil.copytree(root / "run", root / "read", ignore=shutil.ignore_patterns("evaluations"))
+    times, told = [], []
     measure = InfillingTask.measure
     monkeypatch.setattr(
         InfillingTask, "measure", lambda self, *_, **how: times.append(self) or measure(self, *_, **how)

@@ -14,7 +14,7 @@ from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.diffusion.positions import pairs
 from atat_zoo.diffusion.randomness import fold
 from atat_zoo.generation.guided import Guided
-from atat_zoo.generation.samplers import loop
+from atat_zoo.generation.samplers import Sample, loop
 from atat_zoo.generation.samplers.order import DrawnProbabilityOrder, LearnedOrder, RandomOrder, UncertaintyOrder
 from atat_zoo.generation.samplers.parts import SamplerParts
 from atat_zoo.generation.samplers.published import AncestralSampler, LeftToRightSampler, UncertaintyGuidedSampler
@@ -43,6 +43,14 @@ FITTING = PARTS.filter(lambda parts: not list(parts.incompatibilities()))
 
 def many(examples):
     return settings(max_examples=examples, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+
+
+def test_a_sample_prints_its_counts():
+    said = "0 texts of 5 tokens, 0.0", "1 text of 5 tokens, 1.0", "2,000 texts of 5 tokens, 1.5"
+    for texts, start in zip((0, 1, 2000), said, strict=True):
+        nfe = 1 + torch.arange(texts) % 2
+        made = repr(Sample(tokens=torch.zeros(texts, 5, dtype=torch.int64), nfe=nfe, max_nfe=1234))
+        assert made == f"<Sample of {start} network evaluations each, 1,234 at most>"
 
 
 @pytest.mark.slow

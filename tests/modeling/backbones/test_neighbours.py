@@ -189,6 +189,8 @@ def repacked(path, method=zipfile.ZIP_STORED, **changed):
         lambda path: repacked(path, zipfile.ZIP_DEFLATED),
         lambda path: repacked(path, tokens=lambda a: a + 1),
         lambda path: repacked(path, pairs_keys=lambda a: a[::-1]),
+        lambda path: repacked(path, pairs_keys=lambda a: a + 2**17),  # more than V², and less than V³
+        lambda path: repacked(path, pairs_keys=lambda a: a - a[0] - 1),
         lambda path: repacked(path, pairs_counts=lambda a: a * 0),
         lambda path: repacked(path, pairs_counts=lambda a: a.astype(float)),
         lambda path: repacked(path, triples_keys=lambda a: a + 2**40),

@@ -52,6 +52,20 @@ def test_all_it_says_of_a_text_is_of_one_pass():
 
 
 @torch.no_grad()
+def test_the_price_of_masked_tokens_is_what_it_says_of_them():
+    module, found = denoiser_of("mdlm", backbone=BACKBONE | {"time_conditioning": True})
+    x, t = torch.where(MASKED, 6 - torch.arange(L), Z), torch.tensor([0.4, 0.9])
+    wanted = -found(Z, t, MASKED).gather(1, x[MASKED][:, None])[:, 0]
+    torch.testing.assert_close(module.cross_entropy(Z, t, MASKED, x), wanted)
+
+
+def test_a_block_has_as_many_tokens_as_its_objective_says():
+    sizes = {"autoregressive": 1, "mlm": None}
+    assert {name: denoiser_of(name)[1].block_size for name in sizes} == sizes
+    assert [denoiser_of({"use": "block", "block_size": size})[1].block_size for size in (1, 2, 3)] == [1, 2, 3]
+
+
+@torch.no_grad()
 def test_importance_is_of_all_tokens_at_the_time_of_so_many_masks():
     module, found = denoiser_of("mdlm", estimator=TIMED)
     text, share = Z.clamp(max=V - 1), module.noise.time_at(torch.tensor([2 / 6, 4 / 6]))
