@@ -119,7 +119,7 @@ def measure(source: Path, runs: dict[str, list[Path]], sequences: int, draws: in
     first = runs["uniform"][0]
     model = Model.from_run(first)
     own: Any = model.experiment.evaluation
-    spec = attrs.evolve(own, split="test", sequences=sequences, draws=draws)
+    spec = attrs.evolve(own, split="test", sequences=sequences, mask_samples=draws)
     text = held_out_text(model, first, "test", sequences)
     tokens, maskable = text.tokens, text.maskable
 

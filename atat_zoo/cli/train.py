@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Replace an existing run, after the new one is validated and its shards are built.",
 )
+@count("--profile", 1, "Profile this many steps and print where the time goes.")
+@click.option("--dry-run", is_flag=True, help="Estimate time, memory and cost without training.")
 @count("--gpus", 1, "With --dry-run: number of GPUs (default: 1).")
 @click.option("--gpu", help="With --dry-run: GPU model (default: H100 80GB HBM3).")
 @click.option("--price", type=click.FloatRange(0), help="With --dry-run: dollars per GPU-hour (default: 3).")

@@ -310,7 +310,7 @@ def cpu_cost(experiment: Experiment, vocabulary: int | None = None) -> CPUCost:
     """
     backbone, length, size = _backbone(experiment), experiment.data.length, _vocabulary_size(experiment, vocabulary)
     layers = min(2, backbone.shape[0])
-    small = attrs.evolve(cast("Any", backbone), layers=layers, neighbours=0, output_bias="none", dropout=0.0)
+    small = attrs.evolve(cast("Any", backbone), layers=layers, ngram_prior=0, output_bias="none", dropout=0.0)
     # As many sequences as a batch has, unless that takes more than about a second.
     row = 3 * small.flops(size, 1, length, length // 2)
     rows = max(1, min(experiment.train.batch_size, round(_MEASURED / row)))

@@ -452,7 +452,7 @@ def test_a_stream_continues_with_exactly_the_next_dialogues(tmp_path, rows, work
 
 def test_held_out_rows_of_several_dialogues_are_asked_for_by_name(tmp_path):
     packed, apart = (build(spoken(tmp_path, rows)) for rows in ("packed", "document"))
-    with pytest.raises(UserError, match=r'several dialogues in a row.*data.packing = "document"'):
+    with pytest.raises(UserError, match=r'several dialogues into a sequence.*data.packing = "document"'):
         held_out(packed, "validation")
     found = held_out_sequences(packed, "validation")
     assert found.documents.max() > 0

@@ -102,7 +102,7 @@ def test_what_a_run_cannot_judge_is_refused_in_a_sentence(root):
             ask([])
     with pytest.raises(UserError, match="text 2 of 2 is empty"):
         judge.features(["a", ""])
-    with pytest.raises(UserError, match=r"no run folder"):
+    with pytest.raises(UserError, match=r"not a run folder"):
         RunJudge(path=str(root / "nothing")).build("cpu")
 
 

@@ -54,4 +54,4 @@ def test_a_component_that_inherits_from_nothing_has_the_defaults_of_its_contract
     made = Entry(kind=kind, name="bare", path=f"{__name__}:Bare", summary="").load()()
     assert {key: getattr(made, key) for key in defaults} == defaults
     assert made.build(Context(vocabulary_size=5, length=4)) is made
-    assert not hasattr(made, "flops"), "what has no default is not made up"
+    assert kind == "estimator" or not hasattr(made, "flops"), "what has no default is not made up"

