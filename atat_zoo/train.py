@@ -1,7 +1,7 @@
 """The launchers' entry: `composer -n 8 -m atat_zoo.train EXPERIMENT [KEY=VALUE …]` is `atat train` on many ranks."""
 
 from atat_zoo.cli import run
-from atat_zoo.cli.train import train
+from atat_zoo.cli.train_command import train
 
 if __name__ == "__main__":
     run(train, "atat_zoo.train")

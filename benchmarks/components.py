@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.experiment import load
 from atat_zoo.system.environment import machine
 from atat_zoo.training.memory import keep_freed_memory
@@ -70,7 +70,7 @@ def of_sampling(name: str, sampler: Any, length: int) -> tuple[Callable[[], None
 
     @torch.inference_mode()
     def write() -> None:
-        seeds = row_keys(0, "sample", torch.tensor([next(texts)]))
+        seeds = sequence_keys(0, "sample", torch.tensor([next(texts)]))
         taken.append(int(sampler.sample(denoiser, tokens, seeds).nfe[0]))
 
     return write, taken

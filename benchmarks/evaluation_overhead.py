@@ -5,11 +5,11 @@ from __future__ import annotations
 import attrs
 import torch
 
-from atat_zoo.data import manifest
+from atat_zoo.data import shard_manifest
 from atat_zoo.data.build import build
 from atat_zoo.data.sequences import held_out
-from atat_zoo.diffusion.bounds import average, exact_k
-from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.diffusion.likelihood_bounds import average, exact_k
+from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.evaluation.likelihood import measure, summarise
 from atat_zoo.experiment import load
 from atat_zoo.modeling.objectives import assemble
@@ -23,7 +23,7 @@ def main() -> None:
     given = options(tokens=100_000, batch_size=64, pairs=8)
     experiment = load("mdlm")
     data = build(experiment)
-    counts = manifest.load_counts(data)
+    counts = shard_manifest.load_counts(data)
     length = experiment.data.length
     context = Context(vocabulary_size=len(counts), length=length, counts=counts)
     module = assemble(experiment, context).eval()
@@ -48,7 +48,7 @@ def main() -> None:
 
     for first in range(0, len(x), given.batch_size):
         part = slice(first, first + given.batch_size)
-        keys = row_keys(0, "evaluation", rows[part])
+        keys = sequence_keys(0, "evaluation", rows[part])
         masks = exact_k(keep[part], keys, 1, time_at=experiment.parts["noise"].time_at)
         average(remember, x[part], masks, context.mask_id)
 

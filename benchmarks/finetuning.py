@@ -13,10 +13,10 @@ from typing import Any
 import attrs
 import torch
 
+from atat_zoo.evaluation.held_out_text import held_out_text
 from atat_zoo.evaluation.likelihood import measure as measure_likelihood
 from atat_zoo.evaluation.results.format import change
 from atat_zoo.evaluation.results.intervals import LEVEL, paired
-from atat_zoo.evaluation.text import held_out_text
 from atat_zoo.generation.model import Model
 from benchmarks.baselines import atat
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from atat_zoo.data import manifest
+from atat_zoo.data import shard_manifest
 from atat_zoo.data.build import build
 from atat_zoo.experiment import load
 from atat_zoo.experiment.runs import RunFolder
@@ -34,7 +34,7 @@ def evaluated(rank: int, ranks: int, port: int, sequences: int, times: Any) -> N
     more = [f"evaluation.sequences={sequences}", f"evaluation.metrics={METRICS}", "evaluation.texts=32"]
     experiment = load("quickstart", [*more, "train.evaluate_sequences=16"])
     data = build(experiment)
-    counts, tokenizer = manifest.load_counts(data), experiment.parts["tokenizer"].load(data)
+    counts, tokenizer = shard_manifest.load_counts(data), experiment.parts["tokenizer"].load(data)
     length = experiment.data.length
     context = Context(vocabulary_size=len(counts), length=length, counts=counts, tokenizer=tokenizer)
     torch.manual_seed(0)

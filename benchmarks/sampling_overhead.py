@@ -19,8 +19,8 @@ import torch
 
 from atat_zoo import Zoo
 from atat_zoo.diffusion.contracts import Denoiser
-from atat_zoo.diffusion.randomness import row_keys
-from atat_zoo.generation.samplers.published import AncestralSampler
+from atat_zoo.diffusion.randomness import sequence_keys
+from atat_zoo.generation.samplers.published_samplers import AncestralSampler
 from atat_zoo.registry import Context
 from benchmarks import plain_loop
 from benchmarks.pairs import report, seconds
@@ -84,7 +84,7 @@ def measure(backbone: Any, bf16: bool, stride: int, plain_every: int) -> tuple[f
     """Return how much longer a step takes than its bare forward pass, and a step of the plain loop than one of ours."""
     denoiser = Clocked(backbone, stride, plain_every)
     tokens = torch.full((B, L), V)
-    seeds = row_keys(0, "sample", torch.arange(B))
+    seeds = sequence_keys(0, "sample", torch.arange(B))
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         denoiser.logits(tokens[:, :8])  # the first pass sets things up, and casts the weights
         denoiser.bare(tokens, (torch.zeros(1).long(), torch.zeros(1).long()))

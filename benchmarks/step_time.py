@@ -10,12 +10,12 @@ import attrs
 import numpy as np
 import torch
 
-from atat_zoo.data import manifest
+from atat_zoo.data import shard_manifest
 from atat_zoo.data.build import build
 from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.experiment import load
-from atat_zoo.modeling.backbones.neighbours import CountTable
+from atat_zoo.modeling.backbones.ngram_prior import NGramPrior
 from atat_zoo.modeling.objectives import Batch, assemble
 from atat_zoo.registry import Context
 from atat_zoo.training.memory import compiles, keep_freed_memory
@@ -73,8 +73,8 @@ def stepper(
 def step_with(reach: int, text: NDArray[np.int64]) -> Callable[[], None]:
     """Return one training step with counts of so many neighbours on either side."""
     experiment = load("mdlm", [f"backbone.ngram_prior={reach}"])
-    count = partial(CountTable.count, [text], VOCABULARY)
-    context = Context(vocabulary_size=VOCABULARY, length=experiment.data.length, count_table=count)
+    count = partial(NGramPrior.count, [text], VOCABULARY)
+    context = Context(vocabulary_size=VOCABULARY, length=experiment.data.length, ngram_prior=count)
     return stepper(experiment, context, torch.from_numpy(text))[1]
 
 
@@ -96,6 +96,6 @@ def main() -> None:
     folder, spec = build(experiment), experiment.train
     stream = TokenStream(folder, seed=experiment.seed, lanes=experiment.data.lanes, batch_size=spec.batch_size)
     batches = iter(train_loader(stream, workers=0))
-    context = Context(vocabulary_size=manifest.load(folder).vocabulary_size, length=experiment.data.length)
+    context = Context(vocabulary_size=shard_manifest.load(folder).vocabulary_size, length=experiment.data.length)
     _, step = stepper(experiment, context)
     report("a batch of the stream", "a step", interleave(lambda: next(batches), step, pairs))

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from atat_zoo.data import SPLITS
-from atat_zoo.data.manifest import COUNTS, FILE, FORMAT, ShardManifest, SplitRecord
+from atat_zoo.data.shard_manifest import COUNTS, FILE, FORMAT, ShardManifest, SplitRecord
 from atat_zoo.data.shards import write_shard
 from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.experiment.runs import sha256_of

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from atat_zoo import Zoo
-from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.experiment import load
 from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
@@ -37,7 +37,7 @@ def denoiser(name: str, *overrides: str) -> Any:
 
 def writing(model: Any, sampler: Any, texts: int) -> Any:
     """Return a function that writes texts of the training length and says how many evaluations a text took."""
-    z, seeds = torch.full((texts, model.window), V), row_keys(0, "sample", torch.arange(texts))
+    z, seeds = torch.full((texts, model.window), V), sequence_keys(0, "sample", torch.arange(texts))
 
     def write() -> float:
         return float(sampler.sample(model, z, seeds).nfe.double().mean())

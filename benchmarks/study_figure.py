@@ -88,8 +88,8 @@ def main() -> None:
 def panels() -> None:
     """Write what the numbers of the ATAT report are worth, a panel for each, as `atat paper` draws it."""
     from atat_zoo_paper import figures
-    from atat_zoo_paper.manifest import FigureSpec
-    from atat_zoo_paper.studies import KnownStudy
+    from atat_zoo_paper.paper_file import FigureSpec
+    from atat_zoo_paper.paper_studies import KnownStudy
 
     from atat_zoo.studies import study_file
 

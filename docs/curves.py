@@ -9,7 +9,7 @@ import altair as alt
 import torch
 import vl_convert
 
-from atat_zoo.diffusion.contracts import StatefulPart
+from atat_zoo.diffusion.contracts import StatefulComponent
 from atat_zoo.modeling.masking import VisibleTextMasking
 from atat_zoo.modeling.noise import LinearNoise
 from atat_zoo.registry import Context
@@ -56,7 +56,7 @@ def _rates(zoo: Zoo) -> Iterator[tuple[str, str]]:
     u = (torch.arange(50_000, dtype=torch.float64) + 0.5) / 50_000
     middles, lines = (torch.arange(50) + 0.5) / 50, {}
     for name, part in _parts(zoo, "mask_rates"):
-        if not isinstance(part, StatefulPart):  # one that follows the loss has nothing to show before it
+        if not isinstance(part, StatefulComponent):  # one that follows the loss has nothing to show before it
             rate = part.levels(u, LinearNoise(), 0.5).rate
             lines[name] = torch.histc(rate.float(), bins=50, min=0, max=1) / len(u) * 50
     yield "", _figure(lines, middles, "mask rate", "density")
@@ -79,7 +79,7 @@ def _masking(zoo: Zoo) -> Iterator[tuple[str, str]]:
 
 def _position_bias(zoo: Zoo) -> Iterator[tuple[str, str]]:
     parts = _parts(zoo, "position_bias")
-    lines = {name: part.values(_LENGTH) for name, part in parts if not isinstance(part, StatefulPart)}
+    lines = {name: part.values(_LENGTH) for name, part in parts if not isinstance(part, StatefulComponent)}
     yield "", _figure(lines, torch.arange(_LENGTH), "position", "bias")
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from atat_zoo.registry.hookspecs import Kind
-    from atat_zoo.registry.manifest import Entry
+    from atat_zoo.registry.registry_file import Entry
 
 _SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 _SITES = {"arXiv": "https://arxiv.org/abs/", "doi": "https://doi.org/"}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from atat_zoo.diffusion.adaptive import log1mexp
+from atat_zoo.diffusion.adaptive_bound import log1mexp
 from atat_zoo.diffusion.calibration import power_time
 
 

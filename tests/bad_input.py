@@ -110,7 +110,7 @@ class Before:
 
     def archive(self, *names):
         """Write an archive as it is kept after it was fetched."""
-        from atat_zoo.data.remote import file_name
+        from atat_zoo.data.downloads import file_name
 
         (self.root / "corpora" / "ours").mkdir(parents=True)
         with tarfile.open(self.root / "corpora" / "ours" / file_name("https://host/ours.tar"), "w") as tar:
@@ -288,7 +288,7 @@ def on_the_page(text):
 
 def written(cases):
     """Return the cases as TOML."""
-    from atat_zoo.registry.manifest import inline
+    from atat_zoo.registry.registry_file import inline
 
     def value(value):
         if isinstance(value, dict):

@@ -3,7 +3,7 @@
 import attrs
 import torch
 
-from atat_zoo.diffusion.bounds import all_masks, average, unmask_probability
+from atat_zoo.diffusion.likelihood_bounds import all_masks, average, unmask_probability
 
 
 def enumerate_discrete(losses, x, *, mask_id, alpha, steps, time_at=None):

@@ -54,7 +54,7 @@ READER = '''
             return table | {{"data": {{"length": 16}}}}
 
         def imported(self, module, published):
-            from atat_zoo_checkpoints.importing import fill
+            from atat_zoo_checkpoints.model_import import fill
 
             fill(dict(module.backbone.named_parameters()), {{}}, published)
             return self

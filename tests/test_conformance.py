@@ -4,7 +4,7 @@ import pytest
 
 from atat_zoo.data.tokenizers.components import CharactersTokenizer
 from atat_zoo.modeling.backbones.dit import DiTBackbone
-from atat_zoo.modeling.objectives.masked import MDLMObjective
+from atat_zoo.modeling.objectives.masked_diffusion import MDLMObjective
 from atat_zoo.registry import KINDS, Zoo
 from atat_zoo.testing import CHECKS, cases, check_backbone, check_imports, check_objective, check_tokenizer
 

@@ -16,7 +16,7 @@ from atat_zoo.experiment import from_table
 from atat_zoo.experiment.schema import SECTIONS, TOP_LEVEL
 from atat_zoo.registry import KINDS, TABLES, Zoo
 from atat_zoo.registry.spec import fields_of
-from atat_zoo.studies import schema
+from atat_zoo.studies import study_schema
 from atat_zoo.system.errors import UserError
 from tests import bad_input, pages
 from tests.pages import ROOT
@@ -118,9 +118,9 @@ def test_links_to_files_lead_somewhere(page):
 
 def test_the_page_of_study_files_has_every_key():
     text = (DOCS / "how-to" / "studies.md").read_text(encoding="utf-8")
-    for spec in (schema.PlainSpec, schema.ArmSpec, *schema.TABLES.values()):
+    for spec in (study_schema.PlainSpec, study_schema.ArmSpec, *study_schema.TABLES.values()):
         assert not [field.name for field in fields_of(spec) if f"`{field.name}`" not in text], spec
-    assert all(f"`[{table}]`" in text for table in schema.TABLES)
+    assert all(f"`[{table}]`" in text for table in study_schema.TABLES)
 
 
 @pytest.mark.parametrize("readme", sorted(ROOT.glob("plugins/atat-zoo-*/README.md")), ids=lambda path: path.parent.name)

@@ -9,9 +9,9 @@ from safetensors.torch import load_file
 
 from atat_zoo import UserError
 from atat_zoo import studies as study
-from atat_zoo.cli.experiment import missing
+from atat_zoo.cli.experiment_command import missing
 from atat_zoo.data.build import build
-from atat_zoo.data.manifest import load as load_manifest
+from atat_zoo.data.shard_manifest import load as load_manifest
 from atat_zoo.experiment import from_table, load, names
 from atat_zoo.registry import Context
 from atat_zoo.training import train

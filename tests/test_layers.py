@@ -110,7 +110,7 @@ def test_a_trainer_does_not_import_what_writes_texts():
     there = imported_with("atat_zoo.training.trainer")
     assert "atat_zoo.modeling.objectives" in there
     assert not there & {
-        "atat_zoo.generation.guided",
+        "atat_zoo.generation.guided_denoiser",
         "atat_zoo.evaluation.tasks.infilling",
         "atat_zoo.evaluation.sample_quality",
     }

@@ -27,7 +27,7 @@ def test_the_wheel_works_alone(tmp_path):
     run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel))
     assert {path.name for path in (site / "atat_zoo" / "reports").glob("page.*")} == {f"page.{e}" for e in ASSETS}
     alone = {"PYTHONPATH": str(site), "OMP_NUM_THREADS": "1"}
-    where = run(python, "-c", "import atat_zoo.registry.manifest as m; print(m.shipped())", **alone)
+    where = run(python, "-c", "import atat_zoo.registry.registry_file as m; print(m.shipped())", **alone)
     assert Path(where.strip()) == site / "atat_zoo" / "registry.toml"
     atat = (python, "-c", "from atat_zoo.cli import main; main()")
     assert "three_stage" in run(*atat, "zoo", "list", **alone)

@@ -17,25 +17,25 @@ from atat_zoo.system.errors import Note, UserError, clip
 # command -> (module, function, one line of help): the help is here, so that `atat --help` imports nothing. Packages add
 # others, which packages.py finds.
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "zoo": ("zoo", "zoo", "List, show and check components and plugins."),
-    "check": ("experiment", "check", "Report every mistake in an experiment file."),
-    "resolve": ("experiment", "resolve", "Print an experiment with every parameter in full."),
-    "new": ("new", "new", "Create a plugin package, or an experiment file."),
-    "data": ("data", "data", "Download text, build token shards, inspect them."),
-    "ls": ("runs", "ls", "List runs with objective, step, bound, age and state."),
-    "diff": ("runs", "diff", "Show the differences between two runs."),
-    "watch": ("report", "watch", "Open a live dashboard of a run."),
-    "train": ("train", "train", "Train an experiment, or resume a run."),
-    "study": ("study", "study", "Run a study: train arms × seeds and compare them."),
-    "eval": ("evaluate", "evaluate", "Evaluate a run on held-out text."),
-    "compare": ("compare", "compare", "Compare runs on the same sequences and masks."),
-    "audit": ("tasks", "audit", "Evaluate models in several ways, with published numbers."),
-    "importance": ("evaluate", "importance", "Measure how well importance predicts the per-token loss."),
-    "judge": ("judge", "judge", "Generate text with a run and score it with a judge model."),
-    "sample": ("sample", "sample", "Generate text."),
-    "infill": ("sample", "infill", "Infill the gaps of a text."),
-    "report": ("report", "report", "Write an HTML report of runs or of a study."),
-    "bench": ("bench", "bench", "Benchmark the samplers of a run."),
+    "zoo": ("zoo_command", "zoo", "List, show and check components and plugins."),
+    "check": ("experiment_command", "check", "Report every mistake in an experiment file."),
+    "resolve": ("experiment_command", "resolve", "Print an experiment with every parameter in full."),
+    "new": ("new_command", "new", "Create a plugin package, or an experiment file."),
+    "data": ("data_command", "data", "Download text, build token shards, inspect them."),
+    "ls": ("runs_command", "ls", "List runs with objective, step, bound, age and state."),
+    "diff": ("runs_command", "diff", "Show the differences between two runs."),
+    "watch": ("report_command", "watch", "Open a live dashboard of a run."),
+    "train": ("train_command", "train", "Train an experiment, or resume a run."),
+    "study": ("study_command", "study", "Run a study: train arms × seeds and compare them."),
+    "eval": ("evaluate_command", "evaluate", "Evaluate a run on held-out text."),
+    "compare": ("compare_command", "compare", "Compare runs on the same sequences and masks."),
+    "audit": ("audit_command", "audit", "Evaluate models in several ways, with published numbers."),
+    "importance": ("evaluate_command", "importance", "Measure how well importance predicts the per-token loss."),
+    "judge": ("judge_command", "judge", "Generate text with a run and score it with a judge model."),
+    "sample": ("sample_command", "sample", "Generate text."),
+    "infill": ("sample_command", "infill", "Infill the gaps of a text."),
+    "report": ("report_command", "report", "Write an HTML report of runs or of a study."),
+    "bench": ("bench_command", "bench", "Benchmark the samplers of a run."),
 }
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -70,7 +70,7 @@ class _Lazy(click.Group):
 def atat(allow_pipe: bool) -> None:
     """Components, training, sampling and evaluation of masked diffusion language models."""
     if allow_pipe:
-        from atat_zoo.data.remote import ALLOW
+        from atat_zoo.data.downloads import ALLOW
 
         os.environ[ALLOW] = "1"  # for workers too
 

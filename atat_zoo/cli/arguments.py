@@ -271,7 +271,7 @@ def named(kind: str, text: str) -> Any:
 
 def other_text(text: str | None) -> dict[str, Any]:
     """Return the keywords of `text_of` for a value of `--corpus`: a part, a recipe that ships, or files by pattern."""
-    from atat_zoo.data.corpora.files import glob_paths
+    from atat_zoo.data.corpora.text_files import glob_paths
     from atat_zoo.experiment import recipe, recipes
 
     if not text:

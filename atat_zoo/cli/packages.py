@@ -3,7 +3,7 @@
 A package names a click command in its pyproject.toml, and describes it in the `registry.toml` of its top module:
 
     [project.entry-points."atat_zoo.commands"]
-    serve = "atat_zoo_serve.command:serve"
+    serve = "atat_zoo_serve.serve_command:serve"
 
     [command.serve]
     summary = "Serve a run: OpenAI-compatible API and a web page."
@@ -17,7 +17,7 @@ from importlib.metadata import EntryPoint
 
 import click
 
-from atat_zoo.registry.plugins import entry_points, metadata_of, of_plugin, registry_file
+from atat_zoo.registry.plugins import entry_points, metadata_of, of_plugin, registry_path
 from atat_zoo.system import old_names
 from atat_zoo.system.errors import UserError, nearest
 
@@ -83,6 +83,6 @@ def command(name: str, core: Sequence[str]) -> click.Command:
 def _summary(point: EntryPoint) -> str:
     """Return the help of a command, or an empty string if the registry file of its package has none."""
     with suppress(Exception):
-        if path := registry_file(point):
+        if path := registry_path(point):
             return str(tomllib.loads(path.read_text(encoding="utf-8"))["command"][point.name]["summary"])
     return ""

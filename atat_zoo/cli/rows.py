@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from atat_zoo.data import manifest
-from atat_zoo.data.pack import dialogue_tokens, pad_of
+from atat_zoo.data import shard_manifest
+from atat_zoo.data.sequence_packing import dialogue_tokens, pad_of
 from atat_zoo.data.shards import read
 from atat_zoo.data.tokenizers import BOS, EOS, TokenizerModel
 
@@ -17,7 +17,7 @@ def first_rows(folder: Path, model: TokenizerModel, number: int) -> list[dict[st
 
     Of dialogues, what is learned stands between « and ».
     """
-    contents = manifest.load(folder)
+    contents = shard_manifest.load(folder)
     shards = contents.splits["train"].shards
     rows = chain.from_iterable(read(folder, contents, shard) for shard in shards)
     names = _names(model)

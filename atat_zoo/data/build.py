@@ -35,9 +35,9 @@ from typing import Any, Protocol
 import attrs
 import numpy as np
 
-from atat_zoo.data import SPLITS, Progress, Split, digests, manifest, remote
+from atat_zoo.data import SPLITS, Progress, Split, digests, downloads, shard_manifest
 from atat_zoo.data.dialogues import learned_text, texts_of
-from atat_zoo.data.pack import (
+from atat_zoo.data.sequence_packing import (
     BATCH,
     PIECE,
     SHUFFLED,
@@ -56,7 +56,7 @@ from atat_zoo.data.tokenizers import Tokenizer, TokenizerModel
 from atat_zoo.experiment.runs import sha256_of
 from atat_zoo.experiment.schema import RECORDED, Experiment
 from atat_zoo.registry.spec import unstructure
-from atat_zoo.system.atomic import discard, replacing, sync_folder, write_bytes, write_text
+from atat_zoo.system.atomic_files import discard, replacing, sync_folder, write_bytes, write_text
 from atat_zoo.system.errors import UserError
 from atat_zoo.system.locks import locked
 from atat_zoo.system.machine import require
@@ -106,7 +106,7 @@ class Build:
 
     @classmethod
     @contextmanager
-    def of(cls, experiment: Experiment, progress: Progress | None) -> Iterator[Build]:
+    def from_experiment(cls, experiment: Experiment, progress: Progress | None) -> Iterator[Build]:
         """Give the build of an experiment, and keep the hashes of its files beside the shards."""
         length = experiment.data.length
         apart = experiment.data.packing == "document" or experiment.data.format == "chat"
@@ -133,7 +133,7 @@ class Build:
 
     def is_built(self) -> bool:
         """Return whether the shards are complete."""
-        return (self.folder / manifest.FILE).is_file()
+        return (self.folder / shard_manifest.FILE).is_file()
 
     def finished(self) -> Path:
         """Return the folder of shards that are built, after checking that they are made of this."""
@@ -177,7 +177,7 @@ class Build:
 
     def tokenizer_in(self, work: Path) -> int | None:
         """Train and save the tokenizer unless it is there; return the characters of the training text if read."""
-        if (work / manifest.TOKENIZER).is_file():
+        if (work / shard_manifest.TOKENIZER).is_file():
             return None
         done, corpus, form = 0, self.experiment.parts["corpus"], self.experiment.data.format
         size = corpus.size() if form == "text" else None  # in bytes, with what is held out
@@ -197,7 +197,7 @@ class Build:
         saved = work / "tokenizer.tmp"
         saved.mkdir(exist_ok=True)
         self.experiment.parts["tokenizer"].train(documents).save(saved)
-        write_bytes(work / manifest.TOKENIZER, (saved / manifest.TOKENIZER).read_bytes())
+        write_bytes(work / shard_manifest.TOKENIZER, (saved / shard_manifest.TOKENIZER).read_bytes())
         shutil.rmtree(saved)
         self.report("tokenizer", done, done)
         return done or None
@@ -208,7 +208,7 @@ class Build:
         characters = self.tokenizer_in(work)
         model = tokenizer.load(work)
         packers = {split: self.packer(model, split) for split in SPLITS}
-        splits: dict[str, manifest.SplitRecord] = {}
+        splits: dict[str, shard_manifest.SplitRecord] = {}
         with encoder.of(tokenizer, work, packers["train"]):
             for split, packer in packers.items():
                 train = split == "train"
@@ -220,12 +220,14 @@ class Build:
 
                 order = f"shuffled in blocks of {SHUFFLED} characters" if train else "as in the corpus"
                 shards = write_split(work, split, encoded, packer, spec, self.report, characters if train else None)
-                splits[split] = manifest.SplitRecord(**attrs.asdict(packer.totals), order=order, shards=tuple(shards))
+                splits[split] = shard_manifest.SplitRecord(
+                    **attrs.asdict(packer.totals), order=order, shards=tuple(shards)
+                )
                 if train:
-                    with replacing(work / manifest.COUNTS) as part, part.open("wb") as file:
+                    with replacing(work / shard_manifest.COUNTS) as part, part.open("wb") as file:
                         np.save(file, packer.counts, allow_pickle=False)
-        contents = manifest.ShardManifest(
-            format=manifest.FORMAT,
+        contents = shard_manifest.ShardManifest(
+            format=shard_manifest.FORMAT,
             settings=self.source.settings,
             made_by={name: metadata.version(name) for name in ("atat-zoo", "tokenizers")},
             **{key: getattr(spec, key) for key in ("length", "remainder", "lanes")},
@@ -236,12 +238,12 @@ class Build:
             tokenizer=tokenizer.identity(),
             corpus=unstructure(self.experiment.parts["corpus"]),
             fingerprint=self.source.fingerprint,
-            sha256={name: sha256_of(work / name) for name in (manifest.TOKENIZER, manifest.COUNTS)},
+            sha256={name: sha256_of(work / name) for name in (shard_manifest.TOKENIZER, shard_manifest.COUNTS)},
             splits=splits,
         )
         for path in [*work.glob("*.state.npz"), *work.glob(".*.part"), work / _NOTE]:  # complete: nothing continues it
             path.unlink()
-        write_text(work / manifest.FILE, contents.to_json())
+        write_text(work / shard_manifest.FILE, contents.to_json())
 
 
 def build(
@@ -271,11 +273,11 @@ def build(
             if wanted.is_built():  # another process was faster
                 return wanted.finished()
             if folder.exists():
-                raise UserError(f"{folder} exists but holds no {manifest.FILE}; move it away or delete it")
+                raise UserError(f"{folder} exists but holds no {shard_manifest.FILE}; move it away or delete it")
             joined = slices(wanted.beside("slices"), wanted.source.settings) if slices else None
             work = wanted.unfinished(wanted.beside("partial"))
             if joined:
-                write_bytes(work / manifest.TOKENIZER, joined.tokenizer)
+                write_bytes(work / shard_manifest.TOKENIZER, joined.tokenizer)
             wanted.write(work, Encoder(processes, throughput), joined)
             wanted.check_unchanged(work)
             work.rename(folder)
@@ -291,7 +293,7 @@ def unless_built(experiment: Experiment, progress: Progress | None, make: Callab
     given = experiment.parts["corpus"].built()
     if given is not None:
         return _check_given(given, experiment)
-    with Build.of(experiment, progress) as wanted:
+    with Build.from_experiment(experiment, progress) as wanted:
         if wanted.is_built():
             return wanted.finished()
         parent = wanted.folder.parent
@@ -321,7 +323,7 @@ def _settings(experiment: Experiment, fingerprint: dict[str, Any]) -> dict[str, 
     # So are those of a tokenizer's file, whose added tokens were read from text.
     optional |= {"added": "unread"} if file else {}
     return {
-        "format": manifest.FORMAT,
+        "format": shard_manifest.FORMAT,
         "corpus": corpus.identity(),
         "text": fingerprint,
         "spread": [_SPREAD_SEED, SHUFFLED],
@@ -340,7 +342,7 @@ def _hash(table: Any) -> str:
 
 def _check_given(folder: Path, experiment: Experiment) -> Path:
     contents = _verified(folder, experiment)
-    origin = remote.origin_of(folder)
+    origin = downloads.origin_of(folder)
     path = origin.path if origin else folder
     wanted: dict[str, tuple[Any, Any]] = {
         f"data.{key}": (getattr(experiment.data, key), getattr(contents, stored))
@@ -359,9 +361,9 @@ def _check_given(folder: Path, experiment: Experiment) -> Path:
     return folder
 
 
-def _tokenizers(tokenizer: Tokenizer, folder: Path, contents: manifest.ShardManifest) -> tuple[Any, Any]:
+def _tokenizers(tokenizer: Tokenizer, folder: Path, contents: shard_manifest.ShardManifest) -> tuple[Any, Any]:
     """Return what an experiment's tokenizer is, and that of shards: by their files, wherever the first one lies."""
-    name = manifest.TOKENIZER
+    name = shard_manifest.TOKENIZER
     asked, there, sha256 = tokenizer.identity(), contents.tokenizer, contents.sha256[name]
     try:
         mine = tokenizer.fingerprint()
@@ -381,7 +383,7 @@ def _tokenizers(tokenizer: Tokenizer, folder: Path, contents: manifest.ShardMani
             mine = sha256 if mine == _saved(tokenizer.load(folder)) else mine
     asked, there = (
         {
-            f"SHA-256 of {manifest.TOKENIZER}": digest,
+            f"SHA-256 of {shard_manifest.TOKENIZER}": digest,
             "vocabulary size": of.vocabulary_size,
             "bos": of.bos,
             "eos": of.eos,
@@ -394,13 +396,13 @@ def _tokenizers(tokenizer: Tokenizer, folder: Path, contents: manifest.ShardMani
 def _saved(model: TokenizerModel) -> str:
     with tempfile.TemporaryDirectory() as folder:
         model.save(Path(folder))
-        return sha256_of(Path(folder) / manifest.TOKENIZER)
+        return sha256_of(Path(folder) / shard_manifest.TOKENIZER)
 
 
-def _verified(folder: Path, experiment: Experiment) -> manifest.ShardManifest:
+def _verified(folder: Path, experiment: Experiment) -> shard_manifest.ShardManifest:
     """Return the manifest; where damaged shards are skipped, those for the training are not looked at."""
     skip = experiment.data.on_corrupt == "skip"
-    return manifest.verify(folder, splits=[split for split in SPLITS if not (skip and split == "train")])
+    return shard_manifest.verify(folder, splits=[split for split in SPLITS if not (skip and split == "train")])
 
 
 def _show(value: Any) -> str:
@@ -539,7 +541,7 @@ def estimate(
     corpus, spec = experiment.parts["corpus"], experiment.data
     if spec.format == "chat" or not (size := corpus.size()):
         return None
-    with Build.of(experiment, progress) as wanted:
+    with Build.from_experiment(experiment, progress) as wanted:
         batched = batches(corpus.documents("train"), spec.packing)
         if wanted.is_built() or not (batch := next(batched, None)):
             return None

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from atat_zoo.data import Progress
-from atat_zoo.system.atomic import write_text
+from atat_zoo.system.atomic_files import write_text
 from atat_zoo.system.errors import UserError
 
 FILE = "digests.json"

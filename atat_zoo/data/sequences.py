@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from atat_zoo.data import Split, manifest
+from atat_zoo.data import Split, shard_manifest
 from atat_zoo.data.dialogues import texts_of
-from atat_zoo.data.pack import Packer, batches, dialogue_tokens, dtype_for, pad_of
+from atat_zoo.data.sequence_packing import Packer, batches, dialogue_tokens, dtype_for, pad_of
 from atat_zoo.data.shards import read
 from atat_zoo.data.tokenizers import TokenizerModel
 from atat_zoo.system.errors import UserError
@@ -47,7 +47,7 @@ def alone(found: Sequences) -> Tensor:
 def held_out_sequences(folder: Path | str, split: Split, limit: int = 0) -> Sequences:
     """Return what `held_out` does, and of packed dialogues the number of each token's."""
     folder = Path(folder)
-    contents = manifest.verify(folder, splits=[split])
+    contents = shard_manifest.verify(folder, splits=[split])
     total = contents.splits[split].sequences
     if not total:
         if left := contents.splits[split].left_out(contents.length):

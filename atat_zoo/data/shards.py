@@ -26,12 +26,12 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from atat_zoo.data import Progress, Split, remote
-from atat_zoo.data.manifest import Shard, ShardManifest, array_of, broken
-from atat_zoo.data.pack import IDS, Encoded, Packer, pad_of
+from atat_zoo.data import Progress, Split, downloads
+from atat_zoo.data.sequence_packing import IDS, Encoded, Packer, pad_of
+from atat_zoo.data.shard_manifest import Shard, ShardManifest, array_of, broken
 from atat_zoo.experiment.runs import sha256_of
 from atat_zoo.experiment.schema import DataSpec
-from atat_zoo.system.atomic import replacing
+from atat_zoo.system.atomic_files import replacing
 from atat_zoo.system.errors import UserError
 from atat_zoo.system.machine import require
 
@@ -163,11 +163,11 @@ class ShardRows:
         self.width = contents.length * np.dtype(contents.dtype).itemsize
         self.members: list[int | None] = [None] * -(-shard.sequences // self.block)  # where the first row of each is
         try:
-            origin = remote.origin_of(folder)  # of a cache, which has checked the hash
+            origin = downloads.origin_of(folder)  # of a cache, which has checked the hash
             file: Any = origin.open(folder, shard) if origin else self.path.open("rb")
             weakref.finalize(self, file.close)
             self.file = file.fileno()
-            whole = origin is not None or remote.hash_of(file) == shard.sha256
+            whole = origin is not None or downloads.hash_of(file) == shard.sha256
             if not whole:
                 self._refuse("its SHA-256 is not the manifest's")
             position = tarfile.BLOCKSIZE

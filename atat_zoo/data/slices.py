@@ -23,12 +23,12 @@ import numpy as np
 
 from atat_zoo.data import SPLITS, Progress, Split
 from atat_zoo.data.build import Build, Encoder, Throughput, build, unless_built
-from atat_zoo.data.manifest import TOKENIZER
-from atat_zoo.data.pack import Encoded, Piece
+from atat_zoo.data.sequence_packing import Encoded, Piece
+from atat_zoo.data.shard_manifest import TOKENIZER
 from atat_zoo.data.shards import arrays_of, save_arrays
 from atat_zoo.experiment.runs import sha256_of
 from atat_zoo.experiment.schema import Experiment
-from atat_zoo.system.atomic import discard, write_bytes, write_text
+from atat_zoo.system.atomic_files import discard, write_bytes, write_text
 from atat_zoo.system.errors import UserError
 
 BLOCK = 4  # batches, of a megabyte each at most

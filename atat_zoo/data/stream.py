@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from webdataset import DataPipeline
 
-from atat_zoo.data import manifest
-from atat_zoo.data.manifest import ShardManifest
-from atat_zoo.data.order import SampleOrder, key_of
-from atat_zoo.data.pack import dialogue_tokens, pad_of
+from atat_zoo.data import shard_manifest
+from atat_zoo.data.sample_order import SampleOrder, key_of
+from atat_zoo.data.sequence_packing import dialogue_tokens, pad_of
+from atat_zoo.data.shard_manifest import ShardManifest
 from atat_zoo.data.shards import ShardRows
 from atat_zoo.registry import Context
 from atat_zoo.registry.spec import unstructure
@@ -167,7 +167,7 @@ class TokenStream(IterableDataset["Stored | UserError"]):
     context: Any = attrs.field(default=None, kw_only=True)  # theirs
 
     def __attrs_post_init__(self) -> None:
-        self.manifest = manifest.verify(self.folder, splits=() if self.skip else ("train",))
+        self.manifest = shard_manifest.verify(self.folder, splits=() if self.skip else ("train",))
         ranks = self.world_size
         for key, value in (("data.lanes", self.lanes), ("train.batch_size", self.batch_size)):
             if value % ranks:

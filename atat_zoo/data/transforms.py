@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from typing_extensions import override
 
-from atat_zoo.data.order import uniforms
+from atat_zoo.data.sample_order import uniforms
 from atat_zoo.registry import component, param
 from atat_zoo.system.errors import Problem
 

@@ -16,7 +16,7 @@ SHORT = 512
 Rule = Callable[[Any, Any, Any, Any], Tensor]
 
 
-def visible(rule: Rule, rows: int | None, length: int, device: torch.device, *, in_blocks: bool = False) -> Any:
+def attention_mask(rule: Rule, rows: int | None, length: int, device: torch.device, *, in_blocks: bool = False) -> Any:
     """Return which of `length` tokens see which by a rule, for `attend`: bool [B, 1, Q, K] with Q = K = length.
 
     With None for rows the rule does not read the row, and the mask is [Q, K]. `in_blocks` it is a `BlockMask` of
@@ -32,7 +32,7 @@ def visible(rule: Rule, rows: int | None, length: int, device: torch.device, *, 
     return rule(row, None, token[:, None], token)
 
 
-def within(documents: Tensor, *, causal: bool = False) -> Rule:
+def document_rule(documents: Tensor, *, causal: bool = False) -> Rule:
     """Return the rule by which a token sees those of its own document, by their numbers, int64 [B, L].
 
     If it is `causal`, it sees of these itself and the earlier ones.

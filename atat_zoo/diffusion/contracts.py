@@ -48,7 +48,7 @@ class NoiseLevels:
 
 
 @runtime_checkable
-class StatefulPart(Protocol):
+class StatefulComponent(Protocol):
     """A part whose state follows the training: an `nn.Module` with its state in buffers.
 
     The trainer sums `statistics` over micro-batches and ranks and passes the sum to `update` once per step, so the
@@ -73,7 +73,7 @@ class Denoiser(Protocol):
     reads_time: bool = False  #: whether the prediction depends on t; false by default
     window: int | None = None  #: maximum number of tokens that it sees at once; no limit if None, the default
     #: Special tokens at the beginning and at the end of every full window of its training, which a window of a longer
-    #: text has, too; none by default. A `Writer` sets it.
+    #: text has, too; none by default. A `TextGenerator` sets it.
     frame: tuple[Sequence[int], Sequence[int]] = ((), ())
     #: Tokens in a block, for a model that predicts a position from its own and earlier blocks; 1 for an autoregressive
     #: model; None, the default, for one that does not read block by block
@@ -82,8 +82,8 @@ class Denoiser(Protocol):
     #: "x", the default, if it is that of a complete draft, or "z" if it is that of hidden tokens, given the text with
     #: its masks
     importance_reads: Literal["x", "z"] = "x"
-    gives_order_weights: bool = False  #: whether it has `ordered`; false by default
-    scores_visible_tokens: bool = False  #: whether it has `everywhere`; false by default
+    gives_order_weights: bool = False  #: whether it has `predict_with_order`; false by default
+    scores_visible_tokens: bool = False  #: whether it has `score_visible`; false by default
 
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
         """Return SUBS log-probabilities at some masked positions.
@@ -103,7 +103,7 @@ class Denoiser(Protocol):
         """Return the time at which the model's noise masks this share of the tokens; by default the share itself."""
         return rate
 
-    def turn(self, position: Tensor) -> Tensor | None:
+    def step_of(self, position: Tensor) -> Tensor | None:
         """Return the turn in which positions are predicted, int64 like these; None for a model without an order.
 
         It is the number of the block. A position is predicted when all earlier turns are complete.
@@ -119,11 +119,11 @@ class Denoiser(Protocol):
         """
         return None
 
-    def ordered(self, tokens: Tensor, t: Tensor | None, where: Where) -> tuple[Tensor, Tensor]:
+    def predict_with_order(self, tokens: Tensor, t: Tensor | None, where: Where) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities [N, V] and log ŵ [N], in one evaluation: position i comes next by ŵ_i / Ŵ."""
         raise _unable("gives no order weights")
 
-    def everywhere(self, tokens: Tensor, t: Tensor | None, where: Where, visible: Where) -> tuple[Tensor, Tensor]:
+    def score_visible(self, tokens: Tensor, t: Tensor | None, where: Where, visible: Where) -> tuple[Tensor, Tensor]:
         """Return the log-probabilities [N, V], and log p_θ of M visible tokens [M], in one evaluation.
 
         The network sees those tokens; its head has a distribution there too, before SUBS replaces it.
@@ -137,14 +137,14 @@ class Denoiser(Protocol):
         """
         raise _unable("does not read block by block")
 
-    def writing(self, tokens: Tensor) -> Denoiser:
+    def begin_generation(self, tokens: Tensor) -> Denoiser:
         """Return the denoiser of texts that are written from z, int64 [B, L], on; by default itself.
 
         One whose predictions depend on the order in which the tokens came remembers it, and what it has computed.
         """
         return self
 
-    def of(self, rows: Tensor) -> Denoiser:
+    def select(self, rows: Tensor) -> Denoiser:
         """Return the denoiser of some rows of the batch, int64 [A]; by default itself, which has no state per row."""
         return self
 
@@ -163,5 +163,5 @@ class BlockDecoder(Denoiser, Protocol):
     def read(self, tokens: Tensor) -> None:
         """Read n finished blocks, int64 [B, n · S], and move on to the next one."""
 
-    def of(self, rows: Tensor) -> BlockDecoder:
+    def select(self, rows: Tensor) -> BlockDecoder:
         """Return the decoder of some of the rows, int64 [A]."""

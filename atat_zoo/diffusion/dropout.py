@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from atat_zoo.diffusion.randomness import bits32, fold
-from atat_zoo.system.devices import moved
+from atat_zoo.system.devices import move_to
 
 
 class Dropout(nn.Module):
@@ -94,14 +94,14 @@ def set_keys(module: nn.Module, keys: Tensor) -> None:
             layer._call = 0
 
 
-def groups_of_rows(module: nn.Module, groups: Sequence[Tensor]) -> Iterator[Tensor]:
+def groups_of_sequences(module: nn.Module, groups: Sequence[Tensor]) -> Iterator[Tensor]:
     """Yield int64 [A] of each group of a micro-batch's rows, with their keys: a row draws the same in any group."""
     drops = [layer for layer in module.modules() if isinstance(layer, Dropout) and layer.drops]
     before = {layer: (layer.keys, layer._call) for layer in drops}
     for rows in groups:
         for layer, (keys, call) in before.items():
             assert keys is not None
-            layer.keys, layer._call = keys[moved(rows, keys.device)], call
+            layer.keys, layer._call = keys[move_to(rows, keys.device)], call
         yield rows
     for layer, (keys, _) in before.items():
         layer.keys = keys

@@ -25,7 +25,7 @@ def positions(which: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
     return order // which.shape[1], order % which.shape[1]
 
 
-def begins(documents: Tensor) -> Tensor:
+def document_starts(documents: Tensor) -> Tensor:
     """Return where the documents of each row begin, bool, by their numbers, int64 [B, L]."""
     import torch
 
@@ -33,12 +33,12 @@ def begins(documents: Tensor) -> Tensor:
     return torch.cat([first, documents[:, 1:] != documents[:, :-1]], dim=1)
 
 
-def within_documents(documents: Tensor) -> Tensor:
+def positions_in_documents(documents: Tensor) -> Tensor:
     """Return the position of each token in its document, from 0, by their numbers, int64 [B, L]."""
     import torch
 
     position = torch.arange(documents.shape[1], device=documents.device)
-    first: Tensor = (position * begins(documents)).cummax(1).values
+    first: Tensor = (position * document_starts(documents)).cummax(1).values
     return position - first
 
 

@@ -67,7 +67,7 @@ def stream(seed: int, purpose: str) -> int:
     return key
 
 
-def row_keys(seed: int, purpose: str, rows: Tensor) -> Tensor:
+def sequence_keys(seed: int, purpose: str, rows: Tensor) -> Tensor:
     """Return a key for each row number, int64, in the shape of `rows`."""
     return fold(torch.full_like(rows, stream(seed, purpose)), rows)
 
@@ -95,7 +95,7 @@ def to_unit(bits: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     return _shift(bits, 40).to(torch.float32) * 2.0**-24
 
 
-def part_of(unit: Tensor, ends: Iterable[float]) -> Tensor:
+def interval_index(unit: Tensor, ends: Iterable[float]) -> Tensor:
     """Return the number of the part of [0, 1) that each is in, int64: the first ends at the first of `ends`, and so on.
 
     The ends are numbers, because a tensor of them would be copied to the device, and the host waits for a copy.

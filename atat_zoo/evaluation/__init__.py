@@ -22,7 +22,7 @@ def batches(total: int, size: int, progress: Progress = None) -> Iterator[slice]
             progress(last, total)
 
 
-def following(items: Collection[T], progress: Progress, size: int = 1) -> Iterator[T]:
+def observer_in_order(items: Collection[T], progress: Progress, size: int = 1) -> Iterator[T]:
     """Yield items of the same size, and report what is done before each, and in the end."""
     for number, item in enumerate(items):
         if progress:
@@ -32,6 +32,6 @@ def following(items: Collection[T], progress: Progress, size: int = 1) -> Iterat
         progress(len(items) * size, len(items) * size)
 
 
-def within(progress: Progress, before: int, total: int) -> Progress:
+def limit_batch_size(progress: Progress, before: int, total: int) -> Progress:
     """Return the progress of a part of `total`, when `before` is done."""
     return progress and (lambda done, _: progress(before + done, total))

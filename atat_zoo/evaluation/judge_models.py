@@ -12,7 +12,7 @@ from typing_extensions import override
 from atat_zoo.data import is_framed
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.bounds import ExactKBound
-from atat_zoo.system.devices import exact_device, moved, torch_device
+from atat_zoo.system.devices import exact_device, move_to, torch_device
 from atat_zoo.system.errors import UserError
 from atat_zoo.system.machine import quiet_transformers
 
@@ -47,7 +47,7 @@ class ChunkJudge(ABC):
         nats = torch.zeros(len(texts), dtype=torch.float64)
         count = torch.zeros(len(texts), dtype=torch.int64)
         for rows, tokens, counted in self._batches(self._encoded(texts), self.skipped):
-            losses, counted = moved((self.losses(tokens, counted), counted), exact_device(counted.device))
+            losses, counted = move_to((self.losses(tokens, counted), counted), exact_device(counted.device))
             losses = losses.double()
             nats.index_add_(0, rows, torch.where(counted, losses, 0.0).sum(1).cpu())
             count.index_add_(0, rows, counted.sum(1).cpu())
@@ -70,7 +70,7 @@ class ChunkJudge(ABC):
             if self.pooling == "last":
                 position = torch.arange(counted.shape[1], device=counted.device).expand_as(counted)
                 of_text = position == torch.where(counted, position, -1).amax(1, keepdim=True)
-            hidden, of_text = moved((self.hidden(tokens, counted), of_text), exact_device(counted.device))
+            hidden, of_text = move_to((self.hidden(tokens, counted), of_text), exact_device(counted.device))
             sums = (hidden.double() * of_text[..., None]).sum(1).cpu()
             if total is None:
                 total = torch.zeros(len(texts), sums.shape[1], dtype=torch.float64)
@@ -142,7 +142,7 @@ class RunScorer(ChunkJudge):
     @override
     def hidden(self, tokens: Tensor, counted: Tensor) -> Tensor:
         # Those that predict the tokens, as for `losses`: the network has learned no other attention.
-        hidden: Tensor = moved(self.module.head_inputs_of(tokens, None, counted, tokens).hidden, tokens.device)
+        hidden: Tensor = move_to(self.module.head_inputs_of(tokens, None, counted, tokens).hidden, tokens.device)
         return hidden
 
 

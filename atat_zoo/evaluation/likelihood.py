@@ -17,18 +17,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from atat_zoo.data.manifest import load_counts
+from atat_zoo.data.shard_manifest import load_counts
 from atat_zoo.data.tokenizers import TokenizerModel
-from atat_zoo.diffusion.bounds import average
-from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.diffusion.likelihood_bounds import average
+from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.diffusion.statistics import ratio, spearman, spearman_by_chance
 from atat_zoo.evaluation import Progress, batches
+from atat_zoo.evaluation.held_out_text import Text, byte_counts, special_ids, text_of
 from atat_zoo.evaluation.metrics import built, reading
-from atat_zoo.evaluation.ngram import NGramNats, figure, measure_ngram
+from atat_zoo.evaluation.ngram_likelihood import NGramPriorNats, figure, measure_ngram_prior
 from atat_zoo.evaluation.results.evaluation import LIKELIHOOD, BoundValue, Evaluation, MetricValue, method_of
-from atat_zoo.evaluation.results.naming import ANSWERS, NELBO, exponential
+from atat_zoo.evaluation.results.quantity_names import ANSWERS, NELBO, exponential
 from atat_zoo.evaluation.results.store import finite
-from atat_zoo.evaluation.text import Text, byte_counts, special_ids, text_of
 from atat_zoo.evaluation.text_scores import measure_texts
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.experiment.effects import learns_importance
@@ -119,7 +119,7 @@ def measure(
     try:
         for some in batches(len(tokens), spec.batch_size, progress):
             x, of_text = tokens[some].to(device), maskable[some].to(device)
-            keys = row_keys(seed, "evaluation", rows[some].to(device))
+            keys = sequence_keys(seed, "evaluation", rows[some].to(device))
             optional: dict[str, Any] = {}  # an objective may take neither
             if metrics is not None:
                 optional["observe"] = metrics.observer(rows[some], counted[some])
@@ -191,7 +191,7 @@ def summarise(
     ema: bool,
     seed: int,
     draws: int,
-    ngram: NGramNats | None = None,
+    ngram: NGramPriorNats | None = None,
     method: str = "exact_k",
     factorisations: Mapping[str, str] | None = None,
     learned: bool = False,
@@ -255,7 +255,7 @@ def summarise(
         bits_per_character=per_character,
         perplexity_per_word=per_word,
         unigram_perplexity=unigram,
-        count_table=None if ngram is None else figure(ngram, first.sum(1), n),
+        ngram_prior=None if ngram is None else figure(ngram, first.sum(1), n),
         metrics={**measured.metrics, **(of_texts or {})},
         importance_spearman=importance_rho,
         importance_chance=by_chance,
@@ -282,7 +282,7 @@ def evaluate_run(
     counts = ngram = None
     if text.data is not None:
         counts = load_counts(text.data)
-        ngram = measure_ngram(model.module, text.data, *x, spec, exact=method == LIKELIHOOD, seed=seed)
+        ngram = measure_ngram_prior(model.module, text.data, *x, spec, exact=method == LIKELIHOOD, seed=seed)
     measured = measure(
         *(model.module, *x, spec),
         seed=seed,

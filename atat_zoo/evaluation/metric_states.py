@@ -25,7 +25,7 @@ from atat_zoo.evaluation.judges import JudgeModel
 from atat_zoo.evaluation.mauve import mauve_of
 from atat_zoo.evaluation.overlap import Overlap, Tokens
 from atat_zoo.evaluation.results.evaluation import MetricValue
-from atat_zoo.evaluation.results.naming import exponential
+from atat_zoo.evaluation.results.quantity_names import exponential
 from atat_zoo.modeling.objectives import Observer
 
 JudgeOf = Callable[[Any], JudgeModel]

@@ -16,8 +16,8 @@ import attrs
 from typing_extensions import override
 
 from atat_zoo.evaluation.mauve import FEWEST_OF_MAUVE, RELIABLE_OF_MAUVE
-from atat_zoo.evaluation.results.naming import GENERATIVE_PERPLEXITY
-from atat_zoo.registry import component, param, part
+from atat_zoo.evaluation.results.quantity_names import GENERATIVE_PERPLEXITY
+from atat_zoo.registry import component, component_param, param
 from atat_zoo.registry.spec import values_of
 from atat_zoo.system.machine import lacking
 
@@ -141,7 +141,7 @@ class GenerativeMetric(Metric):
     refs = ("arXiv:1904.09751",)
     reads = "texts"
 
-    judge: Any = part("judge", attrs.NOTHING, help="judge model that scores the texts")
+    judge: Any = component_param("judge", attrs.NOTHING, help="judge model that scores the texts")
     build = of_states("JudgedNats")
 
 
@@ -226,7 +226,7 @@ class MauveMetric(Metric):
     reads = "texts"
     package = ("mauve", "atat-zoo[mauve]")
 
-    judge: Any = part("judge", attrs.NOTHING, help="judge model that computes the features")
+    judge: Any = component_param("judge", attrs.NOTHING, help="judge model that computes the features")
 
     def check(self, experiment: Any) -> Iterable[str]:
         """Yield what keeps it from being computed."""

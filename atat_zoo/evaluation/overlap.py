@@ -11,8 +11,8 @@ import attrs
 import numpy as np
 from numpy.typing import NDArray
 
-from atat_zoo.data import is_framed, manifest
-from atat_zoo.data.pack import dialogue_tokens, pad_of
+from atat_zoo.data import is_framed, shard_manifest
+from atat_zoo.data.sequence_packing import dialogue_tokens, pad_of
 from atat_zoo.data.shards import read
 from atat_zoo.evaluation import Progress
 
@@ -142,7 +142,7 @@ def training_text(folder: Path) -> Iterator[Tokens]:
 
     An id that no token has separates documents that are rows of their own, and dialogues.
     """
-    data = manifest.verify(folder, splits=["train"])
+    data = shard_manifest.verify(folder, splits=["train"])
     for shard in data.splits["train"].shards:
         rows: Tokens = read(folder, data, shard).astype(np.int64)
         padding = rows == pad_of(data.dtype)
@@ -172,7 +172,7 @@ def overlap(
     """
     copies = [Copies(group, sizes) for group in groups]
     reach = max((c.reach for c in copies), default=0)
-    total, done = manifest.load(folder).splits["train"].tokens, 0
+    total, done = shard_manifest.load(folder).splits["train"].tokens, 0
     before: Tokens = np.zeros(0, np.int64)
     for tokens in training_text(folder):
         for start in range(0, len(tokens), _BLOCK):

@@ -17,18 +17,18 @@ from typing_extensions import override
 
 from atat_zoo.diffusion.bracket import Bracket, bracket
 from atat_zoo.diffusion.contracts import Denoiser
-from atat_zoo.diffusion.randomness import fold, row_keys
+from atat_zoo.diffusion.randomness import fold, sequence_keys
 from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.evaluation import Progress, batches
+from atat_zoo.evaluation.held_out_text import Text, byte_counts
 from atat_zoo.evaluation.likelihood import bound_value
-from atat_zoo.evaluation.results.naming import POLICY, POLICY_BOUND, POLICY_LIKELIHOOD, exponential
+from atat_zoo.evaluation.results.quantity_names import POLICY, POLICY_BOUND, POLICY_LIKELIHOOD, exponential
 from atat_zoo.evaluation.results.store import RunResult
-from atat_zoo.evaluation.text import Text, byte_counts
 from atat_zoo.generation.guidance import Guidance
 from atat_zoo.generation.model import Model
 from atat_zoo.generation.samplers import Sampler
 from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing
-from atat_zoo.generation.writer import Writer
+from atat_zoo.generation.text_generator import TextGenerator
 from atat_zoo.registry.spec import unstructure
 
 
@@ -76,7 +76,7 @@ def policy_nats(
 
 
 def measure_policy(
-    writer: Writer,
+    text_generator: TextGenerator,
     sampler: Sampler,
     tokens: Tensor,
     maskable: Tensor,
@@ -86,23 +86,23 @@ def measure_policy(
     batch_size: int = 64,
     progress: Progress = None,
 ) -> PolicyNats:
-    """Return the same for what a writer draws from, guidance and precision included, batch by batch.
+    """Return the same for what a text generator draws from, guidance and precision included, batch by batch.
 
     The orders of text n are a function of (seed, n), so two samplers and two models are paired.
     """
-    seeds = row_keys(seed, "policy", torch.arange(len(tokens)))
+    seeds = sequence_keys(seed, "policy", torch.arange(len(tokens)))
     parts = []
-    with writer.autocast():
+    with text_generator.autocast():
         for some in batches(len(tokens), batch_size, progress):
-            batch = (each[some].to(writer.device) for each in (tokens, maskable, seeds))
-            parts.append(policy_nats(writer.denoiser, sampler, *batch, orders=orders))
+            batch = (each[some].to(text_generator.device) for each in (tokens, maskable, seeds))
+            parts.append(policy_nats(text_generator.denoiser, sampler, *batch, orders=orders))
     return PolicyNats(
         nats=torch.cat([part.nats for part in parts]).cpu(),
         lower=torch.cat([part.lower for part in parts]).cpu(),
         effective=torch.cat([part.effective for part in parts]).cpu(),
         contribution=torch.cat([part.contribution for part in parts]).cpu(),
-        nfe=torch.cat([part.nfe for part in parts]).cpu() * writer.cost,
-        max_nfe=max(part.max_nfe for part in parts) * writer.cost,
+        nfe=torch.cat([part.nfe for part in parts]).cpu() * text_generator.cost,
+        max_nfe=max(part.max_nfe for part in parts) * text_generator.cost,
     )
 
 
@@ -217,8 +217,10 @@ def policy_of_run(
 
     `model` is of `Model.from_run(run)`, `text` of `text_of`.
     """
-    writer, x = guidance.guide(model.writer("fp32")), (text.tokens, text.maskable)
-    measured = measure_policy(writer, sampler, *x, seed=seed, orders=orders, batch_size=batch_size, progress=progress)
+    text_generator, x = guidance.guide(model.text_generator("fp32")), (text.tokens, text.maskable)
+    measured = measure_policy(
+        text_generator, sampler, *x, seed=seed, orders=orders, batch_size=batch_size, progress=progress
+    )
     value = policy_value(model, measured, text, sampler, guidance, seed=seed, orders=orders)
     value.record(run)
     return value

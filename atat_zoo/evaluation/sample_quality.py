@@ -20,6 +20,7 @@ from atat_zoo.data.build import build
 from atat_zoo.data.tokenizers import TokenizerModel
 from atat_zoo.diffusion.statistics import ratio
 from atat_zoo.evaluation import StageProgress
+from atat_zoo.evaluation.held_out_text import held_out_text, text_of
 from atat_zoo.evaluation.judges import JudgeModel
 from atat_zoo.evaluation.mauve import check_mauve
 from atat_zoo.evaluation.metrics import (
@@ -35,14 +36,13 @@ from atat_zoo.evaluation.metrics import (
 from atat_zoo.evaluation.overlap import overlap
 from atat_zoo.evaluation.policy import PolicyNats, PolicyValue, measure_policy, policy_value
 from atat_zoo.evaluation.results.evaluation import MetricValue
-from atat_zoo.evaluation.results.naming import GENERATIVE_PERPLEXITY, exponential
+from atat_zoo.evaluation.results.quantity_names import GENERATIVE_PERPLEXITY, exponential
 from atat_zoo.evaluation.results.store import RunResult, finite
-from atat_zoo.evaluation.text import held_out_text, text_of
 from atat_zoo.evaluation.text_scores import Judges, ScoredTexts, pieces_of, sizes_of, values_of
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.model import Model
 from atat_zoo.generation.samplers import Sample, Sampler
-from atat_zoo.generation.writer import Generation
+from atat_zoo.generation.text_generator import Generation
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.devices import device_name
 from atat_zoo.system.errors import UserError
@@ -256,13 +256,13 @@ def policy_bounds(
     own: Any = model.experiment.evaluation
     text = text_of(model, run, attrs.evolve(own, sequences=sequences))
     guidance, n = model.experiment.parts["guidance"], text.counted.sum(1)
-    writer, x = guidance.guide(model.writer("fp32")), (text.tokens, text.maskable)
+    text_generator, x = guidance.guide(model.text_generator("fp32")), (text.tokens, text.maskable)
     bounds: list[SamplerBound] = []
     first: PolicyNats | None = None
     for i, sampler in enumerate(samplers):
         report("along held-out text", i, len(samplers))
         try:
-            measured = measure_policy(writer, sampler, *x, seed=seed, orders=orders, batch_size=batch_size)
+            measured = measure_policy(text_generator, sampler, *x, seed=seed, orders=orders, batch_size=batch_size)
         except UserError as error:  # not covered, or a guidance that this text does not suit
             bounds.append(SamplerBound(unpriced=sampler.no_policy_bound_because or str(error)))
             continue

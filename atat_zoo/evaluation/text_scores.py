@@ -12,11 +12,11 @@ from torch import Tensor
 
 from atat_zoo.data.build import build
 from atat_zoo.data.tokenizers import TokenizerModel
+from atat_zoo.evaluation.held_out_text import special_ids
 from atat_zoo.evaluation.judges import JudgeModel
 from atat_zoo.evaluation.metrics import Metric, built, reading
 from atat_zoo.evaluation.overlap import Overlap, Tokens, overlap, pieces
 from atat_zoo.evaluation.results.evaluation import MetricValue
-from atat_zoo.evaluation.text import special_ids
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.model import Model
 

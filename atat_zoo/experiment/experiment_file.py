@@ -14,7 +14,7 @@ from atat_zoo.experiment.effects import without_effect
 from atat_zoo.experiment.inheritance import Refused, adopt, base_of
 from atat_zoo.experiment.schema import ALWAYS, SECTIONS, TOP_LEVEL, Experiment, completed
 from atat_zoo.registry import KINDS, TABLES, Zoo
-from atat_zoo.registry.manifest import PACKAGE
+from atat_zoo.registry.registry_file import PACKAGE
 from atat_zoo.registry.spec import problems_of, structure
 from atat_zoo.system import old_names, parsing
 from atat_zoo.system.errors import Problem, UserError, clip, nearest

@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple
 
 import attrs
 
-from atat_zoo.registry import TABLES, component, param, part, parts
+from atat_zoo.registry import TABLES, component, component_param, components_param, param
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.errors import Problem
 
@@ -57,7 +57,9 @@ class DataSpec:
     on_corrupt: Literal["error", "skip"] = param(
         "error", help="a damaged training shard: fatal raises an error, skip leaves out and counts its damaged members"
     )
-    transforms: Any = parts("transform", help="transforms and filters of training sequences, applied in this order")
+    transforms: Any = components_param(
+        "transform", help="transforms and filters of training sequences, applied in this order"
+    )
     workers: int = param(
         0, help="data loader processes per rank; the sample order does not depend on it", ge=0, le=1024
     )
@@ -157,9 +159,9 @@ class TrainSpec:
     )
     keep_best: bool = param(False, help="keep the model with the lowest held-out bound, for --step best")
     save_every: int = param(500, help="steps between checkpoints", ge=1)
-    loggers: tuple[Any, ...] = parts("logger", help="loggers in addition to metrics.jsonl")
-    callbacks: tuple[Any, ...] = parts("callback", help="callbacks: additional metrics, early stopping")
-    algorithms: tuple[Any, ...] = parts("algorithm", help="algorithms that change the training loop")
+    loggers: tuple[Any, ...] = components_param("logger", help="loggers in addition to metrics.jsonl")
+    callbacks: tuple[Any, ...] = components_param("callback", help="callbacks: additional metrics, early stopping")
+    algorithms: tuple[Any, ...] = components_param("algorithm", help="algorithms that change the training loop")
     keep_checkpoints: int = param(2, help="number of newest checkpoints to keep", ge=1)
 
     def __attrs_post_init__(self) -> None:
@@ -189,15 +191,17 @@ class EvaluationSpec:
     split: Literal["validation", "test"] = param("validation", help="held-out split to evaluate on")
     sequences: int = param(1024, help="maximum number of held-out sequences; 0 means all", ge=0)
     mask_samples: int = param(4, help="masks sampled per sequence", ge=1)
-    bound: Any = part("bound", "exact_k", help="bound estimator")
+    bound: Any = component_param("bound", "exact_k", help="bound estimator")
     batch_size: int = param(64, help="sequences per batch", ge=1)
-    metrics: tuple[Any, ...] = parts("metric", help="additional metrics of the predictions or of generated texts")
+    metrics: tuple[Any, ...] = components_param(
+        "metric", help="additional metrics of the predictions or of generated texts"
+    )
     texts: int = param(
         64,
         help="number of texts generated for metrics of generated text; at most the number of held-out sequences",
         ge=1,
     )
-    tasks: tuple[Any, ...] = parts("task", help="tasks to evaluate after training")
+    tasks: tuple[Any, ...] = components_param("task", help="tasks to evaluate after training")
     samples: int = param(3, help="number of texts written to samples.txt after training", ge=0)
 
     def __attrs_post_init__(self) -> None:

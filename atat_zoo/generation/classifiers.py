@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from atat_zoo.data.corpora import Corpus
 from atat_zoo.data.tokenizers import TokenizerModel
-from atat_zoo.registry import component, param, part
+from atat_zoo.registry import component, component_param, param
 from atat_zoo.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class NaiveBayesClassifier:
     refs = ("https://www.cs.cmu.edu/~knigam/papers/multinomial-aaaiws98.pdf",)
 
     words: tuple[str, ...] = param(help="words or phrases that mark a passage as on-topic")
-    corpus: Corpus = part("corpus", "sotu", help="corpus whose training documents are counted")
+    corpus: Corpus = component_param("corpus", "sotu", help="corpus whose training documents are counted")
     documents: int = param(1000, help="maximum number of documents to read", ge=1)
     smoothing: float = param(1.0, help="additive smoothing: added to every count", gt=0)
     prior: float | None = param(

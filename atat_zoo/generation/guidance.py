@@ -1,4 +1,4 @@
-"""Guidance takes a `Writer` and returns one with a guided denoiser, which works with any sampler."""
+"""Guidance takes a `TextGenerator` and returns one with a guided denoiser, which works with any sampler."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import attrs
 from typing_extensions import override
 
 from atat_zoo.data import is_framed
-from atat_zoo.registry import component, param, part
+from atat_zoo.registry import component, component_param, param
 from atat_zoo.system.errors import Problem, UserError
 
 if TYPE_CHECKING:
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from atat_zoo.diffusion.positions import Where
     from atat_zoo.experiment import Experiment
     from atat_zoo.generation.classifiers import Classifier as ClassifierPart
-    from atat_zoo.generation.writer import Writer
+    from atat_zoo.generation.text_generator import TextGenerator
 
 
 class Guidance(Protocol):
     """A component of the kind guidance.
 
-    The guided p_θ is normalised, and a token with probability 0 stays at 0. At strength 0 it returns the given writer.
+    The guided p_θ is normalised, and a token with probability 0 stays at 0. At strength 0 it returns its argument.
     """
 
     name: str
@@ -33,8 +33,8 @@ class Guidance(Protocol):
         """Yield what does not fit an experiment with it, which is then refused; nothing by default."""
         return ()
 
-    def guide(self, writer: Writer) -> Writer:
-        """Return a guided writer, or raise `UserError`, for example for a word unknown to its tokenizer."""
+    def guide(self, text_generator: TextGenerator) -> TextGenerator:
+        """Return a guided text generator, or raise `UserError`, for example for a word unknown to its tokenizer."""
         ...
 
 
@@ -46,8 +46,8 @@ class NoGuidance(Guidance):
     summary = "no guidance"
 
     @override
-    def guide(self, writer: Writer) -> Writer:
-        return writer
+    def guide(self, text_generator: TextGenerator) -> TextGenerator:
+        return text_generator
 
 
 @component
@@ -76,17 +76,23 @@ class TokenBiasGuidance(Guidance):
     ban: tuple[str, ...] = param((), help="words or phrases to ban")
 
     @override
-    def guide(self, writer: Writer) -> Writer:
+    def guide(self, text_generator: TextGenerator) -> TextGenerator:
         if not (self.words or self.tokens or self.ban):
             raise UserError('guidance: token_bias names no word; give it some, as in guidance.words=["peace"]')
         from atat_zoo.diffusion.terms import Terms
-        from atat_zoo.generation.guided import Guided, normalised
+        from atat_zoo.generation.guided_denoiser import GuidedDenoiser, normalised
 
-        raised = Terms(writer.tokenizer, self.words, tokens=self.tokens, longest=writer.length, key="guidance.words")
-        banned = Terms(writer.tokenizer, self.ban, longest=writer.length, key="guidance.ban")
+        raised = Terms(
+            text_generator.tokenizer,
+            self.words,
+            tokens=self.tokens,
+            longest=text_generator.length,
+            key="guidance.words",
+        )
+        banned = Terms(text_generator.tokenizer, self.ban, longest=text_generator.length, key="guidance.ban")
         strength = self.strength if raised.forms else 0.0
         if not (strength or banned.forms):
-            return writer
+            return text_generator
 
         def change(log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
             scores = log_probs
@@ -98,7 +104,7 @@ class TokenBiasGuidance(Guidance):
                 scores = scores.index_copy(1, banned.pieces, allowed)
             return normalised(scores, log_probs)
 
-        return attrs.evolve(writer, denoiser=Guided(writer.denoiser, change))
+        return attrs.evolve(text_generator, denoiser=GuidedDenoiser(text_generator.denoiser, change))
 
 
 @component
@@ -131,28 +137,28 @@ class ImportanceBiasGuidance(Guidance):
             )
 
     @override
-    def guide(self, writer: Writer) -> Writer:
+    def guide(self, text_generator: TextGenerator) -> TextGenerator:
         if not self.words:
             raise UserError('guidance: importance_bias names no word; give it some, as in guidance.words=["peace"]')
         import torch
 
         from atat_zoo.diffusion.terms import Terms, biased
-        from atat_zoo.generation.guided import Guided
+        from atat_zoo.generation.guided_denoiser import GuidedDenoiser
 
-        terms = Terms(writer.tokenizer, self.words, longest=writer.length, key="guidance.words")
+        terms = Terms(text_generator.tokenizer, self.words, longest=text_generator.length, key="guidance.words")
         if not self.strength:
-            return writer
+            return text_generator
 
         def importance(draft: Tensor, masked: Tensor) -> Tensor:
             # The words are those of the draft, whatever the model's estimator reads.
-            reads_x = writer.denoiser.importance_reads == "x"
-            z = draft if reads_x else draft.masked_fill(masked, writer.denoiser.mask_id)
-            own = writer.denoiser.importance(z, masked)
+            reads_x = text_generator.denoiser.importance_reads == "x"
+            z = draft if reads_x else draft.masked_fill(masked, text_generator.denoiser.mask_id)
+            own = text_generator.denoiser.importance(z, masked)
             if own is None:
                 own = torch.full(draft.shape, 0.5, device=draft.device)
             return biased(own, terms.occurrences(draft), self.strength)
 
-        return attrs.evolve(writer, denoiser=Guided(writer.denoiser, importance=importance))
+        return attrs.evolve(text_generator, denoiser=GuidedDenoiser(text_generator.denoiser, importance=importance))
 
 
 @component
@@ -170,7 +176,7 @@ class ClassifierGuidance(Guidance):
     summary = "classifier guidance: exact over the most probable tokens, or by a first-order approximation"
     refs = ("arXiv:2412.10193", "arXiv:2105.05233", "arXiv:1912.02164")
 
-    classifier: ClassifierPart = part("classifier", attrs.NOTHING, help="classifier of the target class")
+    classifier: ClassifierPart = component_param("classifier", attrs.NOTHING, help="classifier of the target class")
     strength: float = param(1.0, help="s, guidance scale: the exponent of p(class | z); 0 disables guidance", ge=0)
     method: Literal["exact", "first_order"] = param(
         "exact", help="exact: evaluate each candidate; first_order: approximate all by one gradient"
@@ -178,13 +184,13 @@ class ClassifierGuidance(Guidance):
     candidates: int = param(50, help="with exact: number of most probable tokens per position that are scored", ge=1)
 
     @override
-    def guide(self, writer: Writer) -> Writer:
+    def guide(self, text_generator: TextGenerator) -> TextGenerator:
         if not self.strength:
-            return writer
+            return text_generator
         from atat_zoo.generation.classifiers import Differentiable
-        from atat_zoo.generation.guided import Guided, by_candidates, by_gradient, normalised
+        from atat_zoo.generation.guided_denoiser import GuidedDenoiser, by_candidates, by_gradient, normalised
 
-        model = self.classifier.build(writer.tokenizer, writer.length)
+        model = self.classifier.build(text_generator.tokenizer, text_generator.length)
         if self.method == "first_order" and not isinstance(model, Differentiable):
             raise UserError(
                 'guidance.method: "first_order" takes a gradient at an embedding, and this classifier has none; '
@@ -199,7 +205,7 @@ class ClassifierGuidance(Guidance):
             bias = by_candidates(model, tokens, where, ids)
             return normalised(log_probs.scatter_add(1, ids, self.strength * bias.to(log_probs)), log_probs)
 
-        return attrs.evolve(writer, denoiser=Guided(writer.denoiser, change))
+        return attrs.evolve(text_generator, denoiser=GuidedDenoiser(text_generator.denoiser, change))
 
 
 @component
@@ -224,20 +230,20 @@ class ClassifierFreeGuidance(Guidance):
     )
 
     @override
-    def guide(self, writer: Writer) -> Writer:
-        """Return a writer that raises `UserError` when no row of its first evaluation begins with the condition."""
+    def guide(self, text_generator: TextGenerator) -> TextGenerator:
+        """Return one that raises `UserError` when no row of its first evaluation begins with the condition."""
         if not self.strength:
-            return writer
-        from atat_zoo.generation.guided import Contrast, Guided
+            return text_generator
+        from atat_zoo.generation.guided_denoiser import Contrast, GuidedDenoiser
 
-        ids = writer.tokenizer.encode(self.condition)
-        begin = int(is_framed(writer.special) and writer.tokenizer.bos is not None)
-        if not ids or begin + len(ids) >= writer.length:
+        ids = text_generator.tokenizer.encode(self.condition)
+        begin = int(is_framed(text_generator.special) and text_generator.tokenizer.bos is not None)
+        if not ids or begin + len(ids) >= text_generator.length:
             raise UserError(
                 f"guidance.condition: {self.condition!r} takes {len(ids)} tokens, and must take at least one and leave "
-                f"some of the {writer.length} of a text; name another"
+                f"some of the {text_generator.length} of a text; name another"
             )
-        block_size = writer.denoiser.block_size
+        block_size = text_generator.denoiser.block_size
         if block_size and self.empty == "masked":
             raise UserError(
                 "guidance.empty: this model reads from left to right and takes no mask before what it predicts; "
@@ -249,8 +255,12 @@ class ClassifierFreeGuidance(Guidance):
                 f"{block_size} can only do without whole blocks; lengthen or shorten it"
             )
         dropped = self.empty == "dropped"
-        contrast = Contrast(writer.denoiser, ids, begin, strength=self.strength, dropped=dropped, text=self.condition)
-        return attrs.evolve(writer, denoiser=Guided(writer.denoiser, contrast), cost=2 * writer.cost)
+        contrast = Contrast(
+            text_generator.denoiser, ids, begin, strength=self.strength, dropped=dropped, text=self.condition
+        )
+        return attrs.evolve(
+            text_generator, denoiser=GuidedDenoiser(text_generator.denoiser, contrast), cost=2 * text_generator.cost
+        )
 
 
 @component
@@ -260,8 +270,8 @@ class CombinedGuidance(Guidance):
     name = "combined"
     summary = "two guidances, one applied after the other"
 
-    first: Guidance = part("guidance", "none", help="guidance applied first")
-    second: Guidance = part("guidance", "none", help="guidance applied second")
+    first: Guidance = component_param("guidance", "none", help="guidance applied first")
+    second: Guidance = component_param("guidance", "none", help="guidance applied second")
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem | str]:
@@ -273,5 +283,5 @@ class CombinedGuidance(Guidance):
                 yield problem
 
     @override
-    def guide(self, writer: Writer) -> Writer:
-        return self.second.guide(self.first.guide(writer))
+    def guide(self, text_generator: TextGenerator) -> TextGenerator:
+        return self.second.guide(self.first.guide(text_generator))

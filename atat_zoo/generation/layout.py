@@ -90,7 +90,7 @@ def _short(text: str) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def ends(tokenizer: TokenizerModel, special: str) -> tuple[list[int], list[int]]:
+def frame_tokens(tokenizer: TokenizerModel, special: str) -> tuple[list[int], list[int]]:
     """Return the special tokens at the beginning and end of every row, for `special` of `[data]`."""
     if not is_framed(special):
         return [], []
@@ -130,7 +130,7 @@ class SpaceAwareTokenizer:
         return self.tokenizer.encode(piece), opens
 
 
-def asked(
+def prompt_ids(
     tokenizer: TokenizerModel, chat: str | Sequence[Mapping[str, str]], *, trusted: bool = False, where: str = "chat"
 ) -> list[int]:
     """Return a question, or the messages of a dialogue so far, in tokens, up to where the answer begins.
@@ -147,14 +147,14 @@ def asked(
     return [i for part in tokenizer.chat(messages, answering=True) for i in part.ids]
 
 
-def before_end(ids: Sequence[int], end: int | None) -> Sequence[int]:
+def truncate_at_end(ids: Sequence[int], end: int | None) -> Sequence[int]:
     """Return the ids before the first `end`, or all ids if no id is `end`."""
     return ids[: ids.index(end)] if end in ids else ids
 
 
-def answer_in(tokenizer: TokenizerModel, ids: Sequence[int]) -> str:
+def answer_text(tokenizer: TokenizerModel, ids: Sequence[int]) -> str:
     """Return the text of an answer: of its tokens up to the first EOS."""
-    return tokenizer.decode(before_end(ids, tokenizer.eos))
+    return tokenizer.decode(truncate_at_end(ids, tokenizer.eos))
 
 
 def refuse_length(sampler: Sampler, number: int, length: int, seen: int) -> None:
@@ -209,7 +209,7 @@ class Layout:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Request:
-    """Texts to write, laid out and checked without torch: `Writer.generate` writes them."""
+    """Texts to write, laid out and checked without torch: `TextGenerator.generate` writes them."""
 
     sampler: Sampler
     number: int
@@ -224,7 +224,7 @@ class Request:
 
     def text(self, ids: Sequence[int]) -> str:
         """Return the text of a row that is written."""
-        written = before_end(ids[self.gap], self.end)
+        written = truncate_at_end(ids[self.gap], self.end)
         return self.words.tokenizer.decode([*ids[self.begins : self.gap.start], *written, *ids[self.gap.stop :]])
 
 
@@ -238,7 +238,7 @@ class TextForm:
     form: Literal["text", "chat"] = "text"  # dialogues have EOS by their template
 
     @classmethod
-    def of(cls, experiment: Experiment, tokenizer: TokenizerModel) -> TextForm:
+    def from_experiment(cls, experiment: Experiment, tokenizer: TokenizerModel) -> TextForm:
         """Return how the texts of an experiment are."""
         data = experiment.data
         return cls(tokenizer=tokenizer, length=data.length, special=data.special_tokens, form=data.format)
@@ -253,7 +253,7 @@ class TextForm:
 
         A row of more than the training length has none, and one that begins with BOS by itself gets no second.
         """
-        first, last = ends(self.tokenizer, self.special) if length <= self.length else ([], [])
+        first, last = frame_tokens(self.tokenizer, self.special) if length <= self.length else ([], [])
         return [*(() if list(before[:1]) == first else first), *before], last
 
     def end(self, *, chat: bool = False, windows: bool = False) -> int | None:
@@ -296,7 +296,7 @@ class TextForm:
                 raise UserError(f"{name} = {value}: at least {least} is needed; ask for more")
         length = self.length if length is None else length
         refuse_length(sampler, number, length, self.length)
-        before = asked(self.tokenizer, chat, trusted=trusted) if chat else []
+        before = prompt_ids(self.tokenizer, chat, trusted=trusted) if chat else []
         refuse_halves(prompt, "the prompt")
         refuse_halves(suffix, "the suffix")
         first, last = self.framing(length, before)

@@ -21,20 +21,20 @@ from torch import Tensor, nn
 
 from atat_zoo.data.tokenizers import TokenizerModel
 from atat_zoo.diffusion.precision import Precision, computes_in_bf16
-from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.experiment import Experiment, conflicts_with, from_table
 from atat_zoo.experiment.runs import RunFolder, sha256_of, write_json
 from atat_zoo.experiment.runs.model_files import DESCRIPTION, TOKENIZER, WEIGHTS, check, described, unreadable
-from atat_zoo.generation.layout import ends, parse
+from atat_zoo.generation.layout import frame_tokens, parse
 from atat_zoo.generation.samplers import Sampler
-from atat_zoo.generation.shown import Bounded, LogProbs, TextScores, TokenScore, TokenScores, Unmasking, table
 from atat_zoo.generation.spreading import is_spread, spread, without_weights
-from atat_zoo.generation.writer import Generation, Infilling, Writer
+from atat_zoo.generation.text_generator import Generation, Infilling, TextGenerator
+from atat_zoo.generation.token_scores import LogProbs, NLLBound, TextScores, TokenScore, TokenScores, Unmasking, table
 from atat_zoo.modeling.backbones.lora import merge, of_base, with_base
 from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.registry.spec import fields_of
-from atat_zoo.system.atomic import making_folder
+from atat_zoo.system.atomic_files import making_folder
 from atat_zoo.system.devices import SPREAD, exact_device, torch_device
 from atat_zoo.system.errors import UserError, nearest
 from atat_zoo.system.parsing import refuse_halves
@@ -153,14 +153,14 @@ class Model:
         facts = {"objective": self.experiment.parts["objective"].name, "parameters": f"{weights:,}"}
         return facts | {"tokens in a text": f"{self.context.length:,}", "steps": f"{steps:,}"}
 
-    def writer(self, precision: Precision = "auto", compile: bool = False) -> Writer:
-        """Return a writer with this model's weights.
+    def text_generator(self, precision: Precision = "auto", compile: bool = False) -> TextGenerator:
+        """Return a text generator with this model's weights.
 
         The precision is the network's, as `train.precision`; log-probabilities and draws are float32 and float64. To
         compile the backbone takes a minute and pays off for many texts.
         """
         module: Any = compiled(self.module) if compile else self.module
-        return Writer(
+        return TextGenerator(
             denoiser=module.denoiser(),
             tokenizer=self.tokenizer,
             length=self.context.length,
@@ -184,17 +184,17 @@ class Model:
         """Write a number of texts.
 
         Sampler and guidance are the experiment's own if None, or go by name, as a table {use = …}, or as a
-        specification; see `writer` for precision and compile, `Writer.request` for the options length, seed, prompt,
-        suffix, chat, trusted, windows and batch_size, and `Writer.generate` for rows and observe.
+        specification; see `text_generator` for precision and compile, `TextGenerator.request` for length, seed, prompt,
+        suffix, chat, trusted, windows and batch_size, and `TextGenerator.generate` for rows and observe.
 
         Raises:
             UserError: when there is no such option, the length exceeds the training length, or prompt and suffix do not
                 fit.
         """
         parts = self._parts(named := {"sampler": sampler, "guidance": guidance})
-        check_options(options, (Writer.request, Writer.generate), parts, named)
-        writer: Writer = parts["guidance"].guide(self.writer(precision, compile))
-        return writer.write(parts["sampler"], number=number, **options)
+        check_options(options, (TextGenerator.request, TextGenerator.generate), parts, named)
+        text_generator: TextGenerator = parts["guidance"].guide(self.text_generator(precision, compile))
+        return text_generator.write(parts["sampler"], number=number, **options)
 
     def infill(
         self,
@@ -216,11 +216,11 @@ class Model:
         """
         texts = [texts] if isinstance(texts, str) else list(texts)
         parts = self._parts(named := {"sampler": sampler, "guidance": guidance})
-        check_options(options, (Writer.infill,), parts, named)
-        writer = self.writer(precision)
-        layouts = writer.layouts(texts)
-        guided: Writer = parts["guidance"].guide(writer)
-        return guided.infill(parts["sampler"], layouts, number=number, weigher=writer, **options)
+        check_options(options, (TextGenerator.infill,), parts, named)
+        text_generator = self.text_generator(precision)
+        layouts = text_generator.layouts(texts)
+        guided: TextGenerator = parts["guidance"].guide(text_generator)
+        return guided.infill(parts["sampler"], layouts, number=number, weigher=text_generator, **options)
 
     def unmask(self, *, sampler: Sampler | Named | None = None, **options: Any) -> Unmasking:
         """Write one text, and return what it was after each evaluation of the network; a notebook shows it.
@@ -271,7 +271,7 @@ class Model:
         """
         measure = Zoo.load().spec("uncertainty", metric) if isinstance(metric, str) else metric
         row, inner = self._row(text)
-        denoiser = self.writer().denoiser
+        denoiser = self.text_generator().denoiser
         with torch.no_grad():
             values = [measure(denoiser(z, None, where)) for z, where in self._each_masked(row, inner, batch_size)]
         return self._scores(row[inner], torch.cat(values))
@@ -288,12 +288,12 @@ class Model:
             UserError: when a gap is malformed or has no length, there is nothing to mask, or the text does not fit; or
                 when a model that reads from left to right is asked for a token behind a gap.
         """
-        writer, mask_id = self.writer(), self.context.mask_id
+        text_generator, mask_id = self.text_generator(), self.context.mask_id
         if masked is None:
-            layout = writer.lay_out(parse(text))
+            layout = text_generator.lay_out(parse(text))
             if len(layout.choices) > 1:
                 raise UserError("the text has a gap without a length; say how many tokens it has, as in [MASK:3]")
-            writer = writer.opening(layout.opening(layout.choices[0]), layout.words)
+            text_generator = text_generator.opening(layout.opening(layout.choices[0]), layout.words)
             z = torch.tensor(layout.row(layout.choices[0]), device=self.context.device)
         else:
             row, inner = self._row(text)
@@ -304,7 +304,7 @@ class Model:
             z[torch.tensor(sorted(set(masked)), device=z.device) + inner.start] = mask_id
         where = z == mask_id
         with torch.no_grad():
-            values = writer.denoiser(z[None], None, where[None])
+            values = text_generator.denoiser(z[None], None, where[None])
         return LogProbs(values=values.float(), positions=where.nonzero()[:, 0].tolist(), tokenizer=self.tokenizer)
 
     def score(
@@ -346,14 +346,14 @@ class Model:
         device = exact_device(next(self.module.parameters()).device)
         with torch.no_grad():
             for rows, tokens, maskable in self._together(lists, batch_size):
-                keys = row_keys(seed, "evaluation", rows.to(device))
+                keys = sequence_keys(seed, "evaluation", rows.to(device))
                 estimates = self.module.bound(tokens.to(device), maskable.to(device), keys, draws, method)
                 for name, estimate in estimates.items():
                     pairs = zip(rows.tolist(), estimate.contribution.cpu(), strict=True)
                     found.setdefault(name, {}).update((i, nats[: len(lists[i])]) for i, nats in pairs)
         n = torch.tensor([len(ids) for ids in lists])
         bounds = {
-            name: Bounded(nats=torch.stack([each[i].sum() for i in range(len(lists))]), tokens=n)
+            name: NLLBound(nats=torch.stack([each[i].sum() for i in range(len(lists))]), tokens=n)
             for name, each in found.items()
         }
         first = next(iter(found.values()))
@@ -427,7 +427,7 @@ class Model:
 
     def _framed(self, text: str, where: str = "the text") -> tuple[list[int], slice]:
         """Return the tokens of a text with the ends of the training, and the slice of the text's own."""
-        first, last = ends(self.tokenizer, self.experiment.data.special_tokens)
+        first, last = frame_tokens(self.tokenizer, self.experiment.data.special_tokens)
         refuse_halves(text, where)
         ids = self.tokenizer.encode(text)
         row = [*first, *ids, *last]
@@ -485,7 +485,7 @@ class Model:
                 f"{folder} is not written: after step {self.step} the weights {name} are not finite; begin a new run "
                 "with a smaller optimizer.learning_rate, more schedule.warmup_steps, or train.precision=fp32"
             )
-        left_out = ("counts", "count_table", "device", "tokenizer", "shifted", "given_between", "compiled", "sharded")
+        left_out = ("counts", "ngram_prior", "device", "tokenizer", "shifted", "given_between", "compiled", "sharded")
         complete = folder / ".new"
         with making_folder(complete, replace=True, shown=folder) as beside:
             self.tokenizer.save(beside)

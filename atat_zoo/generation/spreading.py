@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from atat_zoo.modeling.objectives.chunks import ON_ACCELERATOR
-from atat_zoo.system.devices import alike, free_memory, moved
+from atat_zoo.system.devices import alike, free_memory, move_to
 from atat_zoo.system.machine import needing_no_memory
 
 if TYPE_CHECKING:
@@ -137,10 +137,10 @@ def _visit(layer: nn.Module, place: str, device: str) -> None:
     """Let a layer that is elsewhere take what is on the device, and give what it makes back."""
 
     def before(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return moved(given, place), {key: moved(value, place) for key, value in named.items()}
+        return move_to(given, place), {key: move_to(value, place) for key, value in named.items()}
 
     def after(_: nn.Module, __: Any, made: Any) -> Any:
-        return moved(made, device)
+        return move_to(made, device)
 
     layer.register_forward_pre_hook(before, with_kwargs=True)
     layer.register_forward_hook(after)

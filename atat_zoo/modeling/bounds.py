@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from atat_zoo.diffusion.bounds import WeightedMask
+    from atat_zoo.diffusion.likelihood_bounds import WeightedMask
     from atat_zoo.experiment import Experiment
     from atat_zoo.modeling.noise import Noise
 
@@ -86,7 +86,7 @@ class ExactKBound(Bound):
 
     @override
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
-        from atat_zoo.diffusion.bounds import exact_k
+        from atat_zoo.diffusion.likelihood_bounds import exact_k
 
         return exact_k(maskable, keys, draws, time_at=noise.time_at)
 
@@ -106,7 +106,7 @@ class ContinuousTBound(FollowsNoise):
 
     @override
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
-        from atat_zoo.diffusion.bounds import continuous_t
+        from atat_zoo.diffusion.likelihood_bounds import continuous_t
 
         self.refuse(noise)
         return continuous_t(maskable, keys, draws, time_at=noise.time_at, alpha=noise.alpha, weight=noise.weight)
@@ -144,7 +144,7 @@ class ClippedTBound(Bound):
 
     @override
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
-        from atat_zoo.diffusion.bounds import clipped_t
+        from atat_zoo.diffusion.likelihood_bounds import clipped_t
 
         at = noise.time_at
         return clipped_t(maskable, keys, draws, time_at=at, least=self.least, most=self.most, batch=self.batch)
@@ -170,7 +170,7 @@ class DiscreteTBound(FollowsNoise):
 
     @override
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
-        from atat_zoo.diffusion.bounds import discrete_t
+        from atat_zoo.diffusion.likelihood_bounds import discrete_t
 
         self.refuse(noise)
         return discrete_t(maskable, keys, draws, time_at=noise.time_at, alpha=noise.alpha, steps=self.steps)

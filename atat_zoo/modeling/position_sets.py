@@ -1,7 +1,7 @@
 """Position sets: the order in which a set-causal model reads and predicts a text (docs/explanation/mathematics.md).
 
-A map gives each position a turn: −1 (given: a prompt, the text around a gap), 0, 1, …, S − 1. The positions of a turn
-are a set; they are predicted at once, from the tokens of all earlier turns,
+A map gives each position a step: −1 (given: a prompt, the text around a gap), 0, 1, …, S − 1. The positions of a step
+are a set; they are predicted at once, from the tokens of all earlier steps,
 
     p(x_free | x_given) = Π_j Π_{i: c_i = j} p_θ(x_i | x_k, c_k < j)
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import attrs
 from typing_extensions import override
 
-from atat_zoo.registry import component, param, parts
+from atat_zoo.registry import component, components_param, param
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,7 +31,7 @@ class PositionSets(Protocol):
 
     @property
     def ascending(self) -> bool:
-        """Whether, if the free positions are neighbours, the first turn is 0, and each that before it plus one, or 0.
+        """Whether, if the free positions are neighbours, the first step is 0, and each that before it plus one, or 0.
 
         Then one pass over the text trains every position; else tokens have to be read twice: see `SetCausalObjective`.
         """
@@ -39,7 +39,7 @@ class PositionSets(Protocol):
 
     @property
     def deterministic(self) -> bool:
-        """Whether the turns follow from the free positions alone."""
+        """Whether the steps follow from the free positions alone."""
         return False
 
     @property
@@ -47,14 +47,14 @@ class PositionSets(Protocol):
         """Whether it calls `score`, for which the experiment needs an estimator that reads the text with masks."""
         return False
 
-    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the turn of every position, int64 [B, L]: −1 where it is not free, else 0 … S − 1, none left out.
+    def step_indices(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the step of every position, int64 [B, L]: −1 where it is not free, else 0 … S − 1, none left out.
 
         Args:
             free: which positions are to be predicted, bool [B, L].
             keys: one per row, int64 [B]; what is drawn is a function of it.
             score: from masked positions, bool [B, L], to how hard their tokens are in the sight of all others, float
-                [B, L]. A turn may follow from what is said of a token that was masked, and of no other: then it reads
+                [B, L]. A step may follow from what is said of a token that was masked, and of no other: then it reads
                 only what is visible when it comes.
         """
         ...
@@ -87,7 +87,7 @@ class StridedPositionSets(PositionSets):
         return not self.random_offset
 
     @override
-    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
+    def step_indices(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
         import torch
 
         number, sets = free.cumsum(1) - 1, free.sum(1, keepdim=True).clamp(1, self.stride)
@@ -109,7 +109,7 @@ class LeftToRightPositionSets(PositionSets):
     ascending = deterministic = True
 
     @override
-    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
+    def step_indices(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
         return (free.cumsum(1) - 1).masked_fill(~free, -1)
 
 
@@ -126,7 +126,7 @@ class BlocksPositionSets(PositionSets):
     deterministic = True
 
     @override
-    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
+    def step_indices(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
         return ((free.cumsum(1) - 1) // self.block_size).masked_fill(~free, -1)
 
 
@@ -141,7 +141,7 @@ class AtOncePositionSets(PositionSets):
     ascending = deterministic = True
 
     @override
-    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
+    def step_indices(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
         return free.long() - 1
 
 
@@ -163,7 +163,7 @@ class StaggeredPositionSets(PositionSets):
     power: float = param(1.0, help="k; below 1, most positions come early in the window", gt=0)
 
     @override
-    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
+    def step_indices(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
         n = free.sum(1, keepdim=True).clamp(min=1)
         number = (free.cumsum(1) - 1).double()
         time = (1 - self.window) * number / n + self.window * _unit(keys, free.shape[1]) ** (1 / self.power)
@@ -181,7 +181,7 @@ class RandomPositionSets(PositionSets):
     sets: int | None = param(16, help="S, the number of sets; default: one per position", ge=1)
 
     @override
-    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
+    def step_indices(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
         return _divided(_unit(keys, free.shape[1]), free, self.sets or free.shape[1])
 
 
@@ -202,7 +202,7 @@ class ImportancePositionSets(PositionSets):
     first: Literal["easy", "hard"] = param("easy", help="whether easy or hard tokens come first among the others")
 
     @override
-    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
+    def step_indices(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
         import torch
 
         n = free.sum(1, keepdim=True)
@@ -223,7 +223,7 @@ class MixturePositionSets(PositionSets):
     name = "mixture"
     summary = "a mixture of position sets over the sequences"
 
-    components: tuple[PositionSets, ...] = parts(
+    components: tuple[PositionSets, ...] = components_param(
         "position_sets", attrs.NOTHING, help="position sets, a list of tables {use = …}"
     )
     weights: tuple[float, ...] = param((), help="fraction of the sequences for each; default: equal", gt=0)
@@ -245,15 +245,15 @@ class MixturePositionSets(PositionSets):
         return any(sets.reads_importance for sets in self.components)
 
     @override
-    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
+    def step_indices(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
         import torch
 
-        from atat_zoo.diffusion.randomness import fold, part_of
+        from atat_zoo.diffusion.randomness import fold, interval_index
 
         shares = torch.tensor(self.weights or (1.0,) * len(self.components), dtype=torch.float64)
-        which = part_of(_unit(fold(keys, -1), 1), (shares.cumsum(0) / shares.sum())[:-1].tolist())
+        which = interval_index(_unit(fold(keys, -1), 1), (shares.cumsum(0) / shares.sum())[:-1].tolist())
         every = torch.stack(
-            [sets.turns(free, fold(keys, number), score) for number, sets in enumerate(self.components)]
+            [sets.step_indices(free, fold(keys, number), score) for number, sets in enumerate(self.components)]
         )
         return every.gather(0, which.expand(free.shape)[None])[0]
 
@@ -275,7 +275,7 @@ def _rank(time: Tensor, free: Tensor) -> Tensor:
 
 
 def _divided(time: Tensor, free: Tensor, sets: int) -> Tensor:
-    """Return the turns of free positions, [B, L], in the order of their times, in sets of about equal size."""
+    """Return the steps of free positions, [B, L], in the order of their times, in sets of about equal size."""
     import torch
 
     n = free.sum(1, keepdim=True)

@@ -3,7 +3,7 @@
 from atat_zoo.registry.context import Context
 from atat_zoo.registry.hookspecs import CONTRACT, KINDS, PROJECT, TABLES, hookimpl
 from atat_zoo.registry.spec import component, component_base, network_of, param, problems_of, values_of
-from atat_zoo.registry.zoo import Zoo, part, parts
+from atat_zoo.registry.zoo import Zoo, component_param, components_param
 
 __all__ = [
     "CONTRACT",
@@ -14,11 +14,11 @@ __all__ = [
     "Zoo",
     "component",
     "component_base",
+    "component_param",
+    "components_param",
     "hookimpl",
     "network_of",
     "param",
-    "part",
-    "parts",
     "problems_of",
     "values_of",
 ]

@@ -22,7 +22,7 @@ class Context:
         length: L, tokens in a training sequence.
         width: D, the width of the backbone's token embedding; 0 before there is a backbone.
         counts: how often each token occurs in the training shards, int64 [V], or None.
-        count_table: returns the `CountTable` of the training shards, which may take a minute; None without shards, as
+        ngram_prior: returns the `NGramPrior` of the training shards, which may take a minute; None without shards, as
             when a saved model is built again.
         steps: optimizer steps of the training, for parts that follow its progress.
         seed: the experiment's seed, for initial values.
@@ -39,7 +39,7 @@ class Context:
     length: int
     width: int = 0
     counts: NDArray[np.int64] | None = None
-    count_table: Callable[[], Any] | None = attrs.field(default=None, eq=False, repr=False)
+    ngram_prior: Callable[[], Any] | None = attrs.field(default=None, eq=False, repr=False)
     steps: int = 1
     seed: int = 17
     device: str = "cpu"

@@ -18,7 +18,7 @@ from typing import Any
 import attrs
 import pluggy
 
-from atat_zoo.registry import hookspecs, manifest
+from atat_zoo.registry import hookspecs, registry_file
 from atat_zoo.system import old_names
 from atat_zoo.system.errors import UserError
 
@@ -33,13 +33,13 @@ class Plugin:
     name: str
     distribution: str
     version: str
-    entries: tuple[manifest.Entry, ...] = ()
+    entries: tuple[registry_file.Entry, ...] = ()
     aliases: dict[str, dict[str, str]] = attrs.field(factory=dict)
     status: str = "ok"  # ok | disabled | broken
     error: str = ""
 
 
-def hook_entries(module: object, distribution: str) -> tuple[manifest.Entry, ...]:
+def hook_entries(module: object, distribution: str) -> tuple[registry_file.Entry, ...]:
     """Call the hooks of one module, and describe the classes that they return."""
     manager = pluggy.PluginManager(hookspecs.PROJECT)
     manager.add_hookspecs(hookspecs.Hooks)
@@ -48,13 +48,13 @@ def hook_entries(module: object, distribution: str) -> tuple[manifest.Entry, ...
         if hasattr(module, hookspecs.hook(old)):
             raise UserError(f"the hook {hookspecs.hook(old)} is now {hookspecs.hook(now)}; rename it")
     manager.check_pending()
-    entries: list[manifest.Entry] = []
+    entries: list[registry_file.Entry] = []
     for kind in hookspecs.KINDS:
         hook = hookspecs.hook(kind)
         for classes in getattr(manager.hook, hook)():
             if not isinstance(classes, list | tuple) or not all(isinstance(cls, type) for cls in classes):
                 raise TypeError(f"{hook} must return a list of classes, not {classes!r}")
-            entries += [manifest.entry_of(kind, cls, distribution) for cls in classes]
+            entries += [registry_file.entry_of(kind, cls, distribution) for cls in classes]
     return tuple(entries)
 
 
@@ -127,8 +127,8 @@ def of_plugin() -> Iterator[None]:
 
 def _load(plugin: Plugin, point: EntryPoint) -> Plugin:
     try:
-        own = registry_file(point)
-        read = manifest.read(own, plugin.distribution) if own else manifest.Manifest()
+        own = registry_path(point)
+        read = registry_file.read(own, plugin.distribution) if own else registry_file.RegistryFile()
         if read.entries or read.aliases:  # or it only describes commands
             _refuse_newer(read.contract)
             return attrs.evolve(plugin, entries=read.entries, aliases=read.aliases)
@@ -181,7 +181,7 @@ def metadata_of(distribution: Distribution, key: str, otherwise: str) -> str:
     return str(metadata[key]) if metadata is not None and key in metadata else otherwise
 
 
-def registry_file(point: EntryPoint) -> Path | None:
+def registry_path(point: EntryPoint) -> Path | None:
     """Return the `registry.toml` in the top package of an entry point, without importing the package."""
     top = find_spec(point.module.partition(".")[0])
     for place in (top.submodule_search_locations or ()) if top else ():

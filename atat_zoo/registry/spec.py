@@ -349,14 +349,14 @@ def values_of(spec: Any) -> dict[str, Any]:
     return attrs.asdict(spec, recurse=False)
 
 
-def parts_in(spec: Any) -> Iterator[tuple[str, Any]]:
+def components_in(spec: Any) -> Iterator[tuple[str, Any]]:
     """Yield the kind and the specification of every part that is a parameter, at any depth."""
     for field in fields_of(type(spec)):
         if field.kind:
             value = getattr(spec, field.name)
             for part in value if field.many else [] if value is None else [value]:
                 yield field.kind, part
-                yield from parts_in(part)
+                yield from components_in(part)
 
 
 def unstructure(spec: Any) -> dict[str, Any]:

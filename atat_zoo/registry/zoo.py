@@ -12,11 +12,11 @@ from typing import Any
 
 import attrs
 
-from atat_zoo.registry import manifest, plugins, spec
+from atat_zoo.registry import plugins, registry_file, spec
 from atat_zoo.registry.context import Context
 from atat_zoo.registry.hookspecs import KINDS
-from atat_zoo.registry.manifest import Entry
 from atat_zoo.registry.plugins import Plugin, of_plugin
+from atat_zoo.registry.registry_file import Entry
 from atat_zoo.system import old_names
 from atat_zoo.system.errors import Problem, UserError, nearest
 
@@ -33,7 +33,7 @@ class Zoo:
     Looking up an unknown name raises `UserError` with the known names.
     """
 
-    def __init__(self, menu: manifest.Manifest, installed: list[Plugin]) -> None:
+    def __init__(self, menu: registry_file.RegistryFile, installed: list[Plugin]) -> None:
         """Merge the manifest of the zoo with the installed plugins; use `Zoo.load` instead."""
         owners: dict[tuple[str, str], list[str]] = {}
         for entry in [*menu.entries, *(e for plugin in installed for e in plugin.entries)]:
@@ -54,10 +54,12 @@ class Zoo:
         return _load(registry, os.environ.get(plugins.ALLOWED), os.environ.get(plugins.STRICT))
 
     @staticmethod
-    def from_code() -> manifest.Manifest:
+    def from_code() -> registry_file.RegistryFile:
         """Return the manifest of the code; imports every built-in part."""
-        entries = [manifest.entry_of(kind, cls, "atat-zoo") for kind in KINDS for cls in manifest.parts_of(kind)]
-        return attrs.evolve(manifest.read(manifest.shipped()), entries=tuple(entries))
+        entries = [
+            registry_file.entry_of(kind, cls, "atat-zoo") for kind in KINDS for cls in registry_file.components_of(kind)
+        ]
+        return attrs.evolve(registry_file.read(registry_file.shipped()), entries=tuple(entries))
 
     def names(self, kind: str) -> list[str]:
         """Return the names of a kind, sorted."""
@@ -131,7 +133,9 @@ class Zoo:
     def origins(self, tables: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
         """Return the distributions of the plugins with parts in these (kind, specification) pairs, at any depth."""
         foreign = {(e.kind, e.name): e.distribution for plugin in self.plugins for e in plugin.entries}
-        used = {(kind, getattr(part, "name", "")) for top in tables for kind, part in (top, *spec.parts_in(top[1]))}
+        used = {
+            (kind, getattr(part, "name", "")) for top in tables for kind, part in (top, *spec.components_in(top[1]))
+        }
         return tuple(sorted({foreign[part] for part in used & foreign.keys()}))
 
     def _kind(self, kind: str) -> str:
@@ -147,11 +151,11 @@ class Zoo:
 def _load(registry: Path | None, allowed: str | None, strict: str | None) -> Zoo:
     # The environment is part of the cache's key: a change in one process takes effect.
     del allowed, strict
-    menu = manifest.read(registry or manifest.shipped())
+    menu = registry_file.read(registry or registry_file.shipped())
     return Zoo(menu, list(plugins.installed(menu.disabled)))
 
 
-def part(kind: str, default: Any, *, help: str) -> Any:
+def component_param(kind: str, default: Any, *, help: str) -> Any:
     """Declare a parameter whose value is another part of the zoo.
 
     In TOML it takes a name or a sub-table `{use = "name", …}`; in Python also a specification. `default` is a name, a
@@ -165,7 +169,7 @@ def part(kind: str, default: Any, *, help: str) -> Any:
     )
 
 
-def parts(kind: str, default: Any = (), *, help: str) -> Any:
+def components_param(kind: str, default: Any = (), *, help: str) -> Any:
     """Declare a parameter whose value is a list of parts, each as in `part`; `attrs.NOTHING` for a required one."""
     return attrs.field(
         default=default,

@@ -12,9 +12,9 @@ from typing import Any
 import altair as alt
 
 from atat_zoo.evaluation.results.format import csv_of
-from atat_zoo.evaluation.results.naming import PERPLEXITY, POLICY_BOUND
+from atat_zoo.evaluation.results.quantity_names import PERPLEXITY, POLICY_BOUND
 from atat_zoo.reports import PALETTE
-from atat_zoo.system.atomic import write_all
+from atat_zoo.system.atomic_files import write_all
 
 Table = dict[str, Any]
 CLOCKS = {

@@ -6,9 +6,9 @@ from typing import Any
 
 from atat_zoo.evaluation.results.evaluation import by_chance
 from atat_zoo.evaluation.results.format import NONE, cell, interval, joined, number, uncertain
-from atat_zoo.evaluation.results.naming import PERPLEXITY, TABLE, words
-from atat_zoo.reports.recorded import conditions, curve, first
-from atat_zoo.reports.runs import bounds, own_bound
+from atat_zoo.evaluation.results.quantity_names import PERPLEXITY, TABLE, words
+from atat_zoo.reports.run_list import bounds, own_bound
+from atat_zoo.reports.run_records import conditions, curve, first
 from atat_zoo.system.errors import clip
 
 Table = dict[str, Any]
@@ -69,7 +69,7 @@ def _one(run: Table) -> Iterator[str]:
         yield f"It has no evaluation on held-out text yet; run `atat eval {run['name']}`."
     else:
         name, _, said = _first(run)
-        against, beside = "", last.get("count_table") or {}
+        against, beside = "", last.get("ngram_prior") or {}
         if beside.get("percent") is not None:
             low = "lower" if beside["percent"] < 0 else "higher"
             by = uncertain(abs(beside["percent"]), beside["percent_stderr"])

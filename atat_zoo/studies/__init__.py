@@ -7,7 +7,7 @@ The protocol: validation sequences with an even number select (points of the swe
 are for claims, the test split is evaluated once. The sweep has a seed of its own.
 """
 
-from atat_zoo.studies.schema import Study
 from atat_zoo.studies.study_file import load
+from atat_zoo.studies.study_schema import Study
 
 __all__ = ["Study", "load"]

@@ -9,8 +9,8 @@ from statistics import NormalDist
 from typing import Any
 
 from atat_zoo.evaluation.results.intervals import LEVEL, Interval, of_seeds_and_sequences, percent
-from atat_zoo.evaluation.results.naming import exponential
-from atat_zoo.studies.schema import Grid
+from atat_zoo.evaluation.results.quantity_names import exponential
+from atat_zoo.studies.study_schema import Grid
 
 Table = dict[str, Any]
 

@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 
 from atat_zoo.experiment import Experiment
-from atat_zoo.registry.manifest import inline
-from atat_zoo.studies.schema import WORD, ArmSpec, Grid, GridSpec, Study
+from atat_zoo.registry.registry_file import inline
+from atat_zoo.studies.study_schema import WORD, ArmSpec, Grid, GridSpec, Study
 from atat_zoo.system.errors import UserError, clip, nearest
 
 

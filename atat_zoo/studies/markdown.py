@@ -10,7 +10,7 @@ import attrs
 from atat_zoo.evaluation.results.evaluation import LIKELIHOOD
 from atat_zoo.evaluation.results.format import NONE, cell, change, number, settings, told_apart
 from atat_zoo.evaluation.results.intervals import Interval
-from atat_zoo.evaluation.results.naming import (
+from atat_zoo.evaluation.results.quantity_names import (
     FACTORISATIONS,
     PERPLEXITY,
     POLICY_BOUND,
@@ -19,7 +19,7 @@ from atat_zoo.evaluation.results.naming import (
     words,
 )
 from atat_zoo.evaluation.results.table import Table
-from atat_zoo.evaluation.results.tasks import in_words
+from atat_zoo.evaluation.results.task_results import in_words
 from atat_zoo.studies.differences import FROM_MARGINS, LEGEND, mark, shown
 from atat_zoo.studies.grids import in_word
 
@@ -199,7 +199,7 @@ def difference(table: Report) -> str:
 
 def _n_gram(runs: Sequence[Report]) -> str:
     """Return the n-gram model's perplexity, with the mean difference of the runs from it."""
-    counts = [run["count_table"] for run in runs]
+    counts = [run["ngram_prior"] for run in runs]
     if None in counts:
         return NONE
     if None in (differences := [table["difference"] for table in counts]):

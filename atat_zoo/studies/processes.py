@@ -20,7 +20,7 @@ from pathlib import Path
 import attrs
 
 from atat_zoo.experiment.runs import write_text
-from atat_zoo.studies.schema import Study, StudyRun, in_order
+from atat_zoo.studies.study_schema import Study, StudyRun, in_order
 from atat_zoo.system import locks, parsing
 from atat_zoo.system.errors import UserError, clip
 from atat_zoo.system.interruption import Interruption

@@ -16,12 +16,12 @@ from atat_zoo.evaluation.results.store import finite
 from atat_zoo.evaluation.tasks import require
 from atat_zoo.experiment.runs import sha256_of, write_json
 from atat_zoo.experiment.runs.model_files import WEIGHTS
-from atat_zoo.studies import results, tasks
+from atat_zoo.studies import study_results, study_tasks
 from atat_zoo.studies.differences import NOT_WORSE, sensitivity
-from atat_zoo.studies.measuring import Written, measure_all, price, recorded, write_all
 from atat_zoo.studies.processes import LocalExecutor, elements, ran_with
-from atat_zoo.studies.schema import Study, StudyRun, in_order
-from atat_zoo.system import atomic, locks, parsing
+from atat_zoo.studies.run_measurement import Written, measure_all, price, recorded, write_all
+from atat_zoo.studies.study_schema import Study, StudyRun, in_order
+from atat_zoo.system import atomic_files, locks, parsing
 from atat_zoo.system.devices import device_name, torch_device
 from atat_zoo.system.environment import describe, machine
 from atat_zoo.system.errors import UserError
@@ -95,7 +95,7 @@ class StudyRunner:
         else:
             measured = [kept for run in finished if (kept := recorded(self.study, run, "selection"))]
         if measured and (measure or len(measured) == len(sweep)):
-            self.sweep = results.choices(self.study, measured)
+            self.sweep = study_results.choices(self.study, measured)
 
     def _add_arms(self, *, matched: bool) -> None:
         """Add the runs of the arms whose settings are known by now: of those with measured steps, or of the others."""
@@ -108,7 +108,7 @@ class StudyRunner:
                 if begun := [run.folder for run in study.arm_runs(arm, points) if run.folder.exists]:
                     steps = begun[0].table()["train"]["steps"]  # the number is fixed
                 else:
-                    steps = results.steps_in_the_time_of(study, arm, self.runs)
+                    steps = study_results.steps_in_the_time_of(study, arm, self.runs)
                 if steps is None:
                     continue
             self.runs[arm] = study.arm_runs(arm, points, steps)
@@ -128,7 +128,7 @@ class StudyRunner:
             "not_worse_percent": NOT_WORSE,
             **{key: value for key, value in describe([]).items() if key in ("python", "packages", "git")},
             "sweep": {"seed": study.sweep.seed, "half": "selection", "arms": self.sweep} if study.sweep else None,
-            **results.tables(study, self._measured(study.held_out.half), how),
+            **study_results.tables(study, self._measured(study.held_out.half), how),
             "samplers": self._samplers(),
             "gaps": self._gaps(),
             "tasks": self._tasks(),
@@ -142,11 +142,14 @@ class StudyRunner:
             self.say("the test split is not evaluated: not every run is finished")
         elif study.held_out.test:
             try:
-                report["test"] = {"times": self._once(test_again), **results.tables(study, self._measured("test"), how)}
+                report["test"] = {
+                    "times": self._once(test_again),
+                    **study_results.tables(study, self._measured("test"), how),
+                }
             except UserError as error:
                 problem = error
         report = finite(report)
-        atomic.write_all(self.files(study.folder / "study.json", report))
+        atomic_files.write_all(self.files(study.folder / "study.json", report))
         if problem:
             raise problem
         return report
@@ -154,14 +157,14 @@ class StudyRunner:
     def files(self, path: Path, report: dict[str, Any]) -> dict[Path, bytes]:
         """Return what is written of a report: the nats of each sequence, a line for each run and quantity, and it."""
         nats = "".join(f"{json.dumps(line)}\n" for line in self.nats)
-        return {path.with_suffix(".nats.jsonl"): nats.encode(), path: atomic.json_bytes(report)}
+        return {path.with_suffix(".nats.jsonl"): nats.encode(), path: atomic_files.json_bytes(report)}
 
-    def _measured(self, part: str) -> results.ByArm:
+    def _measured(self, part: str) -> study_results.ByArm:
         finished = [run for run in in_order(self.runs) if run.finished]
-        by_arm: results.ByArm = {arm: {} for arm in self.runs}
+        by_arm: study_results.ByArm = {arm: {} for arm in self.runs}
         for measured in measure_all(self.study, finished, part, device=self.device, say=self.say):
             by_arm[measured.run.arm][measured.run.seed] = measured
-        self.nats += results.nats_of(part, by_arm)
+        self.nats += study_results.nats_of(part, by_arm)
         return by_arm
 
     def _samplers(self) -> list[dict[str, Any]] | None:
@@ -169,8 +172,8 @@ class StudyRunner:
         for arm in self.study.samplers.arms if self.study.samplers else ():
             for run in (run for run in self.runs.get(arm, ()) if run.finished):
                 written.setdefault(arm, []).append(write_all(self.study, run, device=self.device, say=self.say))
-        self.nats += results.nats_of_samplers(written)
-        return results.sampler_tables(written) if self.study.samplers else None
+        self.nats += study_results.nats_of_samplers(written)
+        return study_results.sampler_tables(written) if self.study.samplers else None
 
     def _gaps(self) -> list[dict[str, Any]] | None:
         if self.study.gaps is None:
@@ -180,17 +183,17 @@ class StudyRunner:
             arm: [price(self.study, run, device=self.device, say=self.say) for run in of_arm]
             for arm, of_arm in runs.items()
         }
-        self.nats += results.nats_of_gaps(priced)
-        return results.gap_tables(self.study, priced)
+        self.nats += study_results.nats_of_gaps(priced)
+        return study_results.gap_tables(self.study, priced)
 
     def _tasks(self) -> list[dict[str, Any]]:
-        found: tasks.ByArm = {}
+        found: study_tasks.ByArm = {}
         for arm, runs in self.runs.items() if self.study.held_out.tasks else ():
             for run in (run for run in runs if run.finished):
-                scores = tasks.measure(self.study, run, device=self.device, say=self.say)
+                scores = study_tasks.measure(self.study, run, device=self.device, say=self.say)
                 found.setdefault(arm, {})[run.seed] = scores
-        self.nats += tasks.nats_of(found, self.study)
-        return tasks.tables(self.study, found)
+        self.nats += study_tasks.nats_of(found, self.study)
+        return study_tasks.tables(self.study, found)
 
     def _once(self, again: bool) -> int:
         """Write down what the test split is evaluated with, before it is; returns how often it has been."""

@@ -11,7 +11,17 @@ from atat_zoo.experiment.runs.changes import changes
 from atat_zoo.registry import Zoo, problems_of
 from atat_zoo.registry.spec import fields_of, structure, unstructure
 from atat_zoo.studies.grids import conflicts, tables_of_grids, with_grids
-from atat_zoo.studies.schema import TABLES, WORD, ArmSpec, GridSpec, HeldOutSpec, PlainSpec, Study, StudyRun, SweepSpec
+from atat_zoo.studies.study_schema import (
+    TABLES,
+    WORD,
+    ArmSpec,
+    GridSpec,
+    HeldOutSpec,
+    PlainSpec,
+    Study,
+    StudyRun,
+    SweepSpec,
+)
 from atat_zoo.system.errors import Problem, UserError, clip, nearest
 
 

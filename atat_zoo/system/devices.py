@@ -115,13 +115,13 @@ def exact_device(device: str | torch.device) -> torch.device:
     return torch.device(device if has_float64(device) else "cpu")
 
 
-def moved(value: _Moved, device: str | torch.device) -> _Moved:
+def move_to(value: _Moved, device: str | torch.device) -> _Moved:
     """Return a tensor on a device, or a tuple of tensors; float64 as float32 where the device has none.
 
     Anything else, and what is there already, is returned as it is.
     """
     if isinstance(value, tuple):
-        return cast("_Moved", tuple(moved(each, device) for each in value))
+        return cast("_Moved", tuple(move_to(each, device) for each in value))
     if not isinstance(value, Tensor) or value.device == torch.device(device):
         return value
     narrow = value.dtype == torch.float64 and not has_float64(device)

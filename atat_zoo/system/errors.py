@@ -28,11 +28,11 @@ class Note(UserWarning):
     """What the user should know of a result that is returned all the same; its text is one readable sentence."""
 
 
-class NotKept(Note):
+class UnsavedNote(Note):
     """A result that could not be saved."""
 
 
-class LeftOut(Note):
+class OmissionNote(Note):
     """A figure that is left out of a result."""
 
 

@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any
 from atat_zoo.testing.suites import SUITES
 
 if TYPE_CHECKING:
+    from atat_zoo.testing.component_examples import EXAMPLES
     from atat_zoo.testing.conformance import CHECKS, Case, cases, check_description, check_imports
-    from atat_zoo.testing.examples import EXAMPLES
 
 __all__ = ["CHECKS", "EXAMPLES", "Case", "cases", "check_description", "check_imports"]
 __all__ += [f"check_{what}" for what in sorted(SUITES)]
@@ -42,7 +42,7 @@ __all__ += [f"check_{what}" for what in sorted(SUITES)]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = SUITES.get(name.removeprefix("check_"), "examples" if name == "EXAMPLES" else "conformance")
+    module = SUITES.get(name.removeprefix("check_"), "component_examples" if name == "EXAMPLES" else "conformance")
     return getattr(import_module(f"{__name__}.{module}"), name)
 
 

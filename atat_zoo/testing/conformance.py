@@ -16,11 +16,11 @@ import attrs
 from hypothesis.errors import Flaky
 
 from atat_zoo.registry import KINDS, Zoo
-from atat_zoo.registry.manifest import Entry
 from atat_zoo.registry.plugins import of_plugin
+from atat_zoo.registry.registry_file import Entry
 from atat_zoo.registry.spec import fields_of, structure, unstructure
 from atat_zoo.system.errors import UserError, clip
-from atat_zoo.testing.examples import EXAMPLES, Example
+from atat_zoo.testing.component_examples import EXAMPLES, Example
 from atat_zoo.testing.suites import SUITES
 
 Promises = dict[str, Callable[..., None]]
@@ -168,7 +168,7 @@ def _of(entry: Entry, zoo: Zoo) -> list[Case]:
         return found
     checks = CHECKS[entry.kind]
     if entry.kind == "masking" and hasattr(entry.load(), "draw_mask"):  # this kind has two contracts
-        checks = import_module("atat_zoo.testing.masking").PROMISES_OF_VISIBLE_TEXT
+        checks = import_module("atat_zoo.testing.masking_checks").PROMISES_OF_VISIBLE_TEXT
     return found + [case(promise=promise, check=check, makes=made) for promise, check in checks.items()]
 
 

@@ -155,12 +155,12 @@ class Hashed(FunctionDenoiser):
         logits = uniform(fold(key[row], position), self.mask_id, torch.float64) * self.sharpness
         return logits.log_softmax(-1)
 
-    def ordered(self, tokens: Tensor, t: Tensor | None, where: Where) -> tuple[Tensor, Tensor]:
+    def predict_with_order(self, tokens: Tensor, t: Tensor | None, where: Where) -> tuple[Tensor, Tensor]:
         """Return the same, and reverse log-weights computed from it; see `Denoiser`."""
         log_probs = self(tokens, t, where)
         return log_probs, -log_probs[:, 0]
 
-    def everywhere(self, tokens: Tensor, t: Tensor | None, where: Where, visible: Where) -> tuple[Tensor, Tensor]:
+    def score_visible(self, tokens: Tensor, t: Tensor | None, where: Where, visible: Where) -> tuple[Tensor, Tensor]:
         """Return the same, and the log-probability of visible tokens by the same hash; see `Denoiser`."""
         if bool((tokens == self.mask_id)[visible].any()):
             raise ValueError("the denoiser is asked for the probability of a mask")

@@ -30,7 +30,7 @@ from atat_zoo.experiment.runs import RunFolder, write_json
 from atat_zoo.generation.model import Model
 from atat_zoo.registry import Context
 from atat_zoo.system import parsing
-from atat_zoo.system.atomic import making_folder
+from atat_zoo.system.atomic_files import making_folder
 from atat_zoo.system.errors import UserError
 from atat_zoo.system.interruption import Interruption
 from atat_zoo.training.composer_model import device_of_state, largest_over_ranks

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torchmetrics.aggregation import CatMetric
 
 from atat_zoo.diffusion.statistics import spearman
-from atat_zoo.modeling.backbones.ngram import counts_of
+from atat_zoo.modeling.backbones.ngram_prior_module import ngram_prior_counts
 from atat_zoo.modeling.objectives import Batch
-from atat_zoo.system.devices import moved
+from atat_zoo.system.devices import move_to
 from atat_zoo.system.errors import UserError
 
 # The items that each mean averages: rows of the batch, its masked tokens, or its maskable tokens.
@@ -109,7 +109,7 @@ class ZooModel(ComposerModel):
         self.bf16 = bf16
         self.objective: Any = objective
         # Every rank has counted the same text: DDP would broadcast the counts at each forward.
-        self._ddp_params_and_buffers_to_ignore = [f"objective.{name}" for name in counts_of(objective)]
+        self._ddp_params_and_buffers_to_ignore = [f"objective.{name}" for name in ngram_prior_counts(objective)]
         self.steps = steps
         self.step = 0
         self.meters = StepMeters(detailed)
@@ -129,7 +129,7 @@ class ZooModel(ComposerModel):
         own = self.bf16 and device.type != "cuda"
         with torch.autocast(device.type, torch.bfloat16) if own else nullcontext():
             figures: dict[str, Tensor] = self.objective.loss(rows)
-        return {**figures, "loss": moved(figures["loss"], device)}
+        return {**figures, "loss": move_to(figures["loss"], device)}
 
     def loss(self, outputs: dict[str, Tensor], batch: Any, *args: Any, **kwargs: Any) -> Tensor:
         """Return the loss, and add the figures of the micro-batch to the metrics of the step."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import attrs
 import torch
 
-from atat_zoo.data.corpora.source import published_size
+from atat_zoo.data.corpora.text_source import published_size
 from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.modeling.objectives import chunks
 from atat_zoo.registry import Context

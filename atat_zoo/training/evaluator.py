@@ -11,10 +11,10 @@ from composer.utils import dist
 from torch import Tensor
 
 from atat_zoo.data.sequences import held_out_sequences
+from atat_zoo.evaluation.held_out_text import counted_of
 from atat_zoo.evaluation.likelihood import Measurement, measure, summarise
-from atat_zoo.evaluation.ngram import NGramNats, measure_ngram
+from atat_zoo.evaluation.ngram_likelihood import NGramPriorNats, measure_ngram_prior
 from atat_zoo.evaluation.results.evaluation import BoundValue, Evaluation, MetricValue, method_of
-from atat_zoo.evaluation.text import counted_of
 from atat_zoo.evaluation.text_scores import Judges, measure_texts
 from atat_zoo.experiment.effects import learns_importance
 from atat_zoo.experiment.runs import RunFolder
@@ -30,7 +30,7 @@ class Evaluator:
         spec = experiment.evaluation
         self.tokens, self.maskable, self.documents = held_out_sequences(data, spec.split, spec.sequences)
         self.sequences = min(len(self.tokens), experiment.train.evaluate_sequences or len(self.tokens))
-        self.tables: dict[int, NGramNats | None] = {}
+        self.tables: dict[int, NGramPriorNats | None] = {}
 
     def __call__(self, step: int, *, final: bool = True) -> Evaluation:
         """Evaluate the current model and record the numbers.
@@ -86,11 +86,11 @@ class Evaluator:
             evaluation.record(self.folder, required=True)
         return evaluation
 
-    def table(self, rows: Tensor) -> NGramNats | None:
+    def table(self, rows: Tensor) -> NGramPriorNats | None:
         """Return the count table on some of the text under the same masks, which is the same at every step."""
         if len(rows) not in self.tables:
             experiment = self.current.experiment
-            self.tables[len(rows)] = measure_ngram(
+            self.tables[len(rows)] = measure_ngram_prior(
                 self.current.module,
                 self.data,
                 self.tokens[rows],

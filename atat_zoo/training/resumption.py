@@ -11,15 +11,15 @@ from composer.utils import dist
 from atat_zoo.experiment import Experiment, from_overrides, from_table
 from atat_zoo.experiment.runs import RunFolder, write_json, write_text
 from atat_zoo.experiment.runs.changes import changes
-from atat_zoo.experiment.runs.folder import Checkpoint
-from atat_zoo.system import atomic, parsing
+from atat_zoo.experiment.runs.run_folder import Checkpoint
+from atat_zoo.system import atomic_files, parsing
 from atat_zoo.system.errors import UserError, clip
 
 # What a run may change when it goes on.
 CHANGEABLE = ("train.steps",)
 
 
-def continued(
+def resume_from(
     folder: RunFolder, overrides: Sequence[str], message: Callable[[str], object], step: int | None = None
 ) -> tuple[Experiment, Checkpoint | None]:
     """Return the experiment of a locked run with overrides, and its checkpoint of a step, or the newest, to go on from.
@@ -90,7 +90,7 @@ def record(folder: RunFolder, experiment: Experiment, done: int) -> None:
     if not changed or {**changed[-1], "when": ""} != {**change, "when": ""}:  # else it was killed after this line
         write_json(folder.environment, {**before, "changed": [*changed, change]})
     # The final model is final no longer; that of the checkpoint stays.
-    atomic.discard(folder.model)
+    atomic_files.discard(folder.model)
     write_text(folder.resolved, experiment.to_toml())
 
 

@@ -17,22 +17,22 @@ from composer.algorithms import GradientClipping
 from composer.utils import dist
 from torch import Tensor
 
-from atat_zoo.data import manifest as shards
+from atat_zoo.data import shard_manifest as shards
 from atat_zoo.data.build import build
 from atat_zoo.data.stream import TokenStream, train_loader
 from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.evaluation.results.evaluation import Evaluation
 from atat_zoo.evaluation.results.store import finite
-from atat_zoo.evaluation.results.tasks import TaskResult
+from atat_zoo.evaluation.results.task_results import TaskResult
 from atat_zoo.evaluation.tasks import measure_tasks
 from atat_zoo.experiment import Experiment
 from atat_zoo.experiment.runs import RunFolder, write_json, write_text
-from atat_zoo.experiment.runs.folder import Checkpoint
+from atat_zoo.experiment.runs.run_folder import Checkpoint
 from atat_zoo.generation.model import Model
-from atat_zoo.modeling.backbones.neighbours import count_table
+from atat_zoo.modeling.backbones.ngram_prior import load_ngram_prior
 from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context, Zoo
-from atat_zoo.system.atomic import check_name
+from atat_zoo.system.atomic_files import check_name
 from atat_zoo.system.devices import device_name, exact_device
 from atat_zoo.system.environment import describe
 from atat_zoo.system.errors import UserError, clip
@@ -42,7 +42,7 @@ from atat_zoo.training.composer_model import Progress, SkippedRows, ZooModel, pr
 from atat_zoo.training.cost import peak_flops, utilisation
 from atat_zoo.training.ema import MovingAverage
 from atat_zoo.training.evaluator import Evaluations, Evaluator, log_evaluation
-from atat_zoo.training.finetuning import InitialWeights
+from atat_zoo.training.initial_weights import InitialWeights
 from atat_zoo.training.memory import (
     COMPOSER,
     ZooTrainer,
@@ -54,7 +54,7 @@ from atat_zoo.training.memory import (
     let_go,
 )
 from atat_zoo.training.metrics_writer import CallbackValues, MetricsWriter, without_composers_loss
-from atat_zoo.training.resumption import continued, cut_back, record
+from atat_zoo.training.resumption import cut_back, record, resume_from
 from atat_zoo.training.sharding import WholeWeights, shard
 
 
@@ -138,7 +138,7 @@ def resume(
     folder.require()
     with _locked(folder):
         message = (reporter if dist.get_global_rank() == 0 else Silent()).message
-        experiment, last = continued(folder, overrides, message, step)
+        experiment, last = resume_from(folder, overrides, message, step)
         return _run(experiment, folder, reporter, callbacks, last, fresh=False)
 
 
@@ -173,7 +173,7 @@ def _run(
     check(experiment, device, ranks)
     # A run with a checkpoint needs the run of its initial weights no longer, unless LoRA leaves these as they are.
     by_lora = experiment.init_from is not None and experiment.parts["backbone"].lora_rank > 0
-    initial = InitialWeights.of(experiment) if fresh else None
+    initial = InitialWeights.from_experiment(experiment) if fresh else None
     if initial and initial.source.folder.path.resolve() == folder.path.resolve():
         raise UserError(f"init_from: {folder.path} would be replaced by its own continuation; choose another --out")
     if device == "cpu":
@@ -185,7 +185,7 @@ def _run(
         vocabulary_size=shards.load(data).vocabulary_size,
         length=experiment.data.length,
         counts=shards.load_counts(data),
-        count_table=partial(count_table, data),
+        ngram_prior=partial(load_ngram_prior, data),
         steps=spec.steps,
         seed=experiment.seed,
         device=str(exact_device(device)),

@@ -20,7 +20,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.attention.flex_attention import flex_attention
 
 from atat_zoo.diffusion.dropout import Dropout, set_keys
-from atat_zoo.diffusion.randomness import row_keys, stratified, uniform
+from atat_zoo.diffusion.randomness import sequence_keys, stratified, uniform
 from atat_zoo.experiment import load
 from atat_zoo.experiment.runs.model_files import WEIGHTS
 from atat_zoo.modeling.objectives import Batch
@@ -166,14 +166,14 @@ def draws(setting: Setting, found: Found) -> None:
 
     def dropped(rows: torch.Tensor, compiled: bool) -> torch.Tensor:
         layer = Dropout(0.1).train()
-        set_keys(layer, row_keys(1, "dropout", rows))
+        set_keys(layer, sequence_keys(1, "dropout", rows))
         x = torch.ones(len(rows), 33, device=rows.device)
         return torch.compile(layer, backend=setting.size.backend)(x) if compiled else layer(x)
 
     of: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
-        "24-bit uniform numbers": lambda rows: uniform(row_keys(1, "mask", rows), 33),
-        "53-bit uniform numbers": lambda rows: uniform(row_keys(1, "mask", rows), 33, torch.float64),
-        "diffusion times": lambda rows: stratified(row_keys(1, "time", rows // 8), rows % 8, 8),
+        "24-bit uniform numbers": lambda rows: uniform(sequence_keys(1, "mask", rows), 33),
+        "53-bit uniform numbers": lambda rows: uniform(sequence_keys(1, "mask", rows), 33, torch.float64),
+        "diffusion times": lambda rows: stratified(sequence_keys(1, "time", rows // 8), rows % 8, 8),
         "dropout": partial(dropped, compiled=False),
         "dropout, compiled on the GPU": partial(dropped, compiled=True),
     }
@@ -191,7 +191,7 @@ def texts(setting: Setting, found: Found) -> None:
     )
     there = {name: setting.move(copy.deepcopy(module)) for name, module in here.items()}
     z, wrong = torch.full((ROWS, min(32, size.text_length)), VOCABULARY), []
-    keys = row_keys(3, "sample", torch.arange(ROWS))
+    keys = sequence_keys(3, "sample", torch.arange(ROWS))
     for name, of in samplers():
         spec = sampler(name, min(8, size.sampling_steps))
         expected = spec.sample(here[of].denoiser(), z, keys).tokens

@@ -9,7 +9,7 @@ import torch
 
 from atat_zoo import Zoo
 from atat_zoo.diffusion.precision import computes_in_bf16
-from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.diffusion.randomness import sequence_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -60,7 +60,7 @@ def measure(setting: Setting, found: Found) -> None:
     for name, module in denoisers(setting, recipe, size.vocabulary, torch.float32).items():
         modules[name] = setting.move(module)
     z = setting.move(torch.full((size.texts, size.text_length), size.vocabulary))
-    keys = row_keys(0, "sample", setting.move(torch.arange(size.texts)))
+    keys = sequence_keys(0, "sample", setting.move(torch.arange(size.texts)))
     kind = torch.device(setting.device).type
     bf16 = computes_in_bf16("auto", setting.device)
     found.lines.append(f"{'sampler':24}{'evaluations':>12}{'seconds':>9}{'tokens/s':>11}{'in the network':>15}")

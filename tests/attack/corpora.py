@@ -10,7 +10,7 @@ from typing import Any
 
 import zstandard
 
-from atat_zoo.data.tokenizers.library import of_bytes
+from atat_zoo.data.tokenizers.tokenizer_models import of_bytes
 from tests.attack.damage import CHANGES
 from tests.attack.driver import FAILED, Verdict, atat, judge, one_by_one
 from tests.tiny import WORDS

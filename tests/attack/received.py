@@ -36,7 +36,7 @@ class Reader(DiTBackbone):
         return table | {"data": {"length": of["length"]}, "sampler": {"use": "ancestral", "steps": 2}}
 
     def imported(self, module, published):
-        from atat_zoo_checkpoints.importing import fill
+        from atat_zoo_checkpoints.model_import import fill
 
         fill({f"backbone.{name}": each for name, each in module.backbone.named_parameters()}, {}, published)
         return self

@@ -14,7 +14,7 @@ from tests.evaluation.making import make_run
 def root(tmp_path_factory):
     made = tmp_path_factory.mktemp("bench")
     make_run(made, "judge")
-    make_run(made, "writer", "mdlm")
+    make_run(made, "text_generator", "mdlm")
     return made
 
 
@@ -22,7 +22,7 @@ def root(tmp_path_factory):
 def bench(atat, monkeypatch, root):
     """Run the command in this process; returns exit code, standard output and standard error."""
     monkeypatch.chdir(root)
-    return lambda *words, writer="writer": atat("bench", "samplers", writer, *words)
+    return lambda *words, text_generator="text_generator": atat("bench", "samplers", text_generator, *words)
 
 
 @pytest.mark.slow
@@ -37,11 +37,11 @@ def test_every_named_sampler_at_every_number_of_steps(bench, root):
     # What the model cannot do is said, and what is a combination of the person's own is not a named sampler.
     assert "reverse weights" in table["refused"]["learned_order"]
     assert not {"learned_order", "combination"} & {row["name"] for row in rows}
-    (record,) = (root / "writer" / "evaluations").glob("samplers-2x*.json")
+    (record,) = (root / "text_generator" / "evaluations").glob("samplers-2x*.json")
     assert json.loads(record.read_text())["measured"] == rows
     # Another bench is another file.
     bench("--num-samples", "2", "--steps", "2", "--sampler", "klass", "--json")
-    assert len(list((root / "writer" / "evaluations").glob("samplers-2x*.json"))) == 2
+    assert len(list((root / "text_generator" / "evaluations").glob("samplers-2x*.json"))) == 2
 
 
 def test_without_a_judge_nothing_is_said_of_the_text_but_its_variety(bench):
@@ -85,9 +85,9 @@ def test_the_likelihood_of_held_out_text_under_a_sampler(bench):
 
 def test_a_model_that_takes_no_ancestral_sampler(bench):
     words = ("--num-samples", "2", "--steps", "2", "--sampler", "left_to_right", "--sequences", "3")
-    code, out, err = bench(*words, writer="judge")
+    code, out, err = bench(*words, text_generator="judge")
     assert (code, err, "left out: ancestral" in out) == (0, "", True)
-    first = json.loads(bench(*words, "--json", writer="judge")[1])["measured"][0]
+    first = json.loads(bench(*words, "--json", text_generator="judge")[1])["measured"][0]
     assert first["policy"]["quantity"] == "policy likelihood"
 
 

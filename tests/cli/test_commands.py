@@ -12,7 +12,7 @@ from atat_zoo.cli import COMMANDS
 from atat_zoo.cli import atat as group
 from atat_zoo.cli.console import Bars
 from atat_zoo.experiment import load
-from atat_zoo.registry import KINDS, manifest
+from atat_zoo.registry import KINDS, registry_file
 from tests.cli.terminal import imported, on_terminal, printed, refused, spawned
 from tests.installing import alone, install
 
@@ -89,11 +89,11 @@ def test_a_broken_plugin_is_listed_and_breaks_nothing(install, atat, monkeypatch
 
 
 def test_zoo_manifest_agrees_with_the_code_and_can_be_written(atat, tmp_path, monkeypatch):
-    assert printed(atat, "zoo", "manifest") == f"{manifest.shipped()} agrees with the code\n"
+    assert printed(atat, "zoo", "manifest") == f"{registry_file.shipped()} agrees with the code\n"
     path = tmp_path / "registry.toml"
-    text = manifest.shipped().read_text(encoding="utf-8").replace('time_only = "uniform"', 'old_name = "uniform"')
+    text = registry_file.shipped().read_text(encoding="utf-8").replace('time_only = "uniform"', 'old_name = "uniform"')
     path.write_text(text.replace("summary = ", "summary = 'x' #"))
-    monkeypatch.setattr(manifest, "shipped", lambda: path)
+    monkeypatch.setattr(registry_file, "shipped", lambda: path)
     differs = f"error: {path} differs from the code; run `atat zoo manifest --write` and review the change"
     assert refused(atat, "zoo", "manifest") == differs
     printed(atat, "zoo", "manifest", "--write")
@@ -225,10 +225,10 @@ def test_listing_and_checking_import_nothing_heavy():
 
 
 def test_a_reader_that_goes_away_is_no_traceback():
-    reader, writer = os.pipe()
+    reader, text_generator = os.pipe()
     os.close(reader)
-    done = spawned("zoo", "list", stdout=writer, stderr=subprocess.PIPE)
-    os.close(writer)
+    done = spawned("zoo", "list", stdout=text_generator, stderr=subprocess.PIPE)
+    os.close(text_generator)
     assert (done.returncode, done.stderr) == (1, "")
 
 

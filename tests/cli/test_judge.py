@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from atat_zoo.cli.judge import judge_of
+from atat_zoo.cli.judge_command import judge_of
 from atat_zoo.evaluation import mauve
 from atat_zoo.evaluation.judges import HuggingFaceJudge, RunJudge
 from tests.cli.terminal import printed, refused
@@ -15,7 +15,7 @@ MAUVE = "{use = 'mauve', judge = {use = 'run', path = 'other'}}"
 
 root = runs(
     judge={},
-    writer={"objective": "mdlm", "sampler": {"use": "ancestral", "steps": 4}},
+    text_generator={"objective": "mdlm", "sampler": {"use": "ancestral", "steps": 4}},
     other={"objective": "mdlm"},
     unfinished={},
 )
@@ -25,7 +25,7 @@ root = runs(
 def atat(atat, monkeypatch, root):
     """Run the command in this process; returns exit code, standard output and standard error."""
     monkeypatch.chdir(root)
-    return lambda *words, writer="writer": atat("judge", writer, *words)
+    return lambda *words, text_generator="text_generator": atat("judge", text_generator, *words)
 
 
 def test_a_table_with_the_held_out_text_beside_it(atat):
@@ -55,10 +55,18 @@ def test_json_and_options(atat, root):
         "2",
     )
     said = json.loads(printed(atat, *words, "--sampler", "{use = 'ancestral', steps = 2}", "--json"))
-    assert (said["run"], said["number"], said["length"], said["seed"], said["split"]) == ("writer", 3, 8, 2, "test")
+    assert (said["run"], said["number"], said["length"], said["seed"], said["split"]) == (
+        "text_generator",
+        3,
+        8,
+        2,
+        "test",
+    )
     assert (said["sampler"]["use"], said["sampler"]["steps"], said["model"]["max_nfe"]) == ("ancestral", 2, 2)
     assert list(said["model"]["copied"]) == list(said["data"]["copied"]) == ["2"]
-    written = [json.loads(path.read_text()) for path in (root / "writer" / "evaluations").glob("judged-*-seed2-*.json")]
+    written = [
+        json.loads(path.read_text()) for path in (root / "text_generator" / "evaluations").glob("judged-*-seed2-*.json")
+    ]
     assert written == [{key: value for key, value in said.items() if key != "run"}]
     assert json.loads(atat(*words, "sampler.steps=3", "--json")[1])["model"]["max_nfe"] == 3
 
@@ -81,7 +89,7 @@ def test_what_the_judge_may_be_called(root):
     ("words", "sentence"),
     [
         (("--judge", "nowhere"), "--judge nowhere: there is no folder nowhere; name the folder of a run, hf:NAME"),
-        (("--judge", "writer"), "a run does not judge its own text"),
+        (("--judge", "text_generator"), "a run does not judge its own text"),
         (("--judge", "other"), "the run other has the objective 'mdlm', which only bounds a text's likelihood"),
         (("--judge", "{use = 'run'}"), "judge.path: is missing"),
         (("--judge", "unfinished"), "unfinished has no final model yet"),

@@ -11,7 +11,7 @@ import tomllib
 import pytest
 from click.testing import CliRunner
 
-from atat_zoo.cli.new import new, templates, write_package
+from atat_zoo.cli.new_command import new, templates, write_package
 from atat_zoo.experiment import load
 from atat_zoo.registry import KINDS, TABLES, Zoo, plugins
 from atat_zoo.registry import zoo as zoo_module

@@ -10,7 +10,7 @@ import torch
 
 from atat_zoo.evaluation.results.format import errors_over, with_error
 from atat_zoo.evaluation.results.intervals import paired, unpaired
-from atat_zoo.evaluation.results.tasks import Score, difference
+from atat_zoo.evaluation.results.task_results import Score, difference
 from atat_zoo.generation.model import Model
 from tests.cli.terminal import printed
 from tests.evaluation.making import make_run

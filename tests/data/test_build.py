@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 from in_memory import Memory, experiment_of, hashes, interrupted, killed, stages_of_a_second, texts
 
-from atat_zoo.data import digests, manifest, pack
+from atat_zoo.data import digests, sequence_packing, shard_manifest
 from atat_zoo.data.build import build
 from atat_zoo.data.corpora import ShardsCorpus, Text8Corpus
-from atat_zoo.data.corpora.files import FilesCorpus
+from atat_zoo.data.corpora.text_files import FilesCorpus
 from atat_zoo.data.shards import read
 from atat_zoo.data.stream import refuse_sizes
 from atat_zoo.data.tokenizers.components import BPETokenizer, PretrainedTokenizer
-from atat_zoo.data.tokenizers.library import BytesModel, trained
+from atat_zoo.data.tokenizers.tokenizer_models import BytesModel, trained
 from atat_zoo.system import machine
 from atat_zoo.system.errors import UserError
 from tests.limited import full_disk, limited
@@ -34,11 +34,11 @@ BIG = {"length": 64, "sequences_per_shard": 64}
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch):
-    monkeypatch.setattr(pack, "BATCH", 50)
+    monkeypatch.setattr(sequence_packing, "BATCH", 50)
 
 
 def stored(folder, split="train"):
-    contents = manifest.load(folder)
+    contents = shard_manifest.load(folder)
     return np.concatenate([read(folder, contents, shard) for shard in contents.splits[split].shards])
 
 
@@ -47,7 +47,7 @@ def test_the_shards_hold_the_text(experiment):
     folder = build(made)
     assert folder == folder_of(made)
     assert folder.name.startswith("memory-bytes-16-")
-    found = manifest.verify(folder, full=True)
+    found = shard_manifest.verify(folder, full=True)
     assert bytes(stored(folder, "validation").reshape(-1).tolist()) == (b"held out" * 40)
     train = bytes(stored(folder).reshape(-1).tolist()).decode()
     there = [text for text in texts(40) if text in train]
@@ -84,7 +84,7 @@ def test_the_folder_follows_the_settings(experiment):
 )
 def test_sizes_of_the_shards(experiment, rows, sizes):
     folder = build(experiment(corpus=Memory(train=("x" * (16 * rows),))))
-    assert [shard.sequences for shard in manifest.load(folder).splits["train"].shards] == sizes
+    assert [shard.sequences for shard in shard_manifest.load(folder).splits["train"].shards] == sizes
 
 
 @pytest.mark.parametrize("limit", [21, 500, 10**6])
@@ -95,12 +95,12 @@ def test_a_limit_holds_for_the_training_text_alone(tmp_path, limit):
         build(experiment_of(tmp_path / str(n), corpus=corpus, sequences=n, sequences_per_shard=25))
         for n in (None, limit)
     )
-    kept = min(limit, manifest.load(whole).splits["train"].sequences)
-    assert manifest.verify(part, full=True).splits["train"].sequences == kept
+    kept = min(limit, shard_manifest.load(whole).splits["train"].sequences)
+    assert shard_manifest.verify(part, full=True).splits["train"].sequences == kept
     # Sequences follow each other within a group of shards, whose cuts differ in the last one only.
     assert np.array_equal(stored(part), stored(whole)[:kept])
     assert np.array_equal(stored(part, "validation"), stored(whole, "validation"))
-    assert manifest.load_counts(part).sum() == 16 * kept
+    assert shard_manifest.load_counts(part).sum() == 16 * kept
 
 
 @pytest.fixture(scope="module")
@@ -153,7 +153,7 @@ def test_a_damaged_rest_of_a_build_is_done_again(tmp_path, whole, damage):
 def test_what_is_being_built_is_waited_for(tmp_path):
     made = experiment_of(tmp_path)
     assert stages_of_a_second(build, made) == ["waiting"]  # and then it finds what the first has built
-    manifest.verify(folder_of(made), full=True)
+    shard_manifest.verify(folder_of(made), full=True)
 
 
 def test_full_disk(tmp_path, whole):
@@ -183,7 +183,7 @@ def test_shards_built_elsewhere(experiment, tmp_path):
         next(iter(given.documents("train")))
     with pytest.raises(UserError, match=r"holds no manifest\.json"):
         build(experiment(corpus=ShardsCorpus(path=str(tmp_path / "nothing"))))
-    assert given.fingerprint() == manifest.load(moved).fingerprint
+    assert given.fingerprint() == shard_manifest.load(moved).fingerprint
 
 
 def test_shards_built_elsewhere_by_a_tokenizer_from_a_file(experiment, tmp_path):
@@ -198,7 +198,7 @@ def test_shards_built_elsewhere_by_a_tokenizer_from_a_file(experiment, tmp_path)
     written = json.loads(Path(ours.path).read_text())
     Path(ours.path).write_text(json.dumps(written, indent=3))  # as another version of the library may write it
     assert build(experiment(tokenizer=ours, **given)) == tmp_path / "moved"
-    folder, contents = tmp_path / "moved", manifest.load(tmp_path / "moved")
+    folder, contents = tmp_path / "moved", shard_manifest.load(tmp_path / "moved")
     for form in ({"indent": 5}, {"indent": None}):  # or as the one that built them has written it
         (folder / "tokenizer.json").write_text(json.dumps(written, **form))
         digest = hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()
@@ -411,7 +411,7 @@ def test_a_finished_build_is_not_repeated_and_not_over_other_files(experiment):
     assert build(experiment(), progress=pytest.fail) == folder
     assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
     path, text = folder / "train-000001.tar", (folder / "manifest.json").read_text()
-    (folder / "manifest.json").write_text(attrs.evolve(manifest.load(folder), settings="0" * 64).to_json())
+    (folder / "manifest.json").write_text(attrs.evolve(shard_manifest.load(folder), settings="0" * 64).to_json())
     with pytest.raises(UserError, match="holds shards of other settings"):
         build(experiment())
     (folder / "manifest.json").write_text(text)

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from in_memory import Memory, experiment_of, hashes, texts
 
-from atat_zoo.data import manifest, pack
+from atat_zoo.data import sequence_packing, shard_manifest
 from atat_zoo.data.build import Encoder, Throughput, build
-from atat_zoo.data.pack import Packer
+from atat_zoo.data.sequence_packing import Packer
 from atat_zoo.data.tokenizers.components import BPETokenizer, BytesTokenizer, CharactersTokenizer
-from atat_zoo.data.tokenizers.library import BytesModel
+from atat_zoo.data.tokenizers.tokenizer_models import BytesModel
 from atat_zoo.registry import component
 from atat_zoo.system.errors import UserError
 
@@ -45,7 +45,7 @@ class MortalTokenizer(BytesTokenizer):
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch):
-    monkeypatch.setattr(pack, "BATCH", 7)
+    monkeypatch.setattr(sequence_packing, "BATCH", 7)
     yield
     assert multiprocessing.active_children() == []
 
@@ -60,7 +60,7 @@ def test_the_bytes_do_not_depend_on_the_processes(tmp_path, processes, data):
     counted = Throughput()
     many = build(experiment_of(tmp_path / "n", **settings), processes=processes, throughput=counted)
     assert hashes(one) == hashes(many)
-    least = sum(split.bytes for split in manifest.load(one).splits.values())
+    least = sum(split.bytes for split in shard_manifest.load(one).splits.values())
     assert least <= counted.bytes <= least + 7 * max(map(len, TEXTS))  # one more, to see the limit
     assert min(counted.seconds, counted.core_seconds) > 0
 
@@ -72,7 +72,7 @@ def test_a_bounded_number_of_batches_is_on_its_way(tmp_path):
         nonlocal read
         while True:
             read += 1
-            yield [pack.Piece(f"batch {read}", False, True)]
+            yield [sequence_packing.Piece(f"batch {read}", False, True)]
 
     BytesModel().save(tmp_path)
     packer = Packer(BytesModel(), length=4, special="none", remainder="drop", dtype="uint16")
@@ -90,7 +90,7 @@ def test_what_lies_in_the_working_folder_is_not_imported(tmp_path, monkeypatch):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nraise ImportError\n")
     monkeypatch.chdir(tmp_path)
     folder = build(experiment_of(tmp_path, corpus=Memory(train=TEXTS)), processes=2)
-    assert manifest.load(folder).splits["train"].bytes
+    assert shard_manifest.load(folder).splits["train"].bytes
     assert not (tmp_path / "ran").exists()
     assert "PYTHONSAFEPATH" not in os.environ
 
@@ -124,7 +124,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from test_encoding import TEXTS
 from in_memory import Memory, experiment_of
-from atat_zoo.data import pack
+from atat_zoo.data import sequence_packing
 from atat_zoo.data.build import build
 pack.BATCH = 7
 def end(stage, done, total):

@@ -8,9 +8,9 @@ from hashlib import sha256
 import pytest
 from in_memory import Memory, experiment_of, texts
 
-from atat_zoo.data import manifest
+from atat_zoo.data import shard_manifest
 from atat_zoo.data.build import BuildEstimate, build, estimate
-from atat_zoo.data.corpora.files import FilesCorpus
+from atat_zoo.data.corpora.text_files import FilesCorpus
 from atat_zoo.data.tokenizers.components import BPETokenizer
 from atat_zoo.system.errors import UserError
 
@@ -69,7 +69,7 @@ def test_the_shards_are_as_large_as_estimated(tmp_path, data):
     likely = estimate(made)
     assert isinstance(likely, BuildEstimate)
     assert not (tmp_path / "x").exists()
-    found = manifest.load(build(made))
+    found = shard_manifest.load(build(made))
     took = sum(shard.bytes for split in found.splits.values() for shard in split.shards)
     if "sequences" in data:  # of the training text
         took = sum(shard.bytes for shard in found.splits["train"].shards)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from in_memory import Memory, experiment_of, texts
 from webdataset.tariterators import group_by_keys, tar_file_expander
 
-from atat_zoo.data import manifest, shards
+from atat_zoo.data import shard_manifest, shards
 from atat_zoo.data.build import build
 from atat_zoo.data.shards import ShardRows, read, write_shard
 from atat_zoo.data.stream import TokenStream, train_loader
@@ -114,7 +114,7 @@ def forged(folder, content, rows):
     """Return the rows of a file whose hash the manifest has."""
     path = folder / "train-000000.tar"
     path.write_bytes(content)
-    shard = manifest.Shard(name=path.name, sequences=rows, bytes=len(content), sha256=sha256_of(path), crc32=())
+    shard = shard_manifest.Shard(name=path.name, sequences=rows, bytes=len(content), sha256=sha256_of(path), crc32=())
     return read(folder, contents_of(5, "uint16", rows), shard)
 
 

@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from atat_zoo.data import manifest
+from atat_zoo.data import shard_manifest
 from atat_zoo.system.errors import UserError
 from tests.limited import limited
 
@@ -27,27 +27,27 @@ def edited(folder, change):
 
 def test_reads_what_it_writes(folder):
     text = (folder / "manifest.json").read_text()
-    found = manifest.verify(folder, full=True)
+    found = shard_manifest.verify(folder, full=True)
     assert found.to_json() == text
     assert found.vocabulary_size == 258
-    assert manifest.load_counts(folder).sum() == found.splits["train"].tokens
+    assert shard_manifest.load_counts(folder).sum() == found.splits["train"].tokens
 
 
 def test_no_manifest(folder, tmp_path):
     for nothing in (tmp_path, tmp_path / "nothing"):
         with pytest.raises(UserError, match=r"holds no manifest\.json; build the shards with `atat data build`"):
-            manifest.load(nothing)
+            shard_manifest.load(nothing)
     edited(folder, lambda m: m.update(format=99))
     with pytest.raises(UserError, match="is of format 99, this version reads 1"):
-        manifest.load(folder)
+        shard_manifest.load(folder)
     for text in ("{", "\x00\xff", "[" * 100_000, "[]", "null"):
         (folder / "manifest.json").write_bytes(text.encode("latin-1"))
         with pytest.raises(UserError, match=r"is not (readable JSON|a manifest of shards) .* delete the folder"):
-            manifest.load(folder)
+            shard_manifest.load(folder)
     (folder / "manifest.json").unlink()
     (folder / "manifest.json").mkdir()
     with pytest.raises(UserError, match=r"manifest\.json cannot be read: Is a directory; if it was built here, delete"):
-        manifest.load(folder)
+        shard_manifest.load(folder)
 
 
 def claim_sequences(content, number=2**40):
@@ -82,7 +82,7 @@ FORGERIES = [
 def test_not_a_manifest(folder, change):
     edited(folder, change)
     with pytest.raises(UserError, match="is not a manifest of shards"):
-        manifest.load(folder)
+        shard_manifest.load(folder)
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_counts_of_another_shape_or_type(folder, shape, descr):
     content = file.getvalue() + bytes(8 * 258)
     (folder / "counts.npy").write_bytes(content)
     edited(folder, lambda m: m["sha256"].update({"counts.npy": hashlib.sha256(content).hexdigest()}))
-    manifest.verify(folder)
+    shard_manifest.verify(folder)
     with limited(), pytest.raises(UserError, match=r"counts\.npy cannot be read"):
-        manifest.load_counts(folder)
+        shard_manifest.load_counts(folder)
 
 
 def test_files_that_are_not_those_of_the_manifest(folder):
@@ -104,25 +104,25 @@ def test_files_that_are_not_those_of_the_manifest(folder):
     content = bytearray(path.read_bytes())
     content[700] ^= 1
     path.write_bytes(content)
-    manifest.verify(folder)
+    shard_manifest.verify(folder)
     with pytest.raises(UserError, match=r"train-000000\.tar is damaged \(its SHA-256 is not the manifest's\)"):
-        manifest.verify(folder, full=True)
+        shard_manifest.verify(folder, full=True)
     for other in (content[:-1], content + b"x"):
         path.write_bytes(other)
         with pytest.raises(UserError, match=r"train-000000\.tar is damaged \(it has \d+ bytes, the manifest says"):
-            manifest.verify(folder)
+            shard_manifest.verify(folder)
     path.unlink()
     with pytest.raises(UserError, match=r"train-000000\.tar is missing; if it was built here, delete the folder"):
-        manifest.verify(folder)
+        shard_manifest.verify(folder)
     for name in ("tokenizer.json", "counts.npy"):
         before = (folder / name).read_bytes()
         (folder / name).write_bytes(b"other")
         with pytest.raises(UserError, match=f"{name} is not the file that the manifest describes"):
-            manifest.verify(folder, splits=())
+            shard_manifest.verify(folder, splits=())
         (folder / name).unlink()
         with pytest.raises(UserError, match=f"{name} is missing"):
-            manifest.verify(folder, splits=())
+            shard_manifest.verify(folder, splits=())
         (folder / name).write_bytes(before)
     edited(folder, lambda m: m.update(vocabulary_size=60_000))
     with pytest.raises(UserError, match=r"counts\.npy has 2192 bytes, which are not counts of the 60000 tokens"):
-        manifest.verify(folder, splits=())
+        shard_manifest.verify(folder, splits=())

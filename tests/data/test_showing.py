@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.data.build import build
-from atat_zoo.data.pack import learnable
+from atat_zoo.data.sequence_packing import learnable
 from atat_zoo.experiment import from_table
 
 

@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from in_memory import Memory, experiment_of, hashes, interrupted, killed, stages_of_a_second, texts
 
-from atat_zoo.data import pack
+from atat_zoo.data import sequence_packing
 from atat_zoo.data.build import build
-from atat_zoo.data.corpora.files import FilesCorpus
+from atat_zoo.data.corpora.text_files import FilesCorpus
 from atat_zoo.data.slices import Slice, encode_slice, join
 from atat_zoo.data.tokenizers.components import BPETokenizer
 from atat_zoo.system.errors import UserError
@@ -28,7 +28,7 @@ def made(root, **data):
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch):
-    monkeypatch.setattr(pack, "BATCH", 4)
+    monkeypatch.setattr(sequence_packing, "BATCH", 4)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_a_slice_reports_the_characters_that_were_read(tmp_path):
 )
 @example(count=12, order=[2, 1], tokenizer=None, data={"special_tokens": "both", "packing": "document"})
 def test_joined_slices_are_the_bytes_of_one_process(count, order, tokenizer, data):
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(pack, "BATCH", 2):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(sequence_packing, "BATCH", 2):
         one, parts = (
             experiment_of(Path(folder) / name, corpus=Memory(train=texts(count)), tokenizer=tokenizer, **data)
             for name in ("one", "parts")

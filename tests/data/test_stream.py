@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from in_memory import Memory, experiment_of
 
-from atat_zoo.data import manifest
+from atat_zoo.data import shard_manifest
 from atat_zoo.data.build import build
-from atat_zoo.data.manifest import load, load_counts
-from atat_zoo.data.order import SampleOrder, key_of, permutation
+from atat_zoo.data.sample_order import SampleOrder, key_of, permutation
 from atat_zoo.data.sequences import held_out, sequences
+from atat_zoo.data.shard_manifest import load, load_counts
 from atat_zoo.data.shards import read
 from atat_zoo.data.stream import TokenStream, copied_ahead, train_loader
 from atat_zoo.data.tokenizers.components import BytesTokenizer
-from atat_zoo.modeling.backbones.neighbours import count_table
+from atat_zoo.modeling.backbones.ngram_prior import load_ngram_prior
 from atat_zoo.registry import Zoo
 from atat_zoo.system.errors import UserError
 
@@ -48,7 +48,7 @@ def rows(loader, count):
 @pytest.fixture(scope="module")
 def expected(shards):
     """The stream by its definition, [ROWS, 16]."""
-    found = manifest.load(shards)
+    found = shard_manifest.load(shards)
     record = found.splits["train"]
     contents = [read(shards, found, shard).astype(np.int64) for shard in record.shards]
     order = SampleOrder([s.sequences for s in record.shards], lanes=4, seed=17)
@@ -260,7 +260,7 @@ def test_documents_of_their_own_are_the_same_in_memory_and_in_shards(tmp_path, s
     assert maskable.sum(1).tolist() == [min(16, len(text) + ends) for text in texts if text]
     assert (maskable.int().diff(dim=1) <= 0).all(), "padding is at the end"
     train = load(folder).splits["train"]
-    assert train.tokens == load_counts(folder).sum() == count_table(folder).tokens.sum() == maskable.sum()
+    assert train.tokens == load_counts(folder).sum() == load_ngram_prior(folder).tokens.sum() == maskable.sum()
     assert train.padded == (~maskable).sum()
 
 

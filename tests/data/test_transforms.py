@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from in_memory import Memory, experiment_of
 
-from atat_zoo.data import manifest
+from atat_zoo.data import shard_manifest
 from atat_zoo.data.build import build
-from atat_zoo.data.order import SampleOrder, key_of, uniforms
+from atat_zoo.data.sample_order import SampleOrder, key_of, uniforms
 from atat_zoo.data.shards import read
 from atat_zoo.data.stream import _TRANSFORMS, TokenStream, train_loader
 from atat_zoo.data.transforms import MinimumLengthTransform, RandomLengthTransform, RepetitionTransform, Transform
@@ -59,7 +59,7 @@ class Bad(Transform):
 
 def expected(folder, transforms, together, count):
     """Return the samples by the definition, [count, 16] as they are stored."""
-    contents = manifest.load(folder)
+    contents = shard_manifest.load(folder)
     shards = contents.splits["train"].shards
     rows = [read(folder, contents, shard) for shard in shards]
     order = SampleOrder([shard.sequences for shard in shards], lanes=4, seed=17, together=together)

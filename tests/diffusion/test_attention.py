@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.diffusion.attention import SHORT, attend, visible, within
+from atat_zoo.diffusion.attention import SHORT, attend, attention_mask, document_rule
 
 
 @given(
@@ -60,19 +60,19 @@ DOCUMENTS = torch.tensor([[0, 0, 0, 1, 1], [2, 3, 3, 3, 3]])
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_a_token_sees_its_own_document(causal):
-    found = visible(within(DOCUMENTS, causal=causal), 2, 5, DOCUMENTS.device)
+    found = attention_mask(document_rule(DOCUMENTS, causal=causal), 2, 5, DOCUMENTS.device)
     same = DOCUMENTS[:, :, None] == DOCUMENTS[:, None]
     assert torch.equal(found, (same.tril() if causal else same)[:, None])
 
 
 def test_a_rule_that_reads_no_row_is_one_mask_for_all():
-    found = visible(lambda row, head, query, key: query - key == 1, None, 4, DOCUMENTS.device)
+    found = attention_mask(lambda row, head, query, key: query - key == 1, None, 4, DOCUMENTS.device)
     assert torch.equal(found, torch.eye(4).bool().roll(1, 0) & torch.ones(4, 4).tril().bool())
 
 
 def test_in_blocks_it_is_the_same_rule_and_what_sees_nothing_is_left_out():
     documents = torch.arange(256)[None].repeat(2, 1) // torch.tensor([[128], [256]])
-    found = visible(within(documents, causal=True), 2, 256, documents.device, in_blocks=True)
+    found = attention_mask(document_rule(documents, causal=True), 2, 256, documents.device, in_blocks=True)
     expected = torch.tensor([[[1, 0], [0, 1]], [[1, 0], [1, 1]]])
     assert torch.equal(found.to_dense(), expected[:, None].to(found.to_dense().dtype))
     row, query, key = torch.tensor([0, 0, 1, 1]), torch.tensor([130, 130, 130, 7]), torch.tensor([129, 127, 127, 8])

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from atat_zoo.diffusion.bounds import uniform_order
 from atat_zoo.diffusion.calibration import (
     count_masked,
     first_masked,
@@ -19,6 +18,7 @@ from atat_zoo.diffusion.calibration import (
     power_time,
     water_fill,
 )
+from atat_zoo.diffusion.likelihood_bounds import uniform_order
 from tests.examples import at_most
 
 FORMS = [water_fill, power_path, logit_shift]

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import nn
 
-from atat_zoo.diffusion.dropout import Dropout, _Masked, groups_of_rows, set_keys
-from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.diffusion.dropout import Dropout, _Masked, groups_of_sequences, set_keys
+from atat_zoo.diffusion.randomness import sequence_keys
 
 
 def rows(first, count, seed=0):
-    return row_keys(seed, "dropout", torch.arange(first, first + count))
+    return sequence_keys(seed, "dropout", torch.arange(first, first + count))
 
 
 def dropped(p, x, keys):
@@ -113,9 +113,9 @@ def test_rows_in_groups_draw_as_they_do_together():
         set_keys(each, rows(0, 6))
     for _ in range(2):
         together, found = net(x), [torch.zeros_like(x) for _ in range(4)]
-        for group in groups_of_rows(apart, groups):
+        for group in groups_of_sequences(apart, groups):
             for into, drawn in zip(found, apart(x[group]), strict=True):
                 into[group] = drawn
         assert all(torch.equal(a, b) for a, b in zip(together, found, strict=True))
     assert torch.equal(apart.a.keys, net.a.keys)
-    assert list(groups_of_rows(apart.eval(), groups)) == groups
+    assert list(groups_of_sequences(apart.eval(), groups)) == groups

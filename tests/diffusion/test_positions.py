@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from atat_zoo.diffusion.positions import begins, pairs, positions, within_documents
+from atat_zoo.diffusion.positions import document_starts, pairs, positions, positions_in_documents
 from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.diffusion.statistics import average_ranks, ratio, spearman, spearman_by_chance
 
@@ -26,8 +26,8 @@ def test_positions_are_those_of_nonzero():
 def test_documents_begin_where_their_numbers_change():
     documents = torch.tensor([[0, 0, 1, 1, 1, 1], [7, 4, 4, 4, 7, 7], [1, 1, 1, 1, 1, 1]])
     first = [[1, 0, 1, 0, 0, 0], [1, 1, 0, 0, 1, 0], [1, 0, 0, 0, 0, 0]]
-    assert torch.equal(begins(documents), torch.tensor(first).bool())
-    assert within_documents(documents).tolist() == [[0, 1, 0, 1, 2, 3], [0, 0, 1, 2, 0, 1], [0, 1, 2, 3, 4, 5]]
+    assert torch.equal(document_starts(documents), torch.tensor(first).bool())
+    assert positions_in_documents(documents).tolist() == [[0, 1, 0, 1, 2, 3], [0, 0, 1, 2, 0, 1], [0, 1, 2, 3, 4, 5]]
 
 
 @pytest.mark.parametrize("native", [False, True])

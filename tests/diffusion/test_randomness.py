@@ -15,10 +15,10 @@ from atat_zoo.diffusion.randomness import (
     _GOLDEN,
     bits32,
     fold,
+    interval_index,
     mix,
     mix_int,
-    part_of,
-    row_keys,
+    sequence_keys,
     stratified,
     stream,
     to_unit,
@@ -48,7 +48,7 @@ def test_a_number_folds_as_a_tensor_does(key, counter):
 
 
 def test_every_input_bit_flips_every_output_bit_half_of_the_time():
-    x = row_keys(0, "avalanche", torch.arange(4000))
+    x = sequence_keys(0, "avalanche", torch.arange(4000))
     bits = torch.arange(64)
     for bit in range(64):
         changed = mix(x) ^ mix(x ^ (1 << bit if bit < 63 else -(2**63)))
@@ -61,7 +61,7 @@ def test_every_input_bit_flips_every_output_bit_half_of_the_time():
     [(0, "time", torch.float64), (17, "mask", torch.float32), (2**63 - 1, "", torch.float64)],
 )
 def test_numbers_are_uniform(seed, purpose, dtype):
-    u = uniform(row_keys(seed, purpose, torch.arange(200)), 500, dtype)
+    u = uniform(sequence_keys(seed, purpose, torch.arange(200)), 500, dtype)
     assert u.dtype == dtype
     assert u.min() >= 0
     assert u.max() < 1
@@ -88,7 +88,7 @@ def grid(a, b, cells=16):
 
 
 def draw(seed, purpose, first=0, n=20_000):
-    return uniform(row_keys(seed, purpose, torch.arange(first, first + n)), 4, torch.float64)
+    return uniform(sequence_keys(seed, purpose, torch.arange(first, first + n)), 4, torch.float64)
 
 
 def test_rows_counters_purposes_and_seeds_are_independent():
@@ -103,8 +103,13 @@ def test_rows_counters_purposes_and_seeds_are_independent():
         "seeds that differ in one high bit": (u[:, 0], draw(17 + 2**40, "mask")[:, 0]),
         "purposes": (u[:, 0], draw(17, "time")[:, 0]),
         "a purpose and its beginning": (u[:, 0], draw(17, "mas")[:, 0]),
-        "a key and its fold": (u[:, 0], uniform(fold(row_keys(17, "mask", torch.arange(20_000)), 1), 1, u.dtype)[:, 0]),
-        "folds": tuple(uniform(fold(row_keys(17, "mask", torch.arange(20_000)), j), 1, u.dtype)[:, 0] for j in (0, 1)),
+        "a key and its fold": (
+            u[:, 0],
+            uniform(fold(sequence_keys(17, "mask", torch.arange(20_000)), 1), 1, u.dtype)[:, 0],
+        ),
+        "folds": tuple(
+            uniform(fold(sequence_keys(17, "mask", torch.arange(20_000)), j), 1, u.dtype)[:, 0] for j in (0, 1)
+        ),
     }
     for name, (a, b) in pairs.items():
         assert grid(a, b) > 1e-4, name
@@ -117,18 +122,18 @@ def test_rows_counters_purposes_and_seeds_are_independent():
     count=st.integers(1, 9),
 )
 def test_a_row_does_not_depend_on_its_batch(seed, rows, count):
-    together = uniform(row_keys(seed, "mask", torch.tensor(rows)), count)
+    together = uniform(sequence_keys(seed, "mask", torch.tensor(rows)), count)
     for i, row in enumerate(rows):
-        assert torch.equal(uniform(row_keys(seed, "mask", torch.tensor([row])), count)[0], together[i])
+        assert torch.equal(uniform(sequence_keys(seed, "mask", torch.tensor([row])), count)[0], together[i])
     # Nor on how many numbers are asked for, nor on the shape.
-    assert torch.equal(uniform(row_keys(seed, "mask", torch.tensor(rows)), count + 3)[:, :count], together)
-    assert torch.equal(uniform(row_keys(seed, "mask", torch.tensor([rows])), count)[0], together)
+    assert torch.equal(uniform(sequence_keys(seed, "mask", torch.tensor(rows)), count + 3)[:, :count], together)
+    assert torch.equal(uniform(sequence_keys(seed, "mask", torch.tensor([rows])), count)[0], together)
 
 
 def test_numbers_that_are_never_to_change():
     """A change of these breaks the exact resume of every run that is under way."""
     assert stream(17, "mask") == -4489805648497393052
-    keys = row_keys(17, "mask", torch.tensor([0, 1, 3]))
+    keys = sequence_keys(17, "mask", torch.tensor([0, 1, 3]))
     assert keys[:2].tolist() == [-630394027826506850, 7294173680347601762]
     assert uniform(keys, 2, torch.float64)[2].tolist() == [0.9468959845578017, 0.9727252527355357]
     assert uniform(keys, 2)[2].tolist() == [0.946895956993103, 0.9727252125740051]
@@ -148,14 +153,14 @@ def test_stratified_numbers_fall_one_into_each_part(rows, key, dtype):
     keys = torch.full((rows,), mix_int(key))
     assert torch.equal(stratified(keys, torch.arange(rows), rows, dtype), u)
     # Each row by itself is uniform: else a sequence would be measured in one part of the diffusion, by its place.
-    many = stratified(row_keys(key, "time", torch.arange(2000)), torch.tensor(rows // 2), rows, torch.float64)
+    many = stratified(sequence_keys(key, "time", torch.arange(2000)), torch.tensor(rows // 2), rows, torch.float64)
     assert abs(float(many.mean()) - 0.5) < 5 / math.sqrt(12 * 2000)
 
 
 def test_a_number_is_in_the_part_that_ends_after_it():
     unit, ends = torch.tensor([0.0, 0.25, 0.3, 0.5, 0.99], dtype=torch.float64), [0.25, 0.5, 0.5]
-    assert torch.equal(part_of(unit, ends), torch.bucketize(unit, torch.tensor(ends), right=True))
-    assert part_of(unit, []).tolist() == [0] * 5
+    assert torch.equal(interval_index(unit, ends), torch.bucketize(unit, torch.tensor(ends), right=True))
+    assert interval_index(unit, []).tolist() == [0] * 5
 
 
 @given(key=ints, count=st.integers(1, 5))

@@ -11,19 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from atat_zoo.data.tokenizers.library import BytesModel
-from atat_zoo.diffusion.bounds import Estimate
-from atat_zoo.evaluation.compare import numbers_of
-from atat_zoo.evaluation.importance import quality
+from atat_zoo.data.tokenizers.tokenizer_models import BytesModel
+from atat_zoo.diffusion.likelihood_bounds import Estimate
+from atat_zoo.evaluation.held_out_text import Text, counted_of
+from atat_zoo.evaluation.importance_quality import quality
 from atat_zoo.evaluation.likelihood import measure, summarise
 from atat_zoo.evaluation.policy import PolicyNats, policy_value
+from atat_zoo.evaluation.run_comparison import numbers_of
 from atat_zoo.evaluation.tasks.held_out import BracketTask, HeldOutTask, PricesTask
 from atat_zoo.evaluation.tasks.infilling import InfillingTask, place_gaps
-from atat_zoo.evaluation.text import Text, counted_of
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.model import Model
 from atat_zoo.registry import Zoo
-from atat_zoo.studies import measuring
+from atat_zoo.studies import run_measurement
 from tests.evaluation.making import make_chat
 
 BYTES = BytesModel()
@@ -142,7 +142,7 @@ def chat(tmp_path_factory):
 def test_every_task_counts_the_tokens_of_the_answers(chat, monkeypatch):
     model, run = chat
 
-    def measured(writer, sampler, tokens, maskable, **how):
+    def measured(text_generator, sampler, tokens, maskable, **how):
         return priced_at(torch.ones(len(tokens), dtype=torch.float64), maskable.double())
 
     monkeypatch.setattr("atat_zoo.evaluation.policy.measure_policy", measured)
@@ -171,10 +171,10 @@ def test_every_task_counts_the_tokens_of_the_answers(chat, monkeypatch):
 def test_a_study_counts_the_tokens_of_the_answers(chat, monkeypatch):
     model, run = chat
     text = HeldOutTask(sequences=0).text(model, run)
-    monkeypatch.setattr(measuring.Model, "from_run", lambda *_: model)
+    monkeypatch.setattr(run_measurement.Model, "from_run", lambda *_: model)
     spec = SimpleNamespace(each=(), sequences=0, orders=1)
     held = SimpleNamespace(half="selection", seed=0, batch_size=4)
-    found = measuring._bound(spec, held, SimpleNamespace(name="run", path=run), "cpu", print)
+    found = run_measurement._bound(spec, held, SimpleNamespace(name="run", path=run), "cpu", print)
     assert found["count"] == text.counted.sum(1)[::2].tolist()
 
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from atat_zoo.evaluation.importance import calibration, frequency_bands, importance_of_run, quality
+from atat_zoo.evaluation.held_out_text import held_out_text
+from atat_zoo.evaluation.importance_quality import calibration, frequency_bands, importance_of_run, quality
 from atat_zoo.evaluation.likelihood import Measurement, measure
 from atat_zoo.evaluation.results.store import finite
-from atat_zoo.evaluation.text import held_out_text
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.model import Model
 from tests.cli.terminal import printed, refused

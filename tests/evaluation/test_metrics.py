@@ -13,7 +13,7 @@ from torch import nn
 from torchmetrics.classification import MulticlassAccuracy, MulticlassCalibrationError
 
 from atat_zoo import Zoo
-from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.evaluation.likelihood import measure
 from atat_zoo.evaluation.metric_states import Calibration, SequenceMean, among_top, brier
 from atat_zoo.experiment import EvaluationSpec
@@ -127,7 +127,7 @@ def sums(module, x, draws, bound="exact_k"):
         for each in built:
             each.update(**of_tokens, sequence=torch.arange(len(x)))
 
-    keys = row_keys(3, "evaluation", torch.arange(len(x)))
+    keys = sequence_keys(3, "evaluation", torch.arange(len(x)))
     with torch.no_grad():
         module.bound(x, torch.ones_like(x) > 0, keys, draws, Zoo.load().spec("bound", bound), observe)
     return torch.stack([each.by_sequence() for each in built])

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from atat_zoo import Model, UserError
-from atat_zoo.evaluation.compare import measure_runs
 from atat_zoo.evaluation.likelihood import evaluate_run
+from atat_zoo.evaluation.run_comparison import measure_runs
 from atat_zoo.experiment.runs import RunFolder
 from tests.evaluation.making import make_run
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.data import manifest
+from atat_zoo.data import shard_manifest
 from atat_zoo.data.build import build
 from atat_zoo.data.dialogues import learned_text, texts_of
 from atat_zoo.evaluation.overlap import Copies, overlap, pieces, training_text
@@ -99,7 +99,7 @@ def test_what_lies_across_two_stored_sequences_is_found(tmp_path, special, remai
     assert (other.longest, counts(other.copied)) == (5, {4: [0, 3], 8: [0, 0]})
     assert counts(other.windows) == {4: [17, 3], 8: [13, 0]}
     assert other.share(4) == 3 / 20
-    assert told[-1][0] <= told[-1][1] == manifest.load(folder).splits["train"].tokens
+    assert told[-1][0] <= told[-1][1] == shard_manifest.load(folder).splits["train"].tokens
 
 
 @pytest.mark.parametrize("special", ["none", "both"])

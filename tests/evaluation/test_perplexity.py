@@ -12,16 +12,16 @@ from scipy import stats
 from torch import nn
 
 from atat_zoo import Zoo
-from atat_zoo.diffusion.bounds import Estimate, average, exact_k, from_denoiser
-from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.diffusion.likelihood_bounds import Estimate, average, exact_k, from_denoiser
+from atat_zoo.diffusion.randomness import sequence_keys
+from atat_zoo.evaluation.held_out_text import text_of
 from atat_zoo.evaluation.likelihood import Measurement, evaluate_run, measure, summarise
 from atat_zoo.evaluation.tasks.zero_shot import ZeroShotTask
-from atat_zoo.evaluation.text import text_of
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.noise import LinearNoise
 from atat_zoo.modeling.objectives import chunks
-from atat_zoo.system.errors import NotKept, UserError
+from atat_zoo.system.errors import UnsavedNote, UserError
 from atat_zoo.testing.toys import Hashed
 from tests.evaluation.making import make_run
 from tests.modeling.objectives.small_objectives import BACKBONE, BASELINES, CONTEXT, Largest, batch, build
@@ -168,7 +168,7 @@ def test_the_importance_of_tokens_that_some_draw_masked_is_correlated():
     assert seen.sum() < maskable.sum()
     expected = stats.spearmanr(found.importance[seen].numpy(), found.token_loss[seen].numpy()).statistic
     assert summed(found).importance_spearman == pytest.approx(expected)
-    masks = Real().masks(maskable, row_keys(7, "evaluation", torch.arange(len(tokens))), 2, None)
+    masks = Real().masks(maskable, sequence_keys(7, "evaluation", torch.arange(len(tokens))), 2, None)
     masks = [mask.masked.float() for mask in masks]
     expected = sum(masked * masked.mean(1, keepdim=True) for masked in masks) / sum(masks)  # NaN where none hides it
     torch.testing.assert_close(measured(Real("z"), tokens, maskable).importance, expected, equal_nan=True)
@@ -222,7 +222,9 @@ def test_an_evaluation_is_recorded_under_what_it_was(tmp_path):
 def test_what_cannot_be_recorded_is_a_warning_and_in_a_training_an_error(tmp_path):
     found = summed(measured(Known(), *text()))
     (tmp_path / "evaluations").touch()
-    with pytest.warns(NotKept, match=r"^this result is not kept in the run: [^;]*\.json cannot be written: File ex"):
+    with pytest.warns(
+        UnsavedNote, match=r"^this result is not kept in the run: [^;]*\.json cannot be written: File ex"
+    ):
         found.record(tmp_path)
     with pytest.raises(UserError, match=r"\.json cannot be written: File exists; free some space"):
         found.record(tmp_path, required=True)

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo import UserError, Zoo
-from atat_zoo.diffusion.bounds import enumerate_masks, from_denoiser
-from atat_zoo.diffusion.randomness import fold, row_keys
+from atat_zoo.diffusion.likelihood_bounds import enumerate_masks, from_denoiser
+from atat_zoo.diffusion.randomness import fold, sequence_keys
+from atat_zoo.evaluation.held_out_text import Text
 from atat_zoo.evaluation.policy import PolicyNats, bracket_value, measure_policy, policy_nats, policy_value
-from atat_zoo.evaluation.text import Text
 from atat_zoo.generation.samplers.order import LeftToRightOrder, RandomOrder, StridedOrder, UncertaintyOrder
-from atat_zoo.generation.samplers.published import AncestralSampler, LeftToRightSampler
+from atat_zoo.generation.samplers.published_samplers import AncestralSampler, LeftToRightSampler
 from atat_zoo.generation.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing
 from atat_zoo.generation.samplers.token_sampling import (
@@ -24,9 +24,9 @@ from atat_zoo.generation.samplers.token_sampling import (
     TopKTokenSampling,
 )
 from atat_zoo.generation.samplers.tokens_per_step import EverythingTokensPerStep, OneAtATimeTokensPerStep
-from atat_zoo.generation.writer import Writer
+from atat_zoo.generation.text_generator import TextGenerator
 from atat_zoo.modeling.uncertainty import EntropyUncertainty
-from atat_zoo.testing.sampling import assemble
+from atat_zoo.testing.sampler_checks import assemble
 from atat_zoo.testing.toys import ENTROPY, FunctionDenoiser, Hashed, hashed_importance, toy
 from tests.cli.terminal import printed
 from tests.evaluation.making import runs
@@ -207,8 +207,8 @@ def test_a_sampler_that_is_not_covered_is_refused(name):
 def test_neither_the_batch_nor_other_texts_matter():
     x = (torch.arange(30) % 7 % 5).view(6, 5)
     maskable = torch.arange(5) < torch.arange(6)[:, None]
-    writer = Writer(denoiser=Hashed(5), tokenizer=None, length=5)
-    done, asked = [], (writer, AncestralSampler(steps=3))
+    text_generator = TextGenerator(denoiser=Hashed(5), tokenizer=None, length=5)
+    done, asked = [], (text_generator, AncestralSampler(steps=3))
     options = {"seed": 3, "orders": 2}
     whole = measure_policy(*asked, x, maskable, **options)
     parts = measure_policy(*asked, x, maskable, **options, batch_size=4, progress=lambda *each: done.append(each))
@@ -217,7 +217,7 @@ def test_neither_the_batch_nor_other_texts_matter():
         assert torch.equal(getattr(parts, name), getattr(whole, name))
         assert torch.equal(getattr(few, name), getattr(whole, name)[:3])
     assert done == [(4, 6), (6, 6)]
-    twice = measure_policy(attrs.evolve(writer, cost=2), asked[1], x, maskable, **options)
+    twice = measure_policy(attrs.evolve(text_generator, cost=2), asked[1], x, maskable, **options)
     assert (twice.nfe.tolist(), twice.max_nfe) == ((2 * whole.nfe).tolist(), 2 * whole.max_nfe)
 
 
@@ -240,7 +240,7 @@ LEFT = LeftToRightSampler()
 @torch.no_grad()
 def test_an_autoregressive_model_pays_its_likelihood(sampler):
     built, maskable = module("autoregressive"), torch.arange(L) < torch.tensor([[L], [3], [L], [1], [7]])
-    keys = row_keys(0, "x", torch.arange(5))
+    keys = sequence_keys(0, "x", torch.arange(5))
     exact = built.bound(TEXTS, maskable, keys, 1, Zoo.load().spec("bound", "exact_k"))["nelbo"]
     found = policy_nats(built.denoiser(), sampler, TEXTS, maskable, keys)
     torch.testing.assert_close(found.contribution, exact.contribution, rtol=1e-11, atol=1e-11)
@@ -259,24 +259,24 @@ def test_a_block_model_pays_block_by_block():
     assert found.nfe.tolist() == [L / SIZE] * 5
 
 
-root = runs(writer={"objective": "mdlm", "data": {"remainder": "pad"}})
+root = runs(text_generator={"objective": "mdlm", "data": {"remainder": "pad"}})
 
 
 def test_the_bound_stands_next_to_that_of_the_model(atat, root, monkeypatch):
     monkeypatch.chdir(root)
-    out = printed(atat, "eval", "writer", "--bound", "policy", "sampler.steps=4", "--orders", "3")
+    out = printed(atat, "eval", "text_generator", "--bound", "policy", "sampler.steps=4", "--orders", "3")
     assert {"perplexity (any-order ELBO)", "policy bound"} <= {
         line.strip().partition("  ")[0] for line in out.splitlines()
     }
     assert "along the same text: 3 orders, seed 4" in out
-    bracket = printed(atat, "eval", "writer", "--bound", "bracket", "--orders", "4", "sampler.steps=4")
+    bracket = printed(atat, "eval", "text_generator", "--bound", "bracket", "--orders", "4", "sampler.steps=4")
     assert "the truth is above" in bracket
-    said = json.loads(atat("eval", "writer", "--bound", "policy", "--sampler", "strided", "--json")[1])
+    said = json.loads(atat("eval", "text_generator", "--bound", "policy", "--sampler", "strided", "--json")[1])
     policy = said["policy"]
     assert (policy["quantity"], policy["orders"]) == ("policy likelihood", 1)
     assert (policy["tokens"], policy["sequences"]) == (said["tokens"], said["sequences"])
     assert "perplexity" in said
-    (kept,) = (root / "writer" / "evaluations").glob("policy-validation-strided-8x1-seed*.json")
+    (kept,) = (root / "text_generator" / "evaluations").glob("policy-validation-strided-8x1-seed*.json")
     assert json.loads(kept.read_text()) == policy
 
 
@@ -292,5 +292,5 @@ def test_the_bound_stands_next_to_that_of_the_model(atat, root, monkeypatch):
 )
 def test_what_is_refused(atat, root, monkeypatch, words, message):
     monkeypatch.chdir(root)
-    code, _, err = atat("eval", "writer", *words)
+    code, _, err = atat("eval", "text_generator", *words)
     assert (code, err.count("\n"), message in err) == (2, 1, True)

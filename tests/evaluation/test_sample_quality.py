@@ -11,24 +11,24 @@ import torch
 from atat_zoo import UserError, Zoo
 from atat_zoo.data.build import build
 from atat_zoo.data.sequences import held_out
-from atat_zoo.data.tokenizers.library import BytesModel
+from atat_zoo.data.tokenizers.tokenizer_models import BytesModel
 from atat_zoo.evaluation import sample_quality, text_scores
+from atat_zoo.evaluation.held_out_text import text_of
 from atat_zoo.evaluation.judges import RunJudge
 from atat_zoo.evaluation.overlap import Overlap
 from atat_zoo.evaluation.policy import measure_policy
 from atat_zoo.evaluation.sample_quality import Bench, SamplerResult, bench, judge_run, score, scored_by
-from atat_zoo.evaluation.text import text_of
 from atat_zoo.evaluation.text_scores import Judges, ScoredTexts
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.model import Model
 from atat_zoo.generation.samplers import Sample
-from atat_zoo.generation.samplers.published import AncestralSampler, StridedSampler
-from atat_zoo.generation.writer import Generation
+from atat_zoo.generation.samplers.published_samplers import AncestralSampler, StridedSampler
+from atat_zoo.generation.text_generator import Generation
 from tests.evaluation.making import runs
 
 root = runs(
     judge={"length": 32},
-    writer={"objective": "mdlm", "sampler": {"use": "ancestral", "steps": 4}},
+    text_generator={"objective": "mdlm", "sampler": {"use": "ancestral", "steps": 4}},
     around={"objective": "mdlm", "data": {"special_tokens": "sequence"}},
 )
 
@@ -92,13 +92,13 @@ def judge(root):
 
 
 @pytest.fixture
-def writer(root):
-    return root / "writer"
+def text_generator(root):
+    return root / "text_generator"
 
 
-def test_each_rank_writes_the_texts_of_its_own_numbers(writer, monkeypatch):
+def test_each_rank_writes_the_texts_of_its_own_numbers(text_generator, monkeypatch):
     """Together they write what one process writes, beside the held-out texts of the same numbers."""
-    model, shown = Model.from_run(writer), []
+    model, shown = Model.from_run(text_generator), []
     monkeypatch.setattr(text_scores, "values_of", lambda metrics, texts, *_: shown.append(texts) or {})
     tokens = torch.randint(97, 123, (5, 16), generator=torch.Generator().manual_seed(0))
     spec = EvaluationSpec(metrics=("unigram_entropy",), texts=9)
@@ -114,15 +114,15 @@ def test_each_rank_writes_the_texts_of_its_own_numbers(writer, monkeypatch):
     assert len(set(whole.texts)) == 5
 
 
-def judged(writer, judge, *, number=6, **options):
-    model = Model.from_run(writer)
+def judged(text_generator, judge, *, number=6, **options):
+    model = Model.from_run(text_generator)
     options = {"sampler": model.experiment.parts["sampler"], "spec": model.experiment.evaluation, **options}
-    return judge_run(model, writer, judge.build("cpu"), judge, number=number, **options)
+    return judge_run(model, text_generator, judge.build("cpu"), judge, number=number, **options)
 
 
-def test_a_run_writes_and_is_judged(writer, judge):
+def test_a_run_writes_and_is_judged(text_generator, judge):
     told = []
-    found = judged(writer, judge, sizes=(1, 4), progress=lambda *said: told.append(said))
+    found = judged(text_generator, judge, sizes=(1, 4), progress=lambda *said: told.append(said))
     assert (found.judge, found.number, found.length) == ("judge (autoregressive, step 3)", 6, 16)
     assert found.model.tokens == found.data.tokens == 6 * 16
     assert 0 < found.model.nfe <= found.model.max_nfe == 4
@@ -131,33 +131,33 @@ def test_a_run_writes_and_is_judged(writer, judge):
     assert found.data.copied[1] == 1.0
     assert found.data.copied[4] > 0.9 > found.model.copied[4]
     # The data row is what the judge says of every other held-out text; the rest are MAUVE's references.
-    model = Model.from_run(writer)
+    model = Model.from_run(text_generator)
     rows, _ = held_out(build(model.experiment), "validation", 12)
     nats, tokens = judge.build("cpu").nats([model.tokenizer.decode(row) for row in rows[0::2].tolist()])
     assert found.data.nats_per_token == pytest.approx(float(nats.sum() / tokens.sum()), rel=1e-6)
-    _, reference = sample_quality._held_out(model, writer, model.experiment.evaluation, 6, 16)
+    _, reference = sample_quality._held_out(model, text_generator, model.experiment.evaluation, 6, 16)
     assert torch.equal(torch.stack(reference), rows[1::2])
     assert {what for what, _, _ in told} == {"writing", "reading the training text", "judging"}
-    (path,) = (writer / "evaluations").glob("judged-ancestral-6x16-seed0-step00000003-*.json")
+    (path,) = (text_generator / "evaluations").glob("judged-ancestral-6x16-seed0-step00000003-*.json")
     said = json.loads(path.read_text())
     assert said == json.loads(json.dumps(found.to_table()))
     assert said["judge_table"] == {"use": "run", "path": judge.path}
 
 
-def test_the_same_seed_gives_the_same_numbers_and_other_settings_another_file(writer, judge):
+def test_the_same_seed_gives_the_same_numbers_and_other_settings_another_file(text_generator, judge):
     def timeless(found):
         return attrs.evolve(found.model, tokens_per_second=None), found.data
 
-    found = judged(writer, judge, number=3)
-    assert timeless(judged(writer, judge, number=3)) == timeless(found)
-    assert judged(writer, judge, number=3, seed=1).model.nats_per_token != found.model.nats_per_token
-    sampler = attrs.evolve(Model.from_run(writer).experiment.parts["sampler"], steps=2)
-    assert judged(writer, judge, number=3, sampler=sampler).model.max_nfe == 2
-    assert len(list((writer / "evaluations").glob("*-3x16-*"))) == 3
+    found = judged(text_generator, judge, number=3)
+    assert timeless(judged(text_generator, judge, number=3)) == timeless(found)
+    assert judged(text_generator, judge, number=3, seed=1).model.nats_per_token != found.model.nats_per_token
+    sampler = attrs.evolve(Model.from_run(text_generator).experiment.parts["sampler"], steps=2)
+    assert judged(text_generator, judge, number=3, sampler=sampler).model.max_nfe == 2
+    assert len(list((text_generator / "evaluations").glob("*-3x16-*"))) == 3
 
 
-def test_a_shorter_length_holds_for_both(writer, judge, root):
-    found = judged(writer, judge, number=3, length=8)
+def test_a_shorter_length_holds_for_both(text_generator, judge, root):
+    found = judged(text_generator, judge, number=3, length=8)
     assert (found.length, found.model.tokens, found.data.tokens) == (8, 24, 24)
     for length in (8, 16):
         found = judged(root / "around", judge, number=3, length=length)
@@ -167,13 +167,13 @@ def test_a_shorter_length_holds_for_both(writer, judge, root):
 
 @pytest.mark.parametrize(("number", "apart"), [(30, True), (50, False)])
 def test_mauve_is_of_model_and_data_unless_the_data_would_be_compared_with_itself(
-    writer, judge, monkeypatch, number, apart
+    text_generator, judge, monkeypatch, number, apart
 ):
     """Of 72 held-out sequences there are two sets of 30, and one of 50."""
     shown = []
     monkeypatch.setattr(sample_quality, "check_mauve", lambda number: shown.append(number))
     monkeypatch.setattr("atat_zoo.evaluation.metric_states.mauve_of", lambda one, other: shown.append(len(one)) or 0.5)
-    found = judged(writer, judge, number=number, mauve=True)
+    found = judged(text_generator, judge, number=number, mauve=True)
     assert (found.model.mauve, found.data.mauve) == (0.5, 0.5 if apart else None)
     assert shown == [number] * (3 if apart else 2)
     assert found.data.longest_copy_tokens > 0  # what needs no other set is of the data, too
@@ -201,12 +201,14 @@ def asked(monkeypatch):
     return calls, seconds
 
 
-def test_the_minimum_of_rounds_counts_and_the_first_call_is_not_measured(writer, asked):
+def test_the_minimum_of_rounds_counts_and_the_first_call_is_not_measured(text_generator, asked):
     calls, seconds = asked
     seconds += [0.125, 4.0, 1.0, 2.0, 8.0]
     stages, pairs = [], [("one", 2, FIRST), ("two", None, SECOND)]
     options = {"number": 9, "length": 8, "seed": 3, "repeat": 2, "batch_size": 6, "sequences": 0}
-    found = bench(Model.from_run(writer), writer, Toy(), pairs, progress=lambda *at: stages.append(at), **options)
+    found = bench(
+        Model.from_run(text_generator), text_generator, Toy(), pairs, progress=lambda *at: stages.append(at), **options
+    )
     asked_of = {"length": 8, "seed": 3, "batch_size": 6, "windows": True}
     assert calls == [(6, FIRST, asked_of), *[(9, FIRST, asked_of), (9, SECOND, asked_of)] * 2]
     assert stages == [("one", 0, 4), ("two", 1, 4), ("one", 2, 4), ("two", 3, 4), ("judging", 0, 2), ("judging", 1, 2)]
@@ -223,15 +225,15 @@ def test_the_minimum_of_rounds_counts_and_the_first_call_is_not_measured(writer,
     assert (found.threads, found.device, found.sequences, found.orders) == (torch.get_num_threads(), "cpu", 0, 1)
 
 
-def test_policy_bounds_are_paired_with_the_first(writer, asked):
+def test_policy_bounds_are_paired_with_the_first(text_generator, asked):
     asked[1].extend([1.0] * 4)
-    model, maskgit, stages = Model.from_run(writer), Zoo.load().spec("sampler", "maskgit"), []
+    model, maskgit, stages = Model.from_run(text_generator), Zoo.load().spec("sampler", "maskgit"), []
     pairs = [("one", 2, FIRST), ("two", None, SECOND), ("other", None, maskgit)]
     options = {"sequences": 5, "orders": 2, "seed": 3, "batch_size": 4}
-    found = bench(model, writer, None, pairs, **options, progress=lambda *each: stages.append(each))
+    found = bench(model, text_generator, None, pairs, **options, progress=lambda *each: stages.append(each))
     assert stages[-3:] == [("along held-out text", i, 3) for i in range(3)]
-    text = text_of(model, writer, EvaluationSpec(sequences=5))
-    bounds, n, of = model.writer("fp32"), text.counted.sum(1), (text.tokens, text.maskable)
+    text = text_of(model, text_generator, EvaluationSpec(sequences=5))
+    bounds, n, of = model.text_generator("fp32"), text.counted.sum(1), (text.tokens, text.maskable)
     nats = [measure_policy(bounds, each, *of, seed=3, orders=2).nats for each in (FIRST, SECOND)]
     one, two, other = found.measured
     for each, expected in zip((one, two), nats, strict=True):

@@ -10,7 +10,7 @@ import pytest
 from atat_zoo import UserError, Zoo
 from atat_zoo.experiment import from_table, load, names, recipe, recipes
 from atat_zoo.registry import TABLES, component
-from atat_zoo.registry.manifest import entry_of, read, shipped
+from atat_zoo.registry.registry_file import entry_of, read, shipped
 from atat_zoo.system.errors import clip
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from atat_zoo.experiment.runs import RunFolder, write_text
-from atat_zoo.modeling.backbones.neighbours import CountTable
+from atat_zoo.modeling.backbones.ngram_prior import NGramPrior
 from tests.generation.making import TABLE, L, tiny_model
 
 V = 258
@@ -33,7 +33,7 @@ FORMS = {
 
 def model_of(form, **changes):
     """Return a model of a form."""
-    return tiny_model(scale=0.3, count_table=lambda: CountTable.count([TEXT], V), **FORMS[form] | changes)
+    return tiny_model(scale=0.3, ngram_prior=lambda: NGramPrior.count([TEXT], V), **FORMS[form] | changes)
 
 
 def run_of(model, folder):

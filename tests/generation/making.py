@@ -39,13 +39,13 @@ SMALL: dict[str, Any] = {
 }
 
 
-def tiny_model(*, scale=0.1, without=(), count_table=None, length=L, **changes):
+def tiny_model(*, scale=0.1, without=(), ngram_prior=None, length=L, **changes):
     """Return a model of `TABLE` with changes, its weights noise of this scale."""
     changes["data"] = {"length": length} | changes.get("data", {"special_tokens": "sequence"})
     table = {key: value for key, value in (TABLE | changes).items() if key not in without}
     experiment = from_table(table)
     tokenizer = experiment.parts["tokenizer"].train(lambda: iter(()))
-    context = Context(vocabulary_size=tokenizer.vocabulary_size, length=length, count_table=count_table)
+    context = Context(vocabulary_size=tokenizer.vocabulary_size, length=length, ngram_prior=ngram_prior)
     module = assemble(experiment, context).eval()
     generator = torch.Generator().manual_seed(0)
     for parameter in module.parameters():

@@ -20,19 +20,19 @@ from atat_zoo.generation.guidance import (
     NoGuidance,
     TokenBiasGuidance,
 )
-from atat_zoo.generation.guided import Guided, by_candidates, by_gradient
-from atat_zoo.generation.samplers.published import AncestralSampler, CombinationSampler
+from atat_zoo.generation.guided_denoiser import GuidedDenoiser, by_candidates, by_gradient
+from atat_zoo.generation.samplers.published_samplers import AncestralSampler, CombinationSampler
 from atat_zoo.generation.samplers.semi_autoregressive import SemiAutoregressiveSampler
-from atat_zoo.generation.writer import Writer
+from atat_zoo.generation.text_generator import TextGenerator
 from atat_zoo.system.errors import UserError
 from atat_zoo.testing import check_classifier, check_guidance
-from atat_zoo.testing.guidance import toy_writer
+from atat_zoo.testing.guidance_checks import toy_text_generator
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed, Joint, toy
 from tests.generation.alphabet import Alphabet
 from tests.generation.samplers.exactness import random_model
 
-WRITER = toy_writer()
-MASK = WRITER.tokenizer.vocabulary_size
+GENERATOR = toy_text_generator()
+MASK = GENERATOR.tokenizer.vocabulary_size
 
 
 def all_masks(rows=2, length=8):
@@ -52,37 +52,37 @@ CASES = (
 def test_a_token_is_raised_by_exactly_its_strength():
     """Golden: p becomes p · exp(s), normalised."""
     z, where = all_masks()
-    plain = WRITER.denoiser(z, None, where).double().exp()
+    plain = GENERATOR.denoiser(z, None, where).double().exp()
     plain[:, 5] *= 2.718281828459045**1.5
-    guided = TokenBiasGuidance(words=(), tokens=(5,), strength=1.5).guide(WRITER).denoiser(z, None, where)
+    guided = TokenBiasGuidance(words=(), tokens=(5,), strength=1.5).guide(GENERATOR).denoiser(z, None, where)
     assert torch.allclose(guided.double().exp(), plain / plain.sum(-1, keepdim=True), atol=1e-6)
 
 
 def test_nothing_is_the_same_writer():
     for guidance in (TokenBiasGuidance(words=("a",), strength=0.0), CombinedGuidance(), NoGuidance()):
-        assert guidance.guide(WRITER) is WRITER
-    assert TokenBiasGuidance(words=("a",), strength=0.0, ban=("b",)).guide(WRITER) is not WRITER
+        assert guidance.guide(GENERATOR) is GENERATOR
+    assert TokenBiasGuidance(words=("a",), strength=0.0, ban=("b",)).guide(GENERATOR) is not GENERATOR
 
 
 @pytest.mark.parametrize("steps", [1, 16])
 def test_banned_words_never_come(steps):
     # Few letters are likely, so that the words would come by themselves.
-    likely = TokenBiasGuidance(words=(), tokens=tuple(WRITER.tokenizer.encode(" ab")), strength=6.0)
+    likely = TokenBiasGuidance(words=(), tokens=tuple(GENERATOR.tokenizer.encode(" ab")), strength=6.0)
     banned = ("ab", "a", "ba b")
     z, _ = all_masks(200, 16)
-    terms = Terms(WRITER.tokenizer, banned)
-    free = likely.guide(WRITER).fill(AncestralSampler(steps=steps), z).tokens
+    terms = Terms(GENERATOR.tokenizer, banned)
+    free = likely.guide(GENERATOR).fill(AncestralSampler(steps=steps), z).tokens
     assert terms.occurrences(free).any(1).float().mean() > 0.5
-    kept = attrs.evolve(likely, ban=banned).guide(WRITER).fill(AncestralSampler(steps=steps), z).tokens
+    kept = attrs.evolve(likely, ban=banned).guide(GENERATOR).fill(AncestralSampler(steps=steps), z).tokens
     assert not terms.occurrences(kept).any()
 
 
 def test_a_ban_gives_way_where_nothing_else_is_possible():
-    z = torch.tensor([[*WRITER.tokenizer.encode("a ca"), MASK]])
+    z = torch.tensor([[*GENERATOR.tokenizer.encode("a ca"), MASK]])
     only = torch.full((1, MASK), -torch.inf)
-    only[0, WRITER.tokenizer.encode("b")[0]] = 0.0
-    writer = attrs.evolve(WRITER, denoiser=FunctionDenoiser(lambda tokens, t, where: only, MASK))
-    guided = TokenBiasGuidance(words=(), ban=("cab",)).guide(writer)
+    only[0, GENERATOR.tokenizer.encode("b")[0]] = 0.0
+    text_generator = attrs.evolve(GENERATOR, denoiser=FunctionDenoiser(lambda tokens, t, where: only, MASK))
+    guided = TokenBiasGuidance(words=(), ban=("cab",)).guide(text_generator)
     assert torch.equal(guided.denoiser(z, None, z == MASK), only)
 
 
@@ -100,25 +100,25 @@ def test_a_ban_gives_way_where_nothing_else_is_possible():
 )
 def test_mistakes_are_said_in_a_sentence(guidance, says):
     with pytest.raises(UserError, match=says):
-        guidance.guide(WRITER)
+        guidance.guide(GENERATOR)
 
 
 def test_a_denoiser_keeps_what_else_it_can_do():
-    guided = TokenBiasGuidance(words=("a",)).guide(WRITER).denoiser
+    guided = TokenBiasGuidance(words=("a",)).guide(GENERATOR).denoiser
     z, where = all_masks()
-    log_probs, weights = guided.ordered(z, None, where)
+    log_probs, weights = guided.predict_with_order(z, None, where)
     assert torch.equal(log_probs, guided(z, None, where))
-    assert torch.equal(weights, WRITER.denoiser.ordered(z, None, where)[1])
+    assert torch.equal(weights, GENERATOR.denoiser.predict_with_order(z, None, where)[1])
 
 
 def test_what_words_do_not_change_is_the_models_own():
-    guided, (z, where) = TokenBiasGuidance(words=("a",)).guide(WRITER).denoiser, all_masks()
+    guided, (z, where) = TokenBiasGuidance(words=("a",)).guide(GENERATOR).denoiser, all_masks()
     visible = (torch.tensor([1, 0]), torch.tensor([2, 5]))
     z[visible], where = torch.tensor([3, 4]), torch.arange(8) < 2
-    log_probs, own = guided.everywhere(z, None, where.expand(2, -1), visible)
+    log_probs, own = guided.score_visible(z, None, where.expand(2, -1), visible)
     assert torch.equal(log_probs, guided(z, None, where.expand(2, -1)))
-    assert torch.equal(own, WRITER.denoiser.everywhere(z, None, where.expand(2, -1), visible)[1])
-    assert torch.equal(guided.importance(TEXT, NONE), WRITER.denoiser.importance(TEXT, NONE))
+    assert torch.equal(own, GENERATOR.denoiser.score_visible(z, None, where.expand(2, -1), visible)[1])
+    assert torch.equal(guided.importance(TEXT, NONE), GENERATOR.denoiser.importance(TEXT, NONE))
 
 
 FACTS = {"reads_time": True, "window": 9, "block_size": 3, "frame": ([1], [2]), "importance_reads": "z"}
@@ -131,39 +131,41 @@ def test_what_a_denoiser_is_stays_so(facts):
     for name, value in facts.items():
         setattr(own, name, value)
     own.time_at = lambda rate: rate + 2
-    guided = Guided(own)
+    guided = GuidedDenoiser(own)
     assert {name: getattr(guided, name) for name in facts} == facts
     assert guided.mask_id == MASK
     assert float(guided.time_at(torch.tensor(0.5))) == 2.5
-    weighed = Guided(own, importance=lambda tokens, masked: tokens + masked)
+    weighed = GuidedDenoiser(own, importance=lambda tokens, masked: tokens + masked)
     assert (weighed.estimates_importance, weighed.importance_reads) == (True, "x")
     assert torch.equal(weighed.importance(TEXT, THERE), TEXT + THERE)
 
 
-TEXT = torch.tensor([WRITER.tokenizer.encode("a cab and no cab")])
+TEXT = torch.tensor([GENERATOR.tokenizer.encode("a cab and no cab")])
 THERE = torch.tensor([[c == "x" for c in "-xxxx-------xxxx"]])
 NONE = torch.zeros_like(THERE)
 
 
 @pytest.mark.parametrize(("weighed", "strength"), [(True, 0.25), (False, -0.5)])
 def test_importance_moves_at_the_words_alone(weighed, strength):
-    writer = toy_writer(weighed=weighed)
+    text_generator = toy_text_generator(weighed=weighed)
     # Without an estimator it starts from a half.
-    before = writer.denoiser.importance(TEXT, NONE) if weighed else torch.full(TEXT.shape, 0.5)
-    after = ImportanceBiasGuidance(words=("cab",), strength=strength).guide(writer).denoiser.importance(TEXT, NONE)
+    before = text_generator.denoiser.importance(TEXT, NONE) if weighed else torch.full(TEXT.shape, 0.5)
+    after = (
+        ImportanceBiasGuidance(words=("cab",), strength=strength).guide(text_generator).denoiser.importance(TEXT, NONE)
+    )
     moved = before + strength * (1 - before if strength > 0 else before)
     torch.testing.assert_close(after, torch.where(THERE, moved, before))
 
 
 def test_an_estimator_that_reads_masks_gets_them_while_the_words_are_those_of_the_draft():
-    mask_id, hidden = WRITER.denoiser.mask_id, torch.tensor([[i in (2, 14) for i in range(16)]])
+    mask_id, hidden = GENERATOR.denoiser.mask_id, torch.tensor([[i in (2, 14) for i in range(16)]])
 
     def share_of_masks(tokens, masked):
         assert torch.equal(tokens == mask_id, masked)
         return (tokens == mask_id).float()
 
     denoiser = Hashed(mask_id, importance=share_of_masks, importance_reads="z")
-    guided = ImportanceBiasGuidance(words=("cab",), strength=0.25).guide(attrs.evolve(WRITER, denoiser=denoiser))
+    guided = ImportanceBiasGuidance(words=("cab",), strength=0.25).guide(attrs.evolve(GENERATOR, denoiser=denoiser))
     found = guided.denoiser.importance(TEXT, hidden)
     assert torch.equal(found, torch.where(hidden, 1.0, torch.where(THERE, 0.25, 0.0)))
 
@@ -223,8 +225,8 @@ def exact_classifier(joint, likelihood):
 def test_with_an_exact_classifier_it_is_the_posterior():
     joint = toy()
     likelihood = torch.tensor([0.9, 0.1, 0.3, 0.8, 0.5, 0.2, 0.05, 0.6], dtype=torch.float64)
-    writer = Writer(denoiser=joint.denoiser, tokenizer=Alphabet("ab"), length=3)
-    guided = ClassifierGuidance(classifier=Given(exact_classifier(joint, likelihood))).guide(writer)
+    text_generator = TextGenerator(denoiser=joint.denoiser, tokenizer=Alphabet("ab"), length=3)
+    guided = ClassifierGuidance(classifier=Given(exact_classifier(joint, likelihood))).guide(text_generator)
     for tokens in ([2, 2, 2], [0, 2, 2], [2, 1, 2], [2, 1, 0]):
         z = torch.tensor([tokens])
         where = z == 2
@@ -238,7 +240,7 @@ MASKS = torch.full((2, 5), 27)
 def towards(classifier, **options):
     """Return the log-probabilities at five masks in two rows, float32 [10, V]."""
     guidance = ClassifierGuidance(classifier=classifier, **options)
-    return guidance.guide(toy_writer()).denoiser(MASKS, None, MASKS == 27)
+    return guidance.guide(toy_text_generator()).denoiser(MASKS, None, MASKS == 27)
 
 
 def test_tokens_that_are_no_candidates_say_nothing_of_the_class():
@@ -284,7 +286,7 @@ def test_a_gradient_says_what_each_token_changes_against_the_mask():
 
 def test_many_candidates_are_scored_in_parts(monkeypatch):
     whole = towards(bag(), candidates=9)
-    monkeypatch.setattr("atat_zoo.generation.guided._AT_ONCE", 1)
+    monkeypatch.setattr("atat_zoo.generation.guided_denoiser._AT_ONCE", 1)
     assert torch.allclose(towards(bag(), candidates=9), whole, atol=1e-6)
 
 
@@ -422,7 +424,7 @@ JOINT = Joint([1 + (7 * i * i + 3 * i) % 19 for i in range(27)], length=3, vocab
 TABLE = JOINT.p.view(3, 3, 3)
 
 
-JOINT_WRITER = Writer(denoiser=JOINT.denoiser, tokenizer=Alphabet("abc"), length=3)
+JOINT_WRITER = TextGenerator(denoiser=JOINT.denoiser, tokenizer=Alphabet("abc"), length=3)
 
 
 def expected(c, w, first=None):
@@ -475,8 +477,8 @@ def test_what_is_dropped_is_gone():
         seen.append((tokens.clone(), where))
         return torch.zeros(len(where[0]), 3).log_softmax(-1)
 
-    writer = attrs.evolve(JOINT_WRITER, denoiser=FunctionDenoiser(denoiser, 3), length=6)
-    guided = ClassifierFreeGuidance(condition="ab", empty="dropped").guide(writer)
+    text_generator = attrs.evolve(JOINT_WRITER, denoiser=FunctionDenoiser(denoiser, 3), length=6)
+    guided = ClassifierFreeGuidance(condition="ab", empty="dropped").guide(text_generator)
     guided.denoiser(torch.tensor([[0, 1, 2, 3]]), None, (torch.tensor([0]), torch.tensor([3])))
     bare, (rows, positions) = seen[1]
     assert bare.tolist() == [[2, 3]]
@@ -513,12 +515,12 @@ def test_a_model_that_reads_from_left_to_right_drops_whole_blocks():
         def __call__(self, tokens, t, where):
             return torch.zeros(int(where.sum()), 3).log_softmax(-1)
 
-    writer = attrs.evolve(toy_writer(), denoiser=Causal())
+    text_generator = attrs.evolve(toy_text_generator(), denoiser=Causal())
     with pytest.raises(UserError, match='"dropped"'):
-        ClassifierFreeGuidance(condition="ab").guide(writer)
+        ClassifierFreeGuidance(condition="ab").guide(text_generator)
     with pytest.raises(UserError, match="whole blocks"):
-        ClassifierFreeGuidance(condition="abc", empty="dropped").guide(writer)
-    assert ClassifierFreeGuidance(condition="ab", empty="dropped").guide(writer).denoiser.block_size == 2
+        ClassifierFreeGuidance(condition="abc", empty="dropped").guide(text_generator)
+    assert ClassifierFreeGuidance(condition="ab", empty="dropped").guide(text_generator).denoiser.block_size == 2
 
 
 LENGTH = 12
@@ -531,7 +533,7 @@ LETTERS = CharactersTokenizer().train(lambda: iter(()))
 
 
 def writer_of(objective):
-    return Writer(denoiser=random_model(objective, 27, LENGTH).denoiser(), tokenizer=LETTERS, length=LENGTH)
+    return TextGenerator(denoiser=random_model(objective, 27, LENGTH).denoiser(), tokenizer=LETTERS, length=LENGTH)
 
 
 @pytest.mark.parametrize(
@@ -608,16 +610,16 @@ def test_the_denoiser_within_is_asked_what_the_guided_one_is():
             asked.append((tokens, t, where))
             return torch.zeros(1, MASK)
 
-        def ordered(self, tokens, t, where):
+        def predict_with_order(self, tokens, t, where):
             return self(tokens, t, where), torch.zeros(1)
 
-        def everywhere(self, tokens, t, where, visible):
+        def score_visible(self, tokens, t, where, visible):
             return self(tokens, t, where), visible
 
     tokens, where = all_masks(1)
     arguments = tokens, torch.tensor([0.5]), where
-    guided = Guided(Recording())
+    guided = GuidedDenoiser(Recording())
     guided(*arguments)
-    guided.ordered(*arguments)
-    assert guided.everywhere(*arguments, where)[1] is where
+    guided.predict_with_order(*arguments)
+    assert guided.score_visible(*arguments, where)[1] is where
     assert asked == [arguments] * 3

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import atat_zoo
+from atat_zoo.evaluation.held_out_text import text_of
 from atat_zoo.evaluation.likelihood import evaluate_run
-from atat_zoo.evaluation.text import text_of
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.guidance import Guidance
 from atat_zoo.modeling.uncertainty import MarginUncertainty
@@ -116,7 +116,7 @@ def test_log_probs_are_distributions_and_those_of_the_denoiser(data):
     z = torch.tensor([[256, *text.encode(), 257]])
     z[0, found.positions] = 258
     with torch.no_grad():
-        expected = model.writer().denoiser(z, None, z == 258)
+        expected = model.text_generator().denoiser(z, None, z == 258)
     torch.testing.assert_close(found.values, expected)
 
 
@@ -262,8 +262,8 @@ def test_guidance_is_taken_and_counted(mdlm):
     class Twice(Guidance):
         name = "twice"
 
-        def guide(self, writer):
-            return attrs.evolve(writer, cost=2 * writer.cost)
+        def guide(self, text_generator):
+            return attrs.evolve(text_generator, cost=2 * text_generator.cost)
 
     assert mdlm.infill("We [MASK:3] of", guidance=Twice()).max_nfe == 6
     assert mdlm.sample(guidance=Twice()).sample.max_nfe == 12
@@ -302,7 +302,7 @@ def test_uncertainty_is_of_each_token_given_the_others(mdlm):
     assert [token for token, _ in found] == list("We the")
     for i, (_, value) in enumerate(found, start=1):
         with torch.no_grad():
-            log_probs = mdlm.writer().denoiser(z := hidden(i), None, z == 258)
+            log_probs = mdlm.text_generator().denoiser(z := hidden(i), None, z == 258)
         assert value == pytest.approx(float(MarginUncertainty()(log_probs)), abs=1e-6)
     again = mdlm.uncertainty("We the", MarginUncertainty(), batch_size=4)
     assert [value for _, value in again] == pytest.approx([value for _, value in found], abs=1e-6)

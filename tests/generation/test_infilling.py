@@ -10,8 +10,8 @@ from scipy.stats import chisquare
 
 from atat_zoo.generation.guidance import ClassifierFreeGuidance, TokenBiasGuidance
 from atat_zoo.generation.layout import SpaceAwareTokenizer, parse
-from atat_zoo.generation.samplers.published import AncestralSampler, LeftToRightSampler
-from atat_zoo.generation.writer import Writer, posterior, questions
+from atat_zoo.generation.samplers.published_samplers import AncestralSampler, LeftToRightSampler
+from atat_zoo.generation.text_generator import TextGenerator, length_posterior, num_length_evaluations
 from atat_zoo.system.errors import UserError
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed, Joint
 from tests.generation.alphabet import Alphabet
@@ -53,15 +53,15 @@ def exact(tokens, t, where):
 
 
 def chains(length=8):
-    return Writer(denoiser=FunctionDenoiser(exact, 3), tokenizer=SYMBOLS, length=length)
+    return TextGenerator(denoiser=FunctionDenoiser(exact, 3), tokenizer=SYMBOLS, length=length)
 
 
 def letters(**fields):
-    return Writer(**{"denoiser": Hashed(17), "tokenizer": Letters(), "length": 20} | fields)
+    return TextGenerator(**{"denoiser": Hashed(17), "tokenizer": Letters(), "length": 20} | fields)
 
 
-def infill(writer, sampler, texts, **options):
-    return writer.infill(sampler, writer.layouts(texts), **options)
+def infill(text_generator, sampler, texts, **options):
+    return text_generator.infill(sampler, text_generator.layouts(texts), **options)
 
 
 TEXTS = ["abc [MASK:2] def", "[MASK]ab [MASK:3]", "abc [MASK:2] hgf", "a[MASK:1-3]b[MASK:2-4] c"]
@@ -105,10 +105,10 @@ def test_two_bounded_gaps_are_weighed_together():
         weights[lengths] = float(joint.p[((row == joint.states) | (row == 3)).all(1)].sum())
     assert len(weights) == 5  # two and three tokens are eight with the given ones, one too many
     total = sum(weights.values())
-    found = posterior(chains(7), layout)
+    found = length_posterior(chains(7), layout)
     assert found == pytest.approx({n: w / total for n, w in weights.items()}, rel=1e-9)
     # Batches are nothing but batches.
-    assert posterior(chains(7), layout, batch_size=1) == pytest.approx(found, rel=1e-12)
+    assert length_posterior(chains(7), layout, batch_size=1) == pytest.approx(found, rel=1e-12)
 
 
 def test_fills_and_lengths_are_drawn_from_the_exact_joint():
@@ -148,8 +148,8 @@ def test_lengths_may_be_weighed_without_the_guidance():
 
 def test_a_gap_at_the_end_has_any_of_its_lengths():
     (layout,) = chains(8).layouts(["01[MASK:1-4]"])
-    assert posterior(chains(), layout) == pytest.approx({(n,): 0.25 for n in (1, 2, 3, 4)})
-    assert questions(layout) == 0
+    assert length_posterior(chains(), layout) == pytest.approx({(n,): 0.25 for n in (1, 2, 3, 4)})
+    assert num_length_evaluations(layout) == 0
 
 
 def test_the_length_of_a_gap_follows_from_so_much_text_behind_each_gap():
@@ -157,7 +157,7 @@ def test_the_length_of_a_gap_follows_from_so_much_text_behind_each_gap():
     (layout,) = chains(60).layouts([f"0[MASK]1[MASK:1-2]{behind}[MASK]012"])
     assert layout.choices == ((1, 1, 1), (1, 2, 1))
     # 32 of the 40 behind the gap of two lengths, and the three behind the next; none behind the first.
-    assert questions(layout) == 2 * (32 + 3)
+    assert num_length_evaluations(layout) == 2 * (32 + 3)
     asked = []
 
     def denoise(tokens, t, where):
@@ -168,7 +168,7 @@ def test_the_length_of_a_gap_follows_from_so_much_text_behind_each_gap():
         return torch.full((len(tokens), 3), 1 / 3).log()
 
     gaps, weigher = (1, 3, 44), attrs.evolve(chains(60), denoiser=FunctionDenoiser(denoise, 3))
-    posterior(weigher, attrs.evolve(layout, choices=(layout.choices[0],) * 2))
+    length_posterior(weigher, attrs.evolve(layout, choices=(layout.choices[0],) * 2))
     assert asked == 2 * [*range(4, 36), 45, 46, 47]
 
 
@@ -196,10 +196,10 @@ def test_a_banned_space_gives_way():
         log_probs = Hashed(17)(tokens, t, where)
         return log_probs.index_fill(1, torch.arange(8, 17), -torch.inf).log_softmax(-1)
 
-    z, writer = torch.full((1, 3), 17), letters(denoiser=FunctionDenoiser(bare, 17))
-    found = writer.opening((1,), SpaceAwareTokenizer(Letters())).denoiser(z, None, z == 17)
+    z, text_generator = torch.full((1, 3), 17), letters(denoiser=FunctionDenoiser(bare, 17))
+    found = text_generator.opening((1,), SpaceAwareTokenizer(Letters())).denoiser(z, None, z == 17)
     assert torch.equal(found, bare(z, None, z == 17))
-    assert infill(writer, LeftToRightSampler(), ["ab [MASK:2] c"]).texts[0].startswith("ab ")
+    assert infill(text_generator, LeftToRightSampler(), ["ab [MASK:2] c"]).texts[0].startswith("ab ")
 
 
 def test_evaluations_of_two_passes_count_as_two():
@@ -213,10 +213,10 @@ def test_a_model_that_reads_only_what_is_before_cannot_choose_a_length():
     def causal(tokens, t, where):
         raise UserError("objective 'autoregressive' predicts a token from the text before it")
 
-    writer = letters(denoiser=FunctionDenoiser(causal, 17))
-    writer.denoiser.block_size = 1
+    text_generator = letters(denoiser=FunctionDenoiser(causal, 17))
+    text_generator.denoiser.block_size = 1
     with pytest.raises(UserError, match=r"predicts nothing behind a gap; state the length, as in \[MASK:3\]"):
-        infill(writer, LeftToRightSampler(), ["a[MASK:1-3]bc"])
+        infill(text_generator, LeftToRightSampler(), ["a[MASK:1-3]bc"])
     # Another mistake is said as it is.
     guided = ClassifierFreeGuidance(condition="bb").guide(letters())
     with pytest.raises(UserError, match="no text begins with 'bb'"):

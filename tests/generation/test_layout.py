@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from atat_zoo.data.tokenizers.components import BPETokenizer, BytesTokenizer, CharactersTokenizer
-from atat_zoo.data.tokenizers.library import LibraryModel
+from atat_zoo.data.tokenizers.tokenizer_models import LibraryModel
 from atat_zoo.generation.layout import CHOICES, Gap, SpaceAwareTokenizer, TextForm, parse
-from atat_zoo.generation.samplers.published import AncestralSampler
+from atat_zoo.generation.samplers.published_samplers import AncestralSampler
 from atat_zoo.generation.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.system.errors import UserError
 

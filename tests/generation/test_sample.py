@@ -9,7 +9,7 @@ from torch._dynamo.utils import counters
 
 from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.generation.model import Model, check_options
-from atat_zoo.generation.samplers.published import AncestralSampler, UncertaintyGuidedSampler
+from atat_zoo.generation.samplers.published_samplers import AncestralSampler, UncertaintyGuidedSampler
 from atat_zoo.registry import Zoo
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.errors import UserError
@@ -152,12 +152,12 @@ def test_a_compiled_backbone_writes_the_same_text(wide, monkeypatch):
     assert counters["frames"]["ok"] > 0
     # The model itself stays as it is.
     assert wide.module.backbone._compiled_call_impl is None
-    assert wide.writer(compile=True).denoiser.module.backbone.embedding is wide.module.backbone.embedding
+    assert wide.text_generator(compile=True).denoiser.module.backbone.embedding is wide.module.backbone.embedding
 
 
 def test_the_precision_is_chosen_unless_one_is_named(model, monkeypatch):
-    taken, writer = [], Model.writer
-    monkeypatch.setattr(Model, "writer", lambda self, *how: taken.append(how[0]) or writer(self, *how))
+    taken, text_generator = [], Model.text_generator
+    monkeypatch.setattr(Model, "text_generator", lambda self, *how: taken.append(how[0]) or text_generator(self, *how))
     model.sample(1, length=4)
     model.infill("a[MASK]")
     model.sample(1, length=4, precision="fp32")

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from atat_zoo import UserError, Zoo
-from atat_zoo.diffusion import bounds
-from atat_zoo.diffusion.bounds import average, from_denoiser
-from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.diffusion import likelihood_bounds
+from atat_zoo.diffusion.likelihood_bounds import average, from_denoiser
+from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.experiment import from_table
 from atat_zoo.modeling.noise import CosineNoise, LinearNoise, LogLinearNoise
 from atat_zoo.testing.toys import Hashed
@@ -14,7 +14,7 @@ from atat_zoo.testing.toys import Hashed
 V, L = 3, 6
 X = torch.arange(30).view(5, L) % V
 KEEP = torch.ones_like(X) > 0
-KEYS = row_keys(0, "evaluation", torch.arange(5))
+KEYS = sequence_keys(0, "evaluation", torch.arange(5))
 LOSSES = from_denoiser(Hashed(V))
 
 
@@ -30,13 +30,16 @@ def masks_of(bound, noise):
 def test_each_is_its_function(noise):
     same = {"time_at": noise.time_at}
     for bound, masks in (
-        ("exact_k", bounds.exact_k(KEEP, KEYS, 3, **same)),
-        ("continuous_t", bounds.continuous_t(KEEP, KEYS, 3, alpha=noise.alpha, weight=noise.weight, **same)),
+        ("exact_k", likelihood_bounds.exact_k(KEEP, KEYS, 3, **same)),
+        ("continuous_t", likelihood_bounds.continuous_t(KEEP, KEYS, 3, alpha=noise.alpha, weight=noise.weight, **same)),
         (
             {"use": "clipped_t", "least": 0.1, "most": 0.9, "batch": 5},
-            bounds.clipped_t(KEEP, KEYS, 3, least=0.1, most=0.9, batch=5, **same),
+            likelihood_bounds.clipped_t(KEEP, KEYS, 3, least=0.1, most=0.9, batch=5, **same),
         ),
-        ({"use": "discrete_t", "steps": 4}, bounds.discrete_t(KEEP, KEYS, 3, alpha=noise.alpha, steps=4, **same)),
+        (
+            {"use": "discrete_t", "steps": 4},
+            likelihood_bounds.discrete_t(KEEP, KEYS, 3, alpha=noise.alpha, steps=4, **same),
+        ),
     ):
         found, wanted = estimate(masks_of(bound, noise)), estimate(masks)
         assert torch.equal(found.contribution, wanted.contribution)

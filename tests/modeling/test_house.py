@@ -2,8 +2,8 @@
 
 import pytest
 
-from atat_zoo.registry import Context, component, network_of, param, part
-from atat_zoo.registry.manifest import Entry
+from atat_zoo.registry import Context, component, component_param, network_of, param
+from atat_zoo.registry.registry_file import Entry
 
 
 @component
@@ -20,7 +20,7 @@ class Outer:
     summary = "a part with another one inside, which says no more than it must"
     network = f"{__name__}:Network"
     rate: float = param(0.5, help="any")
-    inner: Inner = part("estimator", None, help="the one inside")
+    inner: Inner = component_param("estimator", None, help="the one inside")
 
 
 class Network:

@@ -51,7 +51,7 @@ ROOMS = tuple(room for group in GROUPS for room in group)
 # Of rooms whose tests are not tests/ROOM or tests/test_ROOM.py.
 TESTS = {
     "modeling/bounds": ("tests/modeling/test_bound_parts.py",),
-    "modeling/position_sets": ("tests/modeling/test_position_sets.py", "tests/modeling/objectives/test_sets.py"),
+    "modeling/position_sets": ("tests/modeling/test_position_sets.py", "tests/modeling/objectives/test_set_causal.py"),
 }
 # A line on which a message begins or goes on: an expression that begins there is left as it is.
 SENTENCES = (r"\braise \w+\(", r"\byield (\(|f?\")$", r"\byield f?\"", r"^\s*f?['\"].*['\"],?$")

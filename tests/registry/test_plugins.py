@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from atat_zoo.experiment import from_table, load
-from atat_zoo.registry import CONTRACT, Zoo, manifest, plugins
+from atat_zoo.registry import CONTRACT, Zoo, plugins, registry_file
 from atat_zoo.system.errors import UserError
 from tests.installing import GOOD, alone, good, install
 
@@ -93,7 +93,7 @@ def test_plugins_outside_a_list_or_disabled_in_the_menu_are_not_imported(
     install("two", good("helix"))
     registry = None
     if allowed is None:
-        registry, text = tmp_path / "registry.toml", manifest.shipped().read_text(encoding="utf-8")
+        registry, text = tmp_path / "registry.toml", registry_file.shipped().read_text(encoding="utf-8")
         registry.write_text(text.replace("disabled = []", 'disabled = ["good"]'), encoding="utf-8")
     else:
         monkeypatch.setenv(plugins.ALLOWED, allowed)

@@ -16,7 +16,7 @@ import attrs
 
 import atat_zoo
 import atat_zoo.diffusion
-from atat_zoo.cli.new import templates
+from atat_zoo.cli.new_command import templates
 from atat_zoo.modeling.objectives import Batch
 from atat_zoo.registry import CONTRACT, KINDS, Context
 

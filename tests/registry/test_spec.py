@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo import Zoo
-from atat_zoo.registry import component, param, part, parts
-from atat_zoo.registry.manifest import Manifest, entry_of
+from atat_zoo.registry import component, component_param, components_param, param
+from atat_zoo.registry.registry_file import RegistryFile, entry_of
 from atat_zoo.registry.spec import Field, Mismatch, convert, fields_of, structure, unstructure
 
 
@@ -50,7 +50,7 @@ class Outer:
     pair: tuple[float, float] = param((0.2, 0.8), help="two floats", ge=0, le=1)
     names: tuple[str, ...] = param((), help="any number of words")
     table: dict[str, float] = param(attrs.Factory(dict), help="numbers by name")
-    inner: object = part("position_bias", {"use": "inner", "strength": 0.25}, help="a part")
+    inner: object = component_param("position_bias", {"use": "inner", "strength": 0.25}, help="a part")
 
 
 @component
@@ -58,7 +58,7 @@ class Parted:
     name = "parted"
     summary = "needs a part"
 
-    inner: object = part("position_bias", attrs.NOTHING, help="what is in it")
+    inner: object = component_param("position_bias", attrs.NOTHING, help="what is in it")
 
 
 @component
@@ -66,8 +66,8 @@ class Listed:
     name = "listed"
     summary = "takes a list of parts"
 
-    inner: object = parts("position_bias", help="what is in it")
-    others: object = parts("position_bias", ("other",), help="what else")
+    inner: object = components_param("position_bias", help="what is in it")
+    others: object = components_param("position_bias", ("other",), help="what else")
 
 
 @component
@@ -96,7 +96,7 @@ class Needy:
 @pytest.fixture(scope="module")
 def zoo():
     kinds = {Inner: "position_bias", Other: "position_bias", Outer: "masking"}
-    return Zoo(Manifest(entries=tuple(entry_of(kind, cls, "here") for cls, kind in kinds.items())), [])
+    return Zoo(RegistryFile(entries=tuple(entry_of(kind, cls, "here") for cls, kind in kinds.items())), [])
 
 
 def said(zoo, cls=Outer, /, **table):

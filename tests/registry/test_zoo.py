@@ -8,8 +8,8 @@ import pytest
 
 from atat_zoo import UserError, Zoo
 from atat_zoo.registry import KINDS, TABLES, Context, component, param
-from atat_zoo.registry.manifest import Manifest, entry_of, read, shipped
 from atat_zoo.registry.plugins import Plugin
+from atat_zoo.registry.registry_file import RegistryFile, entry_of, read, shipped
 from atat_zoo.registry.zoo import PACKAGES
 
 
@@ -26,7 +26,7 @@ class Spiral:
 
 
 def zoo_of(*entries, found=(), aliases=None):
-    return Zoo(Manifest(entries=tuple(entries), aliases=aliases or {}), list(found))
+    return Zoo(RegistryFile(entries=tuple(entries), aliases=aliases or {}), list(found))
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ import random
 from pathlib import Path
 from typing import Any
 
-from atat_zoo.evaluation.results.naming import NELBO
+from atat_zoo.evaluation.results.quantity_names import NELBO
 from atat_zoo.experiment import load
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.studies.differences import sensitivity
-from atat_zoo.studies.schema import Grid
+from atat_zoo.studies.study_schema import Grid
 
 RESOLVED = """\
 name = "{name}"
@@ -84,7 +84,7 @@ def make(
         step = steps[math.ceil(share * lines) - 1]
         counts = {"reads": "two neighbours", "value": 80.035, "stderr": 1.542}
         counts |= {"percent": 100 * ((value + seed) / 80.035 - 1), "percent_stderr": 0.559}
-        own = {"step": step, "sequences": 768, "draws": 4, "tokens": 49152, "count_table": counts}
+        own = {"step": step, "sequences": 768, "draws": 4, "tokens": 49152, "ngram_prior": counts}
         own["metrics"] = _metrics(share)
         write_evaluation(run, value + seed, bound, stderr=1.2444, file=f"{step:08d}", **own)
     _json(run.evaluations / "samplers-2x16.json", _samplers(steps[-1]))

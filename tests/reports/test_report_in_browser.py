@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from atat_zoo.reports import studies
-from atat_zoo.reports.collect import collect
-from atat_zoo.reports.page import page as write_page
+from atat_zoo.reports import study_data
+from atat_zoo.reports.html_report import page as write_page
+from atat_zoo.reports.report_data import collect
 from tests.reports.run_folders import CONFIRM, HOSTILE, make, with_grids
 
 pytestmark = pytest.mark.slow
@@ -32,8 +32,8 @@ def pages(tmp_path_factory):
         "long": [make(root / "runs" / "long", lines=10_000)],
         "bare": [make(root / "runs" / "bare", report=False, estimator=False, bound="SEDD")],
     }
-    written = {name: collect(each) for name, each in runs.items()} | {"study": studies.of_study(CONFIRM)}
-    written["grids"] = studies.of_study(with_grids(root / "grids.json"))
+    written = {name: collect(each) for name, each in runs.items()} | {"study": study_data.of_study(CONFIRM)}
+    written["grids"] = study_data.of_study(with_grids(root / "grids.json"))
     for name, data in written.items():
         (root / f"{name}.html").write_text(write_page(data), encoding="utf-8")
     return root

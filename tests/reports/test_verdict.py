@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from atat_zoo.evaluation.results.naming import title
-from atat_zoo.reports.collect import collect
+from atat_zoo.evaluation.results.quantity_names import title
+from atat_zoo.reports.report_data import collect
 from tests.reports.run_folders import make
 
 NAME = title("nelbo").capitalize()

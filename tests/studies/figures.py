@@ -62,7 +62,7 @@ def _found(report, rest):
     if what == "arm":
         runs = report["arms"][more]["runs"]
         bounds = [run["bounds"][run["bound"]] for run in runs]
-        counts = [run["count_table"] for run in runs]
+        counts = [run["ngram_prior"] for run in runs]
         mean = math.exp(statistics.fmean(bound["nats_per_token"] for bound in bounds))
         beside = [] if None in counts else [100 * math.expm1(statistics.fmean(each["difference"] for each in counts))]
         return [], [mean, *beside, *map(abs, beside)]

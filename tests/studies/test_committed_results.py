@@ -52,7 +52,7 @@ def row_of(report, arm):
     bounds = [run["bounds"][run["bound"]] for run in runs]
     values = ", ".join(f"{bound['value']:.1f}" for bound in bounds)
     against = next((each for each in report["comparisons"] if each["arm"] == arm), None)
-    tables = [run["count_table"] for run in runs]  # of a bound under masks: another one has none
+    tables = [run["ngram_prior"] for run in runs]  # of a bound under masks: another one has none
     beside = None if None in tables else statistics.fmean(each["difference"] for each in tables)
     return [
         f"{values} ± {bounds[0]['stderr']:.1f}" if len(runs) == 1 else values,

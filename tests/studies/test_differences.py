@@ -6,23 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from atat_zoo.reports import studies
-from atat_zoo.studies import markdown, results
+from atat_zoo.reports import study_data
+from atat_zoo.studies import markdown, study_results
 from atat_zoo.studies.differences import mark, over_both, over_sequences, shown
-from tests.studies.test_results import ALONE, run_of
+from tests.studies.test_study_results import ALONE, run_of
 
 LONE = [{"jobs": 1, "threads": 1, "alone": True}]
 
 
 def test_a_run_that_did_not_train_alone_has_no_seconds(tmp_path):
     run = run_of(tmp_path, "a1", 1, 4.0, seconds=2.0)
-    assert results._run_table(run, ALONE)["seconds"] == 2.0
+    assert study_results._run_table(run, ALONE)["seconds"] == 2.0
     for how in ({}, {"a1": [LONE[0] | {"alone": False}]}):
-        table = results._run_table(run, how)
+        table = study_results._run_table(run, how)
         assert (table["seconds"], table["seconds_per_step"]) == (None, None)
     base = {1: run_of(tmp_path, "b1", 1, 4.0)}
-    assert results.compare({1: run}, base, ALONE)["ratios"]["seconds"] == 1
-    assert results.compare({1: run}, base, {"a1": ALONE["a1"]})["ratios"]["seconds"] is None
+    assert study_results.compare({1: run}, base, ALONE)["ratios"]["seconds"] == 1
+    assert study_results.compare({1: run}, base, {"a1": ALONE["a1"]})["ratios"]["seconds"] is None
 
 
 def test_an_interval_over_sequences_only_says_why():
@@ -48,5 +48,5 @@ def test_a_page_says_which_of_its_rows_are_from_margins(nats):
     path = Path(__file__).parents[2] / "docs" / "studies" / "wikitext2.json"
     report = json.loads(path.read_text(encoding="utf-8")) | {"nats": nats}
     assert ("before NLLs per sequence were recorded" in markdown.page(report)) is not nats
-    said = [line for block in studies._blocks(report) for line in block.get("said", ())]
+    said = [line for block in study_data._blocks(report) for line in block.get("said", ())]
     assert any("before NLLs per sequence were recorded" in line for line in said) is not nats

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from atat_zoo.studies.measuring import rows_of
+from atat_zoo.studies.run_measurement import rows_of
 from tests.cli.terminal import printed
 from tests.studies.making import RUNS, STUDY, Place, steps_of, wait_for
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.evaluation.results.intervals import Interval, of_seeds_and_sequences
-from atat_zoo.evaluation.results.tasks import Score
-from atat_zoo.studies import markdown, tasks
+from atat_zoo.evaluation.results.task_results import Score
+from atat_zoo.studies import markdown, study_tasks
 
 SUMS = st.lists(st.floats(1, 9, width=16), min_size=4, max_size=4)
 
@@ -24,7 +24,7 @@ def scores(sums, **changes):
 @given(st.lists(st.tuples(SUMS, SUMS), min_size=1, max_size=3), st.booleans())
 def test_differences_are_those_of_the_means(pairs, exponential):
     mine, theirs = (scores(sums, exponential=exponential) for sums in zip(*pairs, strict=True))
-    found = tasks.compare(mine, theirs)
+    found = study_tasks.compare(mine, theirs)
     expected = [(sum(a) - sum(b)) / 8 for a, b in pairs]
     assert found["each"] == pytest.approx(expected, abs=1e-9)
     assert found["seeds"] == list(mine)
@@ -35,27 +35,30 @@ def test_differences_are_those_of_the_means(pairs, exponential):
 
 def test_the_items_are_resampled_after_the_mean_over_seeds():
     """Differences that cancel over seeds are none, however large each is."""
-    found = tasks.compare(scores([[1, 5, 2, 8], [8, 2, 5, 1]]), scores([[8, 2, 5, 1], [1, 5, 2, 8]]))
+    found = study_tasks.compare(scores([[1, 5, 2, 8], [8, 2, 5, 1]]), scores([[8, 2, 5, 1], [1, 5, 2, 8]]))
     assert found["over_items"] == {"value": 0, "low": 0, "high": 0}
 
 
 def test_other_items_and_no_numbers_are_not_compared():
     one, nothing = [[1.0, 2.0, 3.0, 4.0]] * 2, {"each": [], "over_items": None, "both": None}
     base = scores(one)
-    assert tasks.compare(base, scores(one, of="those")) == {"seeds": [18, 19], **nothing}
-    assert tasks.compare(base, {20: base[18]}) == {"seeds": [], **nothing}
-    assert tasks.compare(base, scores([[math.inf] * 4] * 2)) == {"seeds": [18, 19], **nothing}
+    assert study_tasks.compare(base, scores(one, of="those")) == {"seeds": [18, 19], **nothing}
+    assert study_tasks.compare(base, {20: base[18]}) == {"seeds": [], **nothing}
+    assert study_tasks.compare(base, scores([[math.inf] * 4] * 2)) == {"seeds": [18, 19], **nothing}
     # Items that are never the same, as times are, have differences, and no interval.
-    found = tasks.compare(scores(one, of=""), scores(one, of=""))
+    found = study_tasks.compare(scores(one, of=""), scores(one, of=""))
     assert (found["over_items"], found["each"]) == (None, [0, 0])
     # Nor is rounding a spread: these differ in their last bit.
     mine, theirs = ([[value] * 4 for value in values] for values in ((0.1, 0.3), (0.0, 0.2)))
-    found = tasks.compare(scores(mine), scores(theirs))
+    found = study_tasks.compare(scores(mine), scores(theirs))
     assert len(set(found["each"])) == 2
     assert found["both"] is None
     # As have items that differ from seed to seed.
     other = {18: base[18], 19: scores(one, of="those")[19]}
-    assert (tasks.compare(other, other)["over_items"], tasks.compare(other, other)["each"]) == (None, [0, 0])
+    assert (study_tasks.compare(other, other)["over_items"], study_tasks.compare(other, other)["each"]) == (
+        None,
+        [0, 0],
+    )
 
 
 def test_the_table_of_a_task_in_words():
@@ -66,7 +69,7 @@ def test_the_table_of_a_task_in_words():
     values = {name: [score.value for score in of.values()] for name, of in (("base", base), ("arm", each))}
     rows = [
         {"arm": "base", **row, "values": values["base"], "against": []},
-        {"arm": "arm", **row, "values": values["arm"], "against": [{"arm": "base", **tasks.compare(each, base)}]},
+        {"arm": "arm", **row, "values": values["arm"], "against": [{"arm": "base", **study_tasks.compare(each, base)}]},
     ]
     score = {"score": "text", "quantity": "perplexity", "exponential": True, "published": published, "rows": rows}
     report = {"tasks": [{"task": "any", "seed": 3, "scores": [score], "notes": ["one note"]}]}

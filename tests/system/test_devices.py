@@ -9,7 +9,7 @@ from atat_zoo import UserError
 from atat_zoo.diffusion.precision import computes_in_bf16
 from atat_zoo.generation.model import Model
 from atat_zoo.system import devices
-from atat_zoo.system.devices import alike, device_name, exact_device, free_memory, moved, torch_device
+from atat_zoo.system.devices import alike, device_name, exact_device, free_memory, move_to, torch_device
 from atat_zoo.training.memory import device_of, peak_memory
 from tests.generation.test_model import small  # a model trained for a few steps
 from tests.modeling.objectives.small_objectives import build
@@ -113,16 +113,16 @@ def test_a_model_is_loaded_with_its_network_there_and_its_texts_where_float64_is
     there = Model.load(tmp_path, "meta")
     assert (there.device, there.context.device) == (torch.device("meta"), "cpu")
     assert torch.equal(there.module.rates.sums, model.module.rates.sums)
-    writer = there.writer("fp32")
-    assert (writer.device, writer.network) == ("cpu", torch.device("meta"))
+    text_generator = there.text_generator("fp32")
+    assert (text_generator.device, text_generator.network) == ("cpu", torch.device("meta"))
 
 
 def test_what_is_moved_is_narrowed_only_where_it_must_be(monkeypatch):
     x = torch.ones(2, dtype=torch.float64)
-    assert moved(x, "cpu") is x
-    assert moved((x, None, "causal"), "meta")[0].dtype == torch.float64
+    assert move_to(x, "cpu") is x
+    assert move_to((x, None, "causal"), "meta")[0].dtype == torch.float64
     monkeypatch.setattr(devices, "WITHOUT_FLOAT64", {"meta"})
-    there = moved((x, torch.ones(2, dtype=torch.int64), None, "causal"), "meta")
+    there = move_to((x, torch.ones(2, dtype=torch.int64), None, "causal"), "meta")
     assert [each.dtype for each in there[:2]] == [torch.float32, torch.int64]
     assert there[2:] == (None, "causal")
 

@@ -10,10 +10,10 @@ import torch
 from composer.utils import get_composer_env_dict
 
 from atat_zoo.data.tokenizers.components import BPETokenizer
-from atat_zoo.data.tokenizers.library import BytesModel
+from atat_zoo.data.tokenizers.tokenizer_models import BytesModel
 from atat_zoo.experiment import load
 from atat_zoo.generation.samplers.semi_autoregressive import SemiAutoregressiveSampler
-from atat_zoo.generation.writer import Writer
+from atat_zoo.generation.text_generator import TextGenerator
 from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.registry import Context
 from atat_zoo.system import environment, machine
@@ -93,9 +93,9 @@ def test_composer_starts_no_process_for_the_name_of_the_processor(monkeypatch):
 
 @pytest.mark.parametrize(("number", "length"), [(2**40, None), (1, 2**40), (2**70, None)])
 def test_texts_that_are_too_many_or_too_long(number, length):
-    writer = Writer(denoiser=Hashed(258, window=4), tokenizer=BytesModel(), length=4)
+    text_generator = TextGenerator(denoiser=Hashed(258, window=4), tokenizer=BytesModel(), length=4)
     with pytest.raises(UserError, match=r"^writing \d+ texts of \d+ tokens needs about"):
-        writer.write(SemiAutoregressiveSampler(block_size=4), number=number, length=length)
+        text_generator.write(SemiAutoregressiveSampler(block_size=4), number=number, length=length)
 
 
 def test_a_vocabulary_that_is_too_large():

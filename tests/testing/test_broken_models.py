@@ -11,10 +11,10 @@ from torch import nn
 
 from atat_zoo import testing
 from atat_zoo.data import corpora, tokenizers
-from atat_zoo.data.tokenizers.library import BytesModel
+from atat_zoo.data.tokenizers.tokenizer_models import BytesModel
 from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.modeling.bounds import ExactKBound
-from atat_zoo.modeling.objectives.masked import MDLMObjective
+from atat_zoo.modeling.objectives.masked_diffusion import MDLMObjective
 from atat_zoo.system.errors import UserError
 from atat_zoo.testing.toys import FunctionDenoiser
 

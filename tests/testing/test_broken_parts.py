@@ -22,7 +22,7 @@ from atat_zoo.modeling.masking.position_bias import RunningBias
 from atat_zoo.modeling.noise import PolynomialNoise
 from atat_zoo.modeling.targets import WasMaskedTarget
 from atat_zoo.registry import component, param
-from atat_zoo.testing.masking import PROMISES, PROMISES_OF_VISIBLE_TEXT
+from atat_zoo.testing.masking_checks import PROMISES, PROMISES_OF_VISIBLE_TEXT
 
 
 def broken_by(promises, strategy, *examples):

@@ -9,12 +9,12 @@ from hypothesis.errors import Flaky
 from atat_zoo import testing
 from atat_zoo.generation.samplers import Sampler
 from atat_zoo.generation.samplers.order import RandomOrder
-from atat_zoo.generation.samplers.published import AncestralSampler
+from atat_zoo.generation.samplers.published_samplers import AncestralSampler
 from atat_zoo.generation.samplers.remasking import NoRemasking
 from atat_zoo.generation.samplers.stopping_rule import StepsStoppingRule
 from atat_zoo.generation.samplers.token_sampling import CategoricalTokenSampling
 from atat_zoo.generation.samplers.tokens_per_step import FixedTokensPerStep
-from atat_zoo.testing.sampling import assemble
+from atat_zoo.testing.sampler_checks import assemble
 
 
 class Wrapped(Sampler):
@@ -81,14 +81,14 @@ ORDERS = {
     "batch": lambda good, step: torch.rand(step.open.shape, generator=torch.Generator().manual_seed(len(step.rows))),
 }
 PACES = {
-    "at least one step": {"most": lambda good, n: 0},
-    "fall with": {"most": lambda good, n: 200 - n},
+    "at least one step": {"max_steps_for": lambda good, n: 0},
+    "fall with": {"max_steps_for": lambda good, n: 200 - n},
     "rates": {"rates": lambda good, number: (0.2, 0.4)},
-    "int64": {"take": lambda good, step: step.remaining.double()},
-    "one number a row": {"take": lambda good, step: step.remaining[:1]},
-    "bool": {"take": lambda good, step: step.open[:1]},
-    "batch": {"take": lambda good, step: torch.full_like(step.remaining, len(step.remaining))},
-    "at least one per row": {"needs": frozenset({"log_probs"}), "take": lambda good, step: 0 * step.remaining},
+    "int64": {"num_to_unmask": lambda good, step: step.remaining.double()},
+    "one number a row": {"num_to_unmask": lambda good, step: step.remaining[:1]},
+    "bool": {"num_to_unmask": lambda good, step: step.open[:1]},
+    "batch": {"num_to_unmask": lambda good, step: torch.full_like(step.remaining, len(step.remaining))},
+    "at least one per row": {"needs": frozenset({"log_probs"}), "num_to_unmask": lambda good, step: 0 * step.remaining},
     "unknown needs: drawn": {"needs": frozenset({"drawn"})},
 }
 REMASKS = {

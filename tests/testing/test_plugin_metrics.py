@@ -14,7 +14,7 @@ __all__ = ["alone", "install"]
 PLUGIN = '''
 from atat_zoo.evaluation.metrics import Metric
 from atat_zoo.registry import component, hookimpl, param
-from atat_zoo.evaluation.results.tasks import Score
+from atat_zoo.evaluation.results.task_results import Score
 from atat_zoo.evaluation.tasks import Task
 
 CONTRACT = 2

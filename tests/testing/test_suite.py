@@ -10,9 +10,9 @@ from atat_zoo import testing
 from atat_zoo.modeling.masking import UniformMasking
 from atat_zoo.modeling.masking.mask_drawing import BernoulliMaskDrawing
 from atat_zoo.registry import Zoo
-from atat_zoo.registry.manifest import Manifest, entry_of
+from atat_zoo.registry.registry_file import RegistryFile, entry_of
 from atat_zoo.testing.batches import for_examples
-from atat_zoo.testing.masking import PROMISES
+from atat_zoo.testing.masking_checks import PROMISES
 
 
 def test_a_part_that_needs_torch_to_be_listed_is_found(tmp_path, monkeypatch):
@@ -24,7 +24,7 @@ def test_a_part_that_needs_torch_to_be_listed_is_found(tmp_path, monkeypatch):
 
 
 def test_cases_are_the_promises_of_every_part():
-    zoo = Zoo(Manifest(entries=(entry_of("masking", UniformMasking, "plugin-x"),)), [])
+    zoo = Zoo(RegistryFile(entries=(entry_of("masking", UniformMasking, "plugin-x"),)), [])
     found = testing.cases(zoo, distribution="plugin-x")
     assert list(map(str, found)) == [f"masking-uniform-{name}" for name in ("description", "imports", *PROMISES)]
     for case in found:

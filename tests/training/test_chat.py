@@ -8,20 +8,20 @@ from click.testing import CliRunner
 from safetensors.torch import load_file
 
 from atat_zoo.cli import atat
-from atat_zoo.cli.train import samples_of
-from atat_zoo.evaluation.compare import measure_runs
+from atat_zoo.cli.train_command import samples_of
+from atat_zoo.evaluation.held_out_text import text_of
 from atat_zoo.evaluation.likelihood import evaluate_run, measure
 from atat_zoo.evaluation.results.intervals import paired
+from atat_zoo.evaluation.run_comparison import measure_runs
 from atat_zoo.evaluation.tasks import answers
 from atat_zoo.evaluation.tasks.answers import AnswersTask, questions_of, shared_words
-from atat_zoo.evaluation.text import text_of
 from atat_zoo.experiment import load
-from atat_zoo.generation.layout import answer_in
+from atat_zoo.generation.layout import answer_text
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.objectives import assemble
 from atat_zoo.system.errors import UserError
 from atat_zoo.training import resume, train
-from atat_zoo.training.finetuning import InitialWeights
+from atat_zoo.training.initial_weights import InitialWeights
 from tests import talk
 
 pytestmark = pytest.mark.slow
@@ -137,7 +137,7 @@ def test_answers_are_a_task(tuned, monkeypatch):
     model, written = Model.from_run(tuned), []
 
     def some(model, questions, **how):
-        true = [answer_in(model.tokenizer, question.answer) for question in questions]
+        true = [answer_text(model.tokenizer, question.answer) for question in questions]
         written.extend(f" {answer}\n" if i % 2 else "nothing" for i, answer in enumerate(true))
         return written
 

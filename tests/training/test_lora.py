@@ -8,16 +8,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from atat_zoo.cli.experiment import missing
+from atat_zoo.cli.experiment_command import missing
 from atat_zoo.evaluation.likelihood import evaluate_run
 from atat_zoo.experiment import load
 from atat_zoo.generation.model import Model, plain_weights
 from atat_zoo.modeling.backbones.lora import merge
 from atat_zoo.modeling.objectives import assemble
-from atat_zoo.system.atomic import discard
+from atat_zoo.system.atomic_files import discard
 from atat_zoo.system.errors import UserError
 from atat_zoo.training import resume, train
-from atat_zoo.training.finetuning import InitialWeights
+from atat_zoo.training.initial_weights import InitialWeights
 from tests import forked
 from tests.training.test_trainer import Listener
 
@@ -130,7 +130,7 @@ def test_the_next_training_begins_with_the_merged_weights(root, tuned, tmp_path,
     experiment = load(str(root / "base.toml"), [f"init_from={tuned}", f"backbone.lora_rank={rank}"])
     source = Model.from_run(tuned)
     objective = assemble(experiment, source.context)
-    InitialWeights.of(experiment).load_into(objective)
+    InitialWeights.from_experiment(experiment).load_into(objective)
     merge(source.module)
     with torch.no_grad():
         hidden = objective.backbone.eval()(torch.arange(60, 76)[None])

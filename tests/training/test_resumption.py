@@ -14,7 +14,7 @@ from atat_zoo.experiment import load
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.system.errors import UserError
 from atat_zoo.training import resume, train
-from atat_zoo.training.resumption import _check_extends, continued, record
+from atat_zoo.training.resumption import _check_extends, record, resume_from
 from tests.training import die_at, with_changed
 from tests.training.test_resume import same, unfinished
 
@@ -49,7 +49,7 @@ def test_a_finished_run_goes_on_as_if_it_had_been_begun_with_more_steps(tiny, tm
 def test_a_run_that_goes_on_is_not_finished_until_it_has_made_its_steps(tiny, tmp_path):
     run = trained(tiny, tmp_path / "run", "train.steps=3")
     # Killed before its next checkpoint, its last one is still that of a training of fewer steps.
-    record(run, continued(run, ["train.steps=6"], print)[0], 3)
+    record(run, resume_from(run, ["train.steps=6"], print)[0], 3)
     stop = "if words[1].timestamp.batch == 4: os.kill(os.getpid(), signal.SIGTERM)\noriginal(*words)"
     code = with_changed("atat_zoo.training.composer_model:Progress.batch_start", stop)
     tiny.atat("train", "--resume", str(run.path), check=False, code=code)
@@ -102,14 +102,14 @@ def test_what_may_change_on_the_command_line(tiny, tmp_path, words, override, sa
     before = folder.resolved.read_bytes()
     if said:
         with pytest.raises(UserError, match=said.replace("'", ".")):
-            continued(folder, [override], print)
+            resume_from(folder, [override], print)
     else:
-        experiment, last = continued(folder, [override], print)
+        experiment, last = resume_from(folder, [override], print)
         assert (f"train.steps={experiment.train.steps}", last.step) == (override, 24)
     shutil.rmtree(folder.checkpoints)
     if override == "train.steps=30":
         with pytest.raises(UserError, match=r"train.steps: .* has no checkpoint to go on from; .* --overwrite"):
-            continued(folder, [override], print)
+            resume_from(folder, [override], print)
     assert folder.resolved.read_bytes() == before
 
 
@@ -117,17 +117,17 @@ def test_what_changed_since_the_checkpoint_is_told_or_refused(tiny, tmp_path):
     folder, told = begun(tiny, tmp_path / "run"), []
     text = folder.resolved.read_text()
     folder.resolved.write_text(text.replace("save_every = 5", "save_every = 3"))
-    assert continued(folder, [], told.append)[1].step == 24
+    assert resume_from(folder, [], told.append)[1].step == 24
     assert told == ["changed since step 24: train.save_every 5 is now 3"]
     folder.resolved.write_text(text.replace("lanes = 4", "lanes = 8"))
     with pytest.raises(UserError, match=r"of step 24 was trained with \(data.lanes 4 is now 8\); put that back"):
-        continued(folder, [], told.append)
+        resume_from(folder, [], told.append)
     with pytest.raises(UserError, match=r"--step 7: .* has no complete checkpoint of this step; choose one .*: 24$"):
-        continued(folder, [], told.append, step=7)
+        resume_from(folder, [], told.append, step=7)
     shutil.rmtree(folder.checkpoints)
-    assert continued(folder, [], told.append)[1] is None
+    assert resume_from(folder, [], told.append)[1] is None
     with pytest.raises(UserError, match="it has none yet; leave --step out"):
-        continued(folder, [], told.append, step=7)
+        resume_from(folder, [], told.append, step=7)
 
 
 @pytest.mark.slow

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from atat_zoo.data import manifest
+from atat_zoo.data import shard_manifest
 from atat_zoo.data.build import build
-from atat_zoo.data.order import SampleOrder
+from atat_zoo.data.sample_order import SampleOrder
 from atat_zoo.experiment import load
 from atat_zoo.system.errors import UserError
 from atat_zoo.training import train
@@ -53,7 +53,7 @@ def test_a_training_from_a_faulty_server_ends_in_the_same_weights(tiny, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:the count table is left out:atat_zoo.system.errors.LeftOut")
+@pytest.mark.filterwarnings("ignore:the count table is left out:atat_zoo.system.errors.OmissionNote")
 def test_a_training_leaves_out_what_is_damaged(tiny, tmp_path):
     folder = shutil.copytree(build(load(str(tiny.path))), tmp_path / "shards")
     corpus = f"corpus={{use='shards', path='{folder}'}}"
@@ -61,7 +61,7 @@ def test_a_training_leaves_out_what_is_damaged(tiny, tmp_path):
     def damage(path):
         path.write_bytes(path.read_bytes()[:700])  # not one whole member
 
-    contents, made = manifest.load(folder), load(str(tiny.path))
+    contents, made = shard_manifest.load(folder), load(str(tiny.path))
     sizes = [shard.sequences for shard in contents.splits["train"].shards]
     order = SampleOrder(sizes, lanes=made.data.lanes, seed=made.seed)
     paths = sorted(folder.glob("train-*.tar"))

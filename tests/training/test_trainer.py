@@ -15,7 +15,7 @@ from atat_zoo.evaluation.text_scores import measure_texts
 from atat_zoo.experiment import load
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.generation.model import Model
-from atat_zoo.modeling.backbones.neighbours import CountTable
+from atat_zoo.modeling.backbones.ngram_prior import NGramPrior
 from atat_zoo.modeling.objectives import assemble, chunks
 from atat_zoo.registry import Context
 from atat_zoo.system.errors import UserError
@@ -163,9 +163,9 @@ def test_it_evaluates_on_the_way(tiny, tmp_path):
     again = measure(result.model.module, tokens[rows], maskable[rows], spec, seed=5, rows=rows)
     nats = float(again.contribution["nelbo"].sum() / maskable[rows].sum())
     assert found[4, 4]["nats_per_token"] == pytest.approx(nats, rel=1e-5)
-    assert found[4, 4]["count_table"]["value"] == found[0, 4]["count_table"]["value"]
-    assert found[4, 4]["count_table"]["difference"] != found[0, 4]["count_table"]["difference"]
-    assert found[4, 8]["count_table"]["value"] != found[4, 4]["count_table"]["value"]
+    assert found[4, 4]["ngram_prior"]["value"] == found[0, 4]["ngram_prior"]["value"]
+    assert found[4, 4]["ngram_prior"]["difference"] != found[0, 4]["ngram_prior"]["difference"]
+    assert found[4, 8]["ngram_prior"]["value"] != found[4, 4]["ngram_prior"]["value"]
     calibration = [table["metrics"]["calibration_error"] for table in found.values()]
     assert len({each["value"] for each in calibration}) == 4
     assert all(0 <= each["value"] <= 1 and each["stderr"] > 0 for each in calibration)
@@ -250,8 +250,8 @@ def test_evaluating_again_gives_the_same_numbers(tiny, uninterrupted):
 
 def test_counts_are_not_broadcast_at_every_forward(tiny):
     """DDP does not with those buffers whose names this attribute has."""
-    table = CountTable.count([np.arange(48).reshape(3, 16) % 7], 256)
-    context = Context(vocabulary_size=256, length=16, steps=2, seed=0, count_table=lambda: table)
+    table = NGramPrior.count([np.arange(48).reshape(3, 16) % 7], 256)
+    context = Context(vocabulary_size=256, length=16, steps=2, seed=0, ngram_prior=lambda: table)
     model = ZooModel(assemble(load(str(tiny.path), ["backbone.ngram_prior=2"]), context), 2, False)
     counts = {name for name, _ in model.named_buffers() if ".prior." in name}
     assert len(counts) == 3

@@ -3,7 +3,7 @@
 import numpy as np
 
 from atat_zoo.data.tokenizers.components import CharactersTokenizer
-from atat_zoo.modeling.backbones.neighbours import CountTable
+from atat_zoo.modeling.backbones.ngram_prior import NGramPrior
 from atat_zoo.registry import Context
 from tests.modeling.objectives.small_objectives import L
 
@@ -17,6 +17,6 @@ CONTEXT = Context(
     steps=100,
     seed=5,
     counts=np.bincount(TEXT.ravel(), minlength=V),
-    count_table=lambda: CountTable.count([TEXT], V),
+    ngram_prior=lambda: NGramPrior.count([TEXT], V),
     tokenizer=TOKENIZER,
 )

@@ -138,7 +138,7 @@ def test_afterwards_all_is_as_it_was():
 def test_a_narrow_one_has_no_float64(plant):
     with VirtualGPU(narrow=True):
         x = to_gpu(X)
-        assert on_cpu(devices.moved(torch.ones(3, dtype=torch.float64), x.device)).dtype == torch.float32
+        assert on_cpu(devices.move_to(torch.ones(3, dtype=torch.float64), x.device)).dtype == torch.float32
         with pytest.raises(NoFloat64Error, match=r"no float64, at tests/virtual_gpu/test_virtual_device\.py .*lambda"):
             plant(x)
     with VirtualGPU():

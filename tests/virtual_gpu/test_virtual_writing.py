@@ -16,8 +16,8 @@ from atat_zoo.evaluation.policy import policy_nats
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.generation.classifiers import BagOfTokens
 from atat_zoo.generation.guidance import ClassifierGuidance
-from atat_zoo.generation.writer import Writer
-from atat_zoo.system.devices import exact_device, moved
+from atat_zoo.generation.text_generator import TextGenerator
+from atat_zoo.system.devices import exact_device, move_to
 from tests.generation.samplers.test_loop import DECIDES
 from tests.modeling.objectives.small_objectives import BASELINES, L, batch, build
 from tests.virtual_gpu.context import CONTEXT, TOKENIZER, V
@@ -78,11 +78,11 @@ def written(move, model, sampler, guidance=None):
     module, calls = move(network(model)), []
     module.backbone.register_forward_hook(lambda *_: calls.append(1))
     at = {"device": exact_device(module.device), "network": module.device}
-    writer = Writer(denoiser=module.denoiser(), tokenizer=TOKENIZER, length=L, **at)
+    text_generator = TextGenerator(denoiser=module.denoiser(), tokenizer=TOKENIZER, length=L, **at)
     if guidance is not None:
         guidance = Zoo.load().spec("guidance", guidance) if isinstance(guidance, dict) else guidance
-        writer = guidance.guide(writer)
-    made = writer.fill(sampler, move(given()), rows=move(torch.arange(ROWS)))
+        text_generator = guidance.guide(text_generator)
+    made = text_generator.fill(sampler, move(given()), rows=move(torch.arange(ROWS)))
     return {"tokens": made.tokens, "nfe": made.nfe, "calls": len(calls)}
 
 
@@ -135,7 +135,9 @@ GUIDANCE = {
     "importance_bias": ({"words": ["cab", "a"]}, {}),
     "classifier_free": (
         {"condition": "a"},
-        {("_local_scalar_dense", "generation/guided.py Contrast.__call__")},  # whether a text begins with it, once
+        {
+            ("_local_scalar_dense", "generation/guided_denoiser.py Contrast.__call__")
+        },  # whether a text begins with it, once
     ),
     "classifier": (
         {"classifier": {"use": "function", "path": f"{__name__}:likes_short_words"}, "candidates": 2},
@@ -230,7 +232,7 @@ def test_metrics_of_predictions_are_on_one_device():
 def test_neither_does_a_policy_bound_ask_more(table):
     def priced(move):
         of, module = move(batch(3, padded=False, context=CONTEXT)), move(network("mdlm"))
-        given = moved((of.tokens, of.maskable, of.index), exact_device(module.device))
+        given = move_to((of.tokens, of.maskable, of.index), exact_device(module.device))
         made = policy_nats(module.denoiser(), sampler_of(table), *given, orders=2)
         return {"nats": made.nats, "contribution": made.contribution}
 

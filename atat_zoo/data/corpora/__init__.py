@@ -21,7 +21,7 @@ from typing_extensions import override
 
 from atat_zoo.data import Split
 from atat_zoo.data.digests import Stamp
-from atat_zoo.registry import component, param, parts
+from atat_zoo.registry import component, components_param, param
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.errors import UserError
 
@@ -284,7 +284,7 @@ class ShardsCorpus(Corpus):
 
     @override
     def built(self) -> Path:
-        from atat_zoo.data.remote import Origin, is_address
+        from atat_zoo.data.downloads import Origin, is_address
 
         if not self.tars and not is_address(self.path):
             return Path(self.path)
@@ -299,9 +299,9 @@ class ShardsCorpus(Corpus):
 
     @override
     def fingerprint(self) -> dict[str, Any]:
-        from atat_zoo.data import manifest
+        from atat_zoo.data import shard_manifest
 
-        return manifest.load(self.built()).fingerprint  # of the text that they were built from
+        return shard_manifest.load(self.built()).fingerprint  # of the text that they were built from
 
 
 class Divided(Corpus):
@@ -424,7 +424,9 @@ class MixtureCorpus(Corpus):
     summary = "a mixture of corpora in given proportions"
     refs = ("arXiv:2101.00027",)
 
-    components: tuple[Corpus, ...] = parts("corpus", attrs.NOTHING, help="the corpora, a list of tables {use = …}")
+    components: tuple[Corpus, ...] = components_param(
+        "corpus", attrs.NOTHING, help="the corpora, a list of tables {use = …}"
+    )
     weights: tuple[float, ...] = param((), help="fraction of the characters from each corpus; default: equal", gt=0)
     stopping_strategy: Literal["first_exhausted", "all_exhausted"] = param(
         "first_exhausted", help="an epoch ends when the first corpus is exhausted, or when all are"

@@ -22,8 +22,8 @@ from typing import IO, Any, Literal, TypeVar, cast
 
 import attrs
 
+from atat_zoo.data.corpora.archives import PACKED, UTF8, suffix, unpacked
 from atat_zoo.data.corpora.boundaries import Boundary, lines, up_to
-from atat_zoo.data.corpora.packing import PACKED, UTF8, suffix, unpacked
 from atat_zoo.data.dialogues import KEYS, messages_of, to_text
 from atat_zoo.data.digests import unreadable
 from atat_zoo.system.errors import Note, UserError, clip, nearest

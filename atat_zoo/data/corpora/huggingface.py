@@ -14,7 +14,7 @@ from atat_zoo.data.corpora.detokenizers import Detokenizer
 from atat_zoo.data.corpora.documents import Missing, Policy, Rows, columns_of, dialogue_of, text_of
 from atat_zoo.data.dialogues import KEYS
 from atat_zoo.data.digests import Stamps, fingerprint_of, stamps_of
-from atat_zoo.registry import component, param, part
+from atat_zoo.registry import component, component_param, param
 from atat_zoo.system.errors import UserError, nearest
 
 _FIRST = 1000  # rows of a split, whose texts tell how long all are
@@ -48,7 +48,7 @@ class HuggingFaceCorpus(Divided):
     text_field: str = param("text", help="column with the text: its exact name, or a.b for a nested key")
     missing: Policy = param("error", help="records with null text: raise an error, or skip and count them")
     keep: tuple[str, ...] = param((), help='conditions on records to keep, such as ["language=en"]; all must hold')
-    detokenizer: Detokenizer = part(
+    detokenizer: Detokenizer = component_param(
         "detokenizer", "none", help="detokenizer that restores ordinary text from a benchmark's tokens"
     )
     streaming: bool = param(False, help="stream the dataset instead of downloading it")

@@ -13,14 +13,14 @@ import numpy as np
 from typing_extensions import override
 
 from atat_zoo.data import Split
+from atat_zoo.data.corpora.archives import DAMAGED, PACKED, members, unpacked
 from atat_zoo.data.corpora.documents import Missing, NoTextError, Policy, Rows, package, text_of
-from atat_zoo.data.corpora.files import NamedFiles, Search
-from atat_zoo.data.corpora.packing import DAMAGED, PACKED, members, unpacked
+from atat_zoo.data.corpora.text_files import NamedFiles, Search
 from atat_zoo.data.digests import Stamp, unreadable
-from atat_zoo.data.manifest import array_of
-from atat_zoo.data.remote import expanded, fetched, is_address
+from atat_zoo.data.downloads import expanded, fetched, is_address
+from atat_zoo.data.shard_manifest import array_of
 from atat_zoo.data.tokenizers import Tokenizer, TokenizerModel
-from atat_zoo.registry import component, param, part
+from atat_zoo.registry import component, component_param, param
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.errors import Note, UserError, clip
 from atat_zoo.system.machine import memory
@@ -62,7 +62,7 @@ class WebDatasetCorpus(NamedFiles):
     )
     text_field: str = param("text", help="JSON key with the text: its exact name, or a.b for a nested key")
     missing: Policy = param("error", help="samples without text: raise an error, or skip and count them")
-    tokenizer: Tokenizer | None = part(
+    tokenizer: Tokenizer | None = component_param(
         "tokenizer", None, help="tokenizer of the ids in .npy files; must not need training"
     )
     cache: str = param("data/cache/webdataset", help="folder for downloads")

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from typing_extensions import override
 
 from atat_zoo.data.tokenizers import BOS, EOS, Tokenizer, TokenizerModel
-from atat_zoo.registry import component, param, part
+from atat_zoo.registry import component, component_param, param
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.errors import UserError
 from atat_zoo.system.machine import require
 
 if TYPE_CHECKING:
-    from atat_zoo.data.tokenizers.library import BytesModel, CharactersModel
+    from atat_zoo.data.tokenizers.tokenizer_models import BytesModel, CharactersModel
 
 _FILE = "tokenizer.json"
 _VOCABULARIES = {"vocab.json": "merges.txt", "encoder.json": "vocab.bpe"}
@@ -33,7 +33,7 @@ class BytesTokenizer(Tokenizer):
 
     @override
     def train(self, documents: Callable[[], Iterator[str]]) -> BytesModel:
-        from atat_zoo.data.tokenizers.library import BytesModel
+        from atat_zoo.data.tokenizers.tokenizer_models import BytesModel
 
         return BytesModel()
 
@@ -57,7 +57,7 @@ class CharactersTokenizer(Tokenizer):
 
     @override
     def train(self, documents: Callable[[], Iterator[str]]) -> CharactersModel:
-        from atat_zoo.data.tokenizers.library import CharactersModel
+        from atat_zoo.data.tokenizers.tokenizer_models import CharactersModel
 
         return CharactersModel(special=self.special_tokens, unknown=self.unknown)
 
@@ -85,7 +85,7 @@ class BPETokenizer(Tokenizer):
 
     @override
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
-        from atat_zoo.data.tokenizers.library import LibraryModel, trained
+        from atat_zoo.data.tokenizers.tokenizer_models import LibraryModel, trained
 
         # The library reserves 70 bytes a token before it reads, and aborts when it does not get them.
         size = self.vocabulary_size
@@ -94,7 +94,7 @@ class BPETokenizer(Tokenizer):
 
     @override
     def load(self, folder: Path) -> TokenizerModel:
-        from atat_zoo.data.tokenizers.library import LibraryModel
+        from atat_zoo.data.tokenizers.tokenizer_models import LibraryModel
 
         return LibraryModel.load(folder, bos=BOS, eos=EOS)
 
@@ -123,7 +123,7 @@ class PretrainedTokenizer(Tokenizer):
 
     @override
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:
-        from atat_zoo.data.tokenizers.library import LibraryModel, from_file, from_pair
+        from atat_zoo.data.tokenizers.tokenizer_models import LibraryModel, from_file, from_pair
 
         files = self._files()
         library = from_file(files[0]) if len(files) == 1 else from_pair(*files)
@@ -131,7 +131,7 @@ class PretrainedTokenizer(Tokenizer):
 
     @override
     def load(self, folder: Path) -> TokenizerModel:
-        from atat_zoo.data.tokenizers.library import LibraryModel
+        from atat_zoo.data.tokenizers.tokenizer_models import LibraryModel
 
         return LibraryModel.load(folder, bos=self.bos, eos=self.eos)
 
@@ -182,7 +182,9 @@ class RunTokenizer(Tokenizer):
 
     path: str = param(help="run folder, relative to the working directory")
     sha256: str | None = param(None, help="SHA-256 of the run's tokenizer.json; default: filled in from the run")
-    like: Tokenizer = part("tokenizer", "bpe", help="the run's own [tokenizer]; default: filled in from the run")
+    like: Tokenizer = component_param(
+        "tokenizer", "bpe", help="the run's own [tokenizer]; default: filled in from the run"
+    )
 
     @override
     def train(self, documents: Callable[[], Iterator[str]]) -> TokenizerModel:

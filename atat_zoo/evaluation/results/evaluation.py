@@ -8,7 +8,7 @@ import attrs
 from typing_extensions import override
 
 from atat_zoo.evaluation.results.format import NONE, cell, size, with_error
-from atat_zoo.evaluation.results.naming import ANSWERS, NELBO, PERPLEXITY, exponential, title
+from atat_zoo.evaluation.results.quantity_names import ANSWERS, NELBO, PERPLEXITY, exponential, title
 from atat_zoo.evaluation.results.store import RunResult, finite
 from atat_zoo.experiment import Experiment
 from atat_zoo.modeling.bounds import Bound
@@ -46,7 +46,7 @@ class MetricValue:
 
 
 @attrs.frozen(kw_only=True)
-class NGramFigure:
+class NGramPriorValue:
     """An n-gram model beside a model, and their difference. Errors are standard errors over sequences."""
 
     reads: str  # the tokens that it sees
@@ -99,7 +99,7 @@ class Evaluation(RunResult):
     bits_per_character: float | None  # Σ NELBO over characters, None without `nelbo` or text
     perplexity_per_word: float | None  # exp(Σ NELBO / words), None without `nelbo` or words
     unigram_perplexity: float | None  # of the training tokens' frequencies, on the same tokens
-    count_table: NGramFigure | None  # of an n-gram model of the training tokens, on the same tokens and masks
+    ngram_prior: NGramPriorValue | None  # of an n-gram model of the training tokens, on the same tokens and masks
     metrics: Mapping[str, MetricValue] = attrs.field(factory=dict)  # those of evaluation.metrics, by title
     importance_spearman: float | None  # ρ between importance and per-token loss
     frequency_spearman: float | None  # ρ between unigram surprisal and per-token loss
@@ -121,8 +121,8 @@ class Evaluation(RunResult):
         if self.nelbo:  # at the top level, for most readers
             nelbo = attrs.asdict(self.nelbo)
             table |= {PERPLEXITY: nelbo.pop("value"), f"{PERPLEXITY}_stderr": nelbo.pop("stderr"), **nelbo}
-        if self.count_table:
-            table["count_table"] = self.count_table.to_table()
+        if self.ngram_prior:
+            table["ngram_prior"] = self.ngram_prior.to_table()
         return finite(table)
 
     @property

@@ -11,7 +11,7 @@ import attrs
 from atat_zoo.evaluation.results import store
 from atat_zoo.evaluation.results.evaluation import LIKELIHOOD, method_of
 from atat_zoo.evaluation.results.format import size
-from atat_zoo.evaluation.results.naming import PERPLEXITY
+from atat_zoo.evaluation.results.quantity_names import PERPLEXITY
 from atat_zoo.experiment import Experiment
 from atat_zoo.experiment.runs import RunFolder
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import attrs
 
 from atat_zoo.experiment.runs import RunFolder, write_json
-from atat_zoo.system.errors import LeftOut, NotKept, UserError, clip
+from atat_zoo.system.errors import OmissionNote, UnsavedNote, UserError, clip
 from atat_zoo.system.parsing import from_json, read
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ def _write(path: Path, table: Table, required: bool) -> None:
         if required:
             raise
         reason = str(error).partition(";")[0]
-        warnings.warn(f"this result is not kept in the run: {reason}", NotKept, stacklevel=3)
+        warnings.warn(f"this result is not kept in the run: {reason}", UnsavedNote, stacklevel=3)
 
 
 def finite(value: Any) -> Any:
@@ -82,7 +82,7 @@ def tables(run: RunFolder, *, warn: bool = True) -> Iterator[Table]:
         except (OSError, ValueError) as error:
             if warn:
                 problem = f"{clip(path)} cannot be read: {clip(error)}"
-                warnings.warn(f"{problem}; it is left out: evaluate again", LeftOut, stacklevel=1)
+                warnings.warn(f"{problem}; it is left out: evaluate again", OmissionNote, stacklevel=1)
             continue
         if isinstance(table, dict) and type(table.get("step")) is int:
             yield table

@@ -11,7 +11,7 @@ import attrs
 
 from atat_zoo.evaluation.results.format import settings
 from atat_zoo.evaluation.results.store import finite, once
-from atat_zoo.evaluation.results.tasks import Score, TaskResult
+from atat_zoo.evaluation.results.task_results import Score, TaskResult
 from atat_zoo.experiment import conflicts_with
 from atat_zoo.experiment.runs import RunFolder, sha256_of
 from atat_zoo.experiment.runs.model_files import WEIGHTS

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from typing_extensions import override
 
-from atat_zoo.evaluation.results.tasks import Score
+from atat_zoo.evaluation.results.task_results import Score
 from atat_zoo.evaluation.tasks import Task, conflicts_of, sampling_inputs
-from atat_zoo.registry import component, param, part
+from atat_zoo.registry import component, component_param, param
 from atat_zoo.system.errors import Problem
 
 if TYPE_CHECKING:
     from atat_zoo.evaluation import Progress
-    from atat_zoo.evaluation.text import Text
+    from atat_zoo.evaluation.held_out_text import Text
     from atat_zoo.experiment import Experiment
     from atat_zoo.generation.model import Model
 
@@ -39,7 +39,7 @@ class AnswersTask(Task):
     reads_dialogues: ClassVar[bool] = True
 
     questions: int = param(256, help="maximum number of dialogues, evenly spaced; 0 means all", ge=0)
-    sampler: Any = part("sampler", None, help="sampler; default: the run's")
+    sampler: Any = component_param("sampler", None, help="sampler; default: the run's")
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """See `registry.component`."""
@@ -56,13 +56,13 @@ class AnswersTask(Task):
 
     @override
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score]:
+        from atat_zoo.evaluation.held_out_text import digest, held_out_text
         from atat_zoo.evaluation.tasks.infilling import SHARE_OF_TEXTS
-        from atat_zoo.evaluation.text import digest, held_out_text
-        from atat_zoo.generation.layout import answer_in
+        from atat_zoo.generation.layout import answer_text
 
         text = held_out_text(model, run, "validation", self.questions, packed=True)
         questions = questions_of(text)
-        true = [answer_in(model.tokenizer, question.answer).strip() for question in questions]
+        true = [answer_text(model.tokenizer, question.answer).strip() for question in questions]
         batch = model.experiment.evaluation.batch_size
         answers = answers_to(model, questions, seed=seed, batch_size=batch, sampler=self.sampler)
         written = [answer.strip() for answer in answers]
@@ -108,10 +108,10 @@ def answers_to(
     """
     import torch
 
-    from atat_zoo.generation.layout import answer_in
+    from atat_zoo.generation.layout import answer_text
 
     parts, mask_id = model.experiment.parts, model.context.mask_id
-    writer, sampler = parts["guidance"].guide(model.writer("fp32")), sampler or parts["sampler"]
+    text_generator, sampler = parts["guidance"].guide(model.text_generator("fp32")), sampler or parts["sampler"]
     written: dict[int, str] = {}
     by_length: dict[int, list[int]] = {}
     for i, question in enumerate(questions):
@@ -119,9 +119,9 @@ def answers_to(
     for indices in by_length.values():
         z = torch.tensor([questions[i].given + [mask_id] * len(questions[i].answer) for i in indices])
         rows = torch.tensor(indices)
-        filled = writer.fill(sampler, z, rows=rows, seed=seed, batch_size=batch_size).tokens
+        filled = text_generator.fill(sampler, z, rows=rows, seed=seed, batch_size=batch_size).tokens
         for i, ids in zip(indices, filled.tolist(), strict=True):
-            written[i] = answer_in(model.tokenizer, ids[len(questions[i].given) :])
+            written[i] = answer_text(model.tokenizer, ids[len(questions[i].given) :])
     return [written[i] for i in range(len(questions))]
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from typing_extensions import override
 
-from atat_zoo.evaluation import following
-from atat_zoo.evaluation.results.tasks import Score
+from atat_zoo.evaluation import observer_in_order
+from atat_zoo.evaluation.results.task_results import Score
 from atat_zoo.evaluation.tasks import Task
 from atat_zoo.registry import component, param
 from atat_zoo.system.errors import UserError, clip
@@ -102,9 +102,9 @@ class ContextProbeTask(Task):
         import torch
 
         pairs = self._pairs()
-        estimates = model.writer().denoiser.estimates_importance
+        estimates = model.text_generator().denoiser.estimates_importance
         margins, changes = list[float](), list[float]()
-        for one, other in following(pairs.values(), progress):
+        for one, other in observer_in_order(pairs.values(), progress):
             for mine, theirs in ((one, other), (other, one)):
                 own, foreign = (_Row(model, Placed(at.before, mine.word, at.after)) for at in (mine, theirs))
                 margins.append(own.log_likelihood() - foreign.log_likelihood())
@@ -123,11 +123,11 @@ class _Row:
     """A word in a context as a row of a model."""
 
     def __init__(self, model: Model, placed: Placed) -> None:
-        from atat_zoo.generation.layout import ends
+        from atat_zoo.generation.layout import frame_tokens
 
         self.model, self.text = model, "".join(placed)
         self.ids = model.tokenizer.encode(self.text)
-        first, last = ends(model.tokenizer, model.experiment.data.special_tokens)
+        first, last = frame_tokens(model.tokenizer, model.experiment.data.special_tokens)
         self.row = [*first, *self.ids, *last]
         if len(self.row) > model.context.length:
             problem = f"is {len(self.row)} tokens, special tokens included, and the model has learned"
@@ -156,7 +156,7 @@ class _Row:
         context = self.model.context
         tokens = torch.tensor([self.row], device=context.device)
         starts = torch.tensor([self.before + self.places[0]], device=context.device)
-        denoiser = self.model.writer("fp32").denoiser
+        denoiser = self.model.text_generator("fp32").denoiser
         found = log_likelihood(denoiser, tokens, starts, len(self.places), mask_id=context.mask_id, right=True)
         return float(found.sum())
 

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from atat_zoo.diffusion.dropout import set_keys
-from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.generation.model import Model
 from atat_zoo.generation.spreading import is_spread
 from atat_zoo.modeling.objectives import assemble
-from atat_zoo.system.devices import SPREAD, moved
+from atat_zoo.system.devices import SPREAD, move_to
 from atat_zoo.system.errors import UserError
 
 Rows = Sequence[Sequence[int]]  # the tokens of texts
@@ -119,9 +119,9 @@ def fine_tuned(
     done = 0
     for epoch in range(recipe.epochs):
         for some in torch.randperm(len(rows), generator=draw).split(recipe.batch_size):
-            set_keys(network, row_keys(seed, "dropout", (epoch * len(rows) + some).to(model.device)))
+            set_keys(network, sequence_keys(seed, "dropout", (epoch * len(rows) + some).to(model.device)))
             logits = whole([rows[i] for i in some.tolist()])
-            loss = loss_of(logits, moved(labels[some], model.device))
+            loss = loss_of(logits, move_to(labels[some], model.device))
             loss.backward()
             nn.utils.clip_grad_norm_(weights, 1.0)
             optimizer.step()

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from typing_extensions import override
 
-from atat_zoo.evaluation import following
+from atat_zoo.evaluation import observer_in_order
 from atat_zoo.evaluation.judges import judges_itself
-from atat_zoo.evaluation.results.naming import GENERATIVE_PERPLEXITY
-from atat_zoo.evaluation.results.tasks import Score
+from atat_zoo.evaluation.results.quantity_names import GENERATIVE_PERPLEXITY
+from atat_zoo.evaluation.results.task_results import Score
 from atat_zoo.evaluation.tasks import Task, conflicts_of
 from atat_zoo.experiment.runs import RunFolder, sha256_of
 from atat_zoo.experiment.runs.model_files import WEIGHTS
-from atat_zoo.registry import component, param, part, problems_of
+from atat_zoo.registry import component, component_param, param, problems_of
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.system.errors import Problem, UserError
 from atat_zoo.system.machine import lacking
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from atat_zoo.evaluation import Progress
     from atat_zoo.experiment import Experiment
     from atat_zoo.generation.model import Model
-    from atat_zoo.generation.writer import Generation
+    from atat_zoo.generation.text_generator import Generation
 
 
 class JudgedTask(Task):
@@ -93,12 +93,12 @@ class ControlledTask(JudgedTask):
     summary = "controlled generation: attribute accuracy by a classifier, diversity and generative perplexity"
     refs = ("arXiv:1912.02164",)
 
-    guidance: Any = part("guidance", attrs.NOTHING, help="guidance towards the attribute")
-    classifier: Any = part(
+    guidance: Any = component_param("guidance", attrs.NOTHING, help="guidance towards the attribute")
+    classifier: Any = component_param(
         "classifier", attrs.NOTHING, help="classifier that detects the attribute; preferably not the guidance's own"
     )
     texts: int = param(64, help="number of texts with guidance, and as many without", ge=1)
-    judge: Any = part("judge", None, help="judge model for generative perplexity")
+    judge: Any = component_param("judge", None, help="judge model for generative perplexity")
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem]:
@@ -117,7 +117,7 @@ class ControlledTask(JudgedTask):
         finds = self.classifier.build(model.tokenizer, model.experiment.data.length)
         scores = dict[str, Score]()
         of = f"{self.texts} texts, seed {seed}"
-        for guidance, whose in following(((self.guidance, ""), ("none", "unguided ")), progress, self.texts):
+        for guidance, whose in observer_in_order(((self.guidance, ""), ("none", "unguided ")), progress, self.texts):
             written = self.write(model, self.texts, seed=seed, guidance=guidance)
             found = (finds(written.sample.tokens).cpu() > math.log(0.5)).double()
             scores[f"{whose}accuracy"] = Score.over("share of texts", found, of=of)
@@ -141,8 +141,8 @@ class LongTextTask(JudgedTask):
     length: int = param(2048, help="tokens per text", ge=2)
     texts: int = param(16, help="number of texts", ge=1)
     n: int = param(2, help="n of the n-grams of `distinct`", ge=1)
-    sampler: Any = part("sampler", "semi_autoregressive", help="sampler")
-    judge: Any = part("judge", None, help="judge model for generative perplexity")
+    sampler: Any = component_param("sampler", "semi_autoregressive", help="sampler")
+    judge: Any = component_param("judge", None, help="judge model for generative perplexity")
 
     def __attrs_post_init__(self) -> None:
         if self.n > self.length:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 from typing_extensions import override
 
-from atat_zoo.evaluation import following, within
+from atat_zoo.evaluation import limit_batch_size, observer_in_order
 from atat_zoo.evaluation.results.format import told_apart
-from atat_zoo.evaluation.results.naming import BRACKET, POLICY_BOUND, POLICY_LIKELIHOOD, title
-from atat_zoo.evaluation.results.tasks import Score
+from atat_zoo.evaluation.results.quantity_names import BRACKET, POLICY_BOUND, POLICY_LIKELIHOOD, title
+from atat_zoo.evaluation.results.task_results import Score
 from atat_zoo.evaluation.tasks import Task, conflicts_of
 from atat_zoo.evaluation.tasks.generated_text import JudgedTask
 from atat_zoo.experiment import EvaluationSpec, conflicts
-from atat_zoo.registry import component, param, part, parts
+from atat_zoo.registry import component, component_param, components_param, param
 from atat_zoo.registry.spec import component_base, unstructure
 from atat_zoo.system.errors import Problem
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.data import Split
     from atat_zoo.evaluation import Progress
-    from atat_zoo.evaluation.text import Text
+    from atat_zoo.evaluation.held_out_text import Text
     from atat_zoo.experiment import Experiment
     from atat_zoo.generation.model import Model
 
@@ -37,7 +37,7 @@ ONE_AT_A_TIME = {"use": "combination", "order": "random", "tokens_per_step": "on
 class OnText(Task):
     """A task on a text: that of a corpus, or the run's own held-out text."""
 
-    corpus: Any = part("corpus", None, help="corpus to evaluate; default: the run's held-out text")
+    corpus: Any = component_param("corpus", None, help="corpus to evaluate; default: the run's held-out text")
     split: Literal["validation", "test", "all"] = param(
         "validation", help="split of the corpus; all of it if nothing is held out"
     )
@@ -60,7 +60,7 @@ class OnText(Task):
 
     def text(self, model: Model, run: Path) -> Text:
         """Return the sequences, framed as those that the model was trained on."""
-        from atat_zoo.evaluation.text import held_out_text, text_of
+        from atat_zoo.evaluation.held_out_text import held_out_text, text_of
 
         if self.corpus is None:
             return held_out_text(model, run, self.split_of(model.experiment.parts["corpus"]), self.sequences)
@@ -79,7 +79,7 @@ def without_special(model: Model, text: Text, nats: Tensor) -> tuple[Tensor, Ten
     """Return what is BOS or EOS of a text, bool [n, L], and the nats of the rest, [n], and its tokens, [n]."""
     import torch
 
-    from atat_zoo.evaluation.text import special_ids
+    from atat_zoo.evaluation.held_out_text import special_ids
 
     special = text.maskable & torch.isin(text.tokens, torch.tensor(special_ids(model.tokenizer), dtype=torch.int64))
     return special, torch.where(special, 0.0, nats).sum(1), (text.maskable & ~special).sum(1)
@@ -103,8 +103,8 @@ class HeldOutTask(OnText):
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score | str]:
         import math
 
+        from atat_zoo.evaluation.held_out_text import byte_counts, digest
         from atat_zoo.evaluation.likelihood import measure
-        from atat_zoo.evaluation.text import byte_counts, digest
 
         text, form = self.text(model, run), model.experiment.data
         x, maskable, n = text.tokens, text.maskable, text.counted.sum(1)
@@ -112,7 +112,7 @@ class HeldOutTask(OnText):
         scores: dict[str, Score | str] = {}
         specs = list(self._specs(model.experiment))
         for number, spec in enumerate(specs):
-            told = within(progress, number * len(x), len(specs) * len(x))
+            told = limit_batch_size(progress, number * len(x), len(specs) * len(x))
             found = measure(
                 model.module, x, maskable, spec, seed=seed, form=form.format, counted=text.counted, progress=told
             )
@@ -159,7 +159,7 @@ class BracketTask(OnText):
 
     sequences: int = param(16, help="maximum number of sequences; 0 means all", ge=0)
     orders: int = param(16, help="K, decoding orders per sequence; an even number", ge=2)
-    sampler: Any = part("sampler", ONE_AT_A_TIME, help="samplers whose decoding orders are used")
+    sampler: Any = component_param("sampler", ONE_AT_A_TIME, help="samplers whose decoding orders are used")
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -175,14 +175,18 @@ class BracketTask(OnText):
 
     @override
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score | str]:
+        from atat_zoo.evaluation.held_out_text import digest
         from atat_zoo.evaluation.policy import bracket_value, measure_policy
-        from atat_zoo.evaluation.text import digest
 
         text = self.text(model, run)
         n, of = text.counted.sum(1), digest(text.tokens, text.maskable)
-        writer, x, batch = model.writer("fp32"), (text.tokens, text.maskable), model.experiment.evaluation.batch_size
+        text_generator, x, batch = (
+            model.text_generator("fp32"),
+            (text.tokens, text.maskable),
+            model.experiment.evaluation.batch_size,
+        )
         found = measure_policy(
-            writer, self.sampler, *x, seed=seed, orders=self.orders, batch_size=batch, progress=progress
+            text_generator, self.sampler, *x, seed=seed, orders=self.orders, batch_size=batch, progress=progress
         )
         if self.sampler.deterministic:
             return {"exact": bound_score(POLICY_LIKELIHOOD, found.nats, n, of)}
@@ -212,10 +216,10 @@ class PricesTask(OnText, JudgedTask):
     summary = "policy bound, NFE and generated-text quality of several samplers"
     refs = ("arXiv:2503.04482",)
 
-    samplers: Any = parts("sampler", ("ancestral",), help="samplers whose policy bounds are computed")
+    samplers: Any = components_param("sampler", ("ancestral",), help="samplers whose policy bounds are computed")
     sequences: int = param(64, help="maximum number of sequences; 0 means all", ge=0)
     texts: int = param(16, help="number of texts that each sampler generates; 0 skips generation", ge=0)
-    judge: Any = part("judge", None, help="judge model for generative perplexity")
+    judge: Any = component_param("judge", None, help="judge model for generative perplexity")
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -234,20 +238,20 @@ class PricesTask(OnText, JudgedTask):
 
     @override
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score | str]:
+        from atat_zoo.evaluation.held_out_text import digest
         from atat_zoo.evaluation.policy import measure_policy
-        from atat_zoo.evaluation.text import digest
 
         self.refuse_itself(run)
         text = self.text(model, run)
         n, of = text.counted.sum(1), digest(text.tokens, text.maskable)
         batch = model.experiment.evaluation.batch_size
-        writer = model.experiment.parts["guidance"].guide(model.writer("fp32"))
+        text_generator = model.experiment.parts["guidance"].guide(model.text_generator("fp32"))
         scores: dict[str, Score | str] = {}
-        for name, sampler in following(_by_name(self.samplers).items(), progress):
+        for name, sampler in observer_in_order(_by_name(self.samplers).items(), progress):
             if why := sampler.no_policy_bound_because:
                 scores[f"{name}, price"] = f"{name} has no {POLICY_BOUND}: {why}"
             else:
-                found = measure_policy(writer, sampler, text.tokens, text.maskable, seed=seed, batch_size=batch)
+                found = measure_policy(text_generator, sampler, text.tokens, text.maskable, seed=seed, batch_size=batch)
                 quantity = POLICY_LIKELIHOOD if sampler.deterministic else POLICY_BOUND
                 scores[f"{name}, price"] = bound_score(quantity, found.nats, n, of)
                 scores[f"{name}, evaluations"] = Score.over("of a text", found.nfe, of=of)

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import override
 
 from atat_zoo.evaluation import batches
-from atat_zoo.evaluation.results.naming import NATS_PER_TOKEN
-from atat_zoo.evaluation.results.tasks import Score
+from atat_zoo.evaluation.results.quantity_names import NATS_PER_TOKEN
+from atat_zoo.evaluation.results.task_results import Score
 from atat_zoo.evaluation.tasks import Task, conflicts_of, sampling_inputs
-from atat_zoo.registry import component, param, part
+from atat_zoo.registry import component, component_param, param
 from atat_zoo.system.errors import Problem, UserError
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class InfillingTask(Task):
 
     gap: int = param(5, help="tokens per gap", ge=1)
     texts: int = param(256, help="maximum number of validation sequences, evenly spaced; 0 means all", ge=0)
-    sampler: Any = part("sampler", None, help="sampler; default: the run's")
+    sampler: Any = component_param("sampler", None, help="sampler; default: the run's")
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
         """See `registry.component`."""
@@ -65,7 +65,7 @@ class InfillingTask(Task):
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score]:
         import torch
 
-        from atat_zoo.evaluation.text import digest, held_out_text, special_ids
+        from atat_zoo.evaluation.held_out_text import digest, held_out_text, special_ids
 
         text = held_out_text(model, run, "validation", self.texts)
         starts = place_gaps(text.tokens, text.counted, special_ids(model.tokenizer), self.gap, seed)
@@ -75,15 +75,15 @@ class InfillingTask(Task):
             raise UserError(f"{problem} that are no BOS, EOS or padding; ask for a smaller gap")
         tokens, starts = text.tokens[rows], starts[rows]
         # In float32: rounded further, what is written would depend on how many texts are written at once.
-        writer, mask_id = model.writer("fp32"), model.context.mask_id
+        text_generator, mask_id = model.text_generator("fp32"), model.context.mask_id
         sampler = self.sampler or model.experiment.parts["sampler"]
-        guided = model.experiment.parts["guidance"].guide(writer)
+        guided = model.experiment.parts["guidance"].guide(text_generator)
         sides: dict[bool, list[Tensor]] = {True: [], False: []}
         matches, position = [], torch.arange(tokens.shape[1])
         for some in batches(len(rows), model.experiment.evaluation.batch_size, progress):
             x, at = (each[some].to(model.context.device) for each in (tokens, starts))
             for right, of_side in sides.items():
-                found = log_likelihood(writer.denoiser, x, at, self.gap, mask_id=mask_id, right=right)
+                found = log_likelihood(text_generator.denoiser, x, at, self.gap, mask_id=mask_id, right=right)
                 of_side.append(found.sum(1).cpu())
             free = (position >= starts[some][:, None]) & (position < starts[some][:, None] + self.gap)
             z = x.masked_fill(free.to(x.device), mask_id)
@@ -107,7 +107,7 @@ def place_gaps(tokens: Tensor, maskable: Tensor, special: list[int], gap: int, s
     """
     import torch
 
-    from atat_zoo.diffusion.randomness import row_keys, to_unit
+    from atat_zoo.diffusion.randomness import sequence_keys, to_unit
 
     plain = maskable & ~torch.isin(tokens, torch.tensor(special, dtype=tokens.dtype))
     free = plain.unfold(1, gap, 1).all(2)  # windows of G tokens, by their start
@@ -115,7 +115,7 @@ def place_gaps(tokens: Tensor, maskable: Tensor, special: list[int], gap: int, s
     # The token after the gap exists and is not padding.
     free = free[:, :-1] & maskable[:, gap:]
     count = free.sum(1)
-    unit = to_unit(row_keys(seed, "gaps", torch.arange(len(tokens))), torch.float64)
+    unit = to_unit(sequence_keys(seed, "gaps", torch.arange(len(tokens))), torch.float64)
     nth = (unit * count).floor().long() + 1
     return torch.where(count > 0, (free.cumsum(1) >= nth[:, None]).int().argmax(1), -1)
 

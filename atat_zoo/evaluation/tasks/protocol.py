@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 from typing_extensions import override
 
-from atat_zoo.evaluation import within
-from atat_zoo.evaluation.results.naming import title
-from atat_zoo.evaluation.results.tasks import Score
+from atat_zoo.evaluation import limit_batch_size
+from atat_zoo.evaluation.results.quantity_names import title
+from atat_zoo.evaluation.results.task_results import Score
 from atat_zoo.evaluation.tasks.held_out import OnText, bound_score, without_special
 from atat_zoo.evaluation.tasks.zero_shot import PUBLISHED, published_of
 from atat_zoo.experiment import EvaluationSpec, conflicts
@@ -21,7 +21,7 @@ from atat_zoo.system.errors import Problem
 
 if TYPE_CHECKING:
     from atat_zoo.evaluation import Progress
-    from atat_zoo.evaluation.text import Text
+    from atat_zoo.evaluation.held_out_text import Text
     from atat_zoo.experiment import Experiment
     from atat_zoo.generation.model import Model
 
@@ -104,8 +104,8 @@ class ProtocolTask(OnText):
 
         import torch
 
+        from atat_zoo.evaluation.held_out_text import byte_counts, digest
         from atat_zoo.evaluation.likelihood import measure
-        from atat_zoo.evaluation.text import byte_counts, digest
 
         theirs = PROTOCOLS[self.protocol]
         text = self._rows(model, theirs)
@@ -123,7 +123,7 @@ class ProtocolTask(OnText):
             )
         scores: dict[str, Score | str] = {}
         for number, (name, (spec, order)) in enumerate(wanted.items()):
-            told = within(progress, number * len(x), len(wanted) * len(x))
+            told = limit_batch_size(progress, number * len(x), len(wanted) * len(x))
             found = measure(model.module, x[order], maskable[order], spec, seed=seed, rows=order, progress=told)
             quantity = next(iter(found.contribution))
             if "sedd" in found.contribution and spec is as_published:  # what its code trains and reports
@@ -153,7 +153,7 @@ class ProtocolTask(OnText):
     def _rows(self, model: Model, theirs: PublishedProtocol) -> Text:
         """Return the text in full rows, framed as published."""
         from atat_zoo.data.sequences import sequences
-        from atat_zoo.evaluation.text import Text
+        from atat_zoo.evaluation.held_out_text import Text
 
         corpus, length = self.corpus or model.experiment.parts["corpus"], model.context.length
         split, special, limit = self.split_of(corpus), theirs.special, self.sequences

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import attrs
 from typing_extensions import override
 
-from atat_zoo.evaluation import within
+from atat_zoo.evaluation import limit_batch_size
 from atat_zoo.evaluation.results.format import number
-from atat_zoo.evaluation.results.naming import title
-from atat_zoo.evaluation.results.tasks import Score
+from atat_zoo.evaluation.results.quantity_names import title
+from atat_zoo.evaluation.results.task_results import Score
 from atat_zoo.evaluation.tasks import Task
 from atat_zoo.evaluation.tasks.held_out import bound_score
 from atat_zoo.experiment import EvaluationSpec, recipe
-from atat_zoo.registry import component, param, part
+from atat_zoo.registry import component, component_param, param
 from atat_zoo.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class ZeroShotTask(Task):
     root: str = param(".", help="parent folder of corpora/")
     sequences: int = param(1024, help="maximum number of sequences per corpus; 0 means all, as published", ge=0)
     mask_samples: int = param(4, help="masks sampled per sequence", ge=1)
-    bound: Any = part("bound", "exact_k", help="bound estimator")
+    bound: Any = component_param("bound", "exact_k", help="bound estimator")
 
     def __attrs_post_init__(self) -> None:
         if not self.corpora:
@@ -95,8 +95,8 @@ class ZeroShotTask(Task):
     @override
     def measure(self, model: Model, run: Path, *, seed: int, progress: Progress = None) -> dict[str, Score]:
         from atat_zoo.data.sequences import sequences
+        from atat_zoo.evaluation.held_out_text import digest
         from atat_zoo.evaluation.likelihood import measure
-        from atat_zoo.evaluation.text import digest
 
         form, batch = model.experiment.data, model.experiment.evaluation.batch_size
         spec = EvaluationSpec(mask_samples=self.mask_samples, bound=self.bound, batch_size=batch)
@@ -106,7 +106,7 @@ class ZeroShotTask(Task):
         }
         scores, done, total = {}, 0, sum(len(tokens) for tokens, _ in texts.values())
         for name, (tokens, maskable) in texts.items():
-            told = within(progress, done, total)
+            told = limit_batch_size(progress, done, total)
             found = measure(model.module, tokens, maskable, spec, seed=seed, progress=told).contribution
             (quantity, nats), *_ = found.items()
             published = dict(zip(PUBLISHED, TABLE[name].published, strict=True))

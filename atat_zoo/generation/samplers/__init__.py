@@ -123,7 +123,7 @@ class Sampler(Protocol):
         raise UserError(f"the policy bound does not cover this sampler: {self.no_policy_bound_because}; choose another")
 
 
-class SamplerPart(Protocol):
+class SamplerComponent(Protocol):
     """What the five parts of a sampler have in common."""
 
     name: str

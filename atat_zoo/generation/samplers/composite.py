@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from atat_zoo.diffusion.contracts import Denoiser
     from atat_zoo.experiment import Experiment
-    from atat_zoo.generation.samplers.parts import SamplerParts
+    from atat_zoo.generation.samplers.sampler_choices import SamplerChoices
     from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing
 
 
@@ -55,7 +55,7 @@ class CompositeSampler(FillingSampler):
     """A sampler that consists of parts, which a subclass names."""
 
     @abstractmethod
-    def parts(self) -> SamplerParts:
+    def parts(self) -> SamplerChoices:
         """Return the five parts."""
 
     def __attrs_post_init__(self) -> None:

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from atat_zoo.diffusion.contracts import Denoiser
+from atat_zoo.diffusion.decoding_step import Step
 from atat_zoo.diffusion.positions import Where, positions, to_host
 from atat_zoo.diffusion.randomness import fold
-from atat_zoo.diffusion.steps import Step
 from atat_zoo.generation.samplers import Observer, Sample
-from atat_zoo.generation.samplers.parts import SamplerParts
+from atat_zoo.generation.samplers.sampler_choices import SamplerChoices
 from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing
 from atat_zoo.system.errors import Note, UserError
 
@@ -35,7 +35,7 @@ _MANY = 100  # steps for each masked token: with more, it is said that they are 
 
 
 def run(
-    parts: SamplerParts,
+    parts: SamplerChoices,
     denoiser: Denoiser,
     tokens: Tensor,
     seeds: Tensor,
@@ -64,7 +64,7 @@ class _Run:
     `closed` masks that this run does not fill, `most` steps that the tokens per step allows, and `nfe` evaluations.
     """
 
-    parts: SamplerParts
+    parts: SamplerChoices
     denoiser: Denoiser
     z: Tensor
     seeds: Tensor
@@ -75,7 +75,7 @@ class _Run:
     def __attrs_post_init__(self) -> None:
         parts, tokens = self.parts, self.z
         # What is masked again has no turn: a model is then shown all visible tokens as given.
-        denoiser = self.denoiser = self.denoiser if parts.remasking.active else self.denoiser.writing(tokens)
+        denoiser = self.denoiser = self.denoiser if parts.remasking.active else self.denoiser.begin_generation(tokens)
         self.mask_id = denoiser.mask_id
         masked = tokens == self.mask_id
         self.free = masked & self.fill
@@ -91,10 +91,10 @@ class _Run:
             raise UserError(BLOCKS)
         self.closed, self.remaining, self.nfe = masks - self.total, self.total.clone(), torch.zeros_like(self.total)
         longest = int(self.total.max()) if len(tokens) else 0
-        self.most = torch.tensor(
-            [parts.tokens_per_step.most(n) if longest else 0 for n in self.total.tolist()], dtype=torch.int64
+        self.max_steps = torch.tensor(
+            [parts.tokens_per_step.max_steps_for(n) if longest else 0 for n in self.total.tolist()], dtype=torch.int64
         )
-        self.steps = parts.tokens_per_step.most(longest) if longest else 0
+        self.steps = parts.tokens_per_step.max_steps_for(longest) if longest else 0
         self.max_nfe = parts.max_nfe(longest)
         if self.steps > _MANY * (100 + longest):
             asked = f"{self.steps:,} steps are asked for to fill {longest:,} masked tokens"
@@ -112,7 +112,7 @@ class _Run:
 
     def gaps(self, masked: Tensor) -> Tensor:
         """Return whether a denoiser with an order would have to predict behind a gap, int64 [B]."""
-        turn = self.denoiser.turn(torch.arange(masked.shape[1], device=masked.device))
+        turn = self.denoiser.step_of(torch.arange(masked.shape[1], device=masked.device))
         if turn is None or self.parts.causal:
             return torch.zeros_like(self.rows)
         return (torch.where(self.free, turn, -1) > torch.where(masked, turn, len(turn)).amin(1, True)).any(1).long()
@@ -142,7 +142,7 @@ class _Run:
             free=self.free,
             total=self.total,
             remaining=self.remaining,
-            most=self.most,
+            max_steps=self.max_steps,
             seeds=self.seeds,
             host_seeds=self.host_seeds,
             memory=self.memory,
@@ -161,7 +161,7 @@ class _Run:
         """
         count = self.remaining
         if not step.final and not self.parts.tokens_per_step.needs:
-            count = self.parts.tokens_per_step.take(step).clamp(min=0).minimum(count)
+            count = self.parts.tokens_per_step.num_to_unmask(step).clamp(min=0).minimum(count)
         rows = (count > 0).nonzero().squeeze(1)
         # Where no row takes part, nothing is selected: it would be copied to the device for nothing.
         return (step if len(rows) in (0, len(count)) else step.select(rows)), rows, count[rows]
@@ -169,7 +169,7 @@ class _Run:
     def advance(self, step: Step, rows: Tensor, count: Tensor) -> None:
         """Evaluate the network, choose `count` positions of the rows, and write their tokens."""
         self.nfe[rows] += 1
-        step.denoiser = self.denoiser.of(step.rows)
+        step.denoiser = self.denoiser.select(step.rows)
         path = self.predict_then_choose if step.final or self.needs_all_logits else self.choose_then_predict
         chosen, count, where, log_probs = path(step, rows, count)
         tokens = self.tokens(step, log_probs, *where) if step.drawn is None else step.drawn[step.among_open(*where)]
@@ -243,7 +243,7 @@ class _Run:
                     "the order learned takes its order from the model's own reverse weights, and this model has none; "
                     'train it with objective.use = "adaptive", or choose another sampler'
                 )
-            log_probs, weights = step.denoiser.ordered(step.tokens, t, where)
+            log_probs, weights = step.denoiser.predict_with_order(step.tokens, t, where)
             step.order_weights = weights[among]
         elif "rescored" in self.needs:
             if not step.denoiser.scores_visible_tokens:
@@ -253,7 +253,7 @@ class _Run:
                     "this model, or its guidance, cannot tell; choose another sampler, such as remdm_conf"
                 )
             row, position = positions(step.free & ~step.open, step.total - step.remaining)
-            log_probs, own = step.denoiser.everywhere(step.tokens, t, where, (row, position))
+            log_probs, own = step.denoiser.score_visible(step.tokens, t, where, (row, position))
             self.confidence[step.rows[row], position] = own.exp().float()
         else:
             log_probs = step.denoiser(step.tokens, t, where)
@@ -268,7 +268,7 @@ class _Run:
         ranking = self.rank(step)
         if tokens_per_step.needs:
             step.ranking = ranking
-            taken = tokens_per_step.take(step)
+            taken = tokens_per_step.num_to_unmask(step)
             chosen = (taken if taken.dtype == torch.bool else first_of(ranking, taken)) & step.open
         else:
             chosen = first_of(ranking, count)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from typing_extensions import override
 
-from atat_zoo.generation.samplers import SamplerPart
-from atat_zoo.registry import component, component_base, param, part
+from atat_zoo.generation.samplers import SamplerComponent
+from atat_zoo.registry import component, component_base, component_param, param
 from atat_zoo.system.errors import Problem
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from atat_zoo.diffusion.steps import Step
+    from atat_zoo.diffusion.decoding_step import Step
     from atat_zoo.experiment import Experiment
     from atat_zoo.modeling.uncertainty import Uncertainty
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Offset: TypeAlias = Literal["none", "random"]
 
 
-class Order(SamplerPart, Protocol):
+class Order(SamplerComponent, Protocol):
     """A component of the kind order.
 
     It may need "log_probs", "importance", "order_weights" or "history"; or "drawn", which makes it an order after the
@@ -85,7 +85,7 @@ class UncertaintyOrder(Order):
     refs = ("arXiv:2202.04200", "arXiv:2502.06768", "ATAT")
     deterministic = True
 
-    uncertainty: Uncertainty = part("uncertainty", "entropy", help="uncertainty metric")
+    uncertainty: Uncertainty = component_param("uncertainty", "entropy", help="uncertainty metric")
     first: Literal["most_certain", "most_uncertain"] = param(
         "most_certain", help="whether the lowest (easy, certain) or the highest score comes first"
     )
@@ -185,7 +185,7 @@ class BlockwiseOrder(Order):
     refs = ("arXiv:2210.17432", "arXiv:2502.09992")
 
     block_size: int = param(32, help="positions per block", ge=1)
-    inner: Order = part("order", "random", help="decoding order within a block")
+    inner: Order = component_param("order", "random", help="decoding order within a block")
 
     @property
     @override
@@ -308,6 +308,6 @@ class DrawnProbabilityOrder(Order):
         score = step.spread(step.drawn_log_probs.double())
         if self.choice_temperature == 0:
             return score
-        left = (1 - (step.number + 1) / step.most.double()).clamp(min=0).to(score.device, non_blocking=True)
+        left = (1 - (step.number + 1) / step.max_steps.double()).clamp(min=0).to(score.device, non_blocking=True)
         u = step.uniform("order").clamp(min=2.0**-54)  # never 0, where the Gumbel noise would be −∞
         return score - self.choice_temperature * left.unsqueeze(1) * (-u.log()).log()

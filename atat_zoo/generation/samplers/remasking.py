@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Protocol
 
-from atat_zoo.generation.samplers import SamplerPart
+from atat_zoo.generation.samplers import SamplerComponent
 from atat_zoo.registry import component, component_base, param
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.diffusion.steps import Step
+    from atat_zoo.diffusion.decoding_step import Step
 
 
-class Remasking(SamplerPart, Protocol):
+class Remasking(SamplerComponent, Protocol):
     """A component of the kind remasking, called after the draw in every step but the last.
 
     It needs "confidence" or nothing; with "rescored" beside it the confidence is that of the latest evaluation.
@@ -57,7 +57,7 @@ class NoRemasking(Remasking):
 
 
 def grid(step: Step) -> tuple[float, float]:
-    """Return 1 − α_t and 1 − α_s; `SamplerParts.incompatibilities` refuses tokens per step that has none."""
+    """Return 1 − α_t and 1 − α_s; `SamplerChoices.incompatibilities` refuses tokens per step that has none."""
     assert step.rates is not None
     return step.rates
 

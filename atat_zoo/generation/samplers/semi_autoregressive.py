@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from atat_zoo.generation.samplers import Observer, Sample, Sampler, shifted
 from atat_zoo.generation.samplers.composite import CompositeSampler, FillingSampler
-from atat_zoo.registry import component, param, part
+from atat_zoo.registry import component, component_param, param
 from atat_zoo.registry.spec import fields_of
 from atat_zoo.system.errors import Problem, UserError
 
@@ -122,7 +122,9 @@ class SemiAutoregressiveSampler(FillingSampler):
 
     block_size: int | None = param(None, help="tokens per block; default: the model's block size, or 32", ge=1)
     steps: int | None = param(None, help="maximum NFE, at least one per block; default: as in `within`", ge=1)
-    block_sampler: Sampler = part("sampler", {"use": "ancestral", "steps": 32}, help="sampler within a block")
+    block_sampler: Sampler = component_param(
+        "sampler", {"use": "ancestral", "steps": 32}, help="sampler within a block"
+    )
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem | str]:
@@ -188,5 +190,5 @@ class SemiAutoregressiveSampler(FillingSampler):
             sample = run(parts, model, row, fold(seeds, number), fill=fill, observe=observer, forced=text)
             z[:, block.start : block.stop] = sample.tokens[:, here]
             nfe, most = nfe + sample.nfe, most + sample.max_nfe
-            steps += parts.tokens_per_step.most(block.stop - block.start)
+            steps += parts.tokens_per_step.max_steps_for(block.stop - block.start)
         return Sample(tokens=z, nfe=nfe, max_nfe=most)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from atat_zoo.generation.samplers import SamplerPart
-from atat_zoo.registry import component, param, part
+from atat_zoo.generation.samplers import SamplerComponent
+from atat_zoo.registry import component, component_param, param
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.diffusion.steps import Step
+    from atat_zoo.diffusion.decoding_step import Step
     from atat_zoo.modeling.uncertainty import Uncertainty
 
 
-class StoppingRule(SamplerPart, Protocol):
+class StoppingRule(SamplerComponent, Protocol):
     """A component of the kind stopping_rule, called before tokens are drawn.
 
     It needs "log_probs", "history" or nothing.
@@ -57,7 +57,7 @@ class UncertaintyStoppingRule(StoppingRule):
     threshold: float = param(
         0.3, help="mean uncertainty below which the rest is filled in one step; 0 never stops early", ge=0, le=1
     )
-    uncertainty: Uncertainty = part("uncertainty", "entropy", help="uncertainty metric")
+    uncertainty: Uncertainty = component_param("uncertainty", "entropy", help="uncertainty metric")
 
     def __call__(self, step: Step) -> Tensor:
         """Return which rows are finished, bool [A]."""

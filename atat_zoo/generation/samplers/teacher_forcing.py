@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from atat_zoo.diffusion.steps import Step
+from atat_zoo.diffusion.decoding_step import Step
 
 
 class TeacherForcing:

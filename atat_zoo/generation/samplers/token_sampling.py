@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Protocol
 
 from typing_extensions import override
 
-from atat_zoo.generation.samplers import SamplerPart
-from atat_zoo.registry import component, param, part
+from atat_zoo.generation.samplers import SamplerComponent
+from atat_zoo.registry import component, component_param, param
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.diffusion.steps import Step
+    from atat_zoo.diffusion.decoding_step import Step
 
 
-class TokenSampling(SamplerPart, Protocol):
+class TokenSampling(SamplerComponent, Protocol):
     """A component of the kind token_sampling: its `distribution` is what tokens are drawn from.
 
     The draw and the probability of a token (docs/explanation/mathematics.md) follow from it.
@@ -157,7 +157,9 @@ class GreedyLastTokenSampling(TokenSampling):
     summary = "greedy in the last decoding step, another token sampling before"
     refs = ("arXiv:2406.07524",)
 
-    token_sampling: TokenSampling = part("token_sampling", "categorical", help="token sampling in all other steps")
+    token_sampling: TokenSampling = component_param(
+        "token_sampling", "categorical", help="token sampling in all other steps"
+    )
 
     @property
     @override
@@ -170,7 +172,7 @@ class GreedyLastTokenSampling(TokenSampling):
 
         scores, temperature = self.token_sampling.distribution(log_probs, step, rows)
         # By the row's own last step, not the batch's.
-        last = step.number + 1 >= step.most
+        last = step.number + 1 >= step.max_steps
         if not bool(last.any()):
             return scores, temperature
         only = torch.full_like(scores, -torch.inf).scatter_(1, log_probs.argmax(-1, keepdim=True), 0.0)

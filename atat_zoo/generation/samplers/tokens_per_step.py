@@ -12,30 +12,30 @@ from typing import TYPE_CHECKING, Protocol
 
 from typing_extensions import override
 
-from atat_zoo.generation.samplers import SamplerPart
+from atat_zoo.generation.samplers import SamplerComponent
 from atat_zoo.generation.samplers.order import Strided
 from atat_zoo.modeling.noise import Noise
-from atat_zoo.registry import component, component_base, param, part
+from atat_zoo.registry import component, component_base, component_param, param
 from atat_zoo.system.errors import Problem
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.diffusion.steps import Step
+    from atat_zoo.diffusion.decoding_step import Step
     from atat_zoo.experiment import Experiment
     from atat_zoo.modeling.uncertainty import Uncertainty
 
 _CHUNK = 1 << 24  # probabilities that `KLStableTokensPerStep` compares at once
 
 
-class TokensPerStep(SamplerPart, Protocol):
+class TokensPerStep(SamplerComponent, Protocol):
     """A component of the kind tokens_per_step.
 
     Without `needs` it decides on the CPU before the network is evaluated: rows that unmask nothing skip the step and
     cost nothing. One that needs "log_probs" or "history" decides afterwards and can read `step.ranking`.
     """
 
-    def most(self, n: int) -> int:
+    def max_steps_for(self, n: int) -> int:
         """Return the maximum number of steps for a row with n ≥ 1 open positions; at least 1, nondecreasing in n."""
         ...
 
@@ -43,7 +43,7 @@ class TokensPerStep(SamplerPart, Protocol):
         """Return the expected share of masked tokens before and after step `number`; None, the default, for no grid."""
         return None
 
-    def take(self, step: Step) -> Tensor:
+    def num_to_unmask(self, step: Step) -> Tensor:
         """Return how many positions to unmask, int64 [A], on the CPU if `needs` is empty, or which, bool [A, L].
 
         tokens per step with `needs` takes at least one per row.
@@ -61,7 +61,7 @@ class SteppedTokensPerStep(TokensPerStep):
 
     steps: int = param(64, help="T, number of decoding steps", ge=1)
 
-    def most(self, n: int) -> int:
+    def max_steps_for(self, n: int) -> int:
         """Return T."""
         return self.steps
 
@@ -83,7 +83,7 @@ class CappedTokensPerStep(TokensPerStep):
         ge=1,
     )
 
-    def most(self, n: int) -> int:
+    def max_steps_for(self, n: int) -> int:
         """Return the steps, or n."""
         return n if self.steps is None else self.steps
 
@@ -92,7 +92,7 @@ class CappedTokensPerStep(TokensPerStep):
 class ByChanceTokensPerStep(SteppedTokensPerStep):
     """Tokens per step that unmasks each masked token at random, with the probability that its grid gives."""
 
-    def take(self, step: Step) -> Tensor:
+    def num_to_unmask(self, step: Step) -> Tensor:
         """Return Binomial(remaining, (α_s − (1 − σ) α_t) / (1 − α_t)) with σ the remasking rate, int64 [A] on the
         CPU.
         """
@@ -127,7 +127,7 @@ class BinomialTokensPerStep(ByChanceTokensPerStep):
     summary = "random number per step on a time grid, as in ancestral sampling"
     refs = ("arXiv:2406.07524", "arXiv:2503.00307")
 
-    noise: Noise = part("noise", "linear", help="noise schedule of the time grid")
+    noise: Noise = component_param("noise", "linear", help="noise schedule of the time grid")
 
     def rates(self, number: int) -> tuple[float, float]:
         """Return 1 − α at both ends of step k."""
@@ -147,7 +147,7 @@ class FixedTokensPerStep(SteppedTokensPerStep):
     refs = ("arXiv:2406.04329",)
     deterministic = True
 
-    def take(self, step: Step) -> Tensor:
+    def num_to_unmask(self, step: Step) -> Tensor:
         """Return what brings each row to its share, int64 [A] on the CPU."""
         left: Tensor = step.total - step.total * (step.number + 1) // self.steps
         return step.remaining - left
@@ -161,11 +161,11 @@ class OneAtATimeTokensPerStep(TokensPerStep):
     summary = "one token per step"
     deterministic = True
 
-    def most(self, n: int) -> int:
+    def max_steps_for(self, n: int) -> int:
         """Return n."""
         return n
 
-    def take(self, step: Step) -> Tensor:
+    def num_to_unmask(self, step: Step) -> Tensor:
         """Return 1, or 0 for rows that are done, int64 [A] on the CPU."""
         return quota(step, None)
 
@@ -189,7 +189,7 @@ class CosineTokensPerStep(SteppedTokensPerStep):
         before, after = (math.cos(math.pi / 2 * k / self.steps) for k in (number, number + 1))
         return before, after if number + 1 < self.steps else 0.0
 
-    def take(self, step: Step) -> Tensor:
+    def num_to_unmask(self, step: Step) -> Tensor:
         """Return what brings each row to its share, int64 [A] on the CPU."""
         left: Tensor = (step.total * self.rates(step.number)[1]).floor().long()
         return (step.remaining - left).clamp(min=1)
@@ -242,7 +242,7 @@ class FirstHittingTokensPerStep(CappedTokensPerStep):
     refs = ("arXiv:2409.02908",)
     needs = frozenset[str]()
 
-    noise: Noise = part("noise", "linear", help="the model's noise schedule, for a time-conditioned model")
+    noise: Noise = component_param("noise", "linear", help="the model's noise schedule, for a time-conditioned model")
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem]:
@@ -255,7 +255,7 @@ class FirstHittingTokensPerStep(CappedTokensPerStep):
                 f"{own.name!r}; give the tokens per step the table [noise] of the experiment",
             )
 
-    def take(self, step: Step) -> Tensor:
+    def num_to_unmask(self, step: Step) -> Tensor:
         """Return ⌈remaining / steps left⌉, or 1, int64 [A] on the CPU."""
         return quota(step, self.steps)
 
@@ -268,7 +268,7 @@ class FirstHittingTokensPerStep(CappedTokensPerStep):
         before = step.memory.setdefault(
             "first_hitting", torch.zeros(step.batch, dtype=torch.float64, device=step.tokens.device)
         )
-        count = self.take(step)
+        count = self.num_to_unmask(step)
         hit = torch.arange(int(count.max()))
         # 1 − u and the rates are never 0; logarithms, so that many small factors do not underflow.
         u = 1 - uniform(step.host_keys("time"), len(hit), torch.float64)
@@ -296,7 +296,7 @@ class EverythingTokensPerStep(SteppedTokensPerStep):
     refs = ("arXiv:2502.03540",)
     deterministic = True
 
-    def take(self, step: Step) -> Tensor:
+    def num_to_unmask(self, step: Step) -> Tensor:
         """Return the number of open positions, int64 [A] on the CPU."""
         return step.remaining
 
@@ -308,11 +308,11 @@ class PositionSetTokensPerStep(Strided, TokensPerStep):
     name = "position_set"
     summary = "one residue class of the order `strided` per step"
 
-    def most(self, n: int) -> int:
+    def max_steps_for(self, n: int) -> int:
         """Return s."""
         return self.stride
 
-    def take(self, step: Step) -> Tensor:
+    def num_to_unmask(self, step: Step) -> Tensor:
         """Return ⌈(n − (k − o) mod s)/s⌉, int64 [A] on the CPU."""
         first = (step.number - self.offsets(step.host_seeds)) % self.stride
         return -((first - step.total) // self.stride)
@@ -327,13 +327,13 @@ class BoundedTokensPerStep(TokensPerStep):
 
     min_steps: int = param(10, help="decoding steps if the mean uncertainty is 0", ge=1)
     max_steps: int = param(100, help="decoding steps if the mean uncertainty is 1; at least min_steps", ge=1)
-    uncertainty: Uncertainty = part("uncertainty", "entropy", help="uncertainty metric")
+    uncertainty: Uncertainty = component_param("uncertainty", "entropy", help="uncertainty metric")
 
     def __attrs_post_init__(self) -> None:
         if self.max_steps < self.min_steps:
             raise ValueError(f"max_steps must be at least min_steps, {self.min_steps}, not {self.max_steps}")
 
-    def most(self, n: int) -> int:
+    def max_steps_for(self, n: int) -> int:
         """Return max_steps."""
         return self.max_steps
 
@@ -349,7 +349,7 @@ class AdaptiveTokensPerStep(BoundedTokensPerStep):
     summary = "adaptive: fewer tokens per step while the mean uncertainty is high, between min_steps and max_steps"
     refs = ("ATAT",)
 
-    def take(self, step: Step) -> Tensor:
+    def num_to_unmask(self, step: Step) -> Tensor:
         """Return ⌈n/S⌉, int64 [A]."""
         u = step.mean_open(step.measure(self.uncertainty)).double().clamp(0, 1)
         steps = self.min_steps + u * (self.max_steps - self.min_steps)
@@ -372,7 +372,7 @@ class ExtendedTokensPerStep(BoundedTokensPerStep):
     added_steps: int = param(10, help="steps added by each uncertain step", ge=0)
     threshold: float = param(0.3, help="mean uncertainty above which steps are added", ge=0, le=1)
 
-    def take(self, step: Step) -> Tensor:
+    def num_to_unmask(self, step: Step) -> Tensor:
         """Return ⌈remaining/(S − k)⌉, int64 [A]."""
         import torch
 
@@ -401,7 +401,7 @@ class ConfidenceThresholdTokensPerStep(CappedTokensPerStep):
 
     threshold: float = param(0.9, help="threshold of max p_θ; 1 fills one position per step", ge=0, le=1)
 
-    def take(self, step: Step) -> Tensor:
+    def num_to_unmask(self, step: Step) -> Tensor:
         """Return which positions are filled, bool [A, L]."""
         sure = step.spread(step.distributions().amax(-1).exp()) > self.threshold
         return topped_up(step, sure, self.steps)
@@ -422,7 +422,7 @@ class EntropyBoundedTokensPerStep(CappedTokensPerStep):
 
     gamma: float = param(0.1, help="γ, entropy bound in nats; 0 fills one uncertain position per step", ge=0)
 
-    def take(self, step: Step) -> Tensor:
+    def num_to_unmask(self, step: Step) -> Tensor:
         """Return how many positions are filled, int64 [A]."""
         assert step.ranking is not None
         log_probs = step.distributions()
@@ -454,7 +454,7 @@ class KLStableTokensPerStep(CappedTokensPerStep):
     )
     history_length: int = param(2, help="H, consecutive decoding steps for which it must be stable", ge=1)
 
-    def take(self, step: Step) -> Tensor:
+    def num_to_unmask(self, step: Step) -> Tensor:
         """Return which positions are filled, bool [A, L]."""
         log_probs = step.distributions()
         sure = step.spread(log_probs.amax(-1).exp()) > self.confidence_threshold

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from atat_zoo.modeling.backbones.cache import Cache
-    from atat_zoo.modeling.backbones.ngram import NgramModel
+    from atat_zoo.modeling.backbones.ngram_prior_module import NGramPriorModule
 
 
 class BackboneModule(Protocol):
@@ -25,7 +25,7 @@ class BackboneModule(Protocol):
     head: nn.Module
     reads_time: bool  #: whether `t` changes the result
     #: Its scores are added to the logits by the objective, which knows what each position may read.
-    prior: NgramModel | None = None
+    prior: NGramPriorModule | None = None
     #: Whether it takes `first`: of how many tokens, from the start, hidden states are asked for.
     returns_first: bool = False
     #: Whether it hands its mask to `diffusion.attention.attend`, and is given a `BlockMask` if compiled on a GPU.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from atat_zoo.system.devices import moved
+from atat_zoo.system.devices import move_to
 
 
 class Cache:
@@ -40,10 +40,10 @@ class Cache:
             start = len(self) - tokens
             self.layers = [(keys[:, :, start:].clone(), values[:, :, start:].clone()) for keys, values in self.layers]
 
-    def of(self, rows: Tensor) -> Cache:
+    def select(self, rows: Tensor) -> Cache:
         """Return the cache of some of the rows, int64 [A]."""
         cache = Cache()
         for keys, values in self.layers:
-            own = moved(rows, keys.device)
+            own = move_to(rows, keys.device)
             cache.layers.append((keys[own], values[own]))
         return cache

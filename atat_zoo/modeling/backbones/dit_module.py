@@ -16,7 +16,7 @@ from typing_extensions import override
 from atat_zoo.diffusion.attention import attend
 from atat_zoo.diffusion.dropout import Dropout
 from atat_zoo.modeling.backbones.cache import Cache
-from atat_zoo.modeling.backbones.ngram import NgramModel
+from atat_zoo.modeling.backbones.ngram_prior_module import NGramPriorModule
 from atat_zoo.registry import Context
 from atat_zoo.system.errors import UserError
 
@@ -99,13 +99,13 @@ class DiTModule(nn.Module):
         return self.norm(h, c)
 
 
-def prior_of(context: Context, neighbours: int) -> NgramModel:
+def prior_of(context: Context, neighbours: int) -> NGramPriorModule:
     """Return the count model of so many neighbours on either side; a model that is loaded brings its counts."""
     try:
-        table = context.count_table() if context.count_table else None
+        table = context.ngram_prior() if context.ngram_prior else None
     except UserError as error:
         raise UserError(f"backbone.ngram_prior = {neighbours}: {error}; set it to 0") from None
-    return NgramModel(context.vocabulary_size, neighbours, table)
+    return NGramPriorModule(context.vocabulary_size, neighbours, table)
 
 
 class Layer(nn.Module):

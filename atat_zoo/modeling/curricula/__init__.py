@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class CurriculumModule(Protocol):
-    """The result of `build`. One that follows the loss is an `nn.Module` and implements `StatefulPart`."""
+    """The result of `build`. One that follows the loss is an `nn.Module` and implements `StatefulComponent`."""
 
     def stage(self, progress: float) -> str:
         """Return the name of the stage at this progress, for the metrics."""
@@ -103,7 +103,7 @@ class ThreeStageCurriculum(Curriculum):
 
     name = "three_stage"
     summary = "ATAT's curriculum: higher loss weights for easy tokens at first, for hard tokens at the end"
-    network = "atat_zoo.modeling.curricula.networks:ThreeStageModule"
+    network = "atat_zoo.modeling.curricula.curriculum_networks:ThreeStageModule"
     reads_importance = True
     refs = ("doi:10.1145/1553374.1553380",)
 
@@ -149,7 +149,7 @@ class DynamicCurriculum(Curriculum):
 
     name = "dynamic"
     summary = "the stages of `three_stage`, switched by the trend of the loss"
-    network = "atat_zoo.modeling.curricula.networks:DynamicModule"
+    network = "atat_zoo.modeling.curricula.curriculum_networks:DynamicModule"
     reads_importance = True
     refs = ("doi:10.1145/1553374.1553380",)
 

@@ -17,7 +17,7 @@ import attrs
 from typing_extensions import override
 
 from atat_zoo.experiment.effects import weighs_tokens
-from atat_zoo.registry import Context, component, component_base, network_of, param, part, problems_of
+from atat_zoo.registry import Context, component, component_base, component_param, network_of, param, problems_of
 from atat_zoo.system.errors import Problem, UserError
 from atat_zoo.system.machine import require
 
@@ -93,7 +93,7 @@ class UniformEstimator(Estimator):
 
     name = "uniform"
     summary = "the same importance for every token"
-    network = "atat_zoo.modeling.estimators.networks:ConstantModule"
+    network = "atat_zoo.modeling.estimators.estimator_networks:ConstantModule"
 
     @override
     def tells_apart(self, trained: bool) -> bool:
@@ -110,7 +110,7 @@ class FrequencyEstimator(Estimator):
 
     name = "frequency"
     summary = "importance = unigram surprisal, scaled to [0, 1]: rare tokens are important"
-    network = "atat_zoo.modeling.estimators.networks:SurprisalModule"
+    network = "atat_zoo.modeling.estimators.estimator_networks:SurprisalModule"
 
 
 @component
@@ -126,7 +126,7 @@ class TransformerEstimator(Estimator):
     name = "transformer"
     learns: ClassVar[bool] = True
     summary = "learned: two transformer layers on the backbone's detached token embedding"
-    network = "atat_zoo.modeling.estimators.networks:TransformerModule"
+    network = "atat_zoo.modeling.estimators.estimator_networks:TransformerModule"
     refs = ("ATAT",)
     reads: Reads = param("x", help="input: x, the clean sequence, or z, the masked one")
     layers: int = param(2, help="transformer layers", ge=1, le=10_000)
@@ -252,12 +252,12 @@ class HybridEstimator(_ComposedEstimator):
 
     name = "hybrid"
     summary = "mixture of a learned estimator and the frequency prior, 0.7 to 0.3"
-    network = "atat_zoo.modeling.estimators.networks:MixModule"
+    network = "atat_zoo.modeling.estimators.estimator_networks:MixModule"
     refs = ("ATAT",)
     inside = ("learned", "prior")
     mix: float = param(0.7, help="fraction of the learned estimator", ge=0, le=1)
-    learned: Estimator = part("estimator", "transformer", help="estimator that is trained")
-    prior: Estimator = part("estimator", "frequency", help="estimator that it is mixed with")
+    learned: Estimator = component_param("estimator", "transformer", help="estimator that is trained")
+    prior: Estimator = component_param("estimator", "frequency", help="estimator that it is mixed with")
 
     @override
     def tells_apart(self, trained: bool) -> bool:
@@ -275,7 +275,7 @@ class TermBiasEstimator(_ComposedEstimator):
 
     name = "term_bias"
     summary = "another estimator with the importance of given words raised or lowered"
-    network = "atat_zoo.modeling.estimators.networks:BiasedModule"
+    network = "atat_zoo.modeling.estimators.estimator_networks:BiasedModule"
     refs = ("ATAT",)
     inside = ("base",)
 
@@ -283,7 +283,7 @@ class TermBiasEstimator(_ComposedEstimator):
     strength: float = param(
         0.5, help="how far importance moves towards 1 (or towards 0, if negative), as a fraction", ge=-1, le=1
     )
-    base: Estimator = part("estimator", "uniform", help="estimator whose importance is changed")
+    base: Estimator = component_param("estimator", "uniform", help="estimator whose importance is changed")
 
     @override
     def tells_apart(self, trained: bool) -> bool:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class MaskRates(Protocol):
     """A component of the kind mask_rates, or what its `build(context)` returns.
 
-    One with tensors of its own has a `network` with `levels`; one with a state implements `StatefulPart` there.
+    One with tensors of its own has a `network` with `levels`; one with a state implements `StatefulComponent` there.
     """
 
     name: str
@@ -136,7 +136,7 @@ class LogitNormalRates(_MixedRates):
     location: float = param(0.0, help="m, location: the median rate is σ(m), 0.5 at m = 0", ge=-5, le=5)
     scale: float = param(1.0, help="s, scale in log-odds; 1.7 is nearly uniform, 0.3 is narrow", gt=0, le=3)
     reaches_ends: ClassVar[bool] = False
-    network = "atat_zoo.modeling.mask_rates.networks:LogitNormalRatesModule"
+    network = "atat_zoo.modeling.mask_rates.mask_rate_networks:LogitNormalRatesModule"
 
 
 @component
@@ -149,7 +149,7 @@ class BetaRates(_MixedRates):
     name = "beta"
     summary = "beta-distributed mask rates, for a preference for low, middle or high rates"
     refs = ("arXiv:2410.24164",)
-    network = "atat_zoo.modeling.mask_rates.networks:BetaRatesModule"
+    network = "atat_zoo.modeling.mask_rates.mask_rate_networks:BetaRatesModule"
 
     a: float = param(2.0, help="a; above 1 low rates are rarer, below 1 more frequent", ge=0.5, le=50)
     b: float = param(2.0, help="b; above 1 high rates are rarer, below 1 more frequent", ge=0.5, le=50)
@@ -174,7 +174,7 @@ class AdaptiveRates(_MixedRates):
     summary = "adaptive mask rates: more frequent where the context lowers the running loss most"
     refs = ("arXiv:2211.15089", "arXiv:2102.09672")
     reaches_ends: ClassVar[bool] = True
-    network = "atat_zoo.modeling.mask_rates.networks:AdaptiveRatesModule"
+    network = "atat_zoo.modeling.mask_rates.mask_rate_networks:AdaptiveRatesModule"
 
     bins: int = param(32, help="number of bins of the mask rate", ge=2, le=1024)
     floor: float = param(0.05, help="ε in nats; large approaches uniform rates", gt=0, le=100)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeAlias, runtim
 
 from typing_extensions import override
 
-from atat_zoo.registry import component, component_base, param, part
+from atat_zoo.registry import component, component_base, component_param, param
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class Masking(Protocol):
     """A component of the kind masking, or what its `build(context)` returns.
 
-    One with a state has a `network` with this method, which implements `StatefulPart`.
+    One with a state has a `network` with this method, which implements `StatefulComponent`.
     """
 
     name: str
@@ -191,7 +191,7 @@ class PositionMasking(Masking):
     summary = "masks by importance plus a fixed or learned position bias"
     refs = ("doi:10.1007/0-387-34240-0",)
     positional = True
-    network = "atat_zoo.modeling.masking.networks:PositionModule"
+    network = "atat_zoo.modeling.masking.masking_networks:PositionModule"
 
     @property
     @override
@@ -207,7 +207,7 @@ class PositionMasking(Masking):
     strength: float = param(
         1.0, help="a, weight of the bias relative to importance; negative reverses it", ge=-1e3, le=1e3
     )
-    bias: PositionBias = part("position_bias", "u_shape", help="position bias: positions to mask more often")
+    bias: PositionBias = component_param("position_bias", "u_shape", help="position bias: positions to mask more often")
 
 
 @component
@@ -240,8 +240,8 @@ class RevealMasking(VisibleTextMasking):
     def draw_mask(self, scores: Scores, rate: Tensor, maskable: Tensor, keys: Tensor) -> Tensor:
         import torch
 
-        from atat_zoo.diffusion.bounds import uniform_order
         from atat_zoo.diffusion.calibration import count_masked
+        from atat_zoo.diffusion.likelihood_bounds import uniform_order
         from atat_zoo.diffusion.randomness import fold, to_unit
 
         count = count_masked(rate, maskable, to_unit(fold(keys, 1), torch.float64))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PositionBiasModule(Protocol):
-    """The result of `build`: an `nn.Module`; one that learns implements `StatefulPart`."""
+    """The result of `build`: an `nn.Module`; one that learns implements `StatefulComponent`."""
 
     def values(self, length: int) -> Tensor:
         """Return the bias of each position, float32 [length] in [0, 1]."""
@@ -40,7 +40,7 @@ class _FixedBias(PositionBias):
     def bias(self, positions: Tensor) -> Tensor:
         """Return the bias of the positions 0 … L−1, float64 [L]."""
 
-    network = "atat_zoo.modeling.masking.networks:FixedBiasModule"
+    network = "atat_zoo.modeling.masking.masking_networks:FixedBiasModule"
 
     @override
     def build(self, context: Context) -> nn.Module:
@@ -106,7 +106,7 @@ class RunningBias(PositionBias):
 
     name = "running"
     summary = "learned: the running mean of the loss at each position"
-    network = "atat_zoo.modeling.masking.networks:RunningBiasModule"
+    network = "atat_zoo.modeling.masking.masking_networks:RunningBiasModule"
 
     decay: float = param(0.99, help="decay of the running mean per step", ge=0, lt=1)
     floor: float = param(
@@ -129,7 +129,7 @@ class GradientBias(PositionBias):
 
     name = "gradient"
     summary = "learned: gradient ascent on the masked loss of each position"
-    network = "atat_zoo.modeling.masking.networks:GradientBiasModule"
+    network = "atat_zoo.modeling.masking.masking_networks:GradientBiasModule"
     refs = ("ATAT",)
 
     learning_rate: float = param(0.1, help="η, learning rate", gt=0, le=100)

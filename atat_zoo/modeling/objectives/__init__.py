@@ -19,7 +19,7 @@ from atat_zoo.registry import Context, network_of
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from atat_zoo.diffusion.bounds import Estimate, WeightedMask
+    from atat_zoo.diffusion.likelihood_bounds import Estimate, WeightedMask
     from atat_zoo.experiment import Experiment
 
 

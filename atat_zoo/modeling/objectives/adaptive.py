@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from atat_zoo.modeling.masking.position_bias import PositionBias
 from atat_zoo.modeling.objectives import Objective
-from atat_zoo.registry import component, param, part
+from atat_zoo.registry import component, component_param, param
 from atat_zoo.system.errors import Problem
 
 if TYPE_CHECKING:
@@ -48,7 +48,9 @@ class AdaptiveObjective(Objective):
         "order", help="bound of the order only, or of the order and the times of the power path (timed)"
     )
     temperature: float = param(1.0, help="T, temperature; small makes importance decide the order", ge=1e-6, le=1e9)
-    bias: PositionBias = part("position_bias", "flat", help="position bias: positions whose tokens stay masked longer")
+    bias: PositionBias = component_param(
+        "position_bias", "flat", help="position bias: positions whose tokens stay masked longer"
+    )
     strength: float = param(1.0, help="s, weight of the bias; negative reverses it", ge=-1e3, le=1e3)
     learn_importance: bool = param(
         False, help="train the estimator by the gradient of the bound instead of towards the target"

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
-from atat_zoo.diffusion.adaptive import FORMS, DrawnMask, estimate, forward_surrogate
-from atat_zoo.diffusion.bounds import Estimate
+from atat_zoo.diffusion.adaptive_bound import FORMS, DrawnMask, estimate, forward_surrogate
 from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch
 from atat_zoo.diffusion.dropout import set_keys
+from atat_zoo.diffusion.likelihood_bounds import Estimate
 from atat_zoo.diffusion.positions import Where, pairs
-from atat_zoo.diffusion.randomness import fold, row_keys
+from atat_zoo.diffusion.randomness import fold, sequence_keys
 from atat_zoo.modeling.objectives import Batch
 from atat_zoo.modeling.objectives.chunks import wide
 from atat_zoo.modeling.objectives.denoising import (
@@ -28,7 +28,7 @@ from atat_zoo.modeling.objectives.denoising import (
     normalised,
 )
 from atat_zoo.registry import Context
-from atat_zoo.system.devices import moved
+from atat_zoo.system.devices import move_to
 
 
 class AdaptiveModule(DenoisingModule):
@@ -76,7 +76,7 @@ class AdaptiveModule(DenoisingModule):
         """Return the part of log w that does not depend on the text, float64 [L]."""
         bias = self.bias.values(length).double()
         log_w = -self.strength * (bias - bias.mean())
-        return log_w if self.position is None else log_w + moved(self.position[:length], log_w.device)
+        return log_w if self.position is None else log_w + move_to(self.position[:length], log_w.device)
 
     def reverse(self, hidden: Tensor, where: Where, length: int) -> Tensor:
         """Return log ŵ [N] from the hidden states [N, D] of the masked positions of z, L = `length` tokens long.
@@ -87,7 +87,7 @@ class AdaptiveModule(DenoisingModule):
         by_position = self.by_position(length).detach().float()[pairs(where)[1]]
         with torch.autocast(hidden.device.type, enabled=False):
             log_reverse: Tensor = self.order_head(wide(hidden)).squeeze(-1)
-        return moved(log_reverse, by_position.device) + by_position
+        return move_to(log_reverse, by_position.device) + by_position
 
     def look(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return −log p_θ(x_i | z) and log ŵ_i at the masked positions, each [N], by one pass of the network."""
@@ -99,7 +99,7 @@ class AdaptiveModule(DenoisingModule):
     def draw(self, batch: Batch, log_w: Tensor) -> tuple[NoisedBatch, DrawnMask]:
         """Draw K masks of each text by log w [K·B, L], the same number of tokens (or the same time) in all of them."""
         K = self.repeats
-        row = row_keys(self.context.seed, "mask", batch.index)
+        row = sequence_keys(self.context.seed, "mask", batch.index)
         keys = torch.cat([fold(row, j) for j in range(K)])
         repeated = attrs.evolve(batch, tokens=batch.tokens.repeat(K, 1), maskable=batch.maskable.repeat(K, 1))
         drawn = self.form.draw(log_w, repeated.maskable, (1 - self.times(batch.index).double()).repeat(K), keys)
@@ -108,8 +108,8 @@ class AdaptiveModule(DenoisingModule):
         p = rate[:, None] * repeated.maskable
         noised = self.noised(repeated, drawn.masked, t, p, rate)
         if self.training:
-            dropout = row_keys(self.context.seed, "dropout", batch.index)
-            set_keys(self.backbone, moved(torch.cat([fold(dropout, j) for j in range(K)]), self.device))
+            dropout = sequence_keys(self.context.seed, "dropout", batch.index)
+            set_keys(self.backbone, move_to(torch.cat([fold(dropout, j) for j in range(K)]), self.device))
         return noised, drawn
 
     @override
@@ -179,7 +179,7 @@ class _Denoiser(Predictor):
     gives_order_weights = True
 
     @override
-    def ordered(self, tokens: Tensor, t: Tensor | None, where: Where) -> tuple[Tensor, Tensor]:
+    def predict_with_order(self, tokens: Tensor, t: Tensor | None, where: Where) -> tuple[Tensor, Tensor]:
         head_inputs = self.head_inputs(tokens, t).at(where)
         return self.log_probs(head_inputs, tokens.device), self.module.reverse(
             head_inputs.hidden, where, tokens.shape[1]

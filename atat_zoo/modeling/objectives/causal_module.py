@@ -12,19 +12,19 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from atat_zoo.diffusion.attention import Rule, visible
-from atat_zoo.diffusion.bounds import WeightedMask
+from atat_zoo.diffusion.attention import Rule, attention_mask
 from atat_zoo.diffusion.contracts import BlockDecoder, Denoiser, NoisedBatch, NoiseLevels
-from atat_zoo.diffusion.positions import Where, begins
-from atat_zoo.diffusion.randomness import fold, row_keys, stratified, to_unit, uniform
+from atat_zoo.diffusion.likelihood_bounds import WeightedMask
+from atat_zoo.diffusion.positions import Where, document_starts
+from atat_zoo.diffusion.randomness import fold, sequence_keys, stratified, to_unit, uniform
 from atat_zoo.modeling.backbones.cache import Cache
-from atat_zoo.modeling.backbones.ngram import neighbours_of
+from atat_zoo.modeling.backbones.ngram_prior_module import neighbours_of
 from atat_zoo.modeling.bounds import Bound
 from atat_zoo.modeling.noise import LinearNoise
 from atat_zoo.modeling.objectives import Batch
 from atat_zoo.modeling.objectives.denoising import DenoisingModule, HeadInputs, Predictor, golden_stride, metrics
 from atat_zoo.registry import Context
-from atat_zoo.system.devices import exact_device, moved
+from atat_zoo.system.devices import exact_device, move_to
 from atat_zoo.system.errors import UserError
 
 
@@ -74,7 +74,7 @@ class BlockModule(DenoisingModule):
         """Return t, float32 [B, K] in (0, 1], stratified over all blocks of the step; see `times`."""
         step, row = index // self.batch_size, index % self.batch_size
         stratum = row[:, None] * blocks + torch.arange(blocks, device=index.device)
-        keys = row_keys(self.context.seed, "time", step)[:, None]
+        keys = sequence_keys(self.context.seed, "time", step)[:, None]
         return (1 - stratified(keys, stratum * self.stride % self.strata, self.strata, torch.float64)).float()
 
     @override
@@ -89,7 +89,7 @@ class BlockModule(DenoisingModule):
         # For p_θ(x_i | z_b, x_<b) at the positions of all blocks, in one pass.
         L = z.shape[1]
         positions = torch.arange(L, device=z.device).repeat(2)
-        seen = visible(two_streams(L, self.size), None, 2 * L, z.device, in_blocks=self.attends_in_blocks(z))
+        seen = attention_mask(two_streams(L, self.size), None, 2 * L, z.device, in_blocks=self.attends_in_blocks(z))
         hidden = self.read(torch.cat([z, x], dim=1), positions=positions, attention=seen, first=L)
         near = None if self.prior is None else self.neighbours(z, self.prior.reach, x)
         return HeadInputs(hidden, near)
@@ -108,7 +108,7 @@ class BlockModule(DenoisingModule):
         x, maskable = batch.tokens, batch.maskable
         levels = self.levels(self.block_times(batch.index, x.shape[1] // self.size), batch)
         p = levels.rate.repeat_interleave(self.size, dim=1) * maskable
-        masked = uniform(row_keys(self.context.seed, "mask", batch.index), x.shape[1]) < p
+        masked = uniform(sequence_keys(self.context.seed, "mask", batch.index), x.shape[1]) < p
         rate = p.sum(1) / maskable.sum(1).clamp(min=1)
         return self.noised(batch, masked, levels.t.mean(1), p, rate), levels
 
@@ -169,7 +169,7 @@ class AutoregressiveModule(DenoisingModule):
         start = torch.full_like(z[:, :1], self.context.mask_id)
         shifted = torch.cat([start, z[:, :-1]], dim=1)
         if documents is not None:
-            shifted = shifted.masked_fill(begins(documents), self.context.mask_id)
+            shifted = shifted.masked_fill(document_starts(documents), self.context.mask_id)
         return self.read(shifted, **self.seen(documents, causal=True))
 
     @override
@@ -233,7 +233,7 @@ class BlockPredictor(Predictor):
     def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
         # With `where` a mask, a gap in an earlier block is refused.
         if isinstance(where, Tensor):
-            turn = self.turn(torch.arange(tokens.shape[1], device=tokens.device))
+            turn = self.step_of(torch.arange(tokens.shape[1], device=tokens.device))
             assert turn is not None
             first = torch.where(tokens == self.mask_id, turn, tokens.shape[1]).amin(1)
             if bool((where & (turn > first[:, None])).any()):
@@ -300,11 +300,11 @@ class CachedBlocks(Predictor, BlockDecoder):
         return self.module.read(inputs, positions=position[-length:], attention=mask, cache=self.cache)
 
     @override
-    def of(self, rows: Tensor) -> CachedBlocks:
+    def select(self, rows: Tensor) -> CachedBlocks:
         if len(rows) == self.batch:
             return self
         decoder = CachedBlocks(self.module, self.size, self.seen, len(rows))
-        decoder.cache, decoder.start, decoder.before = self.cache.of(rows), self.start, self.before[rows]
+        decoder.cache, decoder.start, decoder.before = self.cache.select(rows), self.start, self.before[rows]
         return decoder
 
 
@@ -327,12 +327,12 @@ class CachedTokens(CachedBlocks):
         return HeadInputs(self.last, self.neighbours(tokens))
 
     @override
-    def of(self, rows: Tensor) -> CachedTokens:
+    def select(self, rows: Tensor) -> CachedTokens:
         # It predicts one token and does not read further.
         if len(rows) == self.batch:
             return self
         decoder = CachedTokens(self.module, 1, self.seen, len(rows))
-        decoder.last, decoder.before = self.last[moved(rows, self.last.device)], self.before[rows]
+        decoder.last, decoder.before = self.last[move_to(rows, self.last.device)], self.before[rows]
         return decoder
 
 

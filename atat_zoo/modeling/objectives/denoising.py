@@ -18,14 +18,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from typing_extensions import override
 
-from atat_zoo.diffusion.attention import visible, within
-from atat_zoo.diffusion.bounds import Estimate, WeightedMask, average
-from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch, NoiseLevels, StatefulPart
+from atat_zoo.diffusion.attention import attention_mask, document_rule
+from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch, NoiseLevels, StatefulComponent
 from atat_zoo.diffusion.dropout import set_keys
-from atat_zoo.diffusion.positions import Where, pairs, within_documents
-from atat_zoo.diffusion.randomness import row_keys, stratified, uniform
+from atat_zoo.diffusion.likelihood_bounds import Estimate, WeightedMask, average
+from atat_zoo.diffusion.positions import Where, pairs, positions_in_documents
+from atat_zoo.diffusion.randomness import sequence_keys, stratified, uniform
 from atat_zoo.modeling.backbones import BackboneModule
-from atat_zoo.modeling.backbones.ngram import NgramModel, neighbours_of
+from atat_zoo.modeling.backbones.ngram_prior_module import NGramPriorModule, neighbours_of
 from atat_zoo.modeling.bounds import Bound
 from atat_zoo.modeling.curricula import ExponentialWeighting
 from atat_zoo.modeling.mask_rates import MaskRates, NoiseRates
@@ -35,7 +35,7 @@ from atat_zoo.modeling.objectives import Batch, ObjectiveModule, Observer
 from atat_zoo.modeling.objectives.chunks import in_chunks, rows_for, weighted_sum, wide
 from atat_zoo.registry import Context
 from atat_zoo.registry.spec import complete
-from atat_zoo.system.devices import exact_device, has_float64, moved
+from atat_zoo.system.devices import exact_device, has_float64, move_to
 from atat_zoo.system.errors import UserError
 
 Losses = Callable[..., dict[str, Tensor]]
@@ -52,7 +52,7 @@ class HeadInputs(NamedTuple):
 
     def at(self, where: Where) -> HeadInputs:
         """Return those of some positions; `where` is anything that indexes a tensor."""
-        hidden = self.hidden[moved(where, self.hidden.device)]
+        hidden = self.hidden[move_to(where, self.hidden.device)]
         return HeadInputs(hidden, None if self.neighbours is None else self.neighbours[where])
 
 
@@ -93,10 +93,10 @@ class DenoisingModule(nn.Module, ObjectiveModule):
     def begin(self, batch: Batch) -> Batch:
         """Give the dropout layers their keys for a training step; returns the batch on a device with float64."""
         if self.training:
-            set_keys(self, moved(row_keys(self.context.seed, "dropout", batch.index), self.device))
+            set_keys(self, move_to(sequence_keys(self.context.seed, "dropout", batch.index), self.device))
         if (exact := exact_device(batch.tokens.device)) == batch.tokens.device:
             return batch
-        return Batch(**{name: moved(each, exact) for name, each in attrs.asdict(batch, recurse=False).items()})
+        return Batch(**{name: move_to(each, exact) for name, each in attrs.asdict(batch, recurse=False).items()})
 
     # Times and noise levels
 
@@ -108,7 +108,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         the same in each.
         """
         step, row = index // self.batch_size, index * self.stride % self.batch_size
-        keys = row_keys(self.context.seed, "time", step)
+        keys = sequence_keys(self.context.seed, "time", step)
         return (1 - stratified(keys, row, self.batch_size, torch.float64)).float()
 
     def levels(self, u: Tensor, batch: Batch) -> NoiseLevels:
@@ -121,8 +121,8 @@ class DenoisingModule(nn.Module, ObjectiveModule):
 
     @override
     def importance(self, tokens: Tensor, maskable: Tensor, t: Tensor | None) -> Tensor:
-        own, t, maskable = moved((tokens, t, maskable), self.device)
-        return moved(self.estimator(own, self.backbone.embedding(own).detach(), t, maskable), tokens.device)
+        own, t, maskable = move_to((tokens, t, maskable), self.device)
+        return move_to(self.estimator(own, self.backbone.embedding(own).detach(), t, maskable), tokens.device)
 
     def noised(self, batch: Batch, masked: Tensor, t: Tensor, p: Tensor, rate: Tensor | None = None) -> NoisedBatch:
         """Return the batch under a mask drawn with probabilities p, both [B, L]; the rate is 1 − α(t) unless given."""
@@ -135,7 +135,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         """Mask every maskable token with the same probability, [B], by its row's key: 1 − α(t) unless given."""
         rate = 1 - self.noise.alpha(t) if rate is None else rate
         p = rate[:, None] * batch.maskable
-        keys = row_keys(self.context.seed, "mask", batch.index)
+        keys = sequence_keys(self.context.seed, "mask", batch.index)
         return self.noised(batch, uniform(keys, p.shape[1]) < p, t, p, rate)
 
     # Forward: from noisy tokens to what the head reads
@@ -165,18 +165,18 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         """
         if first is not None and self.backbone.returns_first:
             more["first"] = first
-        given = {name: moved(each, self.device) for name, each in more.items()}
-        hidden: Tensor = self.backbone(*moved(inputs, self.device), **given)
+        given = {name: move_to(each, self.device) for name, each in more.items()}
+        hidden: Tensor = self.backbone(*move_to(inputs, self.device), **given)
         return hidden if first in (None, hidden.shape[1]) else hidden[:, :first]
 
     def seen(self, documents: Tensor | None, causal: bool = False) -> dict[str, Any]:
         """Return positions and attention by the documents of the rows; nothing where all of a row is seen."""
         if documents is None:
             return {"attention": "causal"} if causal else {}
-        rule, blocks = within(documents, causal=causal), self.attends_in_blocks(documents)
+        rule, blocks = document_rule(documents, causal=causal), self.attends_in_blocks(documents)
         rows, length = documents.shape
-        seen = visible(rule, rows, length, documents.device, in_blocks=blocks)
-        return {"positions": within_documents(documents), "attention": seen}
+        seen = attention_mask(rule, rows, length, documents.device, in_blocks=blocks)
+        return {"positions": positions_in_documents(documents), "attention": seen}
 
     def attends_in_blocks(self, tokens: Tensor) -> bool:
         """Return whether a pass over tokens has a `BlockMask`: a training is compiled, and a GPU is faster with it."""
@@ -194,18 +194,18 @@ class DenoisingModule(nn.Module, ObjectiveModule):
 
     @override
     def embed(self, tokens: Tensor) -> Tensor:
-        return moved(self.hidden(tokens, torch.zeros(len(tokens), device=tokens.device)), tokens.device)
+        return move_to(self.hidden(tokens, torch.zeros(len(tokens), device=tokens.device)), tokens.device)
 
     def after_the_start(self, tokens: Tensor, **how: Any) -> Tensor:
         """Return hidden states [B, L, D] of tokens that are read one position later, the start first."""
         read = torch.cat([torch.full_like(tokens[:, :1], self.context.mask_id), tokens], dim=1)
         positions = torch.arange(read.shape[1], device=read.device)
-        return moved(self.read(read, positions=positions, **how)[:, 1:], tokens.device)
+        return move_to(self.read(read, positions=positions, **how)[:, 1:], tokens.device)
 
     @property
-    def prior(self) -> NgramModel | None:
+    def prior(self) -> NGramPriorModule | None:
         """What the backbone's counts say of neighbouring tokens, or None."""
-        prior: NgramModel | None = self.backbone.prior
+        prior: NGramPriorModule | None = self.backbone.prior
         return prior
 
     def neighbours(self, z: Tensor, reach: int) -> Tensor:
@@ -222,7 +222,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         logits = wide(self.backbone.head(head_inputs.hidden))
         if head_inputs.neighbours is None:
             return logits
-        return cast("Tensor", self.backbone.prior(logits, moved(head_inputs.neighbours, logits.device), x))
+        return cast("Tensor", self.backbone.prior(logits, move_to(head_inputs.neighbours, logits.device), x))
 
     def of_head_inputs(self, losses: Losses) -> Losses:
         """Return losses of logits as a function of hidden states, neighbours, true tokens and what else they read."""
@@ -244,9 +244,9 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         """
         hidden, neighbours = head_inputs
         rows = rows_for(self.context.vocabulary_size, hidden.device)
-        read = moved((neighbours, x, *others), hidden.device)
+        read = move_to((neighbours, x, *others), hidden.device)
         found = in_chunks(self.of_head_inputs(losses), rows, hidden, *read)
-        return {name: moved(values, x.device) for name, values in found.items()}
+        return {name: move_to(values, x.device) for name, values in found.items()}
 
     def weighted_loss(
         self,
@@ -271,11 +271,11 @@ class DenoisingModule(nn.Module, ObjectiveModule):
             loss, ce = (dense(where, of_masked[name], shape) for name in ("loss", "cross_entropy"))
             return normalised(weight * loss, batch), ce.detach()
         learned = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        given = moved(weight[where], hidden.device)
-        inputs = moved((head_inputs.neighbours, x, *others), hidden.device)
+        given = move_to(weight[where], hidden.device)
+        inputs = move_to((head_inputs.neighbours, x, *others), hidden.device)
         losses = self.compile_losses(self.of_head_inputs(losses))
         total, of_masked = weighted_sum(losses, rows, given, learned, hidden, *inputs)
-        total, ce = moved((total, of_masked["cross_entropy"]), x.device)
+        total, ce = move_to((total, of_masked["cross_entropy"]), x.device)
         return total / len(noised.x) / batch.mean_maskable, dense(where, ce, shape)
 
     @override
@@ -299,7 +299,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
 
     def follow(self, **parts: Any) -> None:
         """Name the parts of which those with a state are given the statistics of each step."""
-        self.stateful = {name: part for name, part in parts.items() if isinstance(part, StatefulPart)}
+        self.stateful = {name: part for name, part in parts.items() if isinstance(part, StatefulComponent)}
         self.totals: dict[str, Tensor] = {}
 
     def observe(self, noised: NoisedBatch, ce: Tensor) -> None:
@@ -351,8 +351,8 @@ class DenoisingModule(nn.Module, ObjectiveModule):
 
         def of_logits(logits: Tensor, true: Tensor, _: Tensor, *shown: Tensor) -> dict[str, Tensor]:
             if observe is not None:
-                weight, row, position = moved(shown, tokens.device)
-                log_probs, of_text = moved((logits.log_softmax(-1), true), tokens.device)
+                weight, row, position = move_to(shown, tokens.device)
+                log_probs, of_text = move_to((logits.log_softmax(-1), true), tokens.device)
                 of_masked = {"weight": weight.double(), "row": row, "position": position}
                 observe(log_probs=log_probs, tokens=of_text, **of_masked)
             return self.token_bounds(logits, true, method.quantity)
@@ -433,7 +433,7 @@ class MDLMModule(DenoisingModule):
         p, rate = self.masking.probabilities(importance, levels.rate, batch.maskable), levels.rate
         if self.correction == "horvitz_thompson":
             p = torch.where(batch.maskable, torch.lerp(p, rate[:, None], self.floor), p)
-        masked = self.mask_drawing(p, row_keys(self.context.seed, "mask", batch.index)) & batch.maskable
+        masked = self.mask_drawing(p, sequence_keys(self.context.seed, "mask", batch.index)) & batch.maskable
         return self.noised(batch, masked, levels.t, p, rate)
 
     def mask_by_visible_text(self, batch: Batch, levels: NoiseLevels) -> NoisedBatch:
@@ -445,7 +445,7 @@ class MDLMModule(DenoisingModule):
             z = torch.where(masked, self.context.mask_id, batch.tokens)
             return self.importance(z, batch.maskable, levels.t).detach()
 
-        keys = row_keys(self.context.seed, "mask", batch.index)
+        keys = sequence_keys(self.context.seed, "mask", batch.index)
         masked = self.masking.draw_mask(scores, levels.rate, batch.maskable, keys) & batch.maskable
         return self.noised(batch, masked, levels.t, levels.rate[:, None] * batch.maskable, levels.rate)
 
@@ -546,7 +546,7 @@ class Predictor(Denoiser):
 
     def log_probs(self, head_inputs: HeadInputs, device: torch.device) -> Tensor:
         """Return log-probabilities of N positions, [N, V], on the device of the text."""
-        log_probs = moved(self.module.logits(head_inputs).log_softmax(-1), device)
+        log_probs = move_to(self.module.logits(head_inputs).log_softmax(-1), device)
         # One logit of a row makes all of the row so. An accelerator would have to be waited for.
         if log_probs.device.type == "cpu" and bool(log_probs[..., :1].isnan().any()):
             raise UserError(
@@ -560,8 +560,8 @@ class Predictor(Denoiser):
         return self.log_probs(self.head_inputs(tokens, t).at(where), tokens.device)
 
     @override
-    def everywhere(self, tokens: Tensor, t: Tensor | None, where: Where, visible: Where) -> tuple[Tensor, Tensor]:
+    def score_visible(self, tokens: Tensor, t: Tensor | None, where: Where, visible: Where) -> tuple[Tensor, Tensor]:
         head_inputs = self.head_inputs(tokens, t)
         logits = self.module.logits(head_inputs.at(visible))
-        loss = F.cross_entropy(logits, moved(tokens[visible], logits.device), reduction="none")
-        return self.log_probs(head_inputs.at(where), tokens.device), -moved(loss, tokens.device)
+        loss = F.cross_entropy(logits, move_to(tokens[visible], logits.device), reduction="none")
+        return self.log_probs(head_inputs.at(where), tokens.device), -move_to(loss, tokens.device)

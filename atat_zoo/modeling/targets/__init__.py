@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Target(Protocol):
     """A component of the kind target: a callable on tensors.
 
-    One with a state has a `network` with this call, which implements `StatefulPart`.
+    One with a state has a `network` with this call, which implements `StatefulComponent`.
     """
 
     name: str
@@ -43,7 +43,7 @@ class DifficultyTarget:
 
     name = "difficulty"
     summary = "difficulty: the denoiser's cross-entropy at masked tokens, as a rank or on a running scale"
-    network = "atat_zoo.modeling.targets.networks:RunningDifficulty"
+    network = "atat_zoo.modeling.targets.target_networks:RunningDifficulty"
     refs = ("arXiv:1905.03677",)
 
     scale: Literal["rank", "running"] = param(
@@ -62,7 +62,7 @@ class DifficultyTarget:
         """Return the ranks, float32 [B, L] in (0, 1), and where they count, bool [B, L]."""
         if self.scale != "rank":
             raise TypeError("the running scale has a state: call build(context) and use what it returns")
-        from atat_zoo.modeling.targets.networks import rank_within
+        from atat_zoo.modeling.targets.target_networks import rank_within
 
         return rank_within(loss, noised.masked)
 

@@ -14,21 +14,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atat_zoo import __version__
-from atat_zoo.data import manifest
+from atat_zoo.data import shard_manifest
 from atat_zoo.data.build import Build, ShardSource
-from atat_zoo.data.corpora import source
+from atat_zoo.data.corpora import text_source
 from atat_zoo.evaluation.results import store
 from atat_zoo.evaluation.results.evaluation import LIKELIHOOD
 from atat_zoo.evaluation.results.format import lasting, markdown, number, settings, size, uncertain
-from atat_zoo.evaluation.results.naming import PERPLEXITY
+from atat_zoo.evaluation.results.quantity_names import PERPLEXITY
 from atat_zoo.experiment import Experiment, recipe, recipes
 from atat_zoo.experiment.runs import RunFolder, sha256_of
 from atat_zoo.registry import Zoo
-from atat_zoo.registry.spec import parts_in, unstructure
-from atat_zoo.reports import collect, recorded
-from atat_zoo.reports.runs import RecordedBound, bounds
+from atat_zoo.registry.spec import components_in, unstructure
+from atat_zoo.reports import report_data, run_records
+from atat_zoo.reports.run_list import RecordedBound, bounds
 from atat_zoo.system.errors import UserError
-from atat_zoo_checkpoints.published import HUB_NAME, Base
+from atat_zoo_checkpoints.published_model import HUB_NAME, Base
 
 if TYPE_CHECKING:
     from atat_zoo.generation.model import Model
@@ -62,16 +62,16 @@ def card_of(model: Model, run: Path, folder: Path, name: str, base: Base | None 
     # Whose weights these are, of a model that was not trained here.
     origin = _received(kept.imported()) if step == 0 else {}
     revision = origin.get("revision")
-    environment = _received(recorded.environment(kept))
+    environment = _received(run_records.environment(kept))
     tables = _received(list(store.tables(kept, warn=False)))
-    found = recorded.evaluated(table for table in tables if table["step"] == step)
-    evaluated: Mapping[str, Any] = recorded.of_one_kind(found, kept.table())[-1] if found else {}
+    found = run_records.evaluated(table for table in tables if table["step"] == step)
+    evaluated: Mapping[str, Any] = run_records.of_one_kind(found, kept.table())[-1] if found else {}
     measured = list(bounds(evaluated).values()) if found else []
     exact = bool(measured) and evaluated["method"] == LIKELIHOOD
     weights = {name: sum(w.numel() for w in child.parameters()) for name, child in module.named_children()}
     parts = [(kind, experiment.parts[kind]) for kind in _SAID if kind in experiment.kinds]
     git, packages = environment.get("git"), environment.get("packages")
-    began, seconds = _received(kept.began_with()), recorded.figure(kept.last_metrics().get("seconds"))
+    began, seconds = _received(kept.began_with()), run_records.figure(kept.last_metrics().get("seconds"))
     ranks = f" on each of {began['ranks']}" if began.get("ranks", 1) != 1 else ""
     took = f"{lasting(seconds)} on {began.get('device')} in {began.get('precision')}{ranks}" if seconds else ""
     again = ["atat", "import", str(origin.get("model")), "RUN"] if origin else ["atat", "train", "experiment.toml"]
@@ -129,7 +129,7 @@ def card_of(model: Model, run: Path, folder: Path, name: str, base: Base | None 
         else "",
         environment=environment | {"python": environment.get("python")},
         again=shlex.join(again),
-        begun=collect.command(environment),
+        begun=report_data.command(environment),
         at=f", at commit `{git['commit']}`{' with changes' * bool(git.get('changed'))}"
         if isinstance(git, dict) and git.get("commit")
         else "",
@@ -176,8 +176,8 @@ def _front_matter(
 def _corpora(experiment: Experiment) -> Iterator[dict[str, Any]]:
     """Yield the corpora of an experiment, with what their recipes say of them."""
     corpus: Any = experiment.parts["corpus"]
-    for part in (corpus, *(inner for kind, inner in parts_in(corpus) if kind == "corpus")):
-        known = next((source.read(each) for each in recipes() if recipe(each) == part), None)
+    for part in (corpus, *(inner for kind, inner in components_in(corpus) if kind == "corpus")):
+        known = next((text_source.read(each) for each in recipes() if recipe(each) == part), None)
         licence = known.source.licence if known else _received(part.licence)
         summary = Zoo.load().describe("corpus", part.name).summary
         yield {"part": part, "known": known, "licence": licence, "summary": summary}
@@ -187,7 +187,7 @@ def _sizes(experiment: Experiment) -> str:
     """Say how much text each split has, if the shards are here."""
     with suppress(UserError, OSError, ValueError):
         build = Build(experiment, ShardSource.now(experiment), lambda *_: None)
-        splits = manifest.load(build.folder).splits.items()
+        splits = shard_manifest.load(build.folder).splits.items()
         return "; ".join(
             f"{name}: {number(split.documents, 'document')}, {number(split.tokens, 'token')}, {split.bytes:,} bytes"
             for name, split in splits
@@ -197,7 +197,7 @@ def _sizes(experiment: Experiment) -> str:
 
 def _prices(tables: list[dict[str, Any]], step: int) -> Iterator[list[str]]:
     """Yield rows of what samplers pay for held-out text."""
-    for each in recorded.policy_nll(tables):
+    for each in run_records.policy_nll(tables):
         if each["step"] == step:
             yield _price(each["sampler"], each["settings"], each["evaluations"], each)
     for table in tables:
@@ -207,7 +207,7 @@ def _prices(tables: list[dict[str, Any]], step: int) -> Iterator[list[str]]:
 
 
 def _price(name: str, parameters: Any, nfe: float, of: Mapping[str, Any]) -> list[str]:
-    value = uncertain(recorded.figure(of["value"]), recorded.figure(of["stderr"]))
+    value = uncertain(run_records.figure(of["value"]), run_records.figure(of["stderr"]))
     return [name, settings(parameters), f"{nfe:.1f}", of["quantity"], value]
 
 

@@ -135,7 +135,7 @@ class DDiTBackbone(LoRABackbone):
 
     def export(self, *of: Any, **how: Any) -> None:
         """Write a network as it was published; see `Backbone`."""
-        from atat_zoo_checkpoints.exporting import write_as_published
+        from atat_zoo_checkpoints.model_export import write_as_published
 
         write_as_published(self, *of, **how)
 
@@ -155,7 +155,7 @@ class DDiTBackbone(LoRABackbone):
 
     def imported(self, module: Any, published: Any) -> DDiTBackbone:
         """Give a module the model's weights; D3PM's has a layer of its own for the mask, which is a row here."""
-        from atat_zoo_checkpoints.importing import fill
+        from atat_zoo_checkpoints.model_import import fill
 
         network = module.backbone
         fill(*self.published(network), published)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from atat_zoo.system.errors import UserError, clip
-from atat_zoo_checkpoints.text import Text, text_of
+from atat_zoo_checkpoints.published_tokenizer import Text, text_of
 
 if TYPE_CHECKING:
     from atat_zoo.experiment import Experiment
-    from atat_zoo_checkpoints.published import Published
+    from atat_zoo_checkpoints.published_model import Published
 
 _SETTINGS = "settings"
 # The keys of the hub's config.json, by the names in `Shape`.

@@ -192,7 +192,7 @@ class LlamaBackbone(LoRABackbone):
 
     def export(self, *of: Any, **how: Any) -> None:
         """Write a network as it was published; see `Backbone`."""
-        from atat_zoo_checkpoints.exporting import write_as_published
+        from atat_zoo_checkpoints.model_export import write_as_published
 
         write_as_published(self, *of, **how)
 
@@ -210,7 +210,7 @@ class LlamaBackbone(LoRABackbone):
 
     def imported(self, module: Any, published: Any) -> LlamaBackbone:
         """Give a module the model's weights."""
-        from atat_zoo_checkpoints.importing import fill
+        from atat_zoo_checkpoints.model_import import fill
 
         fill(*self.published(module.backbone), published)
         return self

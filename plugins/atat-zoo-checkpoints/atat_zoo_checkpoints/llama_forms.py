@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from atat_zoo.system.errors import UserError, clip
-from atat_zoo_checkpoints.text import text_of
+from atat_zoo_checkpoints.published_tokenizer import text_of
 
 if TYPE_CHECKING:
-    from atat_zoo_checkpoints.published import Published
+    from atat_zoo_checkpoints.published_model import Published
 
 _DTYPE = {"dtype": ("torch_dtype", str)}
 _USUAL = {

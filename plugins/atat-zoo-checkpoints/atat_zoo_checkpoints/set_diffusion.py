@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
-from atat_zoo.modeling.objectives.sets import SetCausalObjective
+from atat_zoo.modeling.objectives.set_causal import SetCausalObjective
 from atat_zoo.registry import component, param
 from atat_zoo.system.errors import Problem
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 class SetDiffusionObjective(SetCausalObjective):
     """`sets` as SetDLM computes it (Arriola & Kuleshov): two streams of the text, which is read after a start.
 
-    The masks, one at each position, predict; each sees itself and the tokens of earlier turns. The tokens, the start
-    among them, see themselves and those that come no later, within a turn from left to right. So a pass reads twice
+    The masks, one at each position, predict; each sees itself and the tokens of earlier steps. The tokens, the start
+    among them, see themselves and those that come no later, within a step from left to right. So a pass reads twice
     the text, and every position has its prediction in any order. The start is at position −1, so a backbone with a
     table of positions is refused.
 
-    Turns, given tokens, weights and bounds are those of `sets`. A text that is written is read anew in each
+    Steps, given tokens, weights and bounds are those of `sets`. A text that is written is read anew in each
     evaluation: no keys and values are kept.
     """
 

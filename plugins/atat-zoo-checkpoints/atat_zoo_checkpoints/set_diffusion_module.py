@@ -1,4 +1,4 @@
-"""The network of SetDLM in turns. B rows, L positions, D width, N predictions."""
+"""The network of SetDLM in steps. B rows, L positions, D width, N predictions."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from typing_extensions import override
 
-from atat_zoo.diffusion.attention import visible
+from atat_zoo.diffusion.attention import attention_mask
 from atat_zoo.modeling.objectives.denoising import HeadInputs, Predictor
-from atat_zoo.modeling.objectives.sets_module import SetsModule
-from atat_zoo.system.devices import moved
+from atat_zoo.modeling.objectives.set_causal_module import PositionSetsModule
+from atat_zoo.system.devices import move_to
 from atat_zoo.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from atat_zoo.registry import Context
 
 
-class SetDiffusionModule(SetsModule):
+class SetDiffusionModule(PositionSetsModule):
     """Trained as `sets` is, by masks in a stream of their own."""
 
     def __init__(
@@ -36,32 +36,32 @@ class SetDiffusionModule(SetsModule):
         if any(name.endswith("position_embeddings") for name, _ in self.backbone.named_modules()):
             raise UserError(
                 "objective 'set_diffusion' has its start at position −1, and the backbone a table of positions; "
-                "take one that turns queries and keys by their positions, such as ddit"
+                "take one that steps queries and keys by their positions, such as ddit"
             )
 
     @override
-    def hidden_in_turns(self, x: Tensor, turns: Tensor, ascending: bool) -> Tensor:
+    def hidden_in_steps(self, x: Tensor, steps: Tensor, ascending: bool) -> Tensor:
         """Return hidden states [B, L, D] of the masks, which are read before the start and the tokens."""
         (B, L), device = x.shape, x.device
         position = torch.arange(-1, L, device=device).expand(B, -1)
         text = F.pad(x, (1, 0), value=self.start)
-        # The start comes before what is given. Of one turn, the tokens come from left to right.
-        of_tokens = F.pad(turns, (1, 0), value=-2)
-        turn, rank = torch.cat([turns, of_tokens], 1), F.pad((of_tokens + 2) * (L + 1) + position, (L, 0))
+        # The start comes before what is given. Of one step, the tokens come from left to right.
+        of_tokens = F.pad(steps, (1, 0), value=-2)
+        step, rank = torch.cat([steps, of_tokens], 1), F.pad((of_tokens + 2) * (L + 1) + position, (L, 0))
 
         def sees(row: Any, head: Any, query: Any, key: Any) -> Tensor:
-            earlier, no_later = turn[row, key] < turn[row, query], rank[row, key] <= rank[row, query]
+            earlier, no_later = step[row, key] < step[row, query], rank[row, key] <= rank[row, query]
             return (key >= L) & torch.where(query < L, earlier, no_later) | (query == key)
 
         tokens = torch.cat([torch.full_like(x, self.context.mask_id), text], 1)
         positions = torch.cat([position[:, 1:], position], 1)
-        return self.read(tokens, positions=positions, attention=visible(sees, B, 2 * L + 1, device), first=L)
+        return self.read(tokens, positions=positions, attention=attention_mask(sees, B, 2 * L + 1, device), first=L)
 
     @override
     def embed(self, tokens: Tensor) -> Tensor:
         text = F.pad(tokens, (1, 0), value=self.start)
         positions = torch.arange(-1, tokens.shape[1], device=text.device)
-        return moved(self.read(text, positions=positions, attention="causal")[:, 1:], tokens.device)
+        return move_to(self.read(text, positions=positions, attention="causal")[:, 1:], tokens.device)
 
     @override
     def denoiser(self) -> Denoiser:
@@ -69,30 +69,30 @@ class SetDiffusionModule(SetsModule):
 
 
 class SetDiffusionPredictor(Predictor):
-    """p_θ(x_i | z) with all visible tokens given; and, of a text that is written, with each read in its turn."""
+    """p_θ(x_i | z) with all visible tokens given; and, of a text that is written, with each read in its step."""
 
     scores_visible_tokens = False
     module: SetDiffusionModule
 
     @override
-    def writing(self, tokens: Tensor) -> Denoiser:
-        return TurnsPredictor(self.module, torch.full_like(tokens, -1))
+    def begin_generation(self, tokens: Tensor) -> Denoiser:
+        return IncrementalSetDiffusionPredictor(self.module, torch.full_like(tokens, -1))
 
 
-class TurnsPredictor(SetDiffusionPredictor):
-    """p_θ of texts that are written: what is visible at the first call is given, and every call is a turn."""
+class IncrementalSetDiffusionPredictor(SetDiffusionPredictor):
+    """p_θ of texts that are written: what is visible at the first call is given, and every call is a step."""
 
     def __init__(self, module: SetDiffusionModule, came: Tensor, rows: Tensor | None = None) -> None:
         super().__init__(module)
         self.came, self.rows = came, rows  # in which order the tokens of all texts came, int64 [B, L]; −1 for none
 
     @override
-    def writing(self, tokens: Tensor) -> Denoiser:
+    def begin_generation(self, tokens: Tensor) -> Denoiser:
         return self
 
     @override
-    def of(self, rows: Tensor) -> Denoiser:
-        return TurnsPredictor(self.module, self.came, rows if self.rows is None else self.rows[rows])
+    def select(self, rows: Tensor) -> Denoiser:
+        return IncrementalSetDiffusionPredictor(self.module, self.came, rows if self.rows is None else self.rows[rows])
 
     @override
     def head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
@@ -101,5 +101,5 @@ class TurnsPredictor(SetDiffusionPredictor):
         now = came.amax(1, keepdim=True) + 1
         came = torch.where(~masked & (came < 0), now, came)
         self.came[rows] = came
-        # Turns are compared, so it is all one whether what is given has 0 or −1.
-        return self.module.of_turns(tokens, torch.where(masked, now + 1, came))
+        # Steps are compared, so it is all one whether what is given has 0 or −1.
+        return self.module.inputs_in_steps(tokens, torch.where(masked, now + 1, came))

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from atat_zoo.system.errors import UserError
-from atat_zoo_checkpoints.importing import refuse_without_row
+from atat_zoo_checkpoints.model_import import refuse_without_row
 
 if TYPE_CHECKING:
     from atat_zoo.registry import Context

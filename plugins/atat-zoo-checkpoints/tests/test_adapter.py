@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from atat_zoo_checkpoints.exporting import base_of, export_run
+from atat_zoo_checkpoints.model_export import base_of, export_run
 from making import wanted_of
 from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM

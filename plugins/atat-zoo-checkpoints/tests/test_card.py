@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from atat_zoo_checkpoints.card import card_of
-from atat_zoo_checkpoints.exporting import export_run
+from atat_zoo_checkpoints.model_export import export_run
 from huggingface_hub import ModelCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,7 +20,7 @@ from tests.generation.forms import model_of, run_of
 
 EVALUATION = {
     **{"corpus": "", "split": "validation", "step": 0, "method": "exact_k", "sequences": 1024, "draws": 4, "seed": 17},
-    **{"tokens": 9000, "bytes": 30000, "words": 5000, "count_table": None, "metrics": {}},
+    **{"tokens": 9000, "bytes": 30000, "words": 5000, "ngram_prior": None, "metrics": {}},
 }
 POLICY = {
     **{"quantity": "policy likelihood", "sampler": {"use": "strided", "stride": 4}, "corpus": "", "step": 0},

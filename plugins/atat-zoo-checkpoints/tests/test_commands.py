@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from atat_zoo_checkpoints.importing import import_model
+from atat_zoo_checkpoints.model_import import import_model
 
 from atat_zoo import UserError
 from tests import pages

@@ -5,9 +5,9 @@ import json
 import huggingface_hub
 import pytest
 import torch
-from atat_zoo_checkpoints import exporting
-from atat_zoo_checkpoints.exporting import export_run
+from atat_zoo_checkpoints import model_export
 from atat_zoo_checkpoints.hub.modeling_atat_zoo import AtatZooForMaskedLM
+from atat_zoo_checkpoints.model_export import export_run
 from making import FORMS, network_of, wanted_of
 from safetensors.torch import load_file
 
@@ -53,7 +53,7 @@ def test_an_export_ends_what_it_writes_where_the_run_does(data, tmp_path):
     run = run_of(model := model_of("mdlm", data=data, corpus=corpus), tmp_path / "run")
     export_run(run.path, tmp_path / "out")
     says = json.loads((tmp_path / "out" / "config.json").read_text())["has_eos"]
-    assert says == (model.writer().end() is not None) == (data.get("special") != "none")
+    assert says == (model.text_generator().end() is not None) == (data.get("special") != "none")
 
 
 def test_weights_are_in_the_type_that_is_asked_for_and_counts_stay_whole(run, tmp_path):
@@ -105,7 +105,7 @@ def test_a_run_that_is_no_such_model_is_refused_before_it_is_loaded(run, tmp_pat
     ]
     for words, said in sentences:
         assert said in refused(atat, "export", *words)
-    monkeypatch.setattr(exporting, "_writer", lambda backbone: None)
+    monkeypatch.setattr(model_export, "_writer", lambda backbone: None)
     assert "backbone 'dit' does not write itself for the hub" in refused(atat, "export", str(run.path), "out")
 
 
@@ -131,7 +131,7 @@ def test_it_is_pushed_privately_unless_said_and_a_refusal_of_the_hub_keeps_the_e
 
     monkeypatch.setattr(huggingface_hub, "upload_folder", forbidden)
     with pytest.raises(UserError, match=r"--push me/mine: 403 Forbidden; the export is in .*out: push it again") as one:
-        exporting.push(out, "me/mine")
+        model_export.push(out, "me/mine")
     assert "\n" not in str(one.value)
 
 

@@ -3,14 +3,14 @@
 import json
 
 import pytest
-from atat_zoo_checkpoints.hub.tokenizer import save
+from atat_zoo_checkpoints.hub.hub_tokenizer import save
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from atat_zoo import UserError
 from atat_zoo.data.tokenizers import TokenizerModel
-from atat_zoo.data.tokenizers.library import LibraryModel, of_characters
+from atat_zoo.data.tokenizers.tokenizer_models import LibraryModel, of_characters
 from atat_zoo.registry import Zoo
 from tests.fixtures import sentences, write_all
 

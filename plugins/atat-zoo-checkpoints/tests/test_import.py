@@ -5,8 +5,8 @@ import json
 import huggingface_hub
 import pytest
 import torch
-from atat_zoo_checkpoints.exporting import export_run
-from atat_zoo_checkpoints.importing import import_model
+from atat_zoo_checkpoints.model_export import export_run
+from atat_zoo_checkpoints.model_import import import_model
 from huggingface_hub.errors import LocalEntryNotFoundError
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast
 
 from atat_zoo import Model, Zoo
-from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.diffusion.randomness import sequence_keys
+from atat_zoo.evaluation.held_out_text import text_of
 from atat_zoo.evaluation.likelihood import evaluate_run
-from atat_zoo.evaluation.text import text_of
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.system.errors import UserError
 
@@ -268,8 +268,8 @@ def test_a_set_diffusion_keeps_the_orders_that_it_has_learned(noise, b, tmp_path
     waited = torch.empty(rows, 33, dtype=torch.float64).exponential_(generator=torch.Generator().manual_seed(1))
     hit = torch.linspace(1 - b, 0, 33, dtype=torch.float64) - b * torch.expm1(-waited / k)
     published = following(hit[:, 1:].argsort(dim=1, descending=True, stable=True).argsort(1))
-    keys = row_keys(3, "orders", torch.arange(rows))
-    imported = following(sets.turns(torch.ones(rows, 32, dtype=torch.bool), keys, None))
+    keys = sequence_keys(3, "orders", torch.arange(rows))
+    imported = following(sets.step_indices(torch.ones(rows, 32, dtype=torch.bool), keys, None))
     # Of the difference of two means, 4.5 standard errors are passed in one of 10⁵ seeds.
     assert abs(published.mean() - imported.mean()) <= 4.5 * ((published.var() + imported.var()) / rows).sqrt()
 

@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import huggingface_hub
 import pytest
 import torch
-from atat_zoo_checkpoints import importing
-from atat_zoo_checkpoints.commands import import_
-from atat_zoo_checkpoints.importing import fill, import_model
+from atat_zoo_checkpoints import model_import
+from atat_zoo_checkpoints.checkpoint_commands import import_
 from atat_zoo_checkpoints.lightning import read_checkpoint
-from atat_zoo_checkpoints.published import Published, fetched, refuse_links_out
+from atat_zoo_checkpoints.model_import import fill, import_model
+from atat_zoo_checkpoints.published_model import Published, fetched, refuse_links_out
 from click.testing import CliRunner
 from huggingface_hub import save_torch_state_dict
 from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
@@ -25,11 +25,11 @@ from safetensors.torch import save_file
 
 from atat_zoo import Model
 from atat_zoo.cli import atat
-from atat_zoo.evaluation.text import held_out_text, text_of
+from atat_zoo.evaluation.held_out_text import held_out_text, text_of
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.modeling.backbones.dit import DiTBackbone
 from atat_zoo.registry import Context
-from atat_zoo.reports.watch import frame
+from atat_zoo.reports.live_dashboard import frame
 from atat_zoo.system.errors import UserError
 from tests.attack.damage import CHANGES
 from tests.installing import READER, alone, install
@@ -107,9 +107,9 @@ def test_two_backbones_that_read_a_model_are_told_apart_by_the_user(model, insta
 
 def test_where_no_backbone_reads_models_it_says_so(monkeypatch):
     none = SimpleNamespace(names=lambda kind: [])
-    monkeypatch.setattr(importing, "Zoo", SimpleNamespace(load=lambda: none))
+    monkeypatch.setattr(model_import, "Zoo", SimpleNamespace(load=lambda: none))
     with pytest.raises(UserError, match=r"^no backbone reads m of itself \(those .* models: none is installed\);"):
-        importing._reader(SimpleNamespace(config={}, model="m"), {})
+        model_import._reader(SimpleNamespace(config={}, model="m"), {})
 
 
 def test_a_run_is_as_it_was_when_the_new_one_does_not_fit_or_cannot_be_written(model, tmp_path):

@@ -14,7 +14,7 @@ from atat_zoo_checkpoints.llama_forms import FORMS, backbone_of
 from filled import BLOCK, DDIT, FULL, LENGTH, LLADA2, LLAMA, SIGMA, fill, listed, order, some, text
 
 from atat_zoo import Zoo
-from atat_zoo.diffusion.attention import visible
+from atat_zoo.diffusion.attention import attention_mask
 from atat_zoo.modeling.objectives.causal_module import two_streams
 from atat_zoo.registry import Context
 
@@ -73,7 +73,7 @@ def test_ddit(name, shape):
     t = (1 - torch.exp(-sigma)) / (1 - 1e-3) if timed else None
     if name == "bd3lm":
         clean = text(shape, rows, 2)
-        seen = visible(two_streams(length, BLOCK), None, 2 * length, ids.device)
+        seen = attention_mask(two_streams(length, BLOCK), None, 2 * length, ids.device)
         found = module(torch.cat([ids, clean], 1), positions=torch.arange(length).repeat(2), attention=seen)[:, :length]
     else:
         found = module(ids, t, attention="causal" if name == "autoregressive" else None)

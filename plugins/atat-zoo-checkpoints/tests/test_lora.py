@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from atat_zoo_checkpoints.exporting import export_run
-from atat_zoo_checkpoints.importing import import_model
+from atat_zoo_checkpoints.model_export import export_run
+from atat_zoo_checkpoints.model_import import import_model
 from models import CONFIGS, small
 from safetensors.torch import load_file
 

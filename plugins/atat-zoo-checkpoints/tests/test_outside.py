@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from atat_zoo_checkpoints.exporting import export_run
+from atat_zoo_checkpoints.model_export import export_run
 from making import wanted_of
 from safetensors.torch import save_file
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from atat_zoo_checkpoints.importing import import_model
+from atat_zoo_checkpoints.model_import import import_model
 from atat_zoo_checkpoints.set_diffusion_module import SetDiffusionModule
 from models import V, small
 
@@ -21,31 +21,31 @@ def module(tmp_path_factory):
 @pytest.fixture
 def text():
     generator = torch.Generator().manual_seed(1)
-    # Of the first row three tokens are given, and two of those that are not come at once in each turn but the last.
-    turns = torch.stack([torch.randperm(L, generator=generator) // 2 for _ in range(3)])
-    turns[0] = torch.where(turns[0] < 2, -1, turns[0] - 2)
-    return torch.randint(0, V, (3, L), generator=generator), turns
+    # Of the first row three tokens are given, and two of those that are not come at once in each step but the last.
+    steps = torch.stack([torch.randperm(L, generator=generator) // 2 for _ in range(3)])
+    steps[0] = torch.where(steps[0] < 2, -1, steps[0] - 2)
+    return torch.randint(0, V, (3, L), generator=generator), steps
 
 
 @torch.no_grad()
 def test_a_prediction_reads_all_tokens_of_earlier_turns_and_no_other(module, text):
-    x, turns = text
-    before = module.hidden_in_turns(x, turns, ascending=False)
+    x, steps = text
+    before = module.hidden_in_steps(x, steps, ascending=False)
     for k in range(L):
         changed = x.clone()
         changed[:, k] = (changed[:, k] + 1) % V
-        moves = (module.hidden_in_turns(changed, turns, ascending=False) - before).abs().amax(2) > 0
-        assert torch.equal(moves, turns > turns[:, k : k + 1])
+        moves = (module.hidden_in_steps(changed, steps, ascending=False) - before).abs().amax(2) > 0
+        assert torch.equal(moves, steps > steps[:, k : k + 1])
 
 
 @torch.no_grad()
 def test_tokens_see_what_comes_no_later_and_those_of_their_own_turn_from_left_to_right(module, text, monkeypatch):
-    x, turns = text
+    x, steps = text
     seen, read = [], module.read
     monkeypatch.setattr(module, "read", lambda *a, **k: seen.append(k["attention"].clone()) or read(*a, **k))
-    module.hidden_in_turns(x, turns, ascending=False)
+    module.hidden_in_steps(x, steps, ascending=False)
     masks, tokens = seen[0][:, 0, :L], seen[0][:, 0, L:]
-    for row, of_row in enumerate(turns.tolist()):
+    for row, of_row in enumerate(steps.tolist()):
         came = sorted(range(L), key=lambda i: (of_row[i], i))
         for number, i in enumerate(came):
             # Numbers of what is read: L masks, the start, L tokens.
@@ -57,20 +57,20 @@ def test_tokens_see_what_comes_no_later_and_those_of_their_own_turn_from_left_to
 
 @torch.no_grad()
 def test_a_text_is_written_as_it_is_priced(module, text):
-    """Rows end at different turns, so later calls ask for some of them."""
-    x, turns = text
-    price = module.cross_entropy_of_turns(x, turns)
-    z, written = torch.where(turns < 0, x, module.context.mask_id), torch.zeros(3, L)
-    denoiser = module.denoiser().writing(z)
-    for turn in range(int(turns.max()) + 1):
-        rows = (turns == turn).any(1).nonzero()[:, 0]
-        where = (turns == turn)[rows]
-        log_probs = denoiser.of(rows)(z[rows], None, where)
+    """Rows end at different steps, so later calls ask for some of them."""
+    x, steps = text
+    price = module.cross_entropy_in_steps(x, steps)
+    z, written = torch.where(steps < 0, x, module.context.mask_id), torch.zeros(3, L)
+    denoiser = module.denoiser().begin_generation(z)
+    for step in range(int(steps.max()) + 1):
+        rows = (steps == step).any(1).nonzero()[:, 0]
+        where = (steps == step)[rows]
+        log_probs = denoiser.select(rows)(z[rows], None, where)
         row, position = where.nonzero(as_tuple=True)
         written[rows[row], position] = -log_probs[torch.arange(len(row)), x[rows[row], position]]
-        z = torch.where(turns <= turn, x, z)
+        z = torch.where(steps <= step, x, z)
     torch.testing.assert_close(written, price)
-    assert (price[turns >= 0] > 0).all()
+    assert (price[steps >= 0] > 0).all()
 
 
 def test_a_backbone_with_a_table_of_positions_is_refused(module):

@@ -24,7 +24,7 @@ def atat_zoo_corpus() -> list[type]:
 @hookimpl
 def atat_zoo_backbone() -> list[type]:
     """Return the backbones of this package."""
-    from atat_zoo_genomics.backbone import ConvolutionBackbone
+    from atat_zoo_genomics.convolution_backbone import ConvolutionBackbone
 
     return [ConvolutionBackbone]
 
@@ -40,7 +40,7 @@ def atat_zoo_estimator() -> list[type]:
 @hookimpl
 def atat_zoo_task() -> list[type]:
     """Return the tasks of this package."""
-    from atat_zoo_genomics.tasks import GenomicBenchmarksTask, GueTask
+    from atat_zoo_genomics.genomic_tasks import GenomicBenchmarksTask, GueTask
 
     return [GueTask, GenomicBenchmarksTask]
 

@@ -28,8 +28,8 @@ def study(data: Path, out: Path, arms: tuple[str, ...], write: Path | None) -> N
     from atat_zoo.cli.console import Bars
     from atat_zoo.experiment.runs import write_text
     from atat_zoo.system.errors import UserError, nearest
-    from atat_zoo_genomics.study import ARMS, page, table
-    from atat_zoo_genomics.study import study as measure
+    from atat_zoo_genomics.kmer_study import ARMS, page, table
+    from atat_zoo_genomics.kmer_study import study as measure
 
     for arm in arms:
         if arm not in ARMS:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from typing_extensions import override
 
 from atat_zoo.data.tokenizers import Tokenizer
-from atat_zoo.data.tokenizers.library import SmallModel
+from atat_zoo.data.tokenizers.tokenizer_models import SmallModel
 from atat_zoo.registry import component
 from atat_zoo.system.errors import UserError
 

@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 from typing_extensions import override
 
 from atat_zoo.data.corpora import Corpus, Divided
-from atat_zoo.data.corpora.files import FilesCorpus
+from atat_zoo.data.corpora.text_files import FilesCorpus
 from atat_zoo.registry import component, component_base, param
 from atat_zoo.system.errors import UserError, nearest
 from atat_zoo_genomics.alphabet import read_bases

@@ -37,7 +37,7 @@ class KmerEstimator:
 
     def build(self, context: Context) -> nn.Module:
         """See `Estimator`."""
-        from atat_zoo_genomics.module import KmerModule
+        from atat_zoo_genomics.genomic_networks import KmerModule
 
         numbers = (context.vocabulary_size + 1) ** (2 * self.reach)
         require(4 * numbers, f"estimator.reach = {self.reach}", "its table", "lower it")

@@ -8,12 +8,12 @@ from importlib import resources
 import numpy as np
 import pytest
 import torch
-from atat_zoo_genomics import study as study_module
+from atat_zoo_genomics import kmer_study as study_module
 from atat_zoo_genomics.__main__ import main
 from atat_zoo_genomics.alphabet import DNAModel, read_bases
-from atat_zoo_genomics.counts import kmer_nats
 from atat_zoo_genomics.gue import TASKS, Recipe, by_kmers, find, fitted, read, score
-from atat_zoo_genomics.study import ARMS, Arm, Figure, study, table, trained
+from atat_zoo_genomics.kmer_likelihood import kmer_nats
+from atat_zoo_genomics.kmer_study import ARMS, Arm, Figure, study, table, trained
 from click.testing import CliRunner
 
 from atat_zoo import Model

@@ -3,16 +3,16 @@
 import pytest
 import torch
 from atat_zoo_genomics.alphabet import COMPLEMENT
-from atat_zoo_genomics.backbone import ConvolutionBackbone
+from atat_zoo_genomics.convolution_backbone import ConvolutionBackbone
+from atat_zoo_genomics.genomic_networks import KmerModule
 from atat_zoo_genomics.kmers import KmerEstimator, KmerMaskDrawing
-from atat_zoo_genomics.module import KmerModule
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.registry import Context
 from atat_zoo.system.errors import UserError
-from atat_zoo.testing.networks import randomised
+from atat_zoo.testing.backbone_checks import randomised
 
 V = 7
 
@@ -111,7 +111,7 @@ def test_importance_is_a_function_of_what_is_visible_around_a_place(seed, reach)
 
 @given(st.integers(1, 9), st.floats(0, 1), st.integers(1, 40), st.integers(0, 2**31))
 def test_whole_kmers_are_hidden_and_more_at_a_higher_rate(k, rate, length, seed):
-    keys = row_keys(seed, "mask", torch.arange(5))
+    keys = sequence_keys(seed, "mask", torch.arange(5))
     p = torch.full((5, length), rate)
     mask = KmerMaskDrawing(k=k)(p, keys)
     assert bool((mask <= KmerMaskDrawing(k=k)((2 * p).clamp(max=1), keys)).all())

@@ -9,12 +9,12 @@ import atat_zoo_genomics
 import numpy as np
 import pytest
 from atat_zoo_genomics.alphabet import BASES, COMPLEMENT, DNAModel, DNATokenizer, read_bases, reverse_complement
-from atat_zoo_genomics.counts import kmer_nats
+from atat_zoo_genomics.kmer_likelihood import kmer_nats
 from hypothesis import given
 from hypothesis import strategies as st
 from webdataset.shardlists import expand_urls
 
-from atat_zoo.data.corpora import source
+from atat_zoo.data.corpora import text_source
 from atat_zoo.experiment import load
 from atat_zoo.registry import Zoo
 from atat_zoo.system.errors import UserError
@@ -90,7 +90,7 @@ FILE = Path(atat_zoo_genomics.__file__).parent / "experiments" / "hg38.toml"
 
 def test_every_chromosome_is_fetched_and_is_in_one_split(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (file,) = source.read(str(FILE)).files
+    (file,) = text_source.read(str(FILE)).files
     corpus = load(str(FILE)).parts["corpus"]
     with pytest.raises(UserError, match=r"there is no file corpora/hg38/"):
         corpus.stamp()

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from atat_zoo_genomics import gue, tasks
+from atat_zoo_genomics import genomic_tasks, gue
+from atat_zoo_genomics.genomic_tasks import BENCHMARKS, GenomicBenchmarksTask, GueTask
 from atat_zoo_genomics.gue import TASKS
-from atat_zoo_genomics.tasks import BENCHMARKS, GenomicBenchmarksTask, GueTask
 from test_measured import planted, saved
 
 from atat_zoo.system.errors import UserError
@@ -113,7 +113,7 @@ def test_what_is_absent_is_said_with_where_it_is_had(tmp_path, monkeypatch):
     one, other = GueTask(path=str(tmp_path), only=("H3",)).absent()
     assert "has none of EMP/H3/train.csv" in one
     assert "GUE is had from github.com/MAGICS-LAB/DNABERT_2" in other
-    monkeypatch.setattr(tasks, "find_spec", lambda name: None)
+    monkeypatch.setattr(genomic_tasks, "find_spec", lambda name: None)
     assert "scikit-learn" in next(iter(GueTask(path=str(tmp_path), only=("H3",)).absent()))
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import override
 
-from atat_zoo.evaluation.results.tasks import Score
+from atat_zoo.evaluation.results.task_results import Score
 from atat_zoo.evaluation.tasks import Task
 from atat_zoo.registry import component, param
-from atat_zoo_glue.files import PROBLEMS, Examples, Name, absent, files_of, read
+from atat_zoo_glue.glue_files import PROBLEMS, Examples, Name, absent, files_of, read
 
 if TYPE_CHECKING:
     from torch import Tensor

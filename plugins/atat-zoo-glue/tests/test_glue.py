@@ -10,7 +10,7 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from atat_zoo_glue.files import PROBLEMS, Examples, absent, files_of, folder_of, read
+from atat_zoo_glue.glue_files import PROBLEMS, Examples, absent, files_of, folder_of, read
 from atat_zoo_glue.miniature import TABLES, _line, write
 from atat_zoo_glue.task import MAJORITY, NOTE, GlueTask, _averaged, _cut, _most_frequent, framed, splits_of
 from hypothesis import given

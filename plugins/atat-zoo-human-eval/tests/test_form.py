@@ -4,11 +4,11 @@ import base64
 import hashlib
 import re
 
-from atat_zoo_human_eval.page import page
 from atat_zoo_human_eval.rating_form import QUESTIONS, RatedText, RatingForm
+from atat_zoo_human_eval.rating_page import page
 
 from tests.reports.run_folders import HOSTILE
-from tests.reports.test_report_page import given
+from tests.reports.test_html_report import given
 
 
 def form_of(texts):

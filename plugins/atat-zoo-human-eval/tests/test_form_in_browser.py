@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from atat_zoo_human_eval.page import page as write_page
 from atat_zoo_human_eval.rating_form import QUESTIONS, RatedText, RatingForm
+from atat_zoo_human_eval.rating_page import page as write_page
 from atat_zoo_human_eval.ratings import ratings_of, unblinded
 
 from tests.reports.browser import chromium

@@ -10,7 +10,7 @@ from atat_zoo.generation.model import Model
 from tests.cli.terminal import printed, refused, spawned
 from tests.evaluation.making import make_run
 from tests.limited import full_disk
-from tests.reports.test_report_page import given
+from tests.reports.test_html_report import given
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 import pytest
 from atat_zoo_lm_eval import RunLM
-from atat_zoo_lm_eval.model import greedy
+from atat_zoo_lm_eval.run_lm import greedy
 from conftest import made
 from lm_eval.api.instance import Instance
 

@@ -51,7 +51,7 @@ def log_p(lm, context, letters, position):
     where = torch.zeros_like(row, dtype=torch.bool)
     where[0, len(lm.first) + len(context) + position] = True
     with torch.no_grad():
-        return lm.writer.denoiser(row, None, where)[0].double()
+        return lm.text_generator.denoiser(row, None, where)[0].double()
 
 
 def by_orders(lm, context, continuation):

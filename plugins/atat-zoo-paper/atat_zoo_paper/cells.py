@@ -13,8 +13,8 @@ from atat_zoo.evaluation.results.intervals import Interval, percent
 from atat_zoo.evaluation.results.table import HIGHER, LOWER, Cell, Column, Table
 from atat_zoo.studies.differences import over_sequences
 from atat_zoo.system.errors import nearest
-from atat_zoo_paper.manifest import Directed, TableSpec
-from atat_zoo_paper.studies import CannotShow
+from atat_zoo_paper.paper_file import Directed, TableSpec
+from atat_zoo_paper.paper_studies import CannotShow
 
 MISSING = "--"
 

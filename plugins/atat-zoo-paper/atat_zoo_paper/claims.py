@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from atat_zoo.evaluation.results.format import number
 from atat_zoo.evaluation.results.table import Cell
 from atat_zoo_paper.cells import change
-from atat_zoo_paper.manifest import ArmsTable, GapsTable, WantedTable
-from atat_zoo_paper.studies import KnownStudy, Studies, compared
+from atat_zoo_paper.paper_file import ArmsTable, GapsTable, WantedTable
+from atat_zoo_paper.paper_studies import KnownStudy, Studies, compared
 from atat_zoo_paper.study_tables import BOUND, by, gap_difference
 
 

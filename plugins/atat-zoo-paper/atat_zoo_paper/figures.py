@@ -7,14 +7,14 @@ from typing import Any
 
 import altair as alt
 
-from atat_zoo.evaluation.results.naming import NATS_PER_TOKEN
+from atat_zoo.evaluation.results.quantity_names import NATS_PER_TOKEN
 from atat_zoo.evaluation.results.table import Cell, escape
 from atat_zoo.reports import PALETTE
 from atat_zoo.studies.markdown import labels
 from atat_zoo.system.errors import nearest
 from atat_zoo_paper.cells import change, exponential
-from atat_zoo_paper.manifest import FigureSpec
-from atat_zoo_paper.studies import CannotShow, KnownStudy, compared, seeds_enough
+from atat_zoo_paper.paper_file import FigureSpec
+from atat_zoo_paper.paper_studies import CannotShow, KnownStudy, compared, seeds_enough
 from atat_zoo_paper.study_tables import along, axis_of, nats, over_runs
 from atat_zoo_paper.style import Chart, chart, files
 

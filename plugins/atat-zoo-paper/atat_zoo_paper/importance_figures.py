@@ -13,7 +13,7 @@ import altair as alt
 
 from atat_zoo.evaluation.results.format import csv_of
 from atat_zoo.reports import PALETTE
-from atat_zoo.system.atomic import write_all
+from atat_zoo.system.atomic_files import write_all
 from atat_zoo_paper.style import Chart, chart, files
 
 Row = dict[str, Any]

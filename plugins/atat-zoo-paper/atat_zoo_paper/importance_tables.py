@@ -18,19 +18,19 @@ import torch
 from torch import Tensor
 
 from atat_zoo.diffusion.statistics import average_ranks
-from atat_zoo.evaluation.importance import weigh
+from atat_zoo.evaluation.held_out_text import Text, held_out_text, special_ids
+from atat_zoo.evaluation.importance_quality import weigh
 from atat_zoo.evaluation.likelihood import Measurement
 from atat_zoo.evaluation.results import store
 from atat_zoo.evaluation.results.format import number, settings
 from atat_zoo.evaluation.results.intervals import interval, resampled
-from atat_zoo.evaluation.text import Text, held_out_text, special_ids
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.generation.model import Model
 from atat_zoo.generation.samplers import Sampler
 from atat_zoo.registry.spec import unstructure
-from atat_zoo.reports.collect import last_tasks, short_names
-from atat_zoo.reports.text import shown, text_table
+from atat_zoo.reports.report_data import last_tasks, short_names
+from atat_zoo.reports.text_views import shown, text_table
 from atat_zoo.system.errors import UserError
 from atat_zoo_paper.word_classes import CLASSES, word_classes
 

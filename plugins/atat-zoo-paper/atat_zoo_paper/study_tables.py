@@ -14,12 +14,12 @@ import attrs
 
 from atat_zoo.evaluation.results.format import leaves
 from atat_zoo.evaluation.results.intervals import Interval
-from atat_zoo.evaluation.results.naming import NATS_PER_TOKEN
-from atat_zoo.evaluation.results.naming import words as metric_words
+from atat_zoo.evaluation.results.quantity_names import NATS_PER_TOKEN
+from atat_zoo.evaluation.results.quantity_names import words as metric_words
 from atat_zoo.evaluation.results.table import HIGHER, LOWER, Cell, Column, Table
 from atat_zoo.registry.spec import unstructure
 from atat_zoo.studies.differences import over_both, over_sequences
-from atat_zoo.studies.schema import Study
+from atat_zoo.studies.study_schema import Study
 from atat_zoo.system.errors import nearest
 from atat_zoo_paper.cells import (
     change,
@@ -36,7 +36,7 @@ from atat_zoo_paper.cells import (
     within,
     words,
 )
-from atat_zoo_paper.manifest import (
+from atat_zoo_paper.paper_file import (
     ArmRow,
     ArmsTable,
     FigureSpec,
@@ -46,7 +46,16 @@ from atat_zoo_paper.manifest import (
     ScoresTable,
     WantedTable,
 )
-from atat_zoo_paper.studies import CannotShow, KnownStudy, Report, Studies, compared, legend, same_text, seeds_enough
+from atat_zoo_paper.paper_studies import (
+    CannotShow,
+    KnownStudy,
+    Report,
+    Studies,
+    compared,
+    legend,
+    same_text,
+    seeds_enough,
+)
 
 Rows = list[tuple[ArmRow, KnownStudy]]
 

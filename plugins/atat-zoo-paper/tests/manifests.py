@@ -10,8 +10,8 @@ import shutil
 
 import pytest
 import tomli_w
-from atat_zoo_paper.folder import fill, write
-from atat_zoo_paper.manifest import load
+from atat_zoo_paper.paper_file import load
+from atat_zoo_paper.paper_folder import fill, write
 
 from atat_zoo import experiment as experiments
 from atat_zoo.system.errors import UserError

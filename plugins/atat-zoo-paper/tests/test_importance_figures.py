@@ -16,10 +16,10 @@ from atat_zoo_paper.style import WIDTH
 from atat_zoo_paper.word_classes import CLASSES
 from scipy import stats
 
-from atat_zoo.evaluation.importance import weigh
+from atat_zoo.evaluation.importance_quality import weigh
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.generation.model import Model
-from atat_zoo.reports.recorded import figures
+from atat_zoo.reports.run_records import figures
 from tests.cli.terminal import printed
 from tests.evaluation.making import make_run
 from tests.reports.run_folders import HOSTILE

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 from atat_zoo_paper import latex
-from atat_zoo_paper.folder import compile_in, compiler, fill, write
-from atat_zoo_paper.manifest import load
+from atat_zoo_paper.paper_file import load
+from atat_zoo_paper.paper_folder import compile_in, compiler, fill, write
 from manifests import ARMS, CITED, balanced
 from test_paper_figures import FIGURE
 
@@ -119,7 +119,7 @@ def test_references_that_are_known_have_authors_titles_and_years(shipped):
 
 def test_without_the_library_of_charts_there_are_tables_and_what_to_install(atat, place, monkeypatch):
     place.study("sets"), place.study("sets_budgets")
-    monkeypatch.setattr("atat_zoo_paper.folder.find_spec", lambda name: None)
+    monkeypatch.setattr("atat_zoo_paper.paper_folder.find_spec", lambda name: None)
     code, out, err = atat("paper", str(place.manifest(ARMS, figures=[FIGURE])), "--out", str(place.out))
     assert (code, err) == (0, "")
     assert "1 table and 0 figures" in out
@@ -186,7 +186,7 @@ def test_where_latex_is_installed_it_compiles(atat, place, monkeypatch, code, sa
 def test_a_paper_is_made_without_torch(place):
     place.study("sets")
     path = place.manifest(ARMS)
-    code = "import sys; from atat_zoo_paper.folder import *; from atat_zoo_paper.manifest import load; "
+    code = "import sys; from atat_zoo_paper.paper_folder import *; from atat_zoo_paper.paper_file import load; "
     code += f"write(fill(load(Path({str(path)!r}))), Path({str(place.out)!r})); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

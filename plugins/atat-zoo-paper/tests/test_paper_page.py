@@ -3,7 +3,7 @@
 import shutil
 
 import pytest
-from atat_zoo_paper import manifest
+from atat_zoo_paper import paper_file
 
 from atat_zoo.registry.spec import fields_of
 from tests import pages
@@ -27,7 +27,7 @@ def test_the_blocks_of_the_page_do_what_they_say(tmp_path):
 
 def test_the_page_has_every_key():
     text = PAGE.read_text(encoding="utf-8")
-    specs = [manifest.PaperSpec, manifest.FigureSpec, manifest.CitedRow]
-    specs += [spec for of_table in manifest.DATA.values() for spec in of_table]
+    specs = [paper_file.PaperSpec, paper_file.FigureSpec, paper_file.CitedRow]
+    specs += [spec for of_table in paper_file.DATA.values() for spec in of_table]
     keys = {field.name for spec in specs for field in fields_of(spec)}
     assert [key for key in sorted(keys) if f"`{key}`" not in text and f"`{key} = " not in text] == []

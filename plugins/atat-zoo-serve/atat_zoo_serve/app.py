@@ -20,12 +20,12 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from atat_zoo.reports.offline import alone, asset, fill, inert, policy
+from atat_zoo.reports.offline_page import alone, asset, fill, inert, policy
 from atat_zoo.system.errors import UserError, clip
-from atat_zoo_serve.answers import Answer, ChatAnswer, CompletionAnswer, InfillAnswer
 from atat_zoo_serve.batching import BusyError, Done, Drawn, Event, Failed, Job, StoppedError
 from atat_zoo_serve.refusals import Json, RefusedError, explained, refusal, table_of
 from atat_zoo_serve.request_fields import ChatRequest, CompletionRequest, InfillRequest, TextRequest
+from atat_zoo_serve.responses import Answer, ChatAnswer, CompletionAnswer, InfillAnswer
 from atat_zoo_serve.service import Plan, Service
 
 _T = TypeVar("_T")

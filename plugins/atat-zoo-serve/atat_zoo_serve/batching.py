@@ -17,7 +17,7 @@ import attrs
 
 from atat_zoo.generation.layout import Layout
 from atat_zoo.generation.samplers import Sampler, changes
-from atat_zoo.generation.writer import Writer
+from atat_zoo.generation.text_generator import TextGenerator
 from atat_zoo.registry.spec import unstructure
 
 
@@ -108,8 +108,8 @@ Batch = list[tuple[Job, WantedText]]
 class Worker:
     """Writes the texts of jobs, the oldest first, up to `batch_size` at once; `waiting` jobs may wait."""
 
-    def __init__(self, writer: Writer, *, batch_size: int, waiting: int) -> None:
-        self.writer, self.batch_size, self.waiting = writer, batch_size, waiting
+    def __init__(self, text_generator: TextGenerator, *, batch_size: int, waiting: int) -> None:
+        self.text_generator, self.batch_size, self.waiting = text_generator, batch_size, waiting
         self.writing = 0  # texts in the present batch
         self._batch: Batch = []
         self._jobs: list[Job] = []  # with texts that are not begun, the oldest first
@@ -216,7 +216,7 @@ class Worker:
         import torch
 
         texts, sampler = [text for _, text in batch], batch[0][0].sampler
-        mask_id = self.writer.denoiser.mask_id
+        mask_id = self.text_generator.denoiser.mask_id
         gone: set[int] = set()  # rows that nobody waits for
 
         def observe(record: dict[str, Any]) -> list[int]:
@@ -234,10 +234,12 @@ class Worker:
             self.writing = len(batch) - len(gone)
             return list(gone)
 
-        writer = self.writer.opening(texts[0].form[1], texts[0].layout.words)
-        sample = writer.fill(
+        text_generator = self.text_generator.opening(texts[0].form[1], texts[0].layout.words)
+        sample = text_generator.fill(
             sampler,
-            torch.tensor([text.layout.row(text.lengths) for text in texts], dtype=torch.int64, device=writer.device),
+            torch.tensor(
+                [text.layout.row(text.lengths) for text in texts], dtype=torch.int64, device=text_generator.device
+            ),
             rows=torch.tensor([text.number for text in texts]),
             seed=[job.seed for job, _ in batch],
             batch_size=len(batch),

@@ -11,15 +11,15 @@ import attrs
 
 from atat_zoo.diffusion.precision import Precision
 from atat_zoo.experiment import Experiment, conflicts_with
-from atat_zoo.generation.layout import Gap, Layout, Template, asked
+from atat_zoo.generation.layout import Gap, Layout, Template, prompt_ids
 from atat_zoo.generation.model import Model
 from atat_zoo.generation.samplers import Sampler
 from atat_zoo.generation.samplers.composite import CompositeSampler
-from atat_zoo.generation.samplers.parts import SamplerParts
-from atat_zoo.generation.samplers.published import CombinationSampler
+from atat_zoo.generation.samplers.published_samplers import CombinationSampler
+from atat_zoo.generation.samplers.sampler_choices import SamplerChoices
 from atat_zoo.generation.samplers.semi_autoregressive import SemiAutoregressiveSampler
 from atat_zoo.generation.samplers.token_sampling import CategoricalTokenSampling, NucleusTokenSampling
-from atat_zoo.generation.writer import Writer, draw_lengths, posterior, row_numbers
+from atat_zoo.generation.text_generator import TextGenerator, draw_lengths, length_posterior, row_numbers
 from atat_zoo.registry import Zoo
 from atat_zoo.registry.spec import fields_of, unstructure
 from atat_zoo.system.errors import UserError
@@ -60,15 +60,15 @@ class Plan:
 class Service:
     """A model by its name: plans requests to it, and begins their texts.
 
-    `writer` writes, and `weigher`, the same without guidance, weighs lengths of gaps. `key` is what a request must
+    `text_generator` writes, and `weigher`, the same without guidance, weighs gap lengths. `key` is what a request must
     have, `here` whether only this machine's are answered, and `cors` the origins of pages that may ask from a browser.
     """
 
     name: str
     about: dict[str, Any]  # JSON
     experiment: Experiment
-    writer: Writer
-    weigher: Writer
+    text_generator: TextGenerator
+    weigher: TextGenerator
     worker: Worker
     limits: Limits
     key: str | None = None
@@ -93,13 +93,13 @@ class Service:
         In another precision than fp32 the rounding of a network may change a text with what shares its batch.
         """
         limits, parts = limits or Limits(), model.experiment.parts
-        weigher = model.writer(precision, compile)
-        writer = parts["guidance"].guide(weigher)
+        weigher = model.text_generator(precision, compile)
+        text_generator = parts["guidance"].guide(weigher)
         for number in (1, 2) if compile else ():  # so that no request waits for it: once for its size, once for any
-            writer.write(parts["sampler"], number=number)
+            text_generator.write(parts["sampler"], number=number)
         about = {
             **{"id": name, "object": "model", "created": int(time.time()), "owned_by": "atat_zoo"},
-            **{"step": model.step, "length": writer.length, "objective": parts["objective"].name},
+            **{"step": model.step, "length": text_generator.length, "objective": parts["objective"].name},
             **{kind: unstructure(parts[kind]) for kind in ("sampler", "guidance")},
             "limits": attrs.asdict(limits),
         }
@@ -107,9 +107,9 @@ class Service:
             name=name,
             about=about,
             experiment=model.experiment,
-            writer=writer,
+            text_generator=text_generator,
             weigher=weigher,
-            worker=Worker(writer, batch_size=limits.batch_size, waiting=limits.waiting),
+            worker=Worker(text_generator, batch_size=limits.batch_size, waiting=limits.waiting),
             limits=limits,
             key=key,
             here=here,
@@ -119,23 +119,23 @@ class Service:
     def completion(self, request: CompletionRequest) -> Plan:
         """Plan texts with one gap, between a prompt and the suffix."""
         texts = [(prompt, request.suffix or "") for prompt in request.prompt or [""]]
-        number, end = request.max_tokens, self.writer.end(windows=bool(request.windows))
+        number, end = request.max_tokens, self.text_generator.end(windows=bool(request.windows))
         return self._plan(request, len(texts), lambda how: [self._around(how, each, number) for each in texts], end)
 
     def chat(self, request: ChatRequest) -> Plan:
         """Plan answers to messages, which a client may have from anybody."""
-        tokenizer = self.writer.tokenizer
-        if self.writer.form == "text" and tokenizer.template is None:
+        tokenizer = self.text_generator.tokenizer
+        if self.text_generator.form == "text" and tokenizer.template is None:
             said = "messages: this model has learned running text"
             raise UserError(f'{said}; ask /v1/completions, or serve a run that was trained with data.format = "chat"')
-        before = asked(tokenizer, request.messages, where="messages")
+        before = prompt_ids(tokenizer, request.messages, where="messages")
         number = request.max_tokens if request.max_completion_tokens is None else request.max_completion_tokens
-        end = self.writer.end(chat=True)
+        end = self.text_generator.end(chat=True)
         return self._plan(request, 1, lambda how: [self._around(how, ("", ""), number, before)], end)
 
     def infill(self, request: InfillRequest) -> Plan:
         """Plan texts with gaps."""
-        return self._plan(request, len(request.text), lambda _: self.writer.layouts(request.text))
+        return self._plan(request, len(request.text), lambda _: self.text_generator.layouts(request.text))
 
     def _plan(
         self, asked: TextRequest, texts: int, lay: Callable[[Sampler], list[Layout]], end: int | None = None
@@ -180,36 +180,40 @@ class Service:
         Tokens `before` the prompt are what it answers. A text longer than the model sees at once, or of which
         nothing is written, has no BOS and EOS, and a space at the end of its prompt stays there.
         """
-        writer = self.writer
+        text_generator = self.text_generator
         if number == 0 or (sampler.blockwise and number is not None):
-            first, last = (tuple(writer.tokenizer.encode(text)) for text in texts)
+            first, last = (tuple(text_generator.tokenizer.encode(text)) for text in texts)
             pieces = ((*before, *first), last)
-            if number == 0 or number + sum(map(len, pieces)) > writer.length:
+            if number == 0 or number + sum(map(len, pieces)) > text_generator.length:
                 template = Template(texts, (Gap(number, number),))
                 return Layout(
-                    template=template, words=self.writer.words, pieces=pieces, opens=(False,), choices=((number,),)
+                    template=template,
+                    words=self.text_generator.words,
+                    pieces=pieces,
+                    opens=(False,),
+                    choices=((number,),),
                 )
 
         def fitting(tokens: int) -> Layout:
             where = "the dialogue" if before else "the prompt with its suffix"
             template = Template(texts, (Gap(tokens, tokens),))
-            return writer.lay_out(template, where, before)
+            return text_generator.lay_out(template, where, before)
 
-        return fitting(number or writer.length - sum(map(len, fitting(1).pieces)))
+        return fitting(number or text_generator.length - sum(map(len, fitting(1).pieces)))
 
     def begin(self, plan: Plan, job: Job) -> list[WantedText]:
         """Return the texts of a job; where the model chooses the length of gaps, it is asked now."""
         numbers = row_numbers(len(plan.layouts), plan.number)
         texts: list[WantedText] = []
         for layout, row in zip(plan.layouts, numbers, strict=True):
-            weighed = posterior(_interruptible(self.weigher, job), layout, self.limits.batch_size)
+            weighed = length_posterior(_interruptible(self.weigher, job), layout, self.limits.batch_size)
             chosen = draw_lengths(weighed, plan.seed, row)
             for number, lengths in zip(row.tolist(), chosen, strict=True):
                 texts.append(WantedText(index=len(texts), number=number, layout=layout, lengths=lengths))
         return texts
 
 
-def parts_of(sampler: Sampler) -> SamplerParts | None:
+def parts_of(sampler: Sampler) -> SamplerChoices | None:
     """Return the parts of a sampler, or of that which fills its blocks; None for one without."""
     within = sampler.block_sampler if isinstance(sampler, SemiAutoregressiveSampler) else sampler
     return within.parts() if isinstance(within, CompositeSampler) else None
@@ -225,7 +229,7 @@ def _most_steps(sampler: Sampler, masked: int) -> int:
     """Return how many steps it may take to fill that many tokens, as far as it says so."""
     parts = parts_of(sampler)
     own = sampler.steps if isinstance(sampler, SemiAutoregressiveSampler) else None
-    return max(own or 0, parts.tokens_per_step.most(masked) if parts else 0)
+    return max(own or 0, parts.tokens_per_step.max_steps_for(masked) if parts else 0)
 
 
 def _drawing(sampler: Any, temperature: float, p: float | None) -> Any:
@@ -252,12 +256,12 @@ def _drawing(sampler: Any, temperature: float, p: float | None) -> Any:
     )
 
 
-def _interruptible(writer: Writer, job: Job) -> Writer:
-    """Return a writer that evaluates no more for a job that is gone."""
-    from atat_zoo.generation.guided import Guided
+def _interruptible(text_generator: TextGenerator, job: Job) -> TextGenerator:
+    """Return a text generator that evaluates no more for a job that is gone."""
+    from atat_zoo.generation.guided_denoiser import GuidedDenoiser
 
     def change(log_probs: Any, *_: Any) -> Any:
         job.check()
         return log_probs
 
-    return attrs.evolve(writer, denoiser=Guided(writer.denoiser, change))
+    return attrs.evolve(text_generator, denoiser=GuidedDenoiser(text_generator.denoiser, change))

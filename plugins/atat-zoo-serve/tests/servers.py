@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import tomli_w
 from atat_zoo_serve import Limits
 from atat_zoo_serve.app import application
-from atat_zoo_serve.server import Server
+from atat_zoo_serve.http_server import Server
 from atat_zoo_serve.service import Service
 from fastapi.testclient import TestClient
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from servers import SETS, served
 
 from atat_zoo.generation.layout import parse
-from atat_zoo.generation.samplers.published import AncestralSampler
-from atat_zoo.generation.writer import Writer
+from atat_zoo.generation.samplers.published_samplers import AncestralSampler
+from atat_zoo.generation.text_generator import TextGenerator
 from atat_zoo.registry import Zoo
 from atat_zoo.system.errors import UserError
 from atat_zoo.testing.toys import Hashed, hashed_importance
@@ -41,12 +41,12 @@ class Toy:
 
     def __init__(self, **limits):
         self.denoiser = Hashed(10, window=12, importance=hashed_importance)
-        self.writer = Writer(denoiser=self.denoiser, tokenizer=LETTERS, length=12, special="sequence")
-        self.worker = Worker(self.writer, **({"batch_size": 4, "waiting": 99} | limits))
+        self.text_generator = TextGenerator(denoiser=self.denoiser, tokenizer=LETTERS, length=12, special="sequence")
+        self.worker = Worker(self.text_generator, **({"batch_size": 4, "waiting": 99} | limits))
         self.events = []
 
     def ask(self, text, *, seed=0, number=1, sampler=SAMPLERS[0], follows=True, tell=None):
-        layout = self.writer.lay_out(parse(text))
+        layout = self.text_generator.lay_out(parse(text))
 
         def begin(job):
             return [WantedText(index=k, number=k, layout=layout, lengths=layout.choices[0]) for k in range(number)]
@@ -116,7 +116,7 @@ def test_a_network_writes_the_same_in_a_batch(changes):
     def write(*layouts):
         events = []
         for seed, text in layouts:
-            layout = service.writer.lay_out(parse(text))
+            layout = service.text_generator.lay_out(parse(text))
             plan = Plan(layouts=[layout], number=2, sampler=service.experiment.parts["sampler"], seed=seed)
             worker.submit(
                 Job(
@@ -171,12 +171,12 @@ def test_lengths_are_weighed_for_nobody():
         name="toy",
         about={},
         experiment=None,
-        writer=toy.writer,
-        weigher=toy.writer,
+        text_generator=toy.text_generator,
+        weigher=toy.text_generator,
         worker=toy.worker,
         limits=Limits(batch_size=1),
     )
-    layout = toy.writer.lay_out(parse("a[MASK:1-4]bcd"))
+    layout = toy.text_generator.lay_out(parse("a[MASK:1-4]bcd"))
     plan = Plan(layouts=[layout], number=1, sampler=SAMPLERS[0], seed=0)
     events = []
     job = Job(sampler=SAMPLERS[0], seed=0, begin=lambda job: service.begin(plan, job), tell=events.append)

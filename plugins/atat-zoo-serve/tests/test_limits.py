@@ -22,12 +22,12 @@ import openai
 import psutil
 import pytest
 from atat_zoo_serve.app import _attended
+from atat_zoo_serve.http_server import Server
 from atat_zoo_serve.refusals import RefusedError
-from atat_zoo_serve.server import Server
 from attrs import evolve
 from servers import in_process, listening, served, texts, wait_for
 
-from atat_zoo.generation.guided import Guided
+from atat_zoo.generation.guided_denoiser import GuidedDenoiser
 
 
 def slow(service, seconds=0.0, gate=None):
@@ -41,7 +41,9 @@ def slow(service, seconds=0.0, gate=None):
         return log_probs
 
     worker = service.worker
-    worker.writer = evolve(worker.writer, denoiser=Guided(worker.writer.denoiser, change))
+    worker.text_generator = evolve(
+        worker.text_generator, denoiser=GuidedDenoiser(worker.text_generator.denoiser, change)
+    )
     return calls
 
 
@@ -138,7 +140,7 @@ def test_a_stream_that_takes_too_long_ends_with_the_sentence(model):
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_lengths_of_gaps_are_weighed_in_the_precision_of_the_texts(model, precision):
     service = served(model, precision=precision)
-    assert service.weigher.bf16 == service.writer.bf16 == (precision == "bf16")
+    assert service.weigher.bf16 == service.text_generator.bf16 == (precision == "bf16")
 
 
 # Whom it answers

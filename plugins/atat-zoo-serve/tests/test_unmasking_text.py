@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from atat_zoo_serve.answers import UnmaskingText
+from atat_zoo_serve.responses import UnmaskingText
 from hypothesis import given
 from hypothesis import strategies as st
 

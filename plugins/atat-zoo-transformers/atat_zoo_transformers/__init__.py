@@ -6,7 +6,7 @@ from atat_zoo.registry import hookimpl
 @hookimpl
 def atat_zoo_backbone() -> list[type]:
     """Return the backbones of this package."""
-    from atat_zoo_transformers.backbone import TransformersBackbone
+    from atat_zoo_transformers.transformers_backbone import TransformersBackbone
 
     return [TransformersBackbone]
 
@@ -14,6 +14,6 @@ def atat_zoo_backbone() -> list[type]:
 @hookimpl
 def atat_zoo_tokenizer() -> list[type]:
     """Return the tokenizers of this package."""
-    from atat_zoo_transformers.tokenizer import TransformersTokenizer
+    from atat_zoo_transformers.transformers_tokenizer import TransformersTokenizer
 
     return [TransformersTokenizer]

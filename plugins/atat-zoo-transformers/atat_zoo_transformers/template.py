@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from typing_extensions import override
 
 from atat_zoo.data.dialogues import ROLES, Message, Part
-from atat_zoo.data.tokenizers.library import LibraryModel, adapted, encoded_by
+from atat_zoo.data.tokenizers.tokenizer_models import LibraryModel, adapted, encoded_by
 from atat_zoo.system.errors import UserError, clip
 
 _REMEDY = "write another by tokenizer.chat_template"

@@ -7,8 +7,8 @@ from contextlib import nullcontext
 import pytest
 import torch
 import transformers
-from atat_zoo_checkpoints.exporting import export_run
-from atat_zoo_checkpoints.importing import import_model
+from atat_zoo_checkpoints.model_export import export_run
+from atat_zoo_checkpoints.model_import import import_model
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 
 from atat_zoo import Model, Zoo
 from atat_zoo.cli import atat
+from atat_zoo.evaluation.held_out_text import text_of
 from atat_zoo.evaluation.likelihood import evaluate_run
-from atat_zoo.evaluation.text import text_of
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.system.errors import UserError
 from atat_zoo.testing import check_judge

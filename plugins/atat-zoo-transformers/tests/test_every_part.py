@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from atat_zoo_checkpoints.importing import import_model
+from atat_zoo_checkpoints.model_import import import_model
 from models import small
 
 from atat_zoo import Model, Zoo

@@ -1,8 +1,8 @@
 """GLUE by the task of atat-zoo-glue: an imported model is fine-tuned as a native network is, all nine tasks."""
 
 import pytest
-from atat_zoo_checkpoints.importing import import_model
-from atat_zoo_glue.files import PROBLEMS
+from atat_zoo_checkpoints.model_import import import_model
+from atat_zoo_glue.glue_files import PROBLEMS
 from atat_zoo_glue.miniature import write
 from atat_zoo_glue.task import MAJORITY, GlueTask
 from models import small

@@ -5,8 +5,8 @@ import warnings
 import pytest
 import torch
 import transformers
-from atat_zoo_checkpoints.exporting import export_run
-from atat_zoo_checkpoints.importing import import_model
+from atat_zoo_checkpoints.model_export import export_run
+from atat_zoo_checkpoints.model_import import import_model
 from models import ARCHITECTURES, CAUSAL, lines, small
 from safetensors.torch import load_file
 

@@ -8,9 +8,9 @@ import tracemalloc
 import pytest
 import transformers
 from atat_zoo_transformers import rendering
-from atat_zoo_transformers.source import Unreadable
+from atat_zoo_transformers.model_description import Unreadable
 from atat_zoo_transformers.template import ChatModel
-from atat_zoo_transformers.tokenizer import TransformersTokenizer
+from atat_zoo_transformers.transformers_tokenizer import TransformersTokenizer
 from models import byte_pairs
 from transformers.utils.chat_template_utils import render_jinja_template
 

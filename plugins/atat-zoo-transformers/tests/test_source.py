@@ -6,7 +6,7 @@ import logging
 
 import pytest
 import transformers
-from atat_zoo_transformers.source import Unreadable, ends_of, longest_of, pinned, reading
+from atat_zoo_transformers.model_description import Unreadable, ends_of, longest_of, pinned, reading
 
 from atat_zoo.system.errors import UserError
 

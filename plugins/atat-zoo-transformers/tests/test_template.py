@@ -9,16 +9,16 @@ import pytest
 import torch
 import transformers
 from atat_zoo_transformers.template import ChatModel
-from atat_zoo_transformers.tokenizer import TransformersTokenizer
+from atat_zoo_transformers.transformers_tokenizer import TransformersTokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import byte_pairs, small
 
 from atat_zoo.data.dialogues import ROLES, Message, to_text
-from atat_zoo.data.pack import rows_of
+from atat_zoo.data.sequence_packing import rows_of
 from atat_zoo.evaluation.likelihood import evaluate_run
 from atat_zoo.experiment import load
-from atat_zoo.generation.layout import asked
+from atat_zoo.generation.layout import prompt_ids
 from atat_zoo.generation.model import Model
 from atat_zoo.system.errors import UserError
 from atat_zoo.training import train
@@ -205,8 +205,8 @@ def test_a_template_that_tells_by_text_who_speaks_is_for_trusted_messages(spec, 
     names = {"u": "user", "t": "tool", "a": "assistant"}
     chat = [{"role": names[role], "content": "a"} for role in roles]
     with pytest.raises(UserError, match=r"by text that a message may have, too; put special tokens between messages"):
-        asked(model, chat)
-    assert asked(model, chat, trusted=True)
+        prompt_ids(model, chat)
+    assert prompt_ids(model, chat, trusted=True)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from atat_zoo_checkpoints.exporting import export_run
-from atat_zoo_checkpoints.importing import import_model
-from atat_zoo_transformers.backbone import TransformersBackbone
-from atat_zoo_transformers.source import TRUST
+from atat_zoo_checkpoints.model_export import export_run
+from atat_zoo_checkpoints.model_import import import_model
+from atat_zoo_transformers.model_description import TRUST
+from atat_zoo_transformers.transformers_backbone import TransformersBackbone
 from models import lines, small, word_pieces
 
 from atat_zoo import Model

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from atat_zoo.diffusion.bounds import WeightedMask
+    from atat_zoo.diffusion.likelihood_bounds import WeightedMask
     from atat_zoo.modeling.noise import Noise
 
 CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
@@ -34,7 +34,7 @@ class PlaceholderBound:
         """Yield masks with their weights, a function of the keys, int64 [B]; maskable is bool [B, L]."""
         import torch
 
-        from atat_zoo.diffusion.bounds import WeightedMask, uniform_order
+        from atat_zoo.diffusion.likelihood_bounds import WeightedMask, uniform_order
         from atat_zoo.diffusion.randomness import fold, to_unit
 
         n = maskable.sum(1)

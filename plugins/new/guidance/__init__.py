@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from atat_zoo.diffusion.positions import Where
-    from atat_zoo.generation.writer import Writer
+    from atat_zoo.generation.text_generator import TextGenerator
 
 CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 
@@ -30,14 +30,14 @@ class PlaceholderGuidance(Guidance):
         0.5, help="penalty in nats per occurrence; 0 disables it, negative values reward repetition"
     )
 
-    def guide(self, writer: Writer) -> Writer:
-        """Return a writer with a guided denoiser."""
+    def guide(self, text_generator: TextGenerator) -> TextGenerator:
+        """Return a text generator with a guided denoiser."""
         if not self.strength:
-            return writer
+            return text_generator
         import torch
 
         from atat_zoo.diffusion.positions import pairs
-        from atat_zoo.generation.guided import Guided, normalised
+        from atat_zoo.generation.guided_denoiser import GuidedDenoiser, normalised
 
         def change(log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
             # One column more, for the masks.
@@ -46,7 +46,7 @@ class PlaceholderGuidance(Guidance):
             seen.scatter_add_(1, tokens, torch.ones_like(tokens, dtype=seen.dtype))
             return normalised(log_probs - self.strength * seen[pairs(where)[0], :-1], log_probs)
 
-        return attrs.evolve(writer, denoiser=Guided(writer.denoiser, change))
+        return attrs.evolve(text_generator, denoiser=GuidedDenoiser(text_generator.denoiser, change))
 
 
 @hookimpl

@@ -25,8 +25,8 @@ class PlaceholderPositionSets(PositionSets):
     size: int = param(2, help="positions from each end per set", ge=1)
     deterministic = True
 
-    def turns(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the turn of each free position, int64 [B, L], and -1 of the others."""
+    def step_indices(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the step of each free position, int64 [B, L], and -1 of the others."""
         number = free.cumsum(1) - 1
         from_end = free.sum(1, keepdim=True) - 1 - number
         return (number.minimum(from_end) // self.size).masked_fill(~free, -1)

@@ -10,7 +10,7 @@ from atat_zoo.registry import component, hookimpl, param
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.diffusion.steps import Step
+    from atat_zoo.diffusion.decoding_step import Step
 
 CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 
@@ -31,7 +31,7 @@ class PlaceholderRemasking(Remasking):
         drawn = step.free & ~step.open
         if step.fresh is not None:
             drawn &= ~step.fresh
-        early = (step.number < self.until * step.most).to(drawn.device)
+        early = (step.number < self.until * step.max_steps).to(drawn.device)
         return drawn & (step.uniform("remask") < self.share) & early[:, None]
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from atat_zoo.generation.samplers.composite import CompositeSampler
 from atat_zoo.generation.samplers.order import LeftToRightOrder
-from atat_zoo.generation.samplers.parts import SamplerParts
+from atat_zoo.generation.samplers.sampler_choices import SamplerChoices
 from atat_zoo.generation.samplers.tokens_per_step import CosineTokensPerStep
-from atat_zoo.registry import component, hookimpl, param, part
+from atat_zoo.registry import component, component_param, hookimpl, param
 
 if TYPE_CHECKING:
     from atat_zoo.generation.samplers.token_sampling import TokenSampling
@@ -25,11 +25,11 @@ class PlaceholderSampler(CompositeSampler):
     refs = ()
 
     steps: int = param(32, help="T, number of decoding steps", ge=1)
-    token_sampling: TokenSampling = part("token_sampling", "categorical", help="token sampling")
+    token_sampling: TokenSampling = component_param("token_sampling", "categorical", help="token sampling")
 
-    def parts(self) -> SamplerParts:
+    def parts(self) -> SamplerChoices:
         """Return the combination."""
-        return SamplerParts(
+        return SamplerChoices(
             order=LeftToRightOrder(),
             tokens_per_step=CosineTokensPerStep(steps=self.steps),
             token_sampling=self.token_sampling,

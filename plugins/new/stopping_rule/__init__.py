@@ -10,7 +10,7 @@ from atat_zoo.registry import component, hookimpl, param
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.diffusion.steps import Step
+    from atat_zoo.diffusion.decoding_step import Step
 
 CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from atat_zoo.evaluation.results.tasks import Score
+from atat_zoo.evaluation.results.task_results import Score
 from atat_zoo.evaluation.tasks import Task
 from atat_zoo.registry import component, hookimpl, param
 
@@ -31,10 +31,10 @@ class PlaceholderTask(Task):
         """Return the scores by name; nothing is drawn here, so the seed says nothing."""
         import torch
 
-        from atat_zoo.evaluation.text import digest, held_out_text
+        from atat_zoo.evaluation.held_out_text import digest, held_out_text
 
         text = held_out_text(model, run, "validation", self.texts)
-        denoiser, mask_id, hits = model.writer().denoiser, model.context.mask_id, []
+        denoiser, mask_id, hits = model.text_generator().denoiser, model.context.mask_id, []
         last = text.counted & (text.counted.cumsum(1) == text.counted.sum(1, keepdim=True))
         rows = torch.arange(len(last)).split(model.experiment.evaluation.batch_size)
         for some in rows:

@@ -10,7 +10,7 @@ from atat_zoo.registry import component, hookimpl, param
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from atat_zoo.diffusion.steps import Step
+    from atat_zoo.diffusion.decoding_step import Step
 
 CONTRACT = 2  # the version of atat_zoo's contracts that this package is written for
 
@@ -26,7 +26,7 @@ class PlaceholderTokensPerStep(TokensPerStep):
 
     growth: float = param(2.0, help="g, growth factor of the number of tokens from step to step", ge=1, le=100)
 
-    def most(self, n: int) -> int:
+    def max_steps_for(self, n: int) -> int:
         """Return the steps for n open positions."""
         steps, done = 0, 0
         while done < n:
@@ -34,7 +34,7 @@ class PlaceholderTokensPerStep(TokensPerStep):
             steps += 1
         return steps
 
-    def take(self, step: Step) -> Tensor:
+    def num_to_unmask(self, step: Step) -> Tensor:
         """Return how many positions to unmask, int64 [A] on the CPU."""
         return step.remaining.clamp(max=self.taken(step.number))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from atat_zoo.data.order import uniforms
+from atat_zoo.data.sample_order import uniforms
 from atat_zoo.data.transforms import Transform
 from atat_zoo.registry import component, hookimpl, param
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from atat_zoo.data import SPLITS, corpora
 from atat_zoo.data.corpora import HeldOut, MixtureCorpus, SotuCorpus, Text8Corpus, clean
-from atat_zoo.data.corpora.files import FilesCorpus
+from atat_zoo.data.corpora.text_files import FilesCorpus
 from atat_zoo.registry import Zoo
 from atat_zoo.system.errors import UserError
 from tests.data.in_memory import Memory

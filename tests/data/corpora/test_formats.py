@@ -23,8 +23,8 @@ from atat_zoo.data import SPLITS
 from atat_zoo.data.build import build
 from atat_zoo.data.corpora import documents
 from atat_zoo.data.corpora.documents import text_of
-from atat_zoo.data.corpora.files import FilesCorpus
 from atat_zoo.data.corpora.huggingface import HuggingFaceCorpus
+from atat_zoo.data.corpora.text_files import FilesCorpus
 from atat_zoo.data.corpora.webdataset import WebDatasetCorpus
 from atat_zoo.data.dialogues import from_text
 from atat_zoo.system.errors import Note, UserError

@@ -20,9 +20,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from atat_zoo.cli import main
-from atat_zoo.data.corpora import source
-from atat_zoo.data.corpora.files import FilesCorpus
-from atat_zoo.data.remote import file_name
+from atat_zoo.data.corpora import text_source
+from atat_zoo.data.corpora.text_files import FilesCorpus
+from atat_zoo.data.downloads import file_name
 from atat_zoo.experiment import load, read_toml, recipe, recipes, shipped
 from atat_zoo.registry import Zoo
 from atat_zoo.system.errors import UserError
@@ -48,7 +48,7 @@ def server(tmp_path):
 @pytest.fixture(autouse=True)
 def work(tmp_path, monkeypatch):
     """The working directory."""
-    monkeypatch.setattr("atat_zoo.data.remote._PAUSE", 0.001)
+    monkeypatch.setattr("atat_zoo.data.downloads._PAUSE", 0.001)
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)
@@ -354,8 +354,8 @@ def test_a_flipped_bit_loses_no_member(work, share, bit, ending):
     data[int(share * len(data))] ^= 1 << bit
     path.write_bytes(data)
     try:
-        with source._damage(path):
-            found = {name: opened().read() for name, opened in source._members(path)}
+        with text_source._damage(path):
+            found = {name: opened().read() for name, opened in text_source._members(path)}
     except UserError:
         return
     differs = [name for name in wanted if found[name] != wanted[name]]
@@ -401,7 +401,7 @@ def test_a_data_set_of_the_hub_has_its_commit_recorded(atat, monkeypatch):
         yield from ({"text": text} for text in (" = A = \n", "", " The men . \n"))
 
     monkeypatch.setattr(huggingface.HuggingFaceCorpus, "rows", rows)
-    monkeypatch.setattr("atat_zoo.data.corpora.source._commit", lambda *_: next(commits) * 40)
+    monkeypatch.setattr("atat_zoo.data.corpora.text_source._commit", lambda *_: next(commits) * 40)
     folder = Path("corpora/wikitext-2")
     folder.mkdir(parents=True)
     (folder / "wiki.train.tokens").write_text("ours\n")
@@ -437,7 +437,7 @@ def test_a_data_set_that_cannot_be_reached(atat, monkeypatch):
 
 @pytest.mark.parametrize("name", recipes())
 def test_what_is_written_is_what_the_recipe_reads(name):
-    made = source.read(name)
+    made = text_source.read(name)
     with pytest.raises(UserError, match=rf"there is no file .*run `atat data get {name}`"):
         recipe(name).stamp()
     written = [*made.source.splits.values()]
@@ -467,17 +467,17 @@ def test_the_list_says_size_licence_and_citation(atat):
     assert out.splitlines()[0].split() == ["name", "size", "licence", "cite"]
     assert [line.split()[0] for line in out.splitlines()[1:]] == [*recipes(), *recipes("tokenizers")]
     listed = {each["name"]: each for each in json.loads(atat("data", "get", "--json")[1])}
-    assert listed["lambada"]["cite"] == source.read("lambada").source.cite
+    assert listed["lambada"]["cite"] == text_source.read("lambada").source.cite
 
 
 @pytest.mark.parametrize("name", recipes("tokenizers"))
 def test_a_published_tokenizer_is_fetched_to_where_experiments_read_it(name, server, atat):
-    made, path = source.read(name), shipped(f"tokenizers/{name}")
+    made, path = text_source.read(name), shipped(f"tokenizers/{name}")
     (file,) = made.files
     assert re.search("/resolve/[0-9a-f]{40}/tokenizer.json$", file.url), "of a commit"
     assert None not in (file.bytes, file.sha256)
     spec = read_toml(path)["tokenizer"]
-    assert source.published_size(spec["path"]) == made.source.vocabulary_size
+    assert text_source.published_size(spec["path"]) == made.source.vocabulary_size
     # Another one in its place, as there is no network.
     words = dict.fromkeys([spec["bos"], spec["eos"], "[UNK]", "we", "the", "people"])
     library = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: i for i, word in enumerate(words)}, "[UNK]"))

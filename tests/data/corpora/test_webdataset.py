@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from webdataset import TarWriter
 
 from atat_zoo.data import SPLITS
-from atat_zoo.data.corpora.packing import members
+from atat_zoo.data.corpora.archives import members
 from atat_zoo.data.corpora.webdataset import WebDatasetCorpus
 from atat_zoo.data.tokenizers.components import BytesTokenizer, PretrainedTokenizer
 from atat_zoo.system.errors import Note, UserError
@@ -90,7 +90,7 @@ def test_ids_are_cut_where_documents_end(tmp_path):
 
 
 def test_ids_of_another_tokenizer_become_its_text(tmp_path):
-    from atat_zoo.testing.examples import EXAMPLES
+    from atat_zoo.testing.component_examples import EXAMPLES
 
     table = EXAMPLES["tokenizer", "pretrained"](tmp_path)
     model = PretrainedTokenizer(**table).train(lambda: iter(()))
@@ -234,7 +234,7 @@ def server(tmp_path):
 
 
 def test_addresses_are_fetched_once(server, tmp_path, monkeypatch):
-    monkeypatch.setattr("atat_zoo.data.remote._PAUSE", 0.01)
+    monkeypatch.setattr("atat_zoo.data.downloads._PAUSE", 0.01)
     server.faults["part-1.tar"].extend(["truncate", "drop", "503"])
     changes = {"cache": str(tmp_path / "cache"), "validation_share": 0.1, "test_share": 0.1}
     corpus, here = (corpus_of(f"{at}/part-{{0..2}}.tar", **changes) for at in (server.address, tmp_path / "there"))

@@ -10,9 +10,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from atat_zoo.data.dialogues import ROLES, Message
 from atat_zoo.data.tokenizers.components import PretrainedTokenizer
-from atat_zoo.data.tokenizers.library import LibraryModel, adapted
+from atat_zoo.data.tokenizers.tokenizer_models import LibraryModel, adapted
 from atat_zoo.generation.layout import TextForm, parse
-from atat_zoo.generation.samplers.published import AncestralSampler
+from atat_zoo.generation.samplers.published_samplers import AncestralSampler
 from atat_zoo.system.errors import UserError
 
 # As somebody writes them who wants to be taken for somebody else; the last ones are fullwidth.

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atat_zoo.data.dialogues import ROLES, Message, from_text, messages_of, to_text
-from atat_zoo.data.tokenizers.library import BytesModel, CharactersModel
+from atat_zoo.data.tokenizers.tokenizer_models import BytesModel, CharactersModel
 from atat_zoo.system.errors import UserError
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.data.pack import pieces
+from atat_zoo.data.sequence_packing import pieces
 from atat_zoo.data.tokenizers.components import (
     BPETokenizer,
     BytesTokenizer,
@@ -20,7 +20,7 @@ from atat_zoo.data.tokenizers.components import (
     PretrainedTokenizer,
     RunTokenizer,
 )
-from atat_zoo.data.tokenizers.library import ALPHABET
+from atat_zoo.data.tokenizers.tokenizer_models import ALPHABET
 from atat_zoo.system.errors import UserError
 from tests.limited import limited
 

@@ -5,10 +5,10 @@ import math
 import attrs
 import pytest
 
-from atat_zoo.evaluation.results.evaluation import BoundValue, Evaluation, NGramFigure
+from atat_zoo.evaluation.results.evaluation import BoundValue, Evaluation, NGramPriorValue
 
 BOUND = BoundValue(nats_per_token=2.0, value=math.exp(2), stderr=0.5, bits_per_byte=1.5, bits_per_byte_stderr=0.25)
-NGRAM = NGramFigure(
+NGRAM = NGramPriorValue(
     reads="two neighbours",
     counted=7,
     nats_per_token=2.5,
@@ -30,13 +30,13 @@ def test_the_perplexity_stands_at_the_top():
     table = evaluation().to_table()
     assert table["bounds"] == {"nelbo": attrs.asdict(BOUND)}
     top = {"perplexity": BOUND.value, "perplexity_stderr": 0.5, "nats_per_token": 2.0}
-    top |= {"bits_per_byte": 1.5, "bits_per_byte_stderr": 0.25, "count_table": None}
+    top |= {"bits_per_byte": 1.5, "bits_per_byte_stderr": 0.25, "ngram_prior": None}
     assert {key: table[key] for key in top} == top
     assert "perplexity" not in evaluation(bounds={"other": BOUND}).to_table()
 
 
 def test_an_n_gram_model_is_beside_it_in_percent():
-    table = evaluation(count_table=NGRAM).to_table()["count_table"]
+    table = evaluation(ngram_prior=NGRAM).to_table()["ngram_prior"]
     assert table == {**attrs.asdict(NGRAM), "percent": pytest.approx(-20), "percent_stderr": pytest.approx(10)}
     assert NGRAM.verdict == "20.0 ± 10.0 % lower"
     assert attrs.evolve(NGRAM, difference=math.log(1.25)).verdict == "25.0 ± 15.6 % higher"

@@ -6,9 +6,9 @@ import attrs
 import pytest
 import torch
 
-from atat_zoo.data.tokenizers.library import BytesModel
+from atat_zoo.data.tokenizers.tokenizer_models import BytesModel
+from atat_zoo.evaluation.held_out_text import Text, digest, held_out_text
 from atat_zoo.evaluation.tasks.answers import AnswersTask, HeldOutQuestion, answers_to, questions_of, shared_words
-from atat_zoo.evaluation.text import Text, digest, held_out_text
 from atat_zoo.experiment import load
 from atat_zoo.generation.model import Model
 from atat_zoo.registry import Zoo
@@ -37,7 +37,7 @@ def test_each_question_has_an_answer_of_as_many_tokens_as_the_true_one():
     asked, guided, m = [], [], 300
 
     class Letters:
-        """A writer of a letter for each question."""
+        """A text generator of a letter for each question."""
 
         def fill(self, sampler, z, *, rows, **options):
             asked.append((sampler, z.tolist(), rows.tolist(), options))
@@ -45,9 +45,12 @@ def test_each_question_has_an_answer_of_as_many_tokens_as_the_true_one():
             filled[:, -1] = BytesModel().eos
             return SimpleNamespace(tokens=filled)
 
-    parts = {"guidance": SimpleNamespace(guide=lambda writer: guided.append(writer) or Letters()), "sampler": "own"}
+    parts = {
+        "guidance": SimpleNamespace(guide=lambda text_generator: guided.append(text_generator) or Letters()),
+        "sampler": "own",
+    }
     model = SimpleNamespace(experiment=SimpleNamespace(parts=parts), context=SimpleNamespace(mask_id=m))
-    model.tokenizer, model.writer = BytesModel(), lambda precision: precision
+    model.tokenizer, model.text_generator = BytesModel(), lambda precision: precision
     questions = [HeldOutQuestion(0, *each) for each in (([1], [5, 6, 7]), ([1, 2], [5, 6, 7]), ([3, 4], [8, 9]))]
     options = {"seed": 7, "batch_size": 3}
     assert answers_to(model, questions, **options) == ["aa", "bb", "c"]
@@ -72,7 +75,7 @@ def test_the_scores_are_those_of_the_answers(run, monkeypatch):
 
     monkeypatch.setattr("atat_zoo.evaluation.tasks.answers.answers_to", answered)
     asks = lambda *of, packed: held_out_text(*of, packed=packed)  # noqa: E731, whose rows may have several dialogues
-    monkeypatch.setattr("atat_zoo.evaluation.text.held_out_text", asks)
+    monkeypatch.setattr("atat_zoo.evaluation.held_out_text.held_out_text", asks)
     scores = AnswersTask(questions=4).measure(model, run, seed=3, progress=lambda *done: told.append(done))
     text = held_out_text(model, run, "validation", 4)
     options = {"seed": 3, "batch_size": 4, "sampler": None}

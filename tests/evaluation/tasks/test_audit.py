@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from atat_zoo.data.sequences import sequences
-from atat_zoo.diffusion.bounds import clipped_t
-from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.diffusion.likelihood_bounds import clipped_t
+from atat_zoo.diffusion.randomness import sequence_keys
+from atat_zoo.evaluation.held_out_text import held_out_text
 from atat_zoo.evaluation.likelihood import measure
 from atat_zoo.evaluation.policy import measure_policy
 from atat_zoo.evaluation.tasks.held_out import BracketTask, HeldOutTask, PricesTask
 from atat_zoo.evaluation.tasks.protocol import PROTOCOLS, ProtocolTask
 from atat_zoo.evaluation.tasks.zero_shot import TABLE, published_of
-from atat_zoo.evaluation.text import held_out_text
 from atat_zoo.experiment import recipe
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.bounds import ClippedTBound
@@ -63,7 +63,7 @@ def test_a_bracket_is_that_of_its_orders_per_token(root, model):
     task = BracketTask(sequences=6, orders=4)
     scores = task.measure(model, root / "mdlm", seed=1)
     text = held_out_text(model, root / "mdlm", "validation", 6)
-    found = measure_policy(model.writer("fp32"), task.sampler, text.tokens, text.maskable, seed=1, orders=4)
+    found = measure_policy(model.text_generator("fp32"), task.sampler, text.tokens, text.maskable, seed=1, orders=4)
     ends = {"bound": found.nats, "one order": found.contribution, "truth above": found.lower}
     for name, nats in ends.items():
         if name in scores:  # the truth is a sentence where the bracket says nothing
@@ -81,7 +81,7 @@ def test_samplers_are_priced_by_their_own_steps(root, model):
     many = [sampler, {"use": "ancestral", "steps": 8}]
     scores = PricesTask(samplers=many, sequences=6, texts=2).measure(model, root / "mdlm", seed=1)
     text = held_out_text(model, root / "mdlm", "validation", 6)
-    found = measure_policy(model.writer("fp32"), sampler, text.tokens, text.maskable, seed=1)
+    found = measure_policy(model.text_generator("fp32"), sampler, text.tokens, text.maskable, seed=1)
     four, eight = (f"ancestral (temperature = 1.0, steps = {steps})" for steps in (4, 8))
     assert scores[f"{four}, price"].value == pytest.approx(exp_of(found.nats, text.maskable))
     assert scores[f"{four}, evaluations"].value <= 4 < scores[f"{eight}, evaluations"].value
@@ -111,7 +111,7 @@ def test_a_protocol_is_its_formula_term_by_term(root, model, of):
             continue
         nats = torch.zeros(len(x), dtype=torch.float64)
         for some in order.split(16):
-            keys = row_keys(5, "evaluation", some)
+            keys = sequence_keys(5, "evaluation", some)
             how = {"time_at": noise.time_at, "least": 1e-3, "most": most, "batch": batch}
             (mask,) = clipped_t(free[some], keys, 1, **how)
             z = x[some].masked_fill(mask.masked, model.context.mask_id)

@@ -41,7 +41,7 @@ def test_a_word_is_all_tokens_that_have_a_byte_of_it_and_its_price_is_the_chain(
     assert (row.places, row.before) == ([3, 4], run == "framed")  # two bytes
     assert row.row == ([256, *ids, 257] if run == "framed" else ids)
     mask, tokens, total = model.context.mask_id, torch.tensor([row.row]), 0.0
-    denoiser, first = model.writer("fp32").denoiser, row.before + 3
+    denoiser, first = model.text_generator("fp32").denoiser, row.before + 3
     for hidden in ([first, first + 1], [first + 1]):
         z, where = tokens.clone(), torch.zeros_like(tokens, dtype=torch.bool)
         z[0, hidden], where[0, hidden[0]] = mask, True

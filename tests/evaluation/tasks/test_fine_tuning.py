@@ -9,7 +9,7 @@ from scipy.stats import pearsonr, spearmanr
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from atat_zoo import Model
-from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.evaluation.tasks import fine_tuning
 from atat_zoo.evaluation.tasks.fine_tuning import NetworkWithHead, Recipe, fine_tuned, score
 from tests.evaluation.making import runs
@@ -103,7 +103,7 @@ def test_every_epoch_draws_an_order_and_dropout_of_its_own(model, monkeypatch):
     for seed in (1, 2):
         shown.clear()
         fine_tuned(model, [[1]] * n, torch.zeros(n).long(), recipe, outputs=2, seed=seed)
-        numbers = row_keys(seed, "dropout", torch.arange(3 * n)).tolist()
+        numbers = sequence_keys(seed, "dropout", torch.arange(3 * n)).tolist()
         orders[seed] = [numbers.index(key) for key in shown]
         for epoch in range(3):
             of_epoch = orders[seed][epoch * n : (epoch + 1) * n]

@@ -18,7 +18,7 @@ from atat_zoo.evaluation.text_scores import measure_texts
 from atat_zoo.experiment import EvaluationSpec, load
 from atat_zoo.experiment.runs.model_files import WEIGHTS
 from atat_zoo.generation.model import Model
-from atat_zoo.generation.samplers.published import AncestralSampler
+from atat_zoo.generation.samplers.published_samplers import AncestralSampler
 from atat_zoo.registry import Zoo
 from atat_zoo.system.errors import UserError
 from atat_zoo.system.machine import lacking

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atat_zoo.evaluation.held_out_text import held_out_text, special_ids
 from atat_zoo.evaluation.tasks.infilling import InfillingTask, log_likelihood, place_gaps
-from atat_zoo.evaluation.text import held_out_text, special_ids
 from atat_zoo.generation.model import Model
-from atat_zoo.generation.writer import Writer
+from atat_zoo.generation.text_generator import TextGenerator
 from atat_zoo.modeling.bounds import ExactKBound
 from atat_zoo.system.errors import UserError
 from atat_zoo.testing.toys import Joint
@@ -71,7 +71,7 @@ def test_what_is_gained_is_the_difference_of_two_prices(root):
     starts = place_gaps(text.tokens, text.maskable, special_ids(model.tokenizer), 3, 4)
     how = {"mask_id": model.context.mask_id}
     both, left = (
-        log_likelihood(model.writer().denoiser, text.tokens, starts, 3, right=right, **how).sum(1)
+        log_likelihood(model.text_generator().denoiser, text.tokens, starts, 3, right=right, **how).sum(1)
         for right in (True, False)
     )
     for name, nats in (("price", -both), ("gain", both - left)):
@@ -90,7 +90,7 @@ def test_a_model_that_knows_half_of_the_texts_fills_half_of_the_gaps(root, monke
         result[::2] = torch.where(hidden, ord("?"), result)[::2]
         return SimpleNamespace(tokens=result)
 
-    monkeypatch.setattr(Writer, "fill", fill)
+    monkeypatch.setattr(TextGenerator, "fill", fill)
     _, scores = found(root, "mdlm", texts=8, sampler={"use": "ancestral", "steps": 2})
     assert (scores["exact match"].value, scores["exact match"].sums) == (0.5, (0.0, 1.0) * 4)
     assert filled == [("ancestral", [5] * 4)] * 2  # evaluation.batch_size of them at once
@@ -102,7 +102,7 @@ def test_a_model_that_reads_from_the_left_gains_nothing(root):
     assert (scores["gain"].value, scores["better"].value) == (0, 0)
     tokens = torch.randint(0, 256, (4, 16), generator=torch.Generator().manual_seed(0))
     starts = torch.tensor([1, 4, 9, 2])
-    price = log_likelihood(model.writer().denoiser, tokens, starts, 4, mask_id=258, right=True)
+    price = log_likelihood(model.text_generator().denoiser, tokens, starts, 4, mask_id=258, right=True)
     keys, everywhere = torch.zeros(4, dtype=torch.int64), torch.ones_like(tokens, dtype=torch.bool)
     nats = model.module.bound(tokens, everywhere, keys, 1, ExactKBound())["nelbo"].contribution
     expected = torch.stack([-nats[i, start : start + 4] for i, start in enumerate(starts.tolist())])

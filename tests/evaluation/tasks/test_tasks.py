@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from atat_zoo import Zoo
 from atat_zoo.evaluation.results.intervals import paired
 from atat_zoo.evaluation.results.store import tables
-from atat_zoo.evaluation.results.tasks import Score, difference, task_results
+from atat_zoo.evaluation.results.task_results import Score, difference, task_results
 from atat_zoo.evaluation.tasks import measure_tasks, require, title
 from atat_zoo.evaluation.tasks.held_out import PricesTask
 from atat_zoo.evaluation.tasks.infilling import InfillingTask
@@ -23,7 +23,7 @@ from atat_zoo.evaluation.tasks.zero_shot import ZeroShotTask
 from atat_zoo.experiment import EvaluationSpec
 from atat_zoo.experiment.runs import RunFolder
 from atat_zoo.generation.model import Model
-from atat_zoo.system.errors import NotKept, UserError
+from atat_zoo.system.errors import UnsavedNote, UserError
 from tests.evaluation.making import runs
 
 FEW = InfillingTask(gap=3, texts=6)
@@ -105,7 +105,7 @@ def test_what_is_measured_once_is_read(root, monkeypatch):
 def test_a_result_that_cannot_be_kept_is_returned(root):
     run = shutil.copytree(root / "run", root / "read-only", ignore=shutil.ignore_patterns("evaluations"))
     (run / "evaluations").touch()
-    with pytest.warns(NotKept, match="this result is not kept in the run"):
+    with pytest.warns(UnsavedNote, match="this result is not kept in the run"):
         found = measure_tasks([FEW], Model.from_run(run), run, seed=5)
     assert found == measure_tasks([FEW], Model.from_run(root / "run"), root / "run", seed=5)
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from atat_zoo.evaluation.held_out_text import text_of
 from atat_zoo.evaluation.likelihood import measure
 from atat_zoo.evaluation.tasks.zero_shot import TABLE, ZeroShotTask
-from atat_zoo.evaluation.text import text_of
 from atat_zoo.experiment import EvaluationSpec, load, recipe
 from atat_zoo.generation.model import Model
 from tests import fixtures

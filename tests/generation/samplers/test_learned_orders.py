@@ -11,10 +11,10 @@ from atat_zoo import UserError, Zoo
 from atat_zoo.experiment import from_table
 from atat_zoo.generation.samplers.loop import run
 from atat_zoo.generation.samplers.order import ImportanceOrder, LearnedOrder, UncertaintyOrder
-from atat_zoo.generation.samplers.published import LearnedOrderSampler, PolicySampler
+from atat_zoo.generation.samplers.published_samplers import LearnedOrderSampler, PolicySampler
 from atat_zoo.generation.samplers.tokens_per_step import FixedTokensPerStep
 from atat_zoo.modeling.masking import RevealMasking
-from atat_zoo.testing.sampling import assemble, example_step, traced
+from atat_zoo.testing.sampler_checks import assemble, example_step, traced
 from atat_zoo.testing.toys import Hashed, toy
 from tests import learned
 from tests.adaptive_exact import look_everywhere, order_likelihood
@@ -27,7 +27,7 @@ def test_order_and_tokens_of_a_model_that_reads_z_in_both():
     hashed, joint = Hashed(2), toy()
 
     def look(z, t, masked, x):
-        log_p, log_reverse = hashed.ordered(z, t, masked)
+        log_p, log_reverse = hashed.predict_with_order(z, t, masked)
         return -log_p.gather(1, x[masked][:, None])[:, 0], log_reverse
 
     joint.p = order_likelihood(*look_everywhere(look, joint.states, 2)).exp()
@@ -41,7 +41,7 @@ def test_several_at_once_come_without_replacement():
     """Two of four in the first step: as sets, by Plackett–Luce."""
     log_w = (1.2, -0.4, 0.3, -1.0)
     hashed = Hashed(2)
-    hashed.ordered = lambda z, t, where: (hashed(z, t, where), torch.tensor(log_w).expand(len(z), 4)[where])
+    hashed.predict_with_order = lambda z, t, where: (hashed(z, t, where), torch.tensor(log_w).expand(len(z), 4)[where])
     sample, trace = traced(LearnedOrderSampler(steps=2), hashed, torch.full((ROWS, 4), 2), torch.arange(ROWS))
     assert (sample.nfe == 2).all()
     pairs = torch.tensor(trace[0]["positions"]).view(ROWS, 2).sort(1).values

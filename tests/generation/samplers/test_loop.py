@@ -13,12 +13,16 @@ from hypothesis import strategies as st
 from atat_zoo.diffusion.contracts import Denoiser
 from atat_zoo.diffusion.positions import pairs
 from atat_zoo.diffusion.randomness import fold
-from atat_zoo.generation.guided import Guided
+from atat_zoo.generation.guided_denoiser import GuidedDenoiser
 from atat_zoo.generation.samplers import Sample, loop
 from atat_zoo.generation.samplers.order import DrawnProbabilityOrder, LearnedOrder, RandomOrder, UncertaintyOrder
-from atat_zoo.generation.samplers.parts import SamplerParts
-from atat_zoo.generation.samplers.published import AncestralSampler, LeftToRightSampler, UncertaintyGuidedSampler
+from atat_zoo.generation.samplers.published_samplers import (
+    AncestralSampler,
+    LeftToRightSampler,
+    UncertaintyGuidedSampler,
+)
 from atat_zoo.generation.samplers.remasking import PlannerRemasking, Remasking, ReMDMCapRemasking
+from atat_zoo.generation.samplers.sampler_choices import SamplerChoices
 from atat_zoo.generation.samplers.stopping_rule import UncertaintyStoppingRule
 from atat_zoo.generation.samplers.tokens_per_step import (
     BinomialTokensPerStep,
@@ -29,13 +33,13 @@ from atat_zoo.generation.samplers.tokens_per_step import (
 )
 from atat_zoo.registry import Context, Zoo
 from atat_zoo.system.errors import Note, UserError
-from atat_zoo.testing.sampling import Assembled, assemble, check_sample, noisy, traced
+from atat_zoo.testing.sampler_checks import Assembled, assemble, check_sample, noisy, traced
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed, hashed_importance
 from tests.modeling.objectives.small_objectives import build
 from tests.specs import specs
 
 PARTS = st.builds(
-    SamplerParts,
+    SamplerChoices,
     **{kind: specs(kind) for kind in ("order", "tokens_per_step", "remasking", "stopping_rule", "token_sampling")},
 )
 FITTING = PARTS.filter(lambda parts: not list(parts.incompatibilities()))
@@ -69,7 +73,7 @@ def test_random_combinations_on_the_toy():
     assert len(seen) >= 35  # some are drawn twice
 
 
-class Counted(Guided):
+class Counted(GuidedDenoiser):
     """A denoiser of a model that counts the rows that it was asked for, and may be asked for visible tokens."""
 
     def __init__(self, model):
@@ -80,9 +84,9 @@ class Counted(Guided):
         self.evaluated += len(tokens)
         return self.denoise(tokens, t, where)
 
-    def everywhere(self, tokens, t, where, visible):
+    def score_visible(self, tokens, t, where, visible):
         self.evaluated += len(tokens)
-        return self.denoise.everywhere(tokens, t, where, visible)
+        return self.denoise.score_visible(tokens, t, where, visible)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +128,7 @@ def test_named_samplers_with_any_parameters(sampler, seed):
 @given(FITTING | specs("sampler"), st.integers(0, 2**40), st.sets(st.integers(0, 4), min_size=1), st.integers(0, 4))
 @many(40)
 def test_rows_that_are_given_up_cost_nothing_more_and_change_no_other(parts, seed, gone, when):
-    sampler = Assembled(parts=parts) if isinstance(parts, SamplerParts) else parts
+    sampler = Assembled(parts=parts) if isinstance(parts, SamplerChoices) else parts
     z, seeds = noisy(4, 8, 5, seed), fold(torch.arange(4), seed)  # there is no fifth row
     denoiser, trace = Hashed(5, sharpness=seed % 9, importance=hashed_importance), []
 
@@ -153,7 +157,7 @@ def test_a_model_says_what_it_thinks_of_visible_tokens_in_the_same_evaluation(mo
     denoise, length, v = model.denoiser(), model.context.length, model.context.vocabulary_size
     z = noisy(4, length, v, 3)
     masked = z == v
-    log_probs, own = denoise.everywhere(z, None, masked, ~masked)
+    log_probs, own = denoise.score_visible(z, None, masked, ~masked)
     assert torch.equal(log_probs, denoise(z, None, masked))
     # The head's own distribution at a visible position, which SUBS never shows.
     logits = model.logits(model.head_inputs(z, None).at(masked | ~masked)).unflatten(0, z.shape)
@@ -256,7 +260,7 @@ def test_a_model_that_reads_time_is_told_that_of_the_pace():
 
 
 def test_an_order_and_a_remask_may_want_too_much_of_a_model():
-    parts = SamplerParts(order=LearnedOrder(), remasking=PlannerRemasking(), tokens_per_step=FixedTokensPerStep())
+    parts = SamplerChoices(order=LearnedOrder(), remasking=PlannerRemasking(), tokens_per_step=FixedTokensPerStep())
     (problem,) = parts.incompatibilities()
     assert (problem.key, "each want more of the same evaluation" in problem.text) == ("sampler", True)
 
@@ -386,11 +390,11 @@ class Flat(Denoiser):
         base = torch.zeros(V, dtype=torch.float64, device=tokens.device)
         return (base[None] + tokens[where][:, None] * 0).log_softmax(-1)
 
-    def ordered(self, tokens, t, where):
+    def predict_with_order(self, tokens, t, where):
         log_probs = self(tokens, t, where)
         return log_probs, log_probs[:, 0]
 
-    def everywhere(self, tokens, t, where, visible):
+    def score_visible(self, tokens, t, where, visible):
         return self(tokens, t, where), self(tokens, t, visible)[:, 0]
 
 

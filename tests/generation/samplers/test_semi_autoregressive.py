@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from atat_zoo import UserError
 from atat_zoo.diffusion.positions import pairs
 from atat_zoo.experiment import from_table
-from atat_zoo.generation.samplers.published import AncestralSampler, CombinationSampler, LeftToRightSampler
+from atat_zoo.generation.samplers.published_samplers import AncestralSampler, CombinationSampler, LeftToRightSampler
 from atat_zoo.generation.samplers.semi_autoregressive import SemiAutoregressiveSampler, blocks_of
 from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing
-from atat_zoo.testing.sampling import check_sampler, noisy
+from atat_zoo.testing.sampler_checks import check_sampler, noisy
 from atat_zoo.testing.toys import FunctionDenoiser, Hashed, toy
 from tests.modeling.objectives.blockwise import SIZE, L, V, module
 

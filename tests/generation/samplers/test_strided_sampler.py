@@ -9,11 +9,11 @@ from atat_zoo import Zoo
 from atat_zoo.data.tokenizers.components import CharactersTokenizer
 from atat_zoo.generation.guidance import TokenBiasGuidance
 from atat_zoo.generation.samplers.order import StridedOrder
-from atat_zoo.generation.samplers.published import StridedSampler
+from atat_zoo.generation.samplers.published_samplers import StridedSampler
 from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing
 from atat_zoo.generation.samplers.tokens_per_step import PositionSetTokensPerStep
-from atat_zoo.generation.writer import Writer
-from atat_zoo.testing.sampling import assemble, noisy, traced
+from atat_zoo.generation.text_generator import TextGenerator
+from atat_zoo.testing.sampler_checks import assemble, noisy, traced
 from atat_zoo.testing.toys import Hashed, Joint
 from tests.examples import at_most
 
@@ -64,16 +64,16 @@ def test_guidance_sees_the_text_so_far():
         "sampler", {"use": "strided", "stride": 3, "token_sampling": {"use": "categorical", "temperature": 0}}
     )
     letters = CharactersTokenizer().train(lambda: iter(()))
-    writer = Writer(denoiser=model(3, 12, 27).denoiser(), tokenizer=letters, length=12)
-    guided = TokenBiasGuidance(words=("abc", "de"), strength=60.0, ban=("e d",)).guide(writer)
+    text_generator = TextGenerator(denoiser=model(3, 12, 27).denoiser(), tokenizer=letters, length=12)
+    guided = TokenBiasGuidance(words=("abc", "de"), strength=60.0, ban=("e d",)).guide(text_generator)
     z = torch.full((3, 12), 27)
-    made, expected, denoiser = guided.fill(greedy, z), z.clone(), guided.denoiser.writing(z)
+    made, expected, denoiser = guided.fill(greedy, z), z.clone(), guided.denoiser.begin_generation(z)
     for turn in range(3):
         where = (torch.arange(12) % 3 == turn).expand(z.shape)
         with torch.no_grad():
             expected[where] = denoiser(expected, None, where).argmax(-1)
     assert torch.equal(made.tokens, expected)
-    assert not torch.equal(made.tokens, writer.fill(greedy, z).tokens)
+    assert not torch.equal(made.tokens, text_generator.fill(greedy, z).tokens)
 
 
 @at_most(15)

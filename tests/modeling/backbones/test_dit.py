@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from atat_zoo import UserError
 from atat_zoo.diffusion.dropout import set_keys
-from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.experiment import from_table
 from atat_zoo.modeling.backbones.cache import Cache
 from atat_zoo.modeling.backbones.dit import PRESETS, DiTBackbone
@@ -224,7 +224,7 @@ def test_dropout_is_a_function_of_its_keys(tokens):
     model = build(dropout=0.5).train()
 
     def run(rows, seed=0):
-        set_keys(model, row_keys(seed, "dropout", rows))
+        set_keys(model, sequence_keys(seed, "dropout", rows))
         return model(tokens[rows])
 
     every = torch.arange(B)
@@ -243,7 +243,7 @@ def test_layers_computed_again_have_the_same_gradients(tokens, dropout, conditio
 
     def run(checkpointed):
         model = build(dropout=dropout, time_conditioning=conditioned, checkpoint_activations=checkpointed).train()
-        set_keys(model, row_keys(0, "dropout", torch.arange(B)))
+        set_keys(model, sequence_keys(0, "dropout", torch.arange(B)))
         kept = 0
 
         def keep(saved):
@@ -313,7 +313,7 @@ def test_rows_and_the_last_tokens():
     cache = Cache(grows=True)
     keys = torch.arange(24.0).view(3, 1, 4, 2)
     cache.join(0, keys, -keys)
-    some = cache.of(torch.tensor([2, 0]))
+    some = cache.select(torch.tensor([2, 0]))
     some.trim(3)
     assert len(some) == 3
     assert len(cache) == 4

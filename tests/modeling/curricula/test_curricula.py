@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.diffusion.contracts import StatefulPart
+from atat_zoo.diffusion.contracts import StatefulComponent
 from atat_zoo.experiment import from_table
 from atat_zoo.modeling.curricula import (
     ContextAdaptiveCurriculum,
@@ -17,7 +17,7 @@ from atat_zoo.modeling.curricula import (
     PlannerAwareCurriculum,
     ThreeStageCurriculum,
 )
-from atat_zoo.modeling.curricula.networks import tilt
+from atat_zoo.modeling.curricula.curriculum_networks import tilt
 from atat_zoo.registry import Context
 from atat_zoo.system.errors import UserError
 from atat_zoo.testing import check_curriculum
@@ -170,7 +170,7 @@ def test_a_step_that_says_nothing_changes_nothing(bad):
 
 def test_weights_are_those_of_the_stage():
     curriculum = DynamicCurriculum(sharpness=1.5, **QUICK).build(DYNAMIC)
-    assert isinstance(curriculum, StatefulPart)
+    assert isinstance(curriculum, StatefulComponent)
     step = noised([[True, True]])
     importance = torch.tensor([[0.0, 1.0]])
     for position, sign in enumerate((-1, 0, 1)):

@@ -19,7 +19,7 @@ from atat_zoo.modeling.estimators import (
     UniformEstimator,
     require_estimator,
 )
-from atat_zoo.modeling.estimators.networks import ConstantModule
+from atat_zoo.modeling.estimators.estimator_networks import ConstantModule
 from atat_zoo.registry import Context
 from atat_zoo.system.errors import UserError
 from atat_zoo.testing import check_estimator
@@ -229,7 +229,7 @@ def test_the_transformer_adds_at_most_two_percent_to_the_small_backbone():
 def test_the_memory_for_the_weights_is_asked_for_before_they_are_made(settings, vocabulary_size, length, monkeypatch):
     spec, context = TransformerEstimator(**settings), Context(vocabulary_size=vocabulary_size, length=length, width=300)
     weights = parameters(spec, context)
-    monkeypatch.setattr("atat_zoo.modeling.estimators.networks.TransformerModule", lambda *_, **__: "built")
+    monkeypatch.setattr("atat_zoo.modeling.estimators.estimator_networks.TransformerModule", lambda *_, **__: "built")
     monkeypatch.setattr("atat_zoo.system.machine.free_memory", lambda: 4 * weights)
     assert spec.build(context) == "built"
     monkeypatch.setattr("atat_zoo.system.machine.free_memory", lambda: 3.9 * weights)

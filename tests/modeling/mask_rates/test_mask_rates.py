@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from atat_zoo import Zoo
-from atat_zoo.diffusion.contracts import StatefulPart
+from atat_zoo.diffusion.contracts import StatefulComponent
 from atat_zoo.modeling.mask_rates import AdaptiveRates, BetaRates, LogitNormalRates, NoiseRates, UniformRates
 from atat_zoo.modeling.noise import LinearNoise
 from atat_zoo.registry import Context
@@ -77,7 +77,7 @@ def test_quantiles_rise_and_invert_the_integral_of_the_density(module):
         x = torch.linspace(*ends.tolist(), 2001, dtype=torch.float64)
         r = x.sigmoid()
         found = integrate.simpson(module.density(r) * r * (1 - r), x=x)
-        assert found == pytest.approx(high - low, abs=2e-3 if isinstance(module, StatefulPart) else 1e-6)
+        assert found == pytest.approx(high - low, abs=2e-3 if isinstance(module, StatefulComponent) else 1e-6)
 
 
 @pytest.mark.parametrize("name", ["linear", "cosine", "polynomial", "geometric", "log_linear"])
@@ -247,6 +247,6 @@ def test_the_unigram_cross_entropy_is_of_the_training_tokens_and_is_saved():
     assert float(two.unigram) == pytest.approx(H1)
     two.load_state_dict(one.state_dict())
     assert float(two.unigram) == float(one.unigram)
-    assert isinstance(one, StatefulPart)
-    assert not isinstance(LogitNormalRates().build(CONTEXT), StatefulPart)
+    assert isinstance(one, StatefulComponent)
+    assert not isinstance(LogitNormalRates().build(CONTEXT), StatefulComponent)
     assert not BetaRates().build(CONTEXT).state_dict()

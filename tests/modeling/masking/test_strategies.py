@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from atat_zoo.diffusion.contracts import StatefulPart
-from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.diffusion.contracts import StatefulComponent
+from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.modeling.masking import (
     ImportanceMasking,
     InverseMasking,
@@ -68,9 +68,9 @@ def test_position_is_importance_of_the_sum():
 
 
 def test_position_is_adaptive_if_and_only_if_its_bias_is():
-    assert not isinstance(PositionMasking(bias=UShapeBias()).build(CONTEXT), StatefulPart)
+    assert not isinstance(PositionMasking(bias=UShapeBias()).build(CONTEXT), StatefulComponent)
     learned = PositionMasking(bias=RunningBias()).build(CONTEXT)
-    assert isinstance(learned, StatefulPart)
+    assert isinstance(learned, StatefulComponent)
     masked, half = torch.ones(1, 16, dtype=torch.bool), torch.full((1, 16), 0.5)
     torch.testing.assert_close(learned.probabilities(0 * half, half[0, :1], masked), half)
     learned.update(learned.statistics(noised(masked), torch.arange(16.0)[None]), 0.0)
@@ -85,7 +85,7 @@ def test_position_conforms_with_a_bias_that_learns(strength):
 
 
 def keys_of(rows, seed=0):
-    return row_keys(seed, "mask", torch.arange(rows))
+    return sequence_keys(seed, "mask", torch.arange(rows))
 
 
 @given(st.integers(0, 2**31), st.integers(1, 64))

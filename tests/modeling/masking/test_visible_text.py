@@ -7,7 +7,7 @@ from math import ceil, floor
 import pytest
 import torch
 
-from atat_zoo.diffusion.randomness import row_keys
+from atat_zoo.diffusion.randomness import sequence_keys
 from atat_zoo.modeling.masking import ImportanceMasking, InverseMasking, RevealMasking, UniformMasking
 from atat_zoo.testing import check_visible_text_masking
 from atat_zoo.testing.toys import toy
@@ -60,7 +60,7 @@ def test_the_easiest_or_the_hardest_are_shown_again(first):
     rows, n = 64, 20
     maskable = torch.rand(rows, n, generator=torch.Generator().manual_seed(0)) < 0.8
     score = torch.rand(rows, n, generator=torch.Generator().manual_seed(1))
-    rate, keys, asked = torch.full((rows,), 0.3), row_keys(0, "mask", torch.arange(rows)), []
+    rate, keys, asked = torch.full((rows,), 0.3), sequence_keys(0, "mask", torch.arange(rows)), []
 
     def scores(hidden):
         asked.append(hidden)

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from small_objectives import BACKBONE
 
-from atat_zoo.diffusion.adaptive import FORMS
+from atat_zoo.diffusion.adaptive_bound import FORMS
 from atat_zoo.experiment import from_table
 from atat_zoo.modeling.bounds import ExactKBound
 from atat_zoo.modeling.objectives.adaptive import AdaptiveObjective
@@ -179,7 +179,7 @@ def test_the_denoiser_gives_distributions_and_reverse_weights_in_one_evaluation(
     module.backbone.register_forward_hook(lambda *_: asked.append(1))
     denoise = module.denoiser()
     with torch.no_grad():
-        log_p, log_reverse = denoise.ordered(tokens, None, where)
+        log_p, log_reverse = denoise.predict_with_order(tokens, None, where)
         assert len(asked) == 1
         torch.testing.assert_close(denoise(tokens, None, where), log_p)
         _, expected = module.look(tokens, None, where, torch.zeros_like(tokens))

@@ -8,7 +8,7 @@ from small_objectives import BACKBONE, BASELINES, CONTEXT, L, N, V, assembled, b
 
 from atat_zoo import UserError, Zoo
 from atat_zoo.experiment import from_table
-from atat_zoo.generation.writer import Writer
+from atat_zoo.generation.text_generator import TextGenerator
 from atat_zoo.registry import Context
 from tests.generation.alphabet import Alphabet
 
@@ -142,8 +142,8 @@ def test_it_learns_and_writes(name):
         # The first token is any of five, the others are known.
         assert bounds["nelbo"] == pytest.approx(unigram / 12, abs=0.05)
     # Of `sets` and `strided` every other token follows the token before it; a prompt stays.
-    writer = Writer(denoiser=module.denoiser(), tokenizer=Alphabet("01234"), length=12)
-    made = writer.write(WRITES.get(name, LEFT), number=8, seed=1, prompt="23", batch_size=4)
+    text_generator = TextGenerator(denoiser=module.denoiser(), tokenizer=Alphabet("01234"), length=12)
+    made = text_generator.write(WRITES.get(name, LEFT), number=8, seed=1, prompt="23", batch_size=4)
     assert all(text.startswith("23") and len(text) == 12 for text in made.texts)
     assert name != "autoregressive" or sum(text == "234012340123" for text in made.texts) >= 6
 

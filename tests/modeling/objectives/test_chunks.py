@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from atat_zoo import Zoo
-from atat_zoo.modeling.backbones.neighbours import CountTable
+from atat_zoo.modeling.backbones.ngram_prior import NGramPrior
 from atat_zoo.modeling.objectives import chunks
 from tests.examples import at_most
 from tests.modeling.objectives.small_objectives import BACKBONE, BASELINES, CONTEXT, Largest, V, batch, build
@@ -106,7 +106,7 @@ HEADS = [{"tied": True, "output_bias": "none"}, {"ngram_prior": 2}]
 
 @pytest.mark.parametrize(("name", "head"), [*((name, {}) for name in OBJECTIVES), *product(("mdlm", "d3pm"), HEADS)])
 def test_losses_bounds_and_gradients_are_the_same(name, head, monkeypatch):
-    context = attrs.evolve(CONTEXT, count_table=lambda: CountTable.count([batch(4).tokens.numpy()], V))
+    context = attrs.evolve(CONTEXT, ngram_prior=lambda: NGramPrior.count([batch(4).tokens.numpy()], V))
     backbone = {"use": "dit", "layers": 1, "width": 16, "heads": 2, "max_length": 16, **head}
     module = build(OBJECTIVES[name], backbone=backbone, context=context)
     given, found = batch(3), {}

@@ -10,7 +10,7 @@ import small_objectives
 import torch
 from small_objectives import PARTS, L, N, V, full_batch
 
-from atat_zoo.diffusion.bounds import enumerate_masks, from_denoiser
+from atat_zoo.diffusion.likelihood_bounds import enumerate_masks, from_denoiser
 from atat_zoo.experiment import from_table
 from atat_zoo.modeling.bounds import ExactKBound
 from atat_zoo.modeling.objectives import denoising

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from small_objectives import BACKBONE, CONTEXT, L, V, build
 
 from atat_zoo import UserError
-from atat_zoo.testing.sampling import noisy
+from atat_zoo.testing.sampler_checks import noisy
 from tests.examples import at_most
 from tests.modeling.objectives.blockwise import SIZE, module
 
@@ -43,7 +43,7 @@ def test_all_it_says_of_a_text_is_of_one_pass():
     t, visible = torch.tensor([0.4, 0.9]), (torch.tensor([0, 1, 0]), torch.tensor([2, 4, 5]))
     every = module.backbone.head(module.backbone(Z, t)).log_softmax(-1)
     torch.testing.assert_close(found(Z, t, MASKED), every[MASKED])
-    log_probs, own = found.everywhere(Z, t, MASKED, visible)
+    log_probs, own = found.score_visible(Z, t, MASKED, visible)
     torch.testing.assert_close(log_probs, every[MASKED])
     torch.testing.assert_close(own, torch.stack([every[0, 2, 3], every[1, 4, 5], every[0, 5, 2]]))
     # Without a time it is that of the share of masked tokens.
@@ -114,7 +114,7 @@ def test_logits_with_the_cache_are_those_without(use, data):
         for a, b in itertools.pairwise(cuts):
             reading.read(z[:, a * size : b * size])
         where = (z[some, last:] == V).nonzero().unbind(1)
-        found = reading.of(some)(z[some, last:], None, where)
+        found = reading.select(some)(z[some, last:], None, where)
         if window >= length:
             whole = torch.zeros(len(some), length, dtype=torch.bool)
             whole[:, last:] = z[some, last:] == V

@@ -7,14 +7,14 @@ from small_objectives import BACKBONE, BASELINES, Largest, N, batch, build
 from test_baseline_bounds import EXACT_K
 
 from atat_zoo.modeling.backbones.dit import DiTBackbone
-from atat_zoo.modeling.backbones.neighbours import CountTable
-from atat_zoo.modeling.backbones.ngram import NgramModel
+from atat_zoo.modeling.backbones.ngram_prior import NGramPrior
+from atat_zoo.modeling.backbones.ngram_prior_module import NGramPriorModule
 from atat_zoo.registry import Context
 
 V, L, REACH = 7, 6, 2
 TEXT = np.random.default_rng(3).zipf(1.6, (200, L)) % V
-TABLE = CountTable.count([TEXT], V)
-CONTEXT = Context(vocabulary_size=V, length=L, width=16, steps=100, seed=5, count_table=lambda: TABLE)
+TABLE = NGramPrior.count([TEXT], V)
+CONTEXT = Context(vocabulary_size=V, length=L, width=16, steps=100, seed=5, ngram_prior=lambda: TABLE)
 COUNTED = BACKBONE | {"ngram_prior": REACH}
 OBJECTIVES = {"mdlm": {"use": "mdlm"}, "adaptive": {"use": "adaptive"}, **BASELINES}
 
@@ -26,7 +26,7 @@ def made(name):
 def test_memory_grows_with_the_pairs_at_any_vocabulary():
     v = 50_257
     text = np.random.default_rng(4).zipf(1.3, (500, L)) % v
-    context = Context(vocabulary_size=v, length=L, steps=1, seed=0, count_table=lambda: CountTable.count([text], v))
+    context = Context(vocabulary_size=v, length=L, steps=1, seed=0, ngram_prior=lambda: NGramPrior.count([text], v))
     module = DiTBackbone(ngram_prior=2, layers=1, width=8, heads=2).build(context).prior
     beside, x = torch.from_numpy(text[:8, [1, 3, 0, 4]]), torch.from_numpy(text[:8, 2])
     # A few numbers of each row, 2R of every token, and of each pair.
@@ -41,8 +41,10 @@ def test_memory_grows_with_the_pairs_at_any_vocabulary():
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_every_objective_leaves_out_what_it_predicts_and_only_in_a_training(name, monkeypatch):
     module, given = made(name), []
-    forward = NgramModel.forward
-    monkeypatch.setattr(NgramModel, "forward", lambda self, *given_: given.append(given_) or forward(self, *given_))
+    forward = NGramPriorModule.forward
+    monkeypatch.setattr(
+        NGramPriorModule, "forward", lambda self, *given_: given.append(given_) or forward(self, *given_)
+    )
     a_batch = batch(context=CONTEXT)
     module.train().loss(a_batch)
     assert given
@@ -76,8 +78,8 @@ def test_a_prediction_reads_no_hidden_token(name):
 @pytest.mark.parametrize("name", ["autoregressive", "strided_causal", "block"])
 def test_the_likelihoods_of_all_texts_add_up_to_one(name):
     v, length = 3, 4
-    table = CountTable.count([TEXT % v], v)
-    context = Context(vocabulary_size=v, length=length, width=16, steps=100, seed=5, count_table=lambda: table)
+    table = NGramPrior.count([TEXT % v], v)
+    context = Context(vocabulary_size=v, length=length, width=16, steps=100, seed=5, ngram_prior=lambda: table)
     blocks = {"use": "block", "block_size": 1}  # of one token: its bound is exact
     objective = {"strided_causal": {"use": "strided_causal", "stride": 2}, "block": blocks}.get(name, name)
     module = build(objective, context=context, backbone=COUNTED).eval()

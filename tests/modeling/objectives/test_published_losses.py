@@ -8,9 +8,9 @@ from published_losses import d3pm_kl, score_entropy
 from small_objectives import V, batch, build
 
 from atat_zoo import Zoo
-from atat_zoo.diffusion.bounds import unmask_probability
-from atat_zoo.modeling.objectives.masked_module import score_entropy as ours
-from atat_zoo.modeling.objectives.masked_module import step_kl
+from atat_zoo.diffusion.likelihood_bounds import unmask_probability
+from atat_zoo.modeling.objectives.masked_diffusion_module import score_entropy as ours
+from atat_zoo.modeling.objectives.masked_diffusion_module import step_kl
 from tests.examples import at_most
 
 NOISES = ["linear", "cosine", "polynomial", "geometric", "log_linear"]

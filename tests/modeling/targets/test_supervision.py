@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from atat_zoo.diffusion.randomness import row_keys, uniform
+from atat_zoo.diffusion.randomness import sequence_keys, uniform
 from atat_zoo.diffusion.statistics import spearman
 from atat_zoo.registry import Context
 from tests.modeling.objectives.small_objectives import PARTS, assembled, full_batch
@@ -23,7 +23,7 @@ CONTEXT = Context(
 
 def text(first, rows):
     """Independent tokens, int64 [rows, L]; row number n is always the same."""
-    u = uniform(row_keys(0, "text", torch.arange(first, first + rows)), L, torch.float64)
+    u = uniform(sequence_keys(0, "text", torch.arange(first, first + rows)), L, torch.float64)
     return torch.searchsorted(P.cumsum(0), u).clamp(max=len(P) - 1)
 
 

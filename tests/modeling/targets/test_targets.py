@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import rankdata
 
-from atat_zoo.diffusion.contracts import StatefulPart
-from atat_zoo.diffusion.randomness import row_keys, stratified
+from atat_zoo.diffusion.contracts import StatefulComponent
+from atat_zoo.diffusion.randomness import sequence_keys, stratified
 from atat_zoo.modeling.masking import ImportanceMasking
 from atat_zoo.modeling.masking.mask_drawing import BernoulliMaskDrawing
 from atat_zoo.modeling.targets import DifficultyTarget, WasMaskedTarget
@@ -41,7 +41,7 @@ def test_rank_survives_an_infinite_loss():
 
 def test_the_running_scale_learns_one_scale_per_rate():
     module = DifficultyTarget(scale="running", decay=0.5, bins=2).build(CONTEXT)
-    assert isinstance(module, StatefulPart)
+    assert isinstance(module, StatefulComponent)
     batch = noised(torch.ones(2, 4, dtype=torch.bool), [0.2, 0.9])
     loss = torch.tensor([[1.0, 1.0, 3.0, 3.0], [5.0, 5.0, 9.0, 9.0]])
     _, counted = module(batch, loss)
@@ -91,7 +91,7 @@ def mean_target(strategy, importance):
     rate = stratified(3, rows, ROWS)
     maskable = torch.ones(ROWS, 4, dtype=torch.bool)
     p = strategy.probabilities(importance.expand(ROWS, 4), rate, maskable)
-    masked = BernoulliMaskDrawing()(p, row_keys(0, "mask", rows))
+    masked = BernoulliMaskDrawing()(p, sequence_keys(0, "mask", rows))
     # Whatever the loss: here the first token is the hardest by far.
     target, counted = WasMaskedTarget()(noised(masked, rate), masked * torch.tensor([9.0, 1.0, 1.0, 1.0]))
     assert counted.all()

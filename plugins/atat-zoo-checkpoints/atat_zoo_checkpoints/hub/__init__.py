@@ -39,7 +39,7 @@ def export(
     import torch
 
     from atat_zoo_checkpoints.hub import configuration_atat_zoo, generation_atat_zoo, modeling_atat_zoo
-    from atat_zoo_checkpoints.hub.tokenizer import save
+    from atat_zoo_checkpoints.hub.hub_tokenizer import save
 
     backbone: Any = experiment.parts["backbone"]
     layers, width, heads = backbone.shape

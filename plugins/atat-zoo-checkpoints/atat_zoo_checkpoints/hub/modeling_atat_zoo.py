@@ -15,8 +15,8 @@ from transformers import GenerationMixin, PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutput, MaskedLMOutput
 
 from .configuration_atat_zoo import AtatZooConfig
-from .counts_atat_zoo import AtatZooCounts
 from .generation_atat_zoo import generate, visible_in
+from .ngram_prior_atat_zoo import AtatZooNGramPrior
 
 
 class AtatZooNorm(nn.Module):
@@ -127,7 +127,7 @@ class AtatZooPreTrainedModel(PreTrainedModel):
         self.blocks = nn.ModuleList(AtatZooLayer(config) for _ in range(config.num_hidden_layers))
         self.norm = AtatZooNorm(width, bool(config.times))
         self.head = AtatZooHead(config)
-        self.prior = AtatZooCounts(config) if config.ngram_prior else None
+        self.prior = AtatZooNGramPrior(config) if config.ngram_prior else None
         self._no_split_modules = ["AtatZooLayer"]
         PreTrainedModel.post_init(self)
 

@@ -1,0 +1,237 @@
+"""`atat compare`: runs compared on the same held-out sequences, under the same masks."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from atat_zoo.cli.arguments import HELD_OUT, named, options, other_text, with_options, with_parts
+from atat_zoo.cli.audit_command import evaluate_tasks
+from atat_zoo.cli.console import Bars, paragraphs, print_json, printable, show
+from atat_zoo.evaluation.results.evaluation import LIKELIHOOD
+from atat_zoo.evaluation.results.format import NONE, cell, change, errors_over, number, with_error
+from atat_zoo.evaluation.results.quantity_names import PERPLEXITY, TABLE, title, words
+from atat_zoo.evaluation.results.table import Table
+from atat_zoo.experiment import from_table
+from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.experiment.runs.changes import between_models
+from atat_zoo.system.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from atat_zoo.evaluation.run_comparison import ComparedRun, Comparison, Difference
+
+_NEIGHBOURS = "backbone.ngram_prior"
+_NAMED = 6  # differences that are named of two runs
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN RUN...")
+@click.option("--baseline", type=click.Path(path_type=Path), help="Run to compare with (default: the first).")
+@click.option(
+    "--reach",
+    type=click.FloatRange(1),
+    help="Perplexity to reach, for the training time until then (default: the highest final one).",
+)
+@options("step", "text", "tasks", *HELD_OUT, "device", "markdown", "json")
+def compare(
+    runs: tuple[Path, ...],
+    baseline: Path | None,
+    step: int | str | None,
+    text: str | None,
+    tasks: tuple[str, ...],
+    seed: int | None,
+    reach: float | None,
+    device: str,
+    as_markdown: bool,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Compare the final models of two or more runs.
+
+    All runs are evaluated on the same held-out sequences with the same masks, so their difference is much more precise
+    than each value. Options default to the experiment of the baseline.
+
+    Pass --corpus to compare on other text and --task to compare on tasks, as in `atat eval`.
+    """
+    if len(runs) < 2:
+        raise UserError(f"{runs[0]} is only one run; name two or more to compare, or use `atat eval {runs[0]}`")
+    base_number = _number_of(runs, baseline)
+    if tasks:
+        how: Any = {"baseline": base_number, "step": step, "seed": seed, "device": device}
+        how |= {"as_markdown": as_markdown, "as_json": as_json}
+        evaluate_tasks(runs, tasks, **how, text=text, reach=reach, **given)
+        return
+    given = with_parts(given)
+    other = other_text(text)
+    from atat_zoo.evaluation import run_comparison as comparing
+
+    base = RunFolder(runs[base_number])
+    experiment = from_table(base.table(), where=str(base.resolved))
+    spec = with_options(experiment.evaluation, given, other.get("corpus"))
+    if not spec.metrics:
+        spec = with_options(spec, {"metrics": tuple(named("metric", name) for name in comparing.METRICS)})
+    shared: dict[str, Any] = {"baseline": base_number, "seed": experiment.seed if seed is None else seed}
+    with Bars(silent=as_json or as_markdown) as bars:
+        measuring = shared | {"device": device, "step": step, "progress": bars.evaluating}
+        measured = comparing.measure_runs(runs, spec, **measuring, **other)
+        other.pop("corpus", None)
+        comparison = comparing.compare(measured, spec, reach=reach, **shared, **other)
+    if as_json:
+        print_json(as_table(comparison))
+        return
+    for table in (quality(comparison), training(comparison)):
+        show(table, as_markdown)
+        click.echo("")
+    paragraphs(notes(comparison), as_markdown)
+
+
+def _number_of(runs: tuple[Path, ...], baseline: Path | None) -> int:
+    if baseline is None:
+        return 0
+    paths = [os.path.realpath(run) for run in runs]
+    if (wanted := os.path.realpath(baseline)) in paths:
+        return paths.index(wanted)
+    names = [str(run) for run in runs]
+    raise UserError(
+        f"--baseline {baseline} is none of the runs{nearest(str(baseline), names)} (they are: {', '.join(names)})"
+    )
+
+
+def as_table(comparison: Comparison) -> dict[str, Any]:
+    """Return the numbers, and of each run what its experiment has that the baseline's has not."""
+    numbers, differing = comparison.to_table(), _differing(comparison)
+    for run in numbers["runs"]:
+        run["differs"] = {key: list(values) for key, values in differing[run["run"]].items()}
+    return numbers
+
+
+def _differing(comparison: Comparison) -> dict[str, dict[str, tuple[Any, Any]]]:
+    """Return for each run the keys in which its model's experiment differs from the baseline's, with both values."""
+    runs = {run.name: run.experiment for run in comparison.runs}
+    return {name: between_models(own, runs[comparison.baseline]) for name, own in runs.items()}
+
+
+def _sentences_on_differences(comparison: Comparison) -> list[str]:
+    """Return a line for each run whose experiment differs from the baseline's, which says in what."""
+    lines, base = [], comparison.baseline
+    for name, keys in _differing(comparison).items():
+        sentences = []
+        own, his = (value or 0 for value in keys.pop(_NEIGHBOURS, (0, 0)))
+        if own != his:
+            (more, most), (less, least) = sorted([(name, own), (base, his)], key=lambda each: -each[1])
+            counts = "whose counts of the training text are part of the network"
+            sentences.append(f"{more} has {_NEIGHBOURS} = {most}, {counts}; {less} has {least or 'none'}")
+        if keys:
+            values = [f"{key} ({_value(a)}, not {_value(b)})" for key, (a, b) in list(keys.items())[:_NAMED]]
+            rest = f" and {len(keys) - _NAMED} more, which `atat diff` lists" if len(keys) > _NAMED else ""
+            sentences.append(f"{name} differs from {base} in {', '.join(values)}{rest}")
+        lines += [". ".join(sentences) + "."] if sentences else []
+    return lines
+
+
+def _value(value: Any) -> str:
+    value = value.get("use") if isinstance(value, dict) else value
+    text = "none" if value is None else printable(json.dumps(value, ensure_ascii=False))
+    return text if len(text) <= 40 else f"{text[:37]}..."
+
+
+def quality(comparison: Comparison) -> Table:
+    """Return the table of the bounds and scores of the models."""
+    every = [run.bounds() for run in comparison.runs]
+    quantities = list(dict.fromkeys(name for bounds in every for name in bounds))
+    metrics = list(dict.fromkeys(name for run in comparison.runs for name in run.metrics))
+    rows = []
+    for run, bounds, differences in zip(comparison.runs, every, comparison.differences, strict=True):
+        own, found = bounds[comparison.quantity], [bounds.get(name) for name in quantities]
+        cells = [with_error(bound.value, bound.stderr, ".2f") if bound else NONE for bound in found]
+        cells += [*difference_of(differences[comparison.quantity]), f"{own.bits_per_byte:.4f}"]
+        cells += [run.metrics[name].said if name in run.metrics else NONE for name in metrics]
+        rows.append([run.name, run.objective, *cells])
+    columns = ["run", "objective", *map(title, quantities), "difference, nats per token", "ratio", "bits per byte"]
+    return Table(columns=[*columns, *map(words, metrics)], rows=rows)
+
+
+def difference_of(difference: Difference | None) -> tuple[str, str]:
+    """Return a difference in nats per token and as a ratio, each with its interval."""
+    if difference is None or not math.isfinite(difference.paired.width):  # of one sequence
+        return NONE, NONE
+    numbers = difference.to_table()
+    return f"{numbers['nats_per_token']:+.4f} [{numbers['low']:+.4f}, {numbers['high']:+.4f}]", change(numbers)
+
+
+def training(comparison: Comparison) -> Table:
+    """Return the table of the training costs."""
+    rows = []
+    for run in comparison.runs:
+        past = run.history
+        counts = (
+            past.seconds,
+            *comparison.reached(run),
+            run.parameters,
+            run.without_embeddings,
+            past.tokens_per_second,
+        )
+        memory = cell(past.peak_memory and past.peak_memory / 2**20, ",.0f", " MiB")
+        rows.append([run.name, f"{run.step:,}", *(cell(count, ",.0f") for count in counts), memory])
+    reach = cell(comparison.reach, ".2f")
+    columns = ["run", "steps", "seconds", f"steps to {reach}", f"seconds to {reach}", "parameters"]
+    return Table(columns=[*columns, "without embeddings", "tokens per second", "peak memory"], rows=rows)
+
+
+def _ngram_priors(runs: Sequence[ComparedRun]) -> list[str]:
+    """Return a sentence for each count table, with what the runs are beside it."""
+    beside: dict[str, list[str]] = {}
+    for run in runs:
+        if counts := run.beside():
+            reads = f"from {counts.reads} counted in {counts.counted:,} sequences, on the same tokens and masks"
+            what = f"{TABLE}, {title(run.quantity)}, {reads}"
+            verdicts = beside.setdefault(f"{what}: {with_error(counts.value, counts.stderr, '.2f')}", [])
+            verdicts.append(f"{run.name} is {counts.verdict}")
+    return [f"{table}; {'; '.join(verdicts)}." for table, verdicts in beside.items()]
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """Return the conditions of the comparison and how to read it, one or two sentences per line."""
+    runs, what = comparison.runs, title(comparison.quantity)
+    where = f"{comparison.corpus}, {comparison.split}" if comparison.corpus else comparison.split
+    text = f"{number(comparison.sequences, 'sequence')} of {where} text, {comparison.tokens:,} tokens"
+    errors = [bound.stderr for run in runs for bound in run.bounds().values()]
+    weights = sorted({"EMA" if run.ema else "final" for run in runs})
+    lines = [
+        f"{what}: of {text}, the same for every run; {number(comparison.draws, 'draw')} each by {comparison.method}, "
+        f"the same masks (seed {comparison.seed}); {' and '.join(weights)} weights; "
+        f"{errors_over(errors, 'sequence', comparison.sequences)}.",
+        f"Differences are to {comparison.baseline}; 95 % intervals: paired bootstrap over sequences. "
+        "They do not include the variation between training seeds.",
+        *_sentences_on_differences(comparison),
+    ]
+    if any(run.metrics for run in runs):
+        averaged = "Metrics of predictions are of masked tokens, averaged over the same masks with the bound's weights"
+        lines.append(f"{averaged}; brier score: 0 is perfect, 2 the worst. Metrics of texts are of what a run writes.")
+    lines += _ngram_priors(runs)
+    if exact := [run.name for run in runs if run.method == LIKELIHOOD]:
+        lines.append(f"Exact, with nothing drawn: the likelihood of {', '.join(exact)}.")
+    for run, differences in zip(runs, comparison.differences, strict=True):
+        for name, difference in differences.items():
+            if name != comparison.quantity and difference is not None:
+                nats, ratio = difference_of(difference)
+                pair = f"{title(name)} of {run.name} against the {what} of {comparison.baseline}"
+                lines.append(f"{pair}: {nats} nats per token, {ratio}.")
+    reached = "no evaluation was recorded during a training."
+    if comparison.reach is not None:
+        sizes = dict.fromkeys(run.history.evaluated_on for run in runs)
+        on = f" ({'; '.join(filter(None, sizes))})" if any(sizes) else ""
+        first = f"the first whose {PERPLEXITY}, as recorded during the training{on}, is not above"
+        reached = f"steps to {comparison.reach:.2f}: {first}."
+    lines.append(f"seconds: of optimizer steps, evaluations between them not counted; {reached}")
+    computed = [run.history.computed for run in runs]
+    if any(own != computed[0] for own in computed if own and computed[0]):
+        differ = "The runs were trained on different devices, precisions or ranks"
+        lines.append(f"{differ}: their seconds are not comparable.")
+    return lines

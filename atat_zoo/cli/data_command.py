@@ -1,0 +1,190 @@
+"""`atat data`: text, and shards of tokens. Imports no torch."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import attrs
+import click
+
+from atat_zoo.cli.arguments import options
+from atat_zoo.cli.console import Bars, print_json, table
+from atat_zoo.data import joints, shard_manifest
+from atat_zoo.evaluation.results.format import number
+from atat_zoo.experiment import load
+from atat_zoo.system.errors import UserError
+from atat_zoo.system.machine import cores
+
+_TOLD = ("size", "licence", "cite")
+
+
+@click.group()
+def data() -> None:
+    """Download corpora, build token shards, and inspect them."""
+
+
+@data.command()
+@click.argument("name", required=False)
+@options("json")
+def get(name: str | None, as_json: bool) -> None:
+    """Download NAME: a corpus or a tokenizer that ships, or a recipe of yours. Without NAME, list what ships.
+
+    Files that exist are verified and not downloaded again. Sources and hashes are recorded in the same folder.
+    """
+    from atat_zoo.data.corpora import text_source
+
+    if name is None:
+        known = text_source.every()
+        if as_json:
+            print_json([{"name": each.name} | {key: getattr(each.source, key) for key in _TOLD} for each in known])
+        else:
+            table(["name", *_TOLD], [[each.name, *(getattr(each.source, key) for key in _TOLD)] for each in known])
+        return
+    from atat_zoo.data.corpora.text_source import get as get_text
+
+    recipe = text_source.read(name)
+    record = get_text(recipe, lambda text: click.echo(text, err=as_json))
+    if as_json:
+        print_json(record)
+        return
+    files = record["files"].values()
+    size = _size(sum(file["bytes"] for file in files))
+    click.echo(
+        f"{recipe.name} is in {recipe.folder}: {number(len(files), 'file')}, {size}, fetched on {record['date']}"
+    )
+    click.echo(f"licence: {recipe.source.licence}\ncite: {recipe.source.cite}")
+
+
+@data.command()
+@click.argument("experiment")
+@options("overrides")
+@click.option(
+    "--processes", type=click.IntRange(1, 1024), help="Processes that tokenize the text (default: one per core)."
+)
+@click.option("--slice", "part", metavar="I/N", help="Tokenize slice I of N, on any machine; run --join afterwards.")
+@click.option("--join", is_flag=True, help="Build the shards from all slices.")
+@click.option("--dry-run", is_flag=True, help="Estimate disk space and time without building anything.")
+@options("json")
+def build(
+    experiment: str,
+    overrides: tuple[str, ...],
+    processes: int | None,
+    part: str | None,
+    join: bool,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    """Build the shards of EXPERIMENT, if they do not exist yet. An interrupted build resumes.
+
+    The shards are byte-identical for any --processes and --slice.
+    """
+    from atat_zoo.data.build import Throughput, estimate
+    from atat_zoo.data.build import build as build_shards
+    from atat_zoo.data.slices import Slice, encode_slice
+    from atat_zoo.data.slices import join as join_slices
+
+    if part and join:
+        raise UserError("--slice and --join: first every slice is encoded, then they are joined; leave one out")
+    own, loaded = Slice.named(part) if part else None, load(experiment, overrides)
+    processes, throughput = processes or cores(), Throughput()
+    folder: Path | None = None
+    with Bars(silent=as_json) as bars:
+        how: dict[str, Any] = {"progress": bars.building, "processes": processes, "throughput": throughput}
+        share = 1 / own.of if own else 1.0
+        likely = None if join else estimate(loaded, share=share, processes=processes, progress=bars.building)
+        if likely:
+            bars.message(
+                f"about {_size(likely.text)} of text: {_size(likely.shards)} of shards in {loaded.data.root}, which "
+                f"has {_size(likely.free)} free, and {_clock(likely.seconds)} to encode {'this slice ' if own else ''}"
+                f"with {processes} process{'es' if processes > 1 else ''}"
+            )
+        elif dry_run:
+            bars.message("nothing to estimate: the shards are there, or the size of their text is not known")
+        if not dry_run and join:
+            folder = join_slices(loaded, progress=bars.building)
+        elif not dry_run:
+            folder = encode_slice(loaded, own, **how) if own else build_shards(loaded, **how)
+    if as_json:
+        speed = attrs.asdict(throughput) | {"megabytes_per_core_second": throughput.per_core}
+        print_json({"folder": folder and str(folder), "estimate": likely and attrs.asdict(likely), "throughput": speed})
+        return
+    if throughput.bytes:
+        megabytes, seconds = throughput.bytes / 1e6, throughput.seconds
+        click.echo(
+            f"encoded {megabytes:,.1f} MB of text in {_clock(seconds)}: {megabytes / seconds:.2f} MB/s, "
+            f"{throughput.per_core:.2f} MB/s for each core at work"
+        )
+    if folder is not None:
+        for line in () if own else shard_manifest.load(folder).left_out():
+            click.echo(line)
+        spec = loaded.data
+        click.echo(f"the {f'slice {part} is' if own else 'shards are'} in {folder}")
+        click.echo(f"in them, {joints(spec.special_tokens, spec.packing, spec.format)}")
+
+
+@data.command()
+@click.argument("experiment")
+@options("overrides")
+@click.option(
+    "-n",
+    "--num-samples",
+    "number",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="Number of sequences to print.",
+)
+@options("json")
+def show(experiment: str, overrides: tuple[str, ...], number: int, as_json: bool) -> None:
+    """Print the first training sequences of EXPERIMENT as the network reads them, special tokens included.
+
+    Builds the shards first, if they do not exist yet. In dialogues, « and » enclose the tokens with a loss.
+    """
+    from atat_zoo.cli.rows import first_rows
+    from atat_zoo.data.build import build as build_shards
+
+    loaded = load(experiment, overrides)
+    with Bars(silent=as_json) as bars:
+        folder = build_shards(loaded, progress=bars.building)
+    rows = first_rows(folder, loaded.parts["tokenizer"].load(folder), number)
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        click.echo(row["text"].replace("\n", "\\n"))
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB" if count < 1e9 else f"{count / 1e9:,.1f} GB"
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
+
+
+@data.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--full", is_flag=True, help="Verify the SHA-256 of every shard.")
+@options("json")
+def info(folder: Path, full: bool, as_json: bool) -> None:
+    """Print the contents of a FOLDER of shards, and verify that it is complete."""
+    shards = shard_manifest.verify(folder, full=full)
+    if as_json:
+        print_json(attrs.asdict(shards))
+        return
+    click.echo(f"{folder}: {shards.corpus['use']} by {shards.tokenizer['use']}, V = {shards.vocabulary_size:,}")
+    what = "sequences" if shards.form == "text" else "dialogues, of which the answers are learned, in sequences"
+    click.echo(f"{what} of {shards.length} tokens as {shards.dtype}; special tokens: {shards.special};")
+    left = "" if shards.rows == "document" else f"; what is left over at the end of a split: {shards.remainder}"
+    click.echo(f"rows: {shards.rows}{left}; cut for {shards.lanes} lanes")
+    click.echo(joints(shards.special, shards.rows, shards.form))
+    counted = ("documents", "sequences", "tokens", "dropped", "padded", "characters", "bytes", "words")
+    rows = [
+        [name, *(f"{getattr(split, key):,}" for key in counted), str(len(split.shards))]
+        for name, split in shards.splits.items()
+    ]
+    table(["split", *counted, "shards"], rows)
+    for line in shards.left_out():
+        click.echo(line)
+    if full:
+        click.echo("every shard has the hash of the manifest")

@@ -1,0 +1,162 @@
+"""`atat zoo`: the parts, built-in and from plugins."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from atat_zoo.cli.arguments import options
+from atat_zoo.cli.console import print_json, printable, table
+from atat_zoo.experiment.runs import write_text
+from atat_zoo.registry import KINDS, Zoo, registry_file
+from atat_zoo.system.errors import UserError, nearest
+
+
+@click.group()
+def zoo() -> None:
+    """List and check components."""
+
+
+@zoo.command("list")
+@click.argument("kind", required=False)
+@options("json")
+def list_(kind: str | None, as_json: bool) -> None:
+    """List the components of every kind, or of one KIND."""
+    menu = Zoo.load()
+    kinds = [kind] if kind else list(KINDS)
+    entries = [menu.describe(k, name) for k in kinds for name in menu.names(k)]
+    if as_json:
+        keys = ("kind", "name", "summary", "distribution")
+        print_json([{key: getattr(entry, key) for key in keys} for entry in entries])
+        return
+    origin = {e.distribution: "" if e.distribution == "atat-zoo" else f" ({e.distribution})" for e in entries}
+    table(["kind", "name", "summary"], [[e.kind, e.name, e.summary + origin[e.distribution]] for e in entries])
+    for plugin in menu.plugins:
+        if plugin.status == "broken":
+            problem = f"plugin {plugin.name} of {plugin.distribution} is broken: {plugin.error}"
+            click.echo(printable(problem), err=True)
+
+
+@zoo.command()
+@click.argument("kind")
+@click.argument("name")
+@options("json")
+def show(kind: str, name: str, as_json: bool) -> None:
+    """Show a component: parameters with types, defaults and meaning, and references."""
+    entry = Zoo.load().describe(kind, name)
+    if as_json:
+        keys = ("kind", "name", "summary", "path", "distribution", "refs", "parameters")
+        print_json({key: getattr(entry, key) for key in keys})
+        return
+    click.echo(printable(f"{entry.kind} {entry.name}: {entry.summary}"))
+    click.echo(printable(f"from {entry.distribution}, {entry.path}"))
+    click.echo(printable(f"see {', '.join(entry.refs)}\n") if entry.refs else "")
+    if entry.parameters:
+        rows = [
+            [n, p["type"], "(required)" if p.get("required") else str(p.get("default", "-")), p["help"] + _bounds(p)]
+            for n, p in entry.parameters.items()
+        ]
+        table(["parameter", "type", "default", "meaning"], rows)
+    else:
+        click.echo("It has no parameters.")
+
+
+def _bounds(parameter: dict[str, Any]) -> str:
+    words = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
+    bounds = [f"{sign} {parameter[key]:g}" for key, sign in words.items() if key in parameter]
+    return f" ({', '.join(bounds)})" if bounds else ""
+
+
+@zoo.command()
+@options("json")
+def plugins(as_json: bool) -> None:
+    """List the installed plugins, with the error of each broken one."""
+    rows = [(plugin, [f"{e.kind}.{e.name}" for e in plugin.entries]) for plugin in Zoo.load().plugins]
+    if as_json:
+        keys = ("name", "distribution", "version", "status", "error")
+        print_json([{key: getattr(plugin, key) for key in keys} | {"parts": parts} for plugin, parts in rows])
+    elif rows:
+        cells = [[p.name, f"{p.distribution} {p.version}", p.status, p.error or ", ".join(parts)] for p, parts in rows]
+        table(["plugin", "distribution", "status", "components or error"], cells)
+    else:
+        click.echo("No plugin is installed.")
+
+
+@zoo.command("manifest")
+@click.option("--write", is_flag=True, help="Write registry.toml from the code.")
+def manifest_(write: bool) -> None:
+    """Compare registry.toml with the code, or write it. Imports every built-in component."""
+    path = registry_file.shipped()
+    text = registry_file.write(Zoo.from_code())
+    if write:
+        write_text(path, text)
+        click.echo(f"wrote {path}")
+    elif path.read_text(encoding="utf-8") != text:
+        raise UserError(f"{path} differs from the code; run `atat zoo manifest --write` and review the change")
+    else:
+        click.echo(f"{path} agrees with the code")
+
+
+@zoo.command()
+@click.argument("distribution", required=False)
+def check(distribution: str | None) -> None:
+    """Import every component and plugin, and report the broken ones.
+
+    With DISTRIBUTION, a name from `atat zoo plugins`, run the conformance tests on each of its components and print one
+    sentence per failure. `atat-zoo` tests the built-in components, which takes minutes.
+    """
+    menu = Zoo.load()
+    broken = [
+        f"plugin {p.name} of {p.distribution}: {p.error}"
+        for p in menu.plugins
+        if p.status == "broken" and distribution in (None, p.distribution)
+    ]
+    if distribution:
+        click.echo(_held(menu, distribution, broken))
+        return
+    parts = [(kind, name) for kind in KINDS for name in menu.names(kind)]
+    for kind, name in parts:
+        try:
+            listed = menu.describe(kind, name)
+            actual = registry_file.entry_of(kind, menu.component(kind, name), listed.distribution)
+            if actual.parameters != listed.parameters:
+                broken.append(f"{kind} {name}: its registry.toml differs from its code")
+        except (UserError, TypeError) as error:
+            broken.append(f"{kind} {name}: {error}")
+    if broken:
+        raise UserError("\n".join(broken))
+    click.echo(f"{len(parts)} parts of {len(KINDS)} kinds are in order ({Path(registry_file.shipped()).name})")
+
+
+def _held(menu: Zoo, distribution: str, broken: list[str]) -> str:
+    """Run the conformance suite on a distribution, and return how many promises hold, or raise all that do not."""
+    entries = [menu.describe(kind, name) for kind in KINDS for name in menu.names(kind)]
+    mine = {(e.kind, e.name): e for e in entries if e.distribution == distribution}
+    if not (mine or broken):
+        known = sorted({*(e.distribution for e in entries), *(p.distribution for p in menu.plugins)})
+        unknown = f"{distribution} offers no part here{nearest(distribution, known)}"
+        raise UserError(f"{unknown} (there are: {', '.join(known)})")
+    try:
+        from atat_zoo.testing.conformance import cases, is_held_by_description_alone
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"the conformance suite needs {error.name}; install it with `pip install {error.name}`"
+        ) from None
+    for kind, name in mine:
+        try:
+            menu.component(kind, name)
+        except UserError as error:  # listed by the plugin's own menu, and not imported before
+            broken.append(str(error))
+    failed: dict[tuple[str, str], str] = {}
+    promises = [] if broken else cases(menu, distribution)
+    for case in promises:
+        # The first broken promise of a part says what is wrong; others tend to follow from it.
+        if (case.kind, case.name) not in failed and (sentence := case.failure()):
+            failed[case.kind, case.name] = sentence
+    if broken or failed:
+        raise UserError("\n".join([*broken, *failed.values()]))
+    for (kind, name), entry in mine.items():
+        if is_held_by_description_alone(entry):
+            without = "needs parameters, and its package has no example; only its description is tested"
+            click.echo(f"{kind} {name}: {without}")
+    return f"{len(promises)} promises hold: {', '.join(f'{kind} {name}' for kind, name in mine)}"

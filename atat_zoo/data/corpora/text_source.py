@@ -1,0 +1,524 @@
+"""`atat data get`: download a corpus or a tokenizer by the table `[source]` of its recipe.
+
+A recipe is a TOML file with a `[corpus]`, as in experiments/corpora, or a `[tokenizer]`, as in experiments/tokenizers.
+A source is files at addresses, kept as they are or unpacked, or a data set of the Hugging Face hub, whose splits are
+written to files.
+
+    <folder>/.NAME.lock         held while they are fetched
+    <folder>/.NAME.source.part  that they are not complete: what NAME.source.json will say, and the command that goes on
+    <folder>/NAME.source.json   what was fetched, and what the recipe said: written last
+
+A file is whole or absent. What is there already is not fetched again, and no text is replaced by another unnoticed.
+"""
+
+import errno
+import fnmatch
+import hashlib
+import itertools
+import json
+import os
+import re
+import shutil
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, NamedTuple
+
+import attrs
+
+from atat_zoo.data.corpora.archives import DAMAGED, members, unpacked
+from atat_zoo.data.downloads import download, expanded, file_name
+from atat_zoo.experiment import read_toml, recipes, shipped
+from atat_zoo.experiment.experiment_file import CORPORA, TOKENIZERS
+from atat_zoo.registry import Zoo, component_base, param
+from atat_zoo.registry.spec import structure
+from atat_zoo.system.atomic_files import clean, replacing, write_json
+from atat_zoo.system.errors import Problem, UserError, clip, nearest
+from atat_zoo.system.locks import locked
+from atat_zoo.system.parsing import from_json
+
+
+@component_base
+class SourceFile:
+    """A file at an address, kept as it is, or an archive of which some members are."""
+
+    url: str = param(help="URL; braces are expanded, as in part-{000..127}.txt")
+    to: str | None = param(None, help="file to save, with the braces of url; not set for an archive")
+    members: dict[str, str] = param(
+        attrs.Factory(dict),
+        help="names or patterns in a zip or tar, each with its target file, or target folder ending in /",
+    )
+    bytes: int | None = param(None, help="size in bytes, if known", ge=0)
+    sha256: str | None = param(None, help="SHA-256 in hexadecimal, if known")
+
+    def __attrs_post_init__(self) -> None:
+        if "" in (self.to, *self.members.values()):
+            raise ValueError("a path in `to` or `members` is empty; name a file")
+        if (self.to is None) == (not self.members):
+            raise ValueError("must have either `to` or, for an archive, `members`")
+        if self.sha256 is not None:
+            if not re.fullmatch("[0-9a-fA-F]{64}", self.sha256):
+                raise ValueError(f"sha256 must be 64 hexadecimal digits, not {self.sha256!r}")
+            object.__setattr__(self, "sha256", self.sha256.lower())  # as they are computed
+
+
+@component_base
+class TextSource:
+    """The table `[source]` of a recipe."""
+
+    licence: str = param(help="licence of the text")
+    cite: str = param(help="citation")
+    size: str = param(help="approximate download size, in words")
+    files: tuple[dict[str, Any], ...] = param((), help="files to download")
+    hub: str | None = param(None, help="a Hugging Face dataset, from the hub or a local folder")
+    configuration: str | None = param(None, help="dataset configuration, if there are several")
+    splits: dict[str, str] = param(attrs.Factory(dict), help="dataset splits (or slices), each with its target file")
+    column: str | None = param(
+        None,
+        help="key of the text in records or downloaded JSON lines; a.b for a nested key; a list of texts is joined",
+    )
+    vocabulary_size: int | None = param(None, help="of a tokenizer: how many tokens it has", ge=1)
+
+    def __attrs_post_init__(self) -> None:
+        if (self.hub is None) == (not self.files) or (self.hub is None) != (not self.splits):
+            raise ValueError("must have either `files`, or `hub` and `splits`")
+        if "" in self.splits.values():
+            raise ValueError("splits: a file name is empty; name a file")
+        if len({*self.splits.values()}) < len(self.splits):
+            raise ValueError("splits: two splits have the same file; name another")
+
+
+class CorpusRecipe(NamedTuple):
+    """A corpus that can be fetched."""
+
+    name: str
+    command: str  # which fetches it
+    field: str  # key of the text in JSON lines
+    source: TextSource
+    files: tuple[SourceFile, ...]
+
+    @property
+    def folder(self) -> Path:
+        """The innermost folder with all of its files, in the working directory."""
+        return Path(os.path.commonpath([os.path.dirname(path) or "." for path in self.paths]))
+
+    @property
+    def paths(self) -> list[str]:
+        """Every path that is written, with its braces; a folder for members of an archive ends in /."""
+        named = [path for file in self.files for path in (file.to, *file.members.values()) if path is not None]
+        return [*self.source.splits.values(), *named]
+
+
+def read(name: str) -> CorpusRecipe:
+    """Return a recipe that ships with the zoo, by its name, or one in a file; a `UserError` where it has no source."""
+    file = shipped(f"{CORPORA}/{name}") or shipped(f"{TOKENIZERS}/{name}") or Path(name)
+    try:
+        table = read_toml(file)
+    except FileNotFoundError:
+        known = [*recipes(), *recipes(TOKENIZERS)]
+        raise UserError(
+            f"there is no recipe {clip(repr(name))}: no such file{nearest(name, known)} (shipped: {', '.join(known)})"
+        ) from None
+    if not isinstance(own := table.get("source"), dict):
+        raise UserError(
+            f"{file}: source: the table [source] is missing, which says where to download the text; write it"
+        )
+    zoo = Zoo.load()
+    source, problems = structure(TextSource, own, "source", zoo)
+    found = [
+        structure(SourceFile, each, f"source.files[{i}]", zoo) for i, each in enumerate(source.files if source else ())
+    ]
+    problems += itertools.chain.from_iterable(wrong for _, wrong in found)
+    corpus = table.get("corpus")
+    field = corpus.get("text_field", "text") if isinstance(corpus, dict) else "text"
+    recipe = CorpusRecipe(file.stem, f"atat data get {clip(name)}", field, source, tuple(made for made, _ in found))
+    problems += [
+        Problem("source", f"{path!r} is not in the working directory; name a path below it, without ..")
+        for path in (() if problems else recipe.paths)
+        if path.startswith(("/", "~")) or ".." in PurePosixPath(path).parts
+    ]
+    if problems:
+        raise UserError("\n".join(f"{file}: {problem}" for problem in problems))
+    return recipe
+
+
+def every() -> list[CorpusRecipe]:
+    """Return the recipes that ship with the zoo: first the corpora, then the tokenizers."""
+    return [read(name) for name in (*recipes(), *recipes(TOKENIZERS))]
+
+
+def published_size(path: str) -> int | None:
+    """Return the vocabulary size of the published tokenizer that `atat data get` saves to `path`; None for others."""
+    tokenizers = (read(name) for name in recipes(TOKENIZERS))
+    return next((each.source.vocabulary_size for each in tokenizers if str(Path(path)) in each.paths), None)
+
+
+Say = Callable[[str], object]
+Record = dict[str, Any]  # as it is written
+Files = dict[str, Record]  # size and SHA-256 by the path; a large file is hashed once
+Begin = Callable[[list[Record]], None]  # marks the corpus as unfinished, with what it is fetched from
+Opener = Callable[[], IO[bytes]]
+_LINES = ".jsonl"
+_MANY, _TAIL = 0xFFFF, (1 << 16) + 22  # members of a zip that are counted elsewhere; bytes that its end may have
+_RETRIES, _TIMEOUT = 3, 60.0  # as of the corpus `shards`
+# What the libraries raise of an archive that is damaged, encrypted, or packed in a way that they do not know.
+_DAMAGED = (*DAMAGED, zipfile.BadZipFile, RuntimeError, NotImplementedError)
+
+
+def get(recipe: CorpusRecipe, say: Say) -> Record:
+    """Fetch the text of a recipe unless it is here; return the record of what was fetched.
+
+    What cannot be fetched, unpacked or written, or is another text than before, is named by a `UserError`.
+    """
+    path, mark = recipe.folder / f"{recipe.name}.source.json", marker(recipe.folder, recipe.name)
+    try:
+        recipe.folder.mkdir(parents=True, exist_ok=True)
+        with locked(recipe.folder / f".{recipe.name}.lock", lambda who: say(f"{recipe.name} is fetched by {who}")):
+            before, origins = _record(path), _origins(recipe)
+            begun = before or _record(mark)
+            if begun:
+                _refuse_changed(recipe, origins, begun, path if before else mark)
+            here = {name: _described(Path(name)) for name in (before or {}).get("files", ()) if Path(name).is_file()}
+            _refuse_other(before, here, path)
+            every = itertools.chain.from_iterable(_expanded(to, recipe) for to in recipe.paths if to[-1] != "/")
+            # The recipe may have more files by now than the record.
+            if before and here.keys() == before["files"].keys() | {str(Path(to)) for to in every}:
+                mark.unlink(missing_ok=True)
+                return before
+            head = {"name": recipe.name, "date": f"{datetime.now(UTC):%Y-%m-%d}", "source": origins}
+
+            def begin(fetched: list[Record]) -> None:
+                place = {"command": recipe.command, "folder": str(recipe.folder)}
+                write_json(mark, head | place | {"from": fetched, "files": {}})
+
+            files, fetched = (_from_hub if recipe.source.hub else _from_addresses)(
+                recipe, begun, here, path, begin, say
+            )
+            _refuse_other(before, files, path)
+            record = head | {"from": fetched, "files": files}
+            write_json(path, record)
+            mark.unlink(missing_ok=True)
+            return record
+    except OSError as error:
+        what, why = clip(error.filename or recipe.folder), error.strerror or error
+        raise UserError(f"{what} cannot be written: {why}; run the command in a folder that you may write to") from None
+
+
+def _record(path: Path) -> Record | None:
+    """Return what was fetched before, or begun, or None."""
+    try:
+        record: Record = from_json(path.read_bytes())
+        for each in record["files"].values():
+            each["bytes"], each["sha256"]
+        record["date"], [each["url"] for each in record["from"]]
+        [dict(each) for each in record.setdefault("source", {}).values()]  # of an older record
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise UserError(f"{path} is damaged; delete it and run the command again") from None
+    return record
+
+
+def _described(path: Path) -> Record:
+    with path.open("rb") as file:
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def _origins(recipe: CorpusRecipe) -> dict[str, Record]:
+    """Return what the recipe says of the source of each file, or folder of members, by its path."""
+    source = recipe.source
+    read = {"column": source.column, "text_field": recipe.field}
+    if source.hub:
+        hub = {"hub": source.hub, "configuration": source.configuration}
+        return {str(Path(to)): hub | {"split": split} | read for split, to in source.splits.items()}
+    origins: dict[str, Record] = {}
+    for file in recipe.files:
+        if file.members:
+            for member, to in file.members.items():
+                several = origins.setdefault(str(Path(to)), {} if source.column is None else dict(read))
+                for key, value in {"url": file.url, "member": member}.items():
+                    several[key] = f"{several[key]}, {value}" if key in several else value
+        else:
+            origins |= {str(at): {"url": url} for url, at in _addresses(file, recipe)}
+    return origins
+
+
+def _refuse_changed(recipe: CorpusRecipe, origins: dict[str, Record], begun: Record, path: Path) -> None:
+    """Raise a `UserError` if the recipe says another source by now of what was fetched."""
+    changes = [
+        (name, key, was.get(key), now.get(key))
+        for name, now in origins.items()
+        for was in [begun["source"].get(name, now)]
+        for key in now | was
+    ]
+    for file in recipe.files:
+        for url in _expanded(file.url, recipe):
+            was = _earlier(begun, url).get("sha256")
+            names = ", ".join(filter(None, (file.to, *file.members.values())))
+            changes.append((names, "sha256", was, (was and file.sha256) or was))
+    for name, key, was, now in changes:
+        if was != now:
+            raise UserError(
+                f"source: of {name}, {key} was {clip(repr(was))} on {begun['date']}, and is {clip(repr(now))} in the "
+                f"recipe now; delete {name} and {path}, and run `{recipe.command}` again"
+            )
+
+
+def _earlier(begun: Record | None, url: str) -> Record:
+    """Return what was fetched from an address before."""
+    return next((each for each in (begun or {}).get("from", ()) if each["url"] == url), {})
+
+
+def _refuse_other(before: Record | None, now: Files, path: Path) -> None:
+    """Raise a `UserError` if a file is not what it was when it was fetched."""
+    for name, found in now.items():
+        if before and found != (then := before["files"].get(name, found)):
+            raise UserError(
+                f"{name} is not what was fetched on {before['date']}: its SHA-256 is {found['sha256']}, and was "
+                f"{then['sha256']}; delete it to fetch it again, or {path} to take what is there now"
+            )
+
+
+def _from_addresses(
+    recipe: CorpusRecipe, begun: Record | None, here: Files, path: Path, begin: Begin, say: Say
+) -> tuple[Files, list[Record]]:
+    """Fetch and unpack the files of a source; return the files that were written, and what was fetched."""
+    begin([])
+    written: Files = {}
+    fetched: list[Record] = []
+    archives: list[Path] = []
+    for file in recipe.files:
+        for url, at in _addresses(file, recipe):
+            if str(at) in written:
+                raise UserError(f"source.files: {url} is for {at}, as is an earlier entry; name another file")
+            clean(at.parent)
+            if at.is_file():
+                found = here.get(str(at)) or _described(at)
+            else:
+                say(f"fetching {url} to {at}")
+                found = _download(file, url, at, recipe, begun, path)
+            if file.sha256 not in (None, found["sha256"]):
+                raise UserError(
+                    f"{at} is not the file at {url}: its SHA-256 is {found['sha256']}, and should be {file.sha256}; "
+                    f"delete it, and run `{recipe.command}` again"
+                )
+            fetched.append({"url": url, **found})
+            if file.members:
+                archives.append(at)
+                say(f"unpacking {at}")
+            written |= _unpack(at, file, recipe, written) if file.members else {str(at): found}
+    for archive in archives:  # now that nothing of them is missing
+        archive.unlink(missing_ok=True)  # two entries may take members of one
+    return written, fetched
+
+
+def _download(file: SourceFile, url: str, at: Path, recipe: CorpusRecipe, begun: Record | None, path: Path) -> Record:
+    """Fetch a file, which has to be what the recipe says, or else what it was before."""
+    there = f"put it there yourself and run `{recipe.command}` again"
+    other = f"correct its bytes and sha256 in source.files if its owner has another file by now, or {there}"
+    sha256 = file.sha256
+    if begun and sha256 is None and (sha256 := _earlier(begun, url).get("sha256")):
+        other = f"if there is another file by now than on {begun['date']}, delete {path} to take it, or {there}"
+    mend = f"check the network, or {there}"
+    found = download(url, at, _RETRIES, _TIMEOUT, "source.files", mend, other=other, size=file.bytes, sha256=sha256)
+    return {"bytes": at.stat().st_size, "sha256": found}
+
+
+def _addresses(file: SourceFile, recipe: CorpusRecipe) -> Iterator[tuple[str, Path]]:
+    """Yield each address of a file, and where what it has is kept: an archive, until it is unpacked."""
+    urls = _expanded(file.url, recipe)
+    if file.to is None:
+        yield from ((url, recipe.folder / file_name(url)) for url in urls)
+        return
+    paths = _expanded(file.to, recipe)
+    if len(paths) != len(urls):
+        raise UserError(
+            f"{recipe.name}: source.files: {file.url} stands for {len(urls)} addresses, and {file.to} for "
+            f"{len(paths)} files; "
+            "make the numbers equal"
+        )
+    yield from ((url, Path(path)) for url, path in zip(urls, paths, strict=True))
+
+
+def _expanded(text: str, recipe: CorpusRecipe) -> list[str]:
+    return expanded(text, f"{recipe.name}: source.files") if "{" in text else [text]  # its library takes a second
+
+
+def _unpack(archive: Path, file: SourceFile, recipe: CorpusRecipe, written: Files) -> Files:
+    """Write the members of an archive that are asked for, each whole or not at all, and none over another file."""
+    patterns: dict[Path, str] = {}
+    try:
+        with _damage(archive):
+            for name, opened in _members(archive):
+                if name.startswith("/") or ".." in PurePosixPath(name).parts:
+                    said = f"{archive} has a member {clip(name)}, outside of its folder"
+                    raise UserError(f"{said}; do not use this archive")
+                pattern = next((each for each in file.members if fnmatch.fnmatchcase(name, each)), None)
+                if pattern is None:
+                    continue
+                to = file.members[pattern]
+                path = Path(to, PurePosixPath(name).name) if to.endswith("/") else Path(to)
+                if path in patterns or str(path) in written:
+                    raise UserError(
+                        f"source.files: {archive} has a member {clip(name)} for {path}, and so is what came before "
+                        "it; name another file or folder for one of them in members"
+                    )
+                clean(path.parent)
+                # What is damaged is no fault of the file that is written.
+                with replacing(path) as beside, _damage(archive), opened() as member, beside.open("wb") as out:
+                    _convert(member, out, recipe, f"{archive}, {name}")
+                patterns[path] = pattern
+    except UserError:
+        for path in patterns:  # they may be damaged, too
+            path.unlink(missing_ok=True)
+        raise
+    for pattern in file.members:
+        if pattern not in patterns.values():
+            raise UserError(
+                f"{archive} has no member {pattern}; correct source.files, or delete the archive and download it again"
+            )
+    return {str(path): _described(path) for path in patterns}
+
+
+def _members(archive: Path) -> Iterator[tuple[str, Opener]]:
+    """Yield the name of each member of a zip or a tar but its folders, and what opens it until the next one."""
+    if zipfile.is_zipfile(archive):
+        with zipfile.ZipFile(archive) as packed:
+            if _listed(archive) not in (_MANY, len(packed.infolist()) & _MANY):
+                raise zipfile.BadZipFile("its list of members is damaged")
+            for info in packed.infolist():
+                with packed.open(info):  # which compares the list of names with the headers
+                    pass
+                if not info.is_dir():
+                    yield info.filename, partial(packed.open, info)
+    else:
+        with archive.open("rb") as raw, unpacked(archive, raw) as stream:
+            yield from members(stream)
+
+
+def _listed(archive: Path) -> int:
+    """Return how many members a zip says it has, which its library does not compare; `_MANY` where it says so."""
+    with archive.open("rb") as file:
+        file.seek(max(0, archive.stat().st_size - _TAIL))
+        _, _, end = file.read().rpartition(b"PK\5\6")
+    return int.from_bytes(end[6:8], "little")
+
+
+@contextmanager
+def _damage(archive: Path) -> Iterator[None]:
+    try:
+        yield
+    except (*_DAMAGED, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):  # of the disk, not of an offset
+            raise
+        raise UserError(f"{archive} cannot be unpacked ({error}); delete it and download it again") from None
+
+
+def _convert(member: IO[bytes], out: IO[bytes], recipe: CorpusRecipe, place: str) -> None:
+    """Copy a file, or of JSON lines the text alone, as the corpus reads it."""
+    if recipe.source.column is None:
+        shutil.copyfileobj(member, out, 1 << 20)
+        return
+    for number, line in enumerate(member, 1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{place}, line {number} is not JSON ({error}); see source.column") from None
+        text = _text(row, recipe.source.column, f"{place}, line {number}")
+        out.write(json.dumps({recipe.field: text}).encode() + b"\n")
+
+
+def _text(row: Any, column: str, place: str) -> str:
+    """Return the text in a column, a.b for a nested one; the texts of a list are joined by line ends."""
+    values = [row]
+    for key in column.split("."):
+        values = [value[key] if isinstance(value, dict) and key in value else None for value in values]
+        values = [item for value in values for item in (value if isinstance(value, list) else [value])]
+    for value in values:
+        if not isinstance(value, str):
+            raise UserError(f"source.column: {place} has no text in {column!r}; name another column")
+    return "\n".join(values)
+
+
+def _from_hub(
+    recipe: CorpusRecipe, begun: Record | None, here: Files, _: Path, begin: Begin, say: Say
+) -> tuple[Files, list[Record]]:
+    """Write the splits of a data set; return the files that were written, and the data set with its commit."""
+    from atat_zoo.data.corpora.huggingface import HuggingFaceCorpus
+
+    source, hub = recipe.source, recipe.source.hub or ""
+    local = Path(hub).expanduser().is_dir()
+    url = hub if local else f"https://huggingface.co/datasets/{hub}"
+    paths = [Path(to) for to in source.splits.values()]
+    form = f"as JSON lines with the key {recipe.field}" if paths[0].suffix == _LINES else "a row a line"
+    mend = (
+        f"check the network, or write {', '.join(source.splits)} of {url} to "
+        f"{', '.join(map(str, paths))} yourself, {form}"
+    )
+    complete = all(at.is_file() for at in paths)
+    # Of the commit of the splits that are here.
+    commit = _earlier(begun, url).get("commit") or (None if local or complete else _commit(hub, mend))
+    fetched = [{"url": url, "commit": commit}]
+    if not complete:
+        begin(fetched)
+    corpus = HuggingFaceCorpus(path=hub, config_name=source.configuration, revision=commit)
+    for split, at in zip(source.splits, paths, strict=True):
+        clean(at.parent)
+        if at.is_file():  # what it was, or yours
+            continue
+        say(f"fetching {split} of {url} to {at}")
+        with replacing(at) as beside, beside.open("wb") as out:
+            for number, row in enumerate(_rows(corpus, split, mend), 1):
+                text = _text(row, source.column or recipe.field, f"{hub}, {split}, row {number}")
+                # Of the rows of WikiText some have the end of their line, and some are empty.
+                line = json.dumps({recipe.field: text}) if at.suffix == _LINES else text.rstrip("\n")
+                out.write(line.encode() + b"\n")
+    files = {str(at): here.get(str(at)) or _described(at) for at in paths}
+    return files, fetched
+
+
+def _commit(hub: str, mend: str) -> str:
+    """Return the newest commit of a data set on the hub."""
+    try:
+        import huggingface_hub
+
+        return str(huggingface_hub.HfApi().dataset_info(hub, timeout=_TIMEOUT).sha)
+    except Exception as error:  # the library raises nearly anything
+        reason = " ".join(str(error).split())
+        raise UserError(f"{hub} of the Hugging Face hub cannot be reached ({reason:.200}); {mend}") from None
+
+
+def _rows(corpus: Any, split: str, mend: str) -> Iterator[dict[str, Any]]:
+    try:
+        yield from corpus.rows(split)
+    except UserError as error:
+        raise UserError(f"{error}; {mend}") from None
+
+
+def marker(folder: Path, name: str) -> Path:
+    """Return the file that marks a corpus as unfinished; its table has `command`, `folder` and, by path, `source`."""
+    return folder / f".{name}.source.part"  # hidden from patterns like text/*
+
+
+def refuse_unfinished(paths: Iterable[Path], key: str) -> None:
+    """Raise a `UserError` if one of the files that `corpus.<key>` names is of an unfinished corpus."""
+    paths = list(paths)
+    for folder in {folder for path in paths for folder in path.parents}:
+        for mark in folder.glob(marker(Path(), "*").name):
+            try:
+                table = from_json(mark.read_bytes())
+                command, within, named = table["command"], Path(table["folder"]), {*map(Path, table["source"])}
+            except FileNotFoundError:  # it was finished now
+                continue
+            except (ValueError, TypeError, KeyError):
+                raise UserError(f"{mark} is damaged; delete it, and run `atat data get` of its corpus again") from None
+            for path in (path for path in paths if path.is_relative_to(folder)):
+                here = within / path.relative_to(folder)
+                if named & {here, *here.parents}:  # the file, or the folder of members of an archive
+                    raise UserError(
+                        f"corpus.{key}: {path} belongs to a corpus whose download is incomplete; run `{command}`, or "
+                        f"delete {mark} to read what is there"
+                    )

@@ -1,0 +1,478 @@
+"""From documents to batches, and from their tokens to sequences, a bounded amount at a time.
+
+With `data.format = "chat"` a stored token is a uint32 of 30 bits for its id and two for what it is: the highest says
+that a dialogue begins, the next one that the token is of an answer. So a row keeps its width, and everything between
+the build and the batch moves it like any other. Padding has all bits.
+
+L: tokens in a sequence, special ones included.
+"""
+
+import re
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from atat_zoo.data import is_framed
+from atat_zoo.data.dialogues import Part, from_text
+from atat_zoo.data.sample_order import permutation
+from atat_zoo.data.tokenizers import TokenizerModel
+from atat_zoo.system.errors import UserError
+
+PIECE = 1 << 20  # maximum number of characters in a piece
+BATCH = 1024  # maximum number of pieces encoded at once
+SHUFFLED = 1 << 27  # characters of documents shuffled at once, in memory
+
+DIALOGUE_DTYPE = "uint32"  # of a stored token of a dialogue
+IDS = (1 << 30) - 1  # the bits of an id in it
+_ANSWER, _BEGINS, _PADDING = 1 << 30, 1 << 31, (1 << 32) - 1
+_WORD = re.compile(r"\S+")
+_CUT = re.compile(r"(?<=\S) (?=\S)")
+
+
+class Piece(NamedTuple):
+    """Part of a document."""
+
+    text: str
+    joined: bool  # whether it may begin inside a word
+    last: bool  # whether the document ends with it
+
+    @property
+    def words(self) -> int:
+        """The words that begin in it."""
+        return len(self.text.split()) - (self.joined and not self.text[0].isspace())
+
+
+class Form(NamedTuple):
+    """What becomes of a document: its tokens follow those of the one before, or they are a row of their own."""
+
+    dtype: str  # of a stored token
+    first: tuple[int, ...] = ()  # stands before each document
+    last: tuple[int, ...] = ()  # stands after it
+    length: int = 0  # L of a row, cut and padded; 0 where documents follow each other
+    chat: str = ""  # of dialogues: `packed` or `document`, as in `data.packing`
+
+    @property
+    def room(self) -> int:
+        """The most tokens of a document in a row."""
+        return self.length - len(self.first) - len(self.last)
+
+
+class Encoded(NamedTuple):
+    """The tokens of a batch, and the counts of its text."""
+
+    tokens: NDArray[Any]  # of the stored dtype, one document after the other
+    documents: int
+    characters: int
+    bytes: int
+    words: int
+    dropped: int = 0  # tokens cut away
+    unanswered: int = 0  # of dialogues, see `Totals`
+    beyond: int = 0
+    needed: int = 0
+
+
+def pieces(document: str, size: int = PIECE) -> Iterator[Piece]:
+    """Cut a long document into pieces of at most `size` characters.
+
+    Where possible, a cut is before a single space between two words. Byte-level BPE always ends a token there, so
+    encoding the pieces gives the tokens of the document; for bytes and characters any cut does. Other pretrained
+    tokenizers may give a different token at a cut, one in a megabyte.
+    """
+    start, joined = 0, False  # whether a cut fell inside a word
+    while True:
+        end = min(start + size, len(document))
+        if end < len(document):
+            window = max(start + 1, end - 4096)
+            cuts = [match.start() for match in _CUT.finditer(document, window, end + 2)]
+            end = cuts[-1] if cuts else end
+        text = document[start:end]
+        yield Piece(text, joined, end == len(document))
+        if end == len(document):
+            return
+        start, joined = end, not text[-1].isspace()
+
+
+def learnable(document: str, most: int = 1 << 10) -> Iterator[str]:
+    """Yield a document in parts whose words have at most `most` characters; one without a longer word is one part.
+
+    A tokenizer takes the square of the length of a word to learn from it, and learns no token that is as long.
+    """
+    if len(document) <= PIECE and len(max(document.split(), key=len, default="")) <= most:
+        yield document
+        return
+    for piece in pieces(document):
+        start = 0
+        for word in _WORD.finditer(piece.text):
+            for end in range(word.start() + most, word.end(), most):
+                yield piece.text[start:end]
+                start = end
+        yield piece.text[start:]
+
+
+def batches(documents: Iterable[str], rows: str = "packed", form: str = "text") -> Iterator[list[Piece]]:
+    """Group the pieces of documents into batches of about a megabyte, the same for the same documents.
+
+    With `rows = "document"`, see `[data]`, a document is its first piece; with `form = "chat"` a dialogue is one.
+    """
+    batch, characters = list[Piece](), 0
+    for document in documents:
+        whole = [Piece(document, joined=False, last=True)]
+        for piece in whole if form == "chat" else pieces(document if rows == "packed" else document[:PIECE]):
+            batch.append(piece)
+            characters += len(piece.text)
+            if characters >= PIECE or len(batch) >= BATCH:
+                yield batch
+                batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+def spread(documents: Iterable[str], seed: int, size: int = SHUFFLED) -> Iterator[str]:
+    """Yield documents shuffled within groups of about `size` characters: a shard is not one period or one author."""
+    block: list[str] = []
+    characters = number = 0
+    for document in documents:
+        block.append(document)
+        characters += len(document)
+        if characters >= size:
+            yield from (block[i] for i in permutation(len(block), seed, number))
+            block, characters, number = [], 0, number + 1
+    yield from (block[i] for i in permutation(len(block), seed, number))
+
+
+def encode(tokenizer: TokenizerModel, form: Form, batch: Sequence[Piece]) -> Encoded:
+    """Return the tokens of a batch in a form; a document without tokens makes no row."""
+    if form.chat:
+        return _encode_dialogues(tokenizer, form, [piece.text for piece in batch])
+    ids: list[int] = []
+    sizes: list[int] = []  # of the rows
+    dropped = 0
+    for piece, of_piece in zip(batch, tokenizer.encode_batch([piece.text for piece in batch]), strict=True):
+        if not form.length:
+            ids += of_piece
+            ids += form.last if piece.last else ()
+        elif of_piece:
+            kept = [*form.first, *of_piece[: form.room], *form.last]
+            ids += kept
+            sizes.append(len(kept))
+            dropped += len(of_piece[form.room :])
+    tokens, size = np.asarray(ids, np.int64), tokenizer.vocabulary_size
+    if len(ids) and (tokens.min() < 0 or tokens.max() >= size):  # they would be stored as other tokens
+        raise ValueError(f"the tokenizer returned ids from {tokens.min()} to {tokens.max()}, outside 0 … {size - 1}")
+    stored = tokens.astype(form.dtype)
+    if form.length:
+        rows = np.full((len(sizes), form.length), pad_of(form.dtype), form.dtype)
+        rows[np.arange(form.length) < np.array(sizes, np.int64)[:, None]] = stored
+        stored = rows.reshape(-1)
+    return Encoded(
+        stored,
+        documents=sum(piece.last for piece in batch),
+        characters=sum(len(piece.text) for piece in batch),
+        bytes=sum(len(piece.text.encode()) for piece in batch),
+        words=sum(piece.words for piece in batch),
+        dropped=dropped,
+    )
+
+
+def _encode_dialogues(tokenizer: TokenizerModel, form: Form, batch: Sequence[str]) -> Encoded:
+    rows, *left = rows_of(tokenizer, batch, form.length, packed=form.chat == "packed")
+    said = [message.content for text in batch for message in from_text(text)]
+    return Encoded(
+        rows.reshape(-1),
+        len(batch),
+        sum(map(len, said)),
+        sum(len(text.encode()) for text in said),
+        sum(len(text.split()) for text in said),
+        *left,
+    )
+
+
+@attrs.define(kw_only=True)
+class Totals:
+    """Counts of a split."""
+
+    documents: int = 0
+    characters: int = 0
+    bytes: int = 0  # in UTF-8
+    words: int = 0  # between white space
+    tokens: int = 0  # stored tokens, with special ones, without padding
+    special_tokens: int = 0  # BOS and EOS among them
+    dropped: int = 0  # tokens cut away, or left over at the end, and not stored
+    padded: int = 0  # positions filled with padding
+    sequences: int = 0  # stored; sequences · L = tokens + padded
+    unanswered: int = 0  # dialogues that are left out, as they have no answer
+    beyond: int = 0  # and as none begins within L tokens
+    needed: int = 0  # tokens in which the first answer of each of these would end
+
+    def left_out(self, length: int) -> str:
+        """Return a sentence about the dialogues that made no sequence of L tokens; empty where all did."""
+        said = [f"{self.unanswered:,} of {self.documents:,} dialogues have no answer"] if self.unanswered else []
+        if self.beyond:
+            within = (
+                f"{self.beyond:,} of {self.documents:,} dialogues have no answer within data.length = {length} tokens"
+            )
+            said.append(f"{within}, and all would have one within {self.needed:,}")
+        return "; ".join(said)
+
+
+class Packer:
+    """Tokens in, sequences [rows, L] out, at most `limit` of them.
+
+    `special` is `"none"`, `"document"` (EOS after every document), `"sequence"` (BOS, L−2 tokens of the running text,
+    EOS) or `"both"`, as in MDLM. Padding is stored as the largest value of the dtype, which is no token.
+
+    `rows` is `"packed"`, the running text, or `"document"`: each document is a row, with its first tokens and the
+    special ones at its ends, then padding; MDLM has LM1B so. Padding is attended to in both. Here it is never masked,
+    so that a network sees how long the document is; MDLM masks it with the rest, and leaves it out of the loss.
+
+    `form` is `"text"` or `"chat"`, dialogues, which are not divided in either kind of
+    rows.
+    """
+
+    def __init__(
+        self,
+        tokenizer: TokenizerModel,
+        *,
+        length: int,
+        special: str,
+        remainder: str,
+        dtype: str,
+        rows: str = "packed",
+        form: str = "text",
+        limit: int | None = None,
+    ) -> None:
+        self.length, self.remainder, self.limit = length, remainder, limit
+        self.dtype, self.pad, self.tokenizer = np.dtype(dtype), pad_of(dtype), tokenizer
+        framed, ends = is_framed(special), (tokenizer.bos, tokenizer.eos)
+        needed = "BOS and EOS" if framed else "EOS"
+        first: tuple[Any, ...] = ends[:1] if framed else ()
+        last: tuple[Any, ...] = ends[1:] if special != "none" else ()
+        if form == "chat":  # they come as rows
+            self.framed, self.form = False, Form(dtype, length=length, chat=rows)
+        elif rows == "document":  # they come with their special tokens
+            self.framed, self.form = False, Form(dtype, first, last, length)
+        else:
+            self.framed, self.form = framed, Form(dtype, last=() if special == "sequence" else last)
+        self.body = length - 2 if self.framed else length
+        if (self.form.room if self.form.length else self.body) < 1:
+            raise UserError(
+                f'data.length = {length} leaves no room for text besides {needed} of data.special_tokens = "{special}"'
+            )
+        if (special != "none" and tokenizer.eos is None) or (framed and tokenizer.bos is None):
+            raise UserError(
+                f'data.special_tokens = "{special}" needs a tokenizer with {needed}; '
+                f"set tokenizer.special_tokens = true "
+                f'(characters) or tokenizer.bos and tokenizer.eos (pretrained), or data.special_tokens = "none"'
+            )
+        self.totals = Totals()
+        self.counts: NDArray[np.int64] = np.zeros(tokenizer.vocabulary_size, np.int64)
+        self._waiting: list[NDArray[Any]] = []
+        self._tokens = 0
+
+    @property
+    def ready(self) -> int:
+        """The number of full sequences available, up to the limit."""
+        rows = self._tokens // self.body
+        return rows if self.limit is None else min(rows, self.limit - self.totals.sequences)
+
+    @property
+    def waiting(self) -> int:
+        """The bytes of the tokens that are not taken, three times over, as `take` and the writing copy them."""
+        return 3 * self._tokens * self.dtype.itemsize
+
+    @property
+    def full(self) -> bool:
+        """Whether the sequences, with those available, reach the limit: more text would change nothing."""
+        return self.limit is not None and self.totals.sequences + self.ready >= self.limit
+
+    def encode(self, batch: Sequence[Piece]) -> Encoded:
+        """Return the tokens of a batch, for `add`."""
+        return encode(self.tokenizer, self.form, batch)
+
+    def add(self, batch: Encoded) -> None:
+        """Append the tokens of a batch, and count its text."""
+        for name in ("documents", "characters", "bytes", "words", "dropped", "unanswered", "beyond"):
+            setattr(self.totals, name, getattr(self.totals, name) + getattr(batch, name))
+        self.totals.needed = max(self.totals.needed, batch.needed)
+        self._push(batch.tokens)
+
+    def take(self, rows: int) -> NDArray[Any]:
+        """Return the next `rows` sequences, [rows, L], and count them; `rows` must not exceed `ready`."""
+        flat = self._waiting[0] if len(self._waiting) == 1 else np.concatenate(self._waiting)
+        size = rows * self.body
+        self._waiting, self._tokens = [], 0
+        self._push(flat[size:])
+        return self._framed(flat[:size].reshape(rows, self.body))
+
+    def finish(self) -> NDArray[Any]:
+        """Return the remaining tokens as one padded sequence [1, L], or drop them: [0, L]."""
+        left = np.concatenate([*self._waiting, np.empty(0, self.dtype)])
+        self._waiting, self._tokens = [], 0
+        if self.remainder == "drop" or not len(left) or self.full:
+            self.totals.dropped += int((left != self.pad).sum())
+            return np.empty((0, self.length), self.dtype)
+        row = self._framed(left[None])
+        return np.pad(row, ((0, 0), (0, self.length - row.shape[1])), constant_values=self.pad)
+
+    def state(self) -> tuple[dict[str, int], NDArray[Any], NDArray[np.int64]]:
+        """Return the arguments of `restore`: totals, waiting tokens, and counts."""
+        return attrs.asdict(self.totals), np.concatenate([*self._waiting, np.empty(0, self.dtype)]), self.counts
+
+    def restore(self, totals: dict[str, int], waiting: NDArray[Any], counts: NDArray[np.int64]) -> None:
+        """Continue from the state of another packer with the same settings; raise a `ValueError` for any other."""
+        if counts.shape != self.counts.shape or waiting.ndim != 1:
+            raise ValueError("a state of other settings")
+        self.totals, self.counts = Totals(**totals), counts.copy()
+        self._waiting, self._tokens = [], 0
+        self._push(waiting.astype(self.dtype))
+
+    def _push(self, tokens: NDArray[Any]) -> None:
+        if len(tokens):
+            self._waiting.append(tokens)
+            self._tokens += len(tokens)
+
+    def _ids(self, rows: NDArray[Any]) -> NDArray[Any]:
+        """Return the ids of stored rows, without padding, [N]."""
+        stored = rows[rows != self.pad]
+        return stored & IDS if self.form.chat else stored
+
+    def _framed(self, body: NDArray[Any]) -> NDArray[Any]:
+        """Add BOS and EOS as `special` requires, and count the stored tokens."""
+        rows, totals = body, self.totals
+        ends = (self.tokenizer.bos, self.tokenizer.eos) if self.form.chat else self.form.first + self.form.last
+        totals.special_tokens += int(np.isin(self._ids(body), [i for i in ends if i is not None]).sum())
+        if self.framed:
+            totals.special_tokens += 2 * len(body)
+            edge = np.ones((len(body), 1), self.dtype)
+            rows = np.concatenate([edge * self.tokenizer.bos, body, edge * self.tokenizer.eos], 1).astype(self.dtype)
+        tokens = self._ids(rows)
+        self.counts += np.bincount(tokens, minlength=len(self.counts))
+        totals.sequences += len(rows)
+        totals.tokens += len(tokens)
+        totals.padded += len(rows) * self.length - len(tokens)
+        return rows
+
+
+class DialogueRows(NamedTuple):
+    """Dialogues as stored rows, and what became of those that made none."""
+
+    rows: NDArray[np.uint32]  # [rows, L]
+    dropped: int  # tokens cut away
+    unanswered: int  # dialogues without an answer
+    beyond: int  # dialogues whose first answer begins behind a row
+    needed: int  # tokens in a row in which the first answer of each of these would end
+
+
+def rows_of(tokenizer: TokenizerModel, dialogues: Sequence[str], length: int, *, packed: bool) -> DialogueRows:
+    """Return dialogues, as `to_text` writes them, as stored rows.
+
+    A dialogue has its first L tokens; one without an answer among them is left out as a whole. `packed`, several share
+    a row, which ends with padding. Else each has its own, filled with EOS, which counts as answer (Nie et al.,
+    arXiv:2502.09992): by that a model learns where to end in a row that is longer than its answer.
+
+    Raises:
+        UserError: when the template refuses a dialogue; the sentence says where it was read.
+    """
+    kept: list[NDArray[np.uint32]] = []
+    dropped = unanswered = beyond = needed = 0
+    for text in dialogues:
+        messages = from_text(text)
+        if not any(message.answers for message in messages):
+            unanswered += 1
+            continue
+        try:
+            every = [_stored(parts, tokenizer.vocabulary_size) for parts in tokenizer.chats(messages)]
+        except UserError as error:
+            raise UserError(f"corpus: {getattr(text, 'place', 'a dialogue')}: {error}") from None
+        fitting = [stored[:length] for stored in every if (stored[:length] & _ANSWER).any()]
+        dropped += sum(map(len, every)) - sum(map(len, fitting))
+        kept += fitting
+        if not fitting:
+            beyond, needed = beyond + 1, max(needed, min(map(_first_end, every)))
+    filling = _PADDING if packed else _eos(tokenizer) | _ANSWER
+    together = shared([len(each) for each in kept], length) if packed else [[i] for i in range(len(kept))]
+    rows = np.full((len(together), length), filling, np.uint32)
+    for row, members in zip(rows, together, strict=True):
+        tokens = np.concatenate([kept[i] for i in members])
+        row[: len(tokens)] = tokens
+    return DialogueRows(rows, dropped, unanswered, beyond, needed)
+
+
+def shared(sizes: Sequence[int], length: int) -> list[list[int]]:
+    """Return which dialogues share a row of a length, by their sizes: best fit, the longest first (Johnson, 1974)."""
+    rows: list[list[int]] = []
+    rooms: list[tuple[int, int]] = []  # of rows, ascending, with the number of the row
+    for i in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        at = bisect_left(rooms, (sizes[i], -1))
+        room, row = rooms.pop(at) if at < len(rooms) else (length, len(rows))
+        if row == len(rows):
+            rows.append([])
+        rows[row].append(i)
+        insort(rooms, (room - sizes[i], row))
+    return rows
+
+
+class DialogueTokens(NamedTuple):
+    """What stored tokens mean, in arrays of their shape."""
+
+    ids: Any  # 0 at padding
+    answer: Any  # bool
+    document: Any  # the number of the dialogue within its row, −1 at padding
+
+
+def dialogue_tokens(stored: Any) -> DialogueTokens:
+    """Return what stored tokens mean, int64 [B, L], an array of numpy or a tensor of torch."""
+    there = stored != _PADDING
+    number = ((stored >> 31) * there).cumsum(1)
+    return DialogueTokens((stored & IDS) * there, (stored & _ANSWER != 0) & there, number * there - 1)
+
+
+def _stored(parts: Sequence[Part], vocabulary_size: int) -> NDArray[np.uint32]:
+    ids = np.array([i for part in parts for i in part.ids], np.int64)
+    if len(ids) and (ids.min() < 0 or ids.max() >= vocabulary_size):
+        raise ValueError(
+            f"the tokenizer's template has ids from {ids.min()} to {ids.max()}, and V is {vocabulary_size}"
+        )
+    stored = ids | np.repeat([part.answer * _ANSWER for part in parts], [len(part.ids) for part in parts])
+    stored[:1] |= _BEGINS
+    return stored.astype(np.uint32)
+
+
+def _first_end(stored: NDArray[np.uint32]) -> int:
+    """Return how many tokens of a dialogue there are to the end of its first answer."""
+    answer = stored & _ANSWER != 0
+    first = int(answer.argmax())
+    return first + int(np.append(answer[first:], False).argmin())
+
+
+def _eos(tokenizer: TokenizerModel) -> int:
+    if tokenizer.eos is None:
+        raise UserError(
+            'data.format = "chat" fills the row of a dialogue with EOS, and the tokenizer has none; name it by '
+            'tokenizer.eos, or set data.packing = "packed"'
+        )
+    return tokenizer.eos
+
+
+def pad_of(dtype: str) -> int:
+    """Return the stored value that means padding: the largest of the dtype."""
+    return int(np.iinfo(np.dtype(dtype)).max)
+
+
+def dtype_for(vocabulary_size: int, wanted: str, form: str = "text") -> str:
+    """Return the type of a stored token: uint16 if all ids fit beside the padding, else, and of a chat, uint32."""
+    if form == "chat":
+        return DIALOGUE_DTYPE
+    fits = vocabulary_size <= pad_of("uint16")
+    if wanted == "uint16" and not fits:
+        raise UserError(
+            f'data.dtype = "uint16" holds at most {pad_of("uint16")} tokens and the vocabulary has {vocabulary_size}; '
+            'set data.dtype = "auto" or "uint32"'
+        )
+    if wanted == "auto":
+        return "uint16" if fits else "uint32"
+    return wanted

@@ -1,0 +1,225 @@
+"""`manifest.json`: the contents of a folder of shards, and the check that they are unchanged."""
+
+import hashlib
+import io
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar, get_origin
+
+import attrs
+import numpy as np
+from numpy.typing import NDArray
+
+from atat_zoo.data import SPLITS
+from atat_zoo.data.sequence_packing import DIALOGUE_DTYPE, IDS, Totals
+from atat_zoo.experiment.runs import sha256_of
+from atat_zoo.system.errors import UserError
+
+FORMAT = 1
+FILE = "manifest.json"
+COUNTS = "counts.npy"
+ORIGIN = "origin.json"  # in a cache: where the shards come from
+TOKENIZER = "tokenizer.json"
+# A manifest may come from elsewhere; it must not name files outside its folder.
+_of_a_shard_folder = attrs.validators.matches_re(rf"(?:{'|'.join(SPLITS)})-\d{{6}}\.tar|tokenizer\.json|counts\.npy")
+_LARGEST = {"uint16": 2**16 - 1, "uint32": 2**32 - 1}  # no token, but padding
+_HEADER = 4096  # bytes that an .npy file has besides its numbers, at most
+_T = TypeVar("_T")
+
+
+@attrs.frozen(kw_only=True)
+class Shard:
+    """One tar file."""
+
+    name: str = attrs.field(validator=_of_a_shard_folder)
+    sequences: int = attrs.field(validator=attrs.validators.ge(1))
+    bytes: int
+    sha256: str
+    crc32: tuple[int, ...] = attrs.field(converter=tuple[int, ...])  # of each member
+
+
+@attrs.define(kw_only=True)
+class SplitRecord(Totals):
+    """One split of the text: its counts, a description of the order of its documents, and its tar files."""
+
+    order: str
+    shards: tuple[Shard, ...]
+
+
+@attrs.frozen(kw_only=True)
+class ShardManifest:
+    """A folder of shards."""
+
+    format: int  # the version of this format
+    settings: str  # hash of everything that determines the bytes
+    made_by: dict[str, str]  # versions of the packages that wrote it
+    length: int = attrs.field(validator=attrs.validators.ge(1))  # L
+    special: str  # as in `[data]`
+    rows: str = attrs.field(validator=attrs.validators.in_(("packed", "document")))  # likewise
+    form: str = attrs.field(validator=attrs.validators.in_(("text", "chat")))  # likewise; text where it is not said
+    remainder: str  # `drop` or `pad`
+    dtype: str = attrs.field(validator=attrs.validators.in_(_LARGEST))  # of a stored token
+    block: int = attrs.field(validator=attrs.validators.ge(1))  # sequences in a member of a shard, but its last
+    lanes: int  # C, the number of lanes that the shards were built for
+    vocabulary_size: int = attrs.field(validator=attrs.validators.ge(1))  # V
+    bos: int | None
+    eos: int | None
+    tokenizer: dict[str, Any]  # its table
+    corpus: dict[str, Any]  # its table
+    fingerprint: dict[str, Any]  # of the corpus' text
+    sha256: dict[str, str] = attrs.field(validator=attrs.validators.deep_mapping(_of_a_shard_folder))
+    splits: dict[str, SplitRecord]
+
+    def to_json(self) -> str:
+        """Return the text of the file."""
+        return json.dumps(attrs.asdict(self), indent=1, ensure_ascii=False) + "\n"
+
+    def left_out(self) -> list[str]:
+        """Return a sentence for each split of which dialogues made no sequence."""
+        found = {name: split.left_out(self.length) for name, split in self.splits.items()}
+        return [f"{name}: {said}; they are left out" for name, said in found.items() if said]
+
+    @property
+    def digest(self) -> str:
+        """Identify the training shards, in 16 hexadecimal digits: equal digests give equal streams."""
+        text = " ".join(shard.sha256 for shard in self.splits["train"].shards)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def load(folder: Path) -> ShardManifest:
+    """Read a folder's manifest; raise a `UserError` if it is missing or invalid."""
+    path = Path(folder) / FILE
+    try:
+        data = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{folder} holds no {FILE}; build the shards with `atat data build`") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}; {_again(folder)}") from None
+    return parse(data, str(path), _again(folder))
+
+
+def parse(data: bytes, path: str, remedy: str) -> ShardManifest:
+    """Return the manifest in the bytes of a file; its path or address and the remedy are for messages."""
+    try:
+        content = json.loads(data.decode())
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not readable JSON ({error}); {remedy}") from None
+    if isinstance(content, dict) and content.get("format") not in (None, FORMAT):
+        raise UserError(f"{path} is of format {content['format']!r}, this version reads {FORMAT}; {remedy}")
+    try:
+        return _manifest(content)
+    except (TypeError, KeyError, ValueError, AttributeError) as error:
+        raise UserError(f"{path} is not a manifest of shards ({error}); {remedy}") from None
+
+
+def verify(folder: Path, *, full: bool = False, splits: Iterable[str] = SPLITS) -> ShardManifest:
+    """Read the manifest and compare it with the files: sizes, and with `full` every hash too.
+
+    The shards of `splits` are compared; of a cache, which compares them itself, only with `full` those that are there.
+    """
+    folder = Path(folder)
+    manifest = load(folder)
+    cache = (folder / ORIGIN).is_file()
+    for split in splits:
+        for shard in manifest.splits[split].shards:
+            path = folder / shard.name
+            if cache and not (full and path.is_file()):
+                continue
+            if not path.is_file():
+                raise UserError(f"shard {path} is missing; {_again(folder)}")
+            if (size := path.stat().st_size) != shard.bytes:
+                raise UserError(broken(path, f"it has {size} bytes, the manifest says {shard.bytes}"))
+            if full and sha256_of(path) != shard.sha256:
+                raise UserError(broken(path, "its SHA-256 is not the manifest's"))
+    for name, expected in manifest.sha256.items():
+        path = folder / name
+        if not path.is_file():
+            raise UserError(f"{path} is missing; {_again(folder)}")
+        if sha256_of(path) != expected:  # small files: always
+            raise UserError(f"{path} is not the file that the manifest describes; {_again(folder)}")
+    size = (folder / COUNTS).stat().st_size
+    if not 0 <= size - 8 * manifest.vocabulary_size <= _HEADER:
+        raise UserError(
+            f"{folder / COUNTS} has {size} bytes, which are not counts of the {manifest.vocabulary_size} tokens of the "
+            f"manifest; {_again(folder)}"
+        )
+    return manifest
+
+
+def broken(path: Path, why: str) -> str:
+    """Return the sentence about a shard that cannot be used."""
+    return f"shard {path} is damaged ({why}); {_again(path.parent)}"
+
+
+def array_of(data: bytes) -> NDArray[Any]:
+    """Return what an `.npy` file holds, as a view of its bytes: a forged shape takes no memory.
+
+    A damaged header raises nearly any exception, as numpy does.
+    """
+    file = io.BytesIO(data)
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("its arrays are of another format")
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    if min(shape, default=0) < 0:  # which `reshape` would fill in
+        raise ValueError(f"an array in it has the shape {list(shape)}")
+    return np.frombuffer(data, dtype, offset=file.tell()).reshape(shape, order="F" if fortran else "C")
+
+
+def load_counts(folder: Path) -> NDArray[np.int64]:
+    """Return how often each token occurs in the training shards, int64 [V], from a folder that `verify` accepts."""
+    path = Path(folder) / COUNTS
+    try:
+        counts = array_of(path.read_bytes()).copy()  # writable, as torch wants it
+    except Exception as error:
+        raise UserError(f"{path} cannot be read ({error}); {_again(folder)}") from None
+    if counts.shape != (load(folder).vocabulary_size,) or counts.dtype != "int64":
+        held = f"it holds {counts.dtype} {list(counts.shape)}"
+        raise UserError(f"{path} cannot be read ({held}, not a count for each token); {_again(folder)}")
+    return counts
+
+
+def _again(folder: Path) -> str:
+    # Shards of `use = "shards"` may be the only ones.
+    return f"if it was built here, delete the folder {folder} and run `atat data build` again, else copy it anew"
+
+
+def _manifest(content: Any) -> ShardManifest:
+    splits = {name: _split(record) for name, record in content["splits"].items()}
+    if list(splits) != list(SPLITS):
+        raise ValueError(f"its splits are {list(splits)}")
+    contents = _record(ShardManifest, {"form": "text"} | content | {"splits": splits})
+    largest = _LARGEST[contents.dtype]
+    if contents.form == "chat" and contents.dtype != DIALOGUE_DTYPE:
+        raise ValueError(f"dialogues are stored as {DIALOGUE_DTYPE}, not as {contents.dtype}")
+    if contents.vocabulary_size > (IDS if contents.form == "chat" else largest):
+        raise ValueError(f"{contents.vocabulary_size} tokens are too many for {contents.dtype}")
+    if contents.sha256.keys() != {TOKENIZER, COUNTS}:
+        raise ValueError(f"it has the hashes of {', '.join(contents.sha256)}")
+    for table in (contents.corpus, contents.tokenizer):
+        if not isinstance(table.get("use"), str):
+            raise ValueError("it does not name its corpus and its tokenizer")
+    for shard in (shard for split in splits.values() for shard in split.shards):
+        # Without this a number in the manifest would say how much memory is asked for.
+        if shard.sequences * contents.length * largest.bit_length() // 8 > shard.bytes:
+            held = f"{shard.sequences} sequences of {contents.length} tokens"
+            raise ValueError(f"{shard.name} cannot hold {held} in {shard.bytes} bytes")
+    return contents
+
+
+def _split(content: Any) -> SplitRecord:
+    shards = tuple(_record(Shard, table) for table in content["shards"])
+    earlier = dict.fromkeys(("unanswered", "beyond", "needed"), 0)  # which manifests did not have
+    split = _record(SplitRecord, earlier | content | {"shards": shards})
+    if sum(shard.sequences for shard in shards) != split.sequences:
+        raise ValueError("its shards do not add up to its sequences")
+    return split
+
+
+def _record(cls: type[_T], table: dict[str, Any]) -> _T:
+    """Return an instance of a class after checking the types of plain values, to refuse a broken file here."""
+    for field in attrs.fields(cls):  # type: ignore[arg-type]
+        plain = get_origin(field.type) or field.type
+        if plain in (int, str, dict) and type(table[field.name]) is not plain:
+            raise TypeError(f"{field.name} is {table[field.name]!r}")
+    return cls(**table)

@@ -1,0 +1,131 @@
+"""`Step`: one step of a sampler, the input of its parts.
+
+Legend: B rows in the batch, A rows that take part in this step, L positions,
+N open positions of those rows in row-major order, V predictable tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import torch
+from torch import Tensor
+
+from atat_zoo.diffusion.contracts import Denoiser
+from atat_zoo.diffusion.positions import positions
+from atat_zoo.diffusion.randomness import fold, stream, uniform
+
+
+@attrs.define(kw_only=True, eq=False)
+class Step:
+    """One step of a sampler, for the rows that take part in it.
+
+    A part names in `needs` the optional fields that it reads; the loop fills these and leaves the others None, so
+    nothing is computed unnecessarily. Rows that skip a step (finished, or without positions to unmask) are not in it.
+    """
+
+    number: int  #: k, counted from 0 over the run, the same for all rows
+    final: bool  #: whether this step fills all open positions
+    batch: int  #: B, rows in the batch
+    rows: Tensor  #: the numbers of these rows in the batch, int64 [A]
+    tokens: Tensor  #: z, int64 [A, L]
+    open: Tensor  #: masked positions that may be filled, bool [A, L]
+    free: Tensor  #: positions that were open at the start: all others are given, bool [A, L]
+    total: Tensor  #: number of positions open at the start, int64 [A], on the CPU
+    remaining: Tensor  #: number of open positions, int64 [A], on the CPU
+    max_steps: Tensor  #: the largest number of steps that the tokens per step allows this row, int64 [A], on the CPU
+    seeds: Tensor  #: a row's seed, int64 [A]
+    host_seeds: Tensor  #: the same on the CPU, for parts that decide without reading from the device
+    #: Tensors [batch, …] that a part stores between steps under its own names; index them with `rows`
+    memory: dict[str, Tensor]
+    denoiser: Denoiser  #: the denoiser, for parts that need more than its distributions
+    #: Expected share of masked tokens before and after this step, if the tokens per step has a grid
+    rates: tuple[float, float] | None = None
+    #: Share of visible tokens that the remasking will hide and for which the tokens per step compensates
+    remask_rate: float | Tensor = 0.0
+    log_probs: Tensor | None = None  #: needs "log_probs". log p_θ(x_i | z) at the open positions, [N, V].
+    #: needs "order_weights". log ŵ of the model's own reverse process at the open positions, [N].
+    order_weights: Tensor | None = None
+    #: needs "importance". Of a draft's tokens or of the hidden ones, see `Denoiser.importance_reads`, float [A, L] in
+    #: [0, 1], or None if there is no estimator.
+    importance: Tensor | None = None
+    #: needs "drawn". A token for each open position, of which the chosen ones stay, int64 [N].
+    drawn: Tensor | None = None
+    drawn_log_probs: Tensor | None = None  #: needs "drawn". Its log-probability under p_θ, [N].
+    #: needs "history". Mean over open positions of max p_θ, one column per evaluation, the latest last, NaN for missing
+    #: evaluations, float64 [A, K].
+    history: Tensor | None = None
+    #: needs "confidence". p_θ of the tokens drawn so far when they were drawn; 1 elsewhere, [A, L]. With "rescored"
+    #: among the needs too, p_θ of them by the row's latest evaluation, which saw them.
+    confidence: Tensor | None = None
+    #: Open positions sorted by the order, then the others, int64 [A, L]; set for tokens per step with `needs`
+    ranking: Tensor | None = None
+    fresh: Tensor | None = None  #: positions drawn in this step, bool [A, L]; set for remasking
+    _measured: list[tuple[object, Tensor]] = attrs.field(factory=list, init=False)
+    _where: tuple[Tensor, Tensor] | None = attrs.field(default=None, init=False)
+
+    @property
+    def mask_id(self) -> int:
+        """m, the denoiser's mask id."""
+        return self.denoiser.mask_id
+
+    @property
+    def where(self) -> tuple[Tensor, Tensor]:
+        """Row (of this step) and position of the open positions, int64 [N] each; never waits for the device."""
+        if self._where is None:
+            self._where = positions(self.open, self.remaining)
+        return self._where
+
+    def among_open(self, rows: Tensor, positions: Tensor) -> Tensor:
+        """Return the indices of some positions among the N open ones, int64 [M], from their rows and positions [M]."""
+        number = self.open.flatten().cumsum(0) - 1
+        return number[rows * self.open.shape[1] + positions]
+
+    def keys(self, purpose: str) -> Tensor:
+        """Return a key per row for one purpose in this step, int64 [A]."""
+        return fold(self.seeds, stream(self.number, purpose))
+
+    def uniform(self, purpose: str) -> Tensor:
+        """Return a uniform number for each position, for one purpose in this step, float64 [A, L]."""
+        return uniform(self.keys(purpose), self.open.shape[1], torch.float64)
+
+    def host_keys(self, purpose: str) -> Tensor:
+        """Return the same keys on the CPU."""
+        return fold(self.host_seeds, stream(self.number, purpose))
+
+    def distributions(self) -> Tensor:
+        """Return `log_probs` [N, V], or raise `RuntimeError` when the calling part does not name it in `needs`."""
+        if self.log_probs is None:
+            raise RuntimeError("a part reads the distributions without log_probs among its needs")
+        return self.log_probs
+
+    def spread(self, values: Tensor, fill: float = 0.0) -> Tensor:
+        """Return [N] values of the open positions as [A, L], `fill` elsewhere."""
+        dense = torch.full(self.open.shape, fill, dtype=values.dtype, device=values.device)
+        return dense.masked_scatter_(self.open, values)
+
+    def mean_open(self, dense: Tensor) -> Tensor:
+        """Return the mean over each row's open positions of [A, L] values that are 0 elsewhere."""
+        return dense.sum(1) / self.open.sum(1).clamp(min=1)
+
+    def measure(self, metric: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return a metric of the distributions, [A, L], 0 where not open.
+
+        An order, tokens per step and a stop often use the same metric: it is computed once.
+        """
+        for known, value in self._measured:
+            if known is metric or known == metric:
+                return value
+        value = self.spread(metric(self.distributions()))
+        self._measured.append((metric, value))
+        return value
+
+    def select(self, which: Tensor) -> Step:
+        """Return the step for some of its rows, by their index in it, int64 on the CPU."""
+        there = which.to(self.tokens.device, non_blocking=True)
+        changes = {name: getattr(self, name)[there] for name in ("rows", "tokens", "open", "free", "seeds")}
+        changes |= {name: getattr(self, name)[which] for name in ("total", "remaining", "max_steps", "host_seeds")}
+        if not isinstance(self.remask_rate, float):
+            changes["remask_rate"] = self.remask_rate[which]
+        return attrs.evolve(self, **changes)

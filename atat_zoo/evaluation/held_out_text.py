@@ -1,0 +1,140 @@
+"""Held-out text to measure a model on."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from atat_zoo.data import Split
+from atat_zoo.data.build import build
+from atat_zoo.data.sequences import Sequences, alone, corpus_sequences, held_out_sequences
+from atat_zoo.data.shard_manifest import load_counts
+from atat_zoo.data.tokenizers import TokenizerModel
+from atat_zoo.evaluation.judges import judges_itself
+from atat_zoo.experiment import EvaluationSpec, conflicts
+from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.experiment.runs.model_files import TOKENIZER
+from atat_zoo.generation.model import Model
+from atat_zoo.system.errors import UserError
+from atat_zoo.system.parsing import read
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Text:
+    """Held-out text: n sequences of L tokens."""
+
+    tokens: Tensor  # int64 [n, L]
+    maskable: Tensor  # bool [n, L]; of dialogues the answers alone
+    counted: Tensor  # bool [n, L], the tokens that numbers are per: see `counted_of`
+    data: Path | None  # folder of the shards that it was held out of; None for another corpus than the experiment's
+    split: str  # which held-out split; `all` for all text of a corpus
+    corpus: str = ""  # the source of the text; empty for the experiment's own
+    documents: Tensor | None = None  # of packed dialogues, see `data.sequences.Sequences`
+
+    @property
+    def counts(self) -> Tensor | None:
+        """Training tokens of its shards by id, int64 [V]; None for another corpus."""
+        return None if self.data is None else torch.from_numpy(load_counts(self.data))
+
+
+def text_of(
+    model: Model,
+    run: str | Path,
+    spec: EvaluationSpec,
+    *,
+    corpus: Any = None,
+    corpus_name: str = "",
+    all_of_corpus: bool = False,
+    packed: bool = False,
+) -> Text:
+    """Return the text of an evaluation of `Model.from_run(run)`, after a check that the model's parts allow it.
+
+    `corpus` is another than the experiment's own, `corpus_name` its name in the run folder, and `all_of_corpus` whether
+    to use all of its text, its training split. Only who reads `documents` may ask for `packed` dialogues.
+    """
+    check_evaluation(model, run, spec)
+    if corpus is None:
+        return held_out_text(model, run, spec.split, spec.sequences, packed=packed)
+    data = model.experiment.data
+    found = corpus_sequences(
+        corpus,
+        model.tokenizer,
+        "train" if all_of_corpus else spec.split,
+        length=model.context.length,
+        special=data.special_tokens,
+        rows=data.packing,
+        form=data.format,
+        limit=spec.sequences,
+    )
+    return _text(model, found, packed, "all" if all_of_corpus else spec.split, corpus=corpus_name)
+
+
+def held_out_text(model: Model, run: str | Path, split: Split, sequences: int, *, packed: bool = False) -> Text:
+    """Return the held-out text of a run's own experiment; see `text_of` for `packed`."""
+    if (origin := RunFolder(Path(run)).imported()) and not origin.get("corpus"):
+        raise UserError(
+            f"{run} was imported, and has no text of its own; name one by --corpus, or import it again with corpus.use="
+        )
+    data = build(model.experiment)
+    if (data / TOKENIZER).read_bytes() != read(RunFolder(Path(run)).model_at(model.step) / TOKENIZER):
+        problem = f"{data} was tokenized by another tokenizer than the model of {run}: the corpus has changed since"
+        raise UserError(f"{problem}; bring its old text back, or train again")
+    return _text(model, held_out_sequences(data, split, sequences), packed, split, data=data)
+
+
+def _text(
+    model: Model, found: Sequences, packed: bool, split: str, *, data: Path | None = None, corpus: str = ""
+) -> Text:
+    if not packed:
+        alone(found)
+    read = (found.tokens != model.tokenizer.unknown) & found.maskable
+    if not byte_counts(model.tokenizer, found.tokens, read).any():
+        raise UserError(
+            f"{corpus or data}: the tokenizer of the model reads none of the text, and bits over "
+            "0 bytes are no number; name text that it knows, or import the model with its own tokenizer"
+        )
+    counted = counted_of(model.experiment.data.format, model.tokenizer, found.tokens, found.maskable)
+    return Text(**found._asdict(), counted=counted, data=data, split=split, corpus=corpus)
+
+
+def counted_of(form: str, tokenizer: TokenizerModel, tokens: Tensor, maskable: Tensor) -> Tensor:
+    """Return the tokens that all numbers of rows of a form of `[data]` are per, bool [n, L].
+
+    Those that are maskable, without the EOS that fill the row of a dialogue, which cost next to nothing: of several in
+    a row the first ends the dialogue.
+    """
+    if form != "chat" or tokenizer.eos is None:
+        return maskable
+    ends = tokens == tokenizer.eos
+    return maskable & ~(ends & F.pad(ends, (1, 0))[:, :-1])
+
+
+def check_evaluation(model: Model, run: str | Path, spec: EvaluationSpec) -> None:
+    """Check that a model's parts allow this evaluation, before anything is measured."""
+    problems = [str(problem) for problem in conflicts(attrs.evolve(model.experiment, evaluation=spec))]
+    problems += [
+        f"{metric.title}: a run does not judge its own text; name another judge"
+        for metric in spec.metrics
+        if judges_itself(getattr(metric, "judge", None), run)
+    ]
+    if problems:
+        raise UserError("\n".join(f"{run}: {problem}" for problem in problems))
+
+
+def special_ids(tokenizer: TokenizerModel) -> list[int]:
+    """Return the ids without text: BOS and EOS, if the tokenizer has them."""
+    return [i for i in (tokenizer.bos, tokenizer.eos) if i is not None]
+
+
+def byte_counts(tokenizer: TokenizerModel, tokens: Tensor, maskable: Tensor) -> Tensor:
+    """Return the number of UTF-8 bytes of the maskable tokens of each sequence [n, L], int64 [n]."""
+    return torch.where(maskable, torch.from_numpy(tokenizer.byte_counts())[tokens], 0).sum(1)
+
+
+def digest(*tensors: Tensor) -> str:
+    """Return the SHA-256 of what tensors hold, as text: of tokens and where they count, for example."""
+    return hashlib.sha256(b"".join(tensor.cpu().numpy().tobytes() for tensor in tensors)).hexdigest()

@@ -1,0 +1,195 @@
+"""The quality of an importance: does it order held-out tokens by their loss, and is it calibrated?
+
+N tokens of held-out text that some draw masked, V the vocabulary. Loss is a token's cross-entropy averaged over the
+draws that masked it, under uniform masking. Frequency alone predicts much of it, so an estimator is also evaluated
+within bands of frequency. Calibration is relative to the target `difficulty`: the rank of a token's loss within its
+row, (rank + ½)/n in (0, 1).
+"""
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from atat_zoo.diffusion.statistics import spearman
+from atat_zoo.evaluation import Progress
+from atat_zoo.evaluation.held_out_text import Text, held_out_text
+from atat_zoo.evaluation.likelihood import Measurement, measure
+from atat_zoo.evaluation.results.store import RunResult, finite
+from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.generation.model import Model
+from atat_zoo.modeling.estimators import require_estimator
+from atat_zoo.modeling.targets.target_networks import rank_within
+
+BINS = 10
+
+
+@attrs.frozen(kw_only=True)
+class Band:
+    """Tokens of about the same frequency."""
+
+    tokens: int  # held-out tokens in it
+    types: int  # entries of the vocabulary in it
+    least: int  # training count of its rarest entry
+    most: int  # training count of its most frequent one
+    loss: float  # mean loss, nats
+    importance_spearman: float  # ρ between importance and loss
+    frequency_spearman: float  # ρ between unigram surprisal and loss
+
+
+@attrs.frozen(kw_only=True)
+class Bin:
+    """Tokens of about the same importance, from `low` to below `high` (1 belongs to the last)."""
+
+    low: float  # lower end
+    high: float  # upper end
+    tokens: int  # held-out tokens in it
+    importance: float  # their mean importance
+    rank: float  # mean rank of their loss within its row, in (0, 1)
+    loss: float  # mean loss, nats
+
+
+@attrs.frozen(kw_only=True)
+class ImportanceQuality:
+    """The quality of an importance on held-out text."""
+
+    tokens: int  # N
+    mean: float  # mean importance
+    deviation: float  # its standard deviation over tokens
+    importance_spearman: float  # ρ between importance and loss, over all tokens
+    frequency_spearman: float  # ρ between unigram surprisal and loss, over all tokens
+    bands: tuple[Band, ...]  # of frequency, from rare to frequent, with about as much text each
+    bins: tuple[Bin, ...]  # of importance; without empty ones
+    calibration_error: float  # Σ share · |mean importance − mean rank| over the bins; 0 for a constant ½ too
+
+
+@attrs.frozen(kw_only=True)
+class ImportanceResult(RunResult):
+    """The quality of a run's importance, and the settings of the measurement."""
+
+    split: str  # which held-out split
+    step: int  # optimizer steps of the weights
+    ema: bool  # whether the weights are a moving average
+    estimator: str  # its name
+    target: str | None  # the name of what it learns, None for an estimator without
+    sequences: int  # their number
+    draws: int  # masks drawn for each
+    seed: int  # of the masks
+    method: str  # how the masks were drawn
+    quality: ImportanceQuality  # the numbers; an undefined correlation is NaN
+
+    @property
+    @override
+    def key(self) -> str:
+        return f"importance-{self.split}-{self.sequences}x{self.draws}"
+
+    @override
+    def to_table(self) -> dict[str, Any]:
+        table = attrs.asdict(self)
+        return finite({key: table[key] for key in table if key != "quality"} | table["quality"])
+
+
+def quality(measured: Measurement, counts: Tensor, bands: int = 5) -> ImportanceQuality:
+    """Compare measured importance with loss, in bands of frequency (`counts`, int64 [V]) and in bins of importance."""
+    assert measured.importance is not None
+    seen = measured.counted & measured.token_loss.isfinite()
+    importance, loss = measured.importance[seen].double(), measured.token_loss[seen]
+    # The rank is computed in float32: the order of losses that differ by less than its resolution does not matter.
+    ranks = rank_within(measured.token_loss.nan_to_num(), seen)[0][seen].double()
+    tokens = measured.tokens[seen]
+    surprisal = -((counts.double() + 1) / (counts.double() + 1).sum()).log()[tokens]
+    band_of = frequency_bands(counts, bands)
+
+    def band(number: int) -> Band:
+        inside, members = band_of[tokens] == number, counts[band_of == number]
+        return Band(
+            tokens=int(inside.sum()),
+            types=len(members),
+            least=int(members.min()),
+            most=int(members.max()),
+            loss=float(loss[inside].mean()),
+            importance_spearman=spearman(importance[inside], loss[inside]),
+            frequency_spearman=spearman(surprisal[inside], loss[inside]),
+        )
+
+    of_bins = calibration(importance, ranks, loss)
+    return ImportanceQuality(
+        tokens=len(loss),
+        mean=float(importance.mean()),
+        deviation=float(importance.std(correction=0)),
+        importance_spearman=spearman(importance, loss),
+        frequency_spearman=spearman(surprisal, loss),
+        bands=tuple(map(band, band_of[tokens].unique().tolist())),
+        bins=tuple(of_bins),
+        calibration_error=sum(b.tokens * abs(b.importance - b.rank) for b in of_bins) / max(1, len(loss)),
+    )
+
+
+def frequency_bands(counts: Tensor, bands: int) -> Tensor:
+    """Return the band of each entry of the vocabulary, int64 [V], 0 the rarest.
+
+    Each has about the same share of the training tokens `counts`, int64 [V]. The middle of an entry's own share
+    decides its band, so one that exceeds a band's share leaves a neighbour with less, or nothing.
+    """
+    # Add one, as for the surprisal: entries that never occur belong to the rarest band.
+    mass = counts.double() + 1
+    order = mass.argsort(stable=True)
+    below = mass[order].cumsum(0) - mass[order] / 2
+    band = torch.empty_like(order)
+    band[order] = (below / mass.sum() * bands).long().clamp(max=bands - 1)
+    return band
+
+
+def calibration(importance: Tensor, ranks: Tensor, loss: Tensor) -> list[Bin]:
+    """Return importance, rank of the loss and loss, all [N], by bins of importance of the same width; no empty ones."""
+    bin_of = (importance * BINS).long().clamp(0, BINS - 1)
+
+    def within(number: int) -> Bin:
+        inside = bin_of == number
+        return Bin(
+            low=number / BINS,
+            high=(number + 1) / BINS,
+            tokens=int(inside.sum()),
+            importance=float(importance[inside].mean()),
+            rank=float(ranks[inside].mean()),
+            loss=float(loss[inside].mean()),
+        )
+
+    return list(map(within, bin_of.unique().tolist()))
+
+
+def weigh(
+    model: Model, run: str | Path, spec: EvaluationSpec, *, seed: int, progress: Progress = None
+) -> tuple[Text, Measurement]:
+    """Return a run's own held-out text, and its measurement, which has an importance."""
+    require_estimator(model.experiment, run, constant=True)
+    text = held_out_text(model, run, spec.split, spec.sequences)
+    return text, measure(
+        model.module, text.tokens, text.maskable, spec, seed=seed, counted=text.counted, progress=progress
+    )
+
+
+def importance_of_run(
+    model: Model, run: str | Path, spec: EvaluationSpec, *, seed: int, bands: int = 5, progress: Progress = None
+) -> ImportanceResult:
+    """Measure the importance of a run on its own held-out text, in bands of frequency, and save the result there."""
+    experiment = model.experiment
+    text, measurement = weigh(model, run, spec, seed=seed, progress=progress)
+    assert text.counts is not None  # it is the experiment's own
+    result = ImportanceResult(
+        split=spec.split,
+        step=model.step,
+        ema=experiment.train.ema_decay > 0,
+        estimator=experiment.parts["estimator"].name,
+        target=experiment.parts["target"].name if "target" in experiment.kinds else None,
+        sequences=len(text.tokens),
+        draws=spec.mask_samples,
+        seed=seed,
+        method=spec.bound.name,
+        quality=quality(measurement, text.counts, bands),
+    )
+    result.record(run)
+    return result

@@ -1,0 +1,113 @@
+"""An n-gram model beside the model: the same held-out tokens, under the same masks, with the same weights.
+
+What a model is worth shows against what two adjacent tokens tell already, by their counts in the training text. The
+n-gram model reads what the model may read:
+
+    a model of any order      z_{i−1} and z_{i+1}, as far as they are visible
+    one of blocks             the same within its block, and the clean last token of the block before it
+    of an exact likelihood    x_{i−2} and x_{i−1}: any exact likelihood is one of the whole text
+"""
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+
+from atat_zoo.diffusion.likelihood_bounds import Scores, average
+from atat_zoo.diffusion.randomness import sequence_keys
+from atat_zoo.diffusion.statistics import ratio
+from atat_zoo.evaluation import batches
+from atat_zoo.evaluation.results.evaluation import NGramPriorValue
+from atat_zoo.evaluation.results.quantity_names import exponential
+from atat_zoo.experiment import EvaluationSpec
+from atat_zoo.modeling.backbones.ngram_prior import NGramPrior, load_ngram_prior
+from atat_zoo.modeling.backbones.ngram_prior_module import neighbours_of
+from atat_zoo.system.errors import OmissionNote, UserError
+
+BETWEEN, AFTER = "two neighbours", "two tokens to the left"
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class NGramPriorNats:
+    """An n-gram model measured on n sequences."""
+
+    reads: str  # the tokens that it sees: `BETWEEN` or `AFTER`
+    counted: int  # sequences of the training shards, all of them
+    nats: Tensor  # of each sequence, float64 [n]
+
+
+def measure_ngram_prior(
+    module: Any,
+    data: Path,
+    tokens: Tensor,
+    maskable: Tensor,
+    spec: EvaluationSpec,
+    *,
+    exact: bool,
+    seed: int,
+    rows: Tensor | None = None,
+) -> NGramPriorNats | None:
+    """Measure the n-gram model of the shards `data` as `measure` does a module; None, with a warning, if it cannot."""
+    try:
+        table = load_ngram_prior(data)
+    except UserError as error:
+        warnings.warn(f"the count table is left out: {error}", OmissionNote, stacklevel=2)
+        return None
+    denoiser, mask_id = module.denoiser(), module.denoiser().mask_id
+    causal = exact or denoiser.block_size == 1
+    scores = scores_after(table, mask_id) if causal else scores_between(table, mask_id, denoiser.block_size)
+    # What is not maskable is not text: it is hidden from the table.
+    x = torch.where(maskable, tokens, mask_id)
+    nats, numbers = [], torch.arange(len(x)) if rows is None else rows
+    for some in batches(len(x), spec.batch_size):
+        masks = module.masks(
+            maskable[some], sequence_keys(seed, "evaluation", numbers[some]), spec.mask_samples, spec.bound
+        )
+        nats.append(average(scores, x[some], masks, mask_id)["nats"].nelbo)
+    return NGramPriorNats(reads=AFTER if causal else BETWEEN, counted=table.sequences, nats=torch.cat(nats))
+
+
+def figure(ngram: NGramPriorNats, model: Tensor, count: Tensor) -> NGramPriorValue:
+    """Return the n-gram model beside another: its nats, the other's [n] and the tokens [n] of each sequence."""
+    (per_token, error), (gap, gap_error) = ratio(ngram.nats, count), ratio(model - ngram.nats, count)
+    value = exponential(per_token)
+    return NGramPriorValue(
+        reads=ngram.reads,
+        counted=ngram.counted,
+        nats_per_token=per_token,
+        value=value,
+        stderr=value * error,
+        difference=gap,
+        difference_stderr=gap_error,
+    )
+
+
+def scores_between(table: NGramPrior, mask_id: int, block_size: int | None = None) -> Scores:
+    """Return −log p of the masked tokens from their visible neighbours, for a model of any order or one of blocks."""
+
+    def scores(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
+        left, right = neighbours_of(z, 1, mask_id).unbind(2)
+        if block_size is not None:
+            place = torch.arange(z.shape[1]) % block_size
+            left = torch.where(place == 0, neighbours_of(x, 1, mask_id)[..., 0], left)
+            right = torch.where(place == block_size - 1, mask_id, right)
+        return _nats(table.prob_between(*(each[masked].numpy() for each in (x, left, right))))
+
+    return scores
+
+
+def scores_after(table: NGramPrior, mask_id: int) -> Scores:
+    """Return −log p of the masked tokens from the two to the left, for a model that reads in this order."""
+
+    def scores(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
+        last, _, before, _ = neighbours_of(x, 2, mask_id).unbind(2)
+        return _nats(table.prob_after(*(each[masked].numpy() for each in (x, before, last))))
+
+    return scores
+
+
+def _nats(probability: Any) -> dict[str, Tensor]:
+    return {"nats": -torch.from_numpy(probability).log()}

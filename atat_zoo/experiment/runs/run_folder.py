@@ -1,0 +1,420 @@
+"""The files of a run, and the lock on them."""
+
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from atat_zoo.experiment.runs.changes import changes
+from atat_zoo.experiment.runs.model_files import DESCRIPTION, described, sha256_of, unreadable
+from atat_zoo.system import atomic_files, locks, parsing
+from atat_zoo.system.errors import UserError, clip
+
+
+class Checkpoint(NamedTuple):
+    """A checkpoint of this run that is complete, and the experiment that it was trained with, None if not known."""
+
+    step: int
+    path: Path
+    experiment: dict[str, Any] | None
+
+
+class RunFolder:
+    """A run folder.
+
+    resolved.toml     the experiment, every parameter in full; a run begins with it
+    environment.json  versions, git state, hardware, seed; written before, and not needed to continue
+    metrics.jsonl     one line per logged step
+    checkpoints/      Composer's, read as data and only to continue this run; beside each the model of its step
+    model/            the trained model: safetensors and JSON
+    evaluations/      results, one JSON each
+    samples.txt       generated texts
+    report/           what a report shows and a training does not record
+    logs/             files of the loggers
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.resolved = path / "resolved.toml"
+        self.environment = path / "environment.json"
+        self.metrics, self.damaged = path / "metrics.jsonl", path / "metrics.damaged"
+        self.checkpoints = path / "checkpoints"
+        self.best = self.checkpoints / "best"
+        self.model = path / "model"
+        self.evaluations = path / "evaluations"
+        self.samples = path / "samples.txt"
+        self.report = path / "report"
+        self.logs = path / "logs"
+        self._lock, self._new, self._old = path / ".lock", path / ".new", path / ".old"
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run was begun here; a `UserError` when the path cannot be that of a folder."""
+        try:
+            if self._new.is_dir():
+                with suppress(UserError), self.lock():  # unless it is locked, who began to put it in place was killed
+                    pass
+            return self.resolved.is_file()
+        except OSError as error:  # too long a name, no permission
+            problem = f"{clip(self.path)} cannot be read: {error.strerror}"
+            raise UserError(f"{problem}; name a folder that `atat train` wrote") from None
+
+    def require(self) -> None:
+        """Raise a `UserError` when there is no run here."""
+        if not self.exists:
+            raise UserError(
+                f"{clip(self.path)} is not a run folder: resolved.toml is missing; "
+                "name a folder that `atat train` wrote"
+            )
+
+    def table(self) -> dict[str, Any]:
+        """Return the resolved experiment as a table."""
+        self.require()
+        try:
+            return parsing.from_toml(parsing.read(self.resolved).decode("utf-8"))
+        except (OSError, ValueError) as error:  # ValueError: no TOML, no UTF-8
+            raise UserError(f"{self.resolved} cannot be read: {error}; copy the run again, or train again") from None
+
+    def model_at(self, step: int | str | None = None) -> Path:
+        """Return the folder of the final model, or of the model of a `step`, which `step_of` understands.
+
+        Where there is no such model, the `UserError` says which steps there are; one of another experiment is refused.
+        """
+        trained = self.table()
+        if step is None and (self.model / DESCRIPTION).is_file():
+            return self._own(self.model, trained)
+        models, step = self._models(), self.step_of(step)
+        steps = ", ".join(map(str, sorted(models)))
+        if step is None:
+            checkpoints = f", or choose a checkpoint with --step, such as newest (there are: {steps})" if models else ""
+            raise UserError(
+                f"{self.path} has no final model yet; finish its training with `atat train --resume {self.path}`"
+                f"{checkpoints}"
+            )
+        if step not in models:
+            choose = f"choose one of its steps: {steps}" if models else "it has no checkpoint yet; leave --step out"
+            raise UserError(f"--step {step}: {self.path} has no model of this step; {choose}")
+        return self._own(models[step], trained)
+
+    def _own(self, model: Path, trained: dict[str, Any]) -> Path:
+        """Return the folder of a model, or refuse one of another experiment.
+
+        A key that one of them lacks is that of another version, and a run may be trained for longer than it was.
+        """
+        for change in changes(trained, described(model)["experiment"]):
+            key, was, now, free = change
+            if (not free or change.of_text) and key != "train.steps" and None not in (was, now):
+                raise UserError(
+                    f"{model} belongs to another experiment: {key} is {clip(repr(now), 60)} there, and "
+                    f"{clip(repr(was), 60)} in {self.resolved}; copy the run again, or undo the change"
+                )
+        return model
+
+    def step_of(self, step: int | str | None) -> int | None:
+        """Return the step that `--step` means: a number, `newest`, or `best`, which `train.keep_best` keeps."""
+        if step == "newest":
+            return self.newest()
+        if step != "best":
+            return None if step is None else int(step)
+        if not (self.best / DESCRIPTION).is_file():
+            raise UserError(
+                f"--step best: {self.path} has no best model; train with train.keep_best = true, or leave --step out"
+            )
+        return self._step(self.best)
+
+    @staticmethod
+    def _step(model: Path) -> int:
+        try:
+            return int(described(model)["step"])
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            raise unreadable(model / DESCRIPTION, error) from error
+
+    def newest(self) -> int:
+        """Return the step of the newest model, which is the final one of a finished run."""
+        if models := self._models():
+            return max(models)
+        return self._step(self.model_at())
+
+    def steps(self) -> list[int]:
+        """Return the steps of the models that there are: checkpoints that were kept, the best and the final one."""
+        return sorted(self._models())
+
+    def _models(self) -> dict[int, Path]:
+        models: dict[int, Path] = {}
+        for path in (self.best, self.model):
+            with suppress(UserError):
+                models[self._step(path)] = path
+        for path in self.checkpoints.glob(f"step-*/{DESCRIPTION}"):
+            with suppress(ValueError):
+                models[int(path.parent.name.removeprefix("step-"))] = path.parent
+        return models
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a process has locked the folder, as a training does."""
+        return locks.held(self._lock)
+
+    def began_with(self) -> dict[str, Any]:
+        """Return the device, precision and ranks that the run began with; empty when they are not known."""
+        return self._environment("computes")
+
+    def machine(self) -> dict[str, Any]:
+        """Return the hardware that the run was begun on; empty when it is not known."""
+        return self._environment("machine")
+
+    def initial_weights(self) -> str | None:
+        """Return the SHA-256 of the weights that the run took from another one, or None when it is not known."""
+        return self._environment("init_from").get("sha256")
+
+    def imported(self) -> dict[str, Any]:
+        """Return whose weights these are: `model`, `revision`, and the `corpus` that was named with them, or None.
+
+        It is empty for a run that was trained.
+        """
+        return self._environment("imported")
+
+    def _environment(self, key: str) -> dict[str, Any]:
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            return dict(parsing.from_json(parsing.read(self.environment))[key])
+        return {}
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Lock the folder for this process, and remove what killed processes have left unfinished in it.
+
+        It is refused when another process has locked it, or what a run would clear is no run's.
+        """
+
+        def refuse(owner: str) -> None:
+            raise UserError(
+                f"{self.path} is in use by another process ({owner}); wait for it, or choose another folder with --out"
+            )
+
+        def begun() -> bool:
+            return any(path.exists() for path in (self.resolved, *self._records))
+
+        file, made = self._lock, list[Path]()
+        with ExitStack() as stack:
+            try:
+                made += [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+                self.path.mkdir(parents=True, exist_ok=True)
+                stack.callback(self._remove_empty, made)
+                # A run is locked before its first file is written, and keeps the lock's file also where it was killed.
+                # That file is looked for last: another process may be beginning a run.
+                there = [path.name for path in self._records if path.exists()]
+                if there and not (self.resolved.is_file() or file.exists()):
+                    raise UserError(
+                        f"{self.path} is not a run folder, and has files that a run would overwrite "
+                        f"({', '.join(there)}); move "
+                        "them away, or choose another folder with --out"
+                    )
+                stack.enter_context(locks.locked(file, refuse, keep=begun))
+                self._exchange()
+            except OSError as error:
+                problem = f"{clip(self.path)} cannot be a run folder: {error.strerror}"
+                raise UserError(f"{problem}; choose another folder with --out") from error
+            for folder in (self.path, self.model, self.evaluations, self.checkpoints, self.report):
+                atomic_files.clean(folder)
+            yield
+
+    @staticmethod
+    def _remove_empty(made: Sequence[Path]) -> None:
+        """Remove the folders, the innermost first, that were made for a run and that no run has begun in."""
+        with suppress(OSError):
+            for folder in made:
+                folder.rmdir()
+
+    @property
+    def _records(self) -> tuple[Path, ...]:
+        """What a new run takes the place of, besides `resolved.toml`."""
+        files = (self.environment, self.metrics, self.damaged, self.samples)
+        return (*files, self.checkpoints, self.model, self.evaluations, self.report, self.logs)
+
+    def keeps(self, path: Path) -> bool:
+        """Whether a path is that of a file of this run, there or not, and not of what others have put beside them.
+
+        A folder in report/ may be the user's.
+        """
+        if not self.resolved.is_file():
+            return False
+        own, path = Path(os.path.realpath(self.path)), Path(os.path.realpath(path))
+        first = own / (path.relative_to(own).parts or ("",))[0] if path.is_relative_to(own) else path
+        names = {each.name for each in (self.resolved, self._lock, *self._records)}
+        return first.parent == own and first.name in names and (first.name != self.report.name or path.is_file())
+
+    @contextmanager
+    def replacement(self) -> Iterator["RunFolder"]:
+        """Yield an empty run folder; on success its run takes the place of the one here, which is deleted.
+
+        This folder is locked. What fails before leaves the run here as it was; the last step, once begun, is completed
+        also where the process is killed: by whoever locks the folder, or reads its run, next. What is no run's stays.
+        """
+        with atomic_files.making_folder(self._new, replace=True, shown=self.path) as beside:
+            yield RunFolder(beside)
+        try:
+            self._exchange()
+        except OSError as error:
+            raise UserError(
+                f"{self.path} has a new run, which cannot replace the old one: {error.strerror}; free some "
+                "space: the next command that reads the run tries again"
+            ) from error
+
+    def _exchange(self) -> None:
+        """Put the run in `.new`, which is complete, in the place of the one here, from wherever this was begun."""
+        leaving = self.path / ".leaving"
+        if self._new.is_dir():
+            if not self._old.exists():
+                leaving.mkdir(exist_ok=True)
+                for path in (self.resolved, *self._records):
+                    if os.path.lexists(path):
+                        path.rename(leaving / path.name)
+                leaving.rename(self._old)  # all of the old run has left
+                atomic_files.sync_folder(self.path)
+            for path in sorted(self._new.iterdir(), key=lambda path: path.name == self.resolved.name):
+                path.rename(self.path / path.name)
+            self._new.rmdir()
+            atomic_files.sync_folder(self.path)
+        if self._old.exists():
+            atomic_files.discard(self._old)
+
+    def append_metrics(self, line: dict[str, Any]) -> None:
+        """Append one line to metrics.jsonl."""
+        try:
+            with self.metrics.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            reason = f"{self.metrics} cannot be written: {error.strerror}"
+            raise UserError(f"{reason}; free some space and resume") from error
+
+    def read_metrics(self, *, damaged: bool = False) -> list[dict[str, Any]]:
+        """Return the lines of metrics.jsonl, without a truncated last line.
+
+        Any other damaged line is refused, or with `damaged` left out.
+        """
+        lines, problem = self._metrics()
+        if problem and not damaged:
+            raise UserError(f"{problem}; copy the run again, or leave these lines out")
+        return lines
+
+    def last_metrics(self) -> dict[str, Any]:
+        """Return the last whole line of metrics.jsonl, read from the end; an empty table if it has no line."""
+        with suppress(OSError), parsing.opened(self.metrics) as file:
+            file.seek(max(0, file.seek(0, 2) - _TAIL))
+            return next(filter(None, map(_line, reversed(file.read().split(b"\n")))), {})
+        return {}
+
+    def cut_metrics(self, step: int) -> str:
+        """Drop the lines after `step`, so that a resumed run writes each step once, and every damaged line.
+
+        Returns a sentence about what is damaged and where it is kept, or an empty text.
+        """
+        try:
+            lines, problem = self._metrics()
+        except UserError as error:
+            lines, problem = [], str(error).partition(";")[0]
+        if problem:
+            if self.metrics.is_file():
+                shutil.copyfile(self.metrics, self.damaged)
+            else:  # a link in a circle
+                self.metrics.replace(self.damaged)
+            problem += f"; the file is kept as {self.damaged.name}, and what can be read of it is used"
+        atomic_files.write_text(
+            self.metrics, "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= step)
+        )
+        return problem
+
+    def _metrics(self) -> tuple[list[dict[str, Any]], str]:
+        """Return the lines of metrics.jsonl that are whole, and a sentence if others than a torn last one are not."""
+        try:
+            texts = parsing.read(self.metrics).split(b"\n")
+        except FileNotFoundError:
+            return [], ""
+        except OSError as error:
+            raise UserError(f"{self.metrics} cannot be read: {error.strerror}; make it a readable file") from None
+        lines: list[dict[str, Any]] = []
+        damaged = []
+        for number, text in enumerate(texts, 1):
+            line = _line(text) if text.strip() else None
+            if line and line["step"] > (lines[-1]["step"] if lines else -1):
+                lines.append(line)
+            elif text.strip() and number < len(texts):  # what follows the last line break was torn off
+                damaged.append(number)
+        if not damaged:
+            return lines, ""
+        which = f"line {damaged[0]} is" if len(damaged) == 1 else f"{len(damaged)} lines from line {damaged[0]} on are"
+        return lines, f"{self.metrics}: {which} damaged"
+
+    def checkpoint_model(self, step: int) -> Path:
+        """Return where the model beside the checkpoint of `step` belongs."""
+        return self.checkpoints / f"step-{step:08d}"
+
+    @contextmanager
+    def writing_checkpoint(self, step: int, keep: int) -> Iterator[Path]:
+        """Yield a path for the checkpoint of `step`; afterwards hash it, and delete all but the `keep` newest.
+
+        The model of `step` is written before, so that every checkpoint that counts has one.
+        """
+        path = self.checkpoint_model(step).with_suffix(".pt")
+        # Unfinished files of a killed process; we hold the lock, so nobody is writing them.
+        for part in self.checkpoints.glob(".step-*.part"):
+            atomic_files.discard(part)
+        with atomic_files.replacing(path) as beside:
+            yield beside
+            digest = sha256_of(beside)
+        # The hash comes last: a checkpoint without it was interrupted.
+        note: dict[str, Any] = {"step": step, "sha256": digest, "experiment": None}
+        with suppress(UserError):
+            note["experiment"] = described(self.checkpoint_model(step))["experiment"]
+        atomic_files.write_json(path.with_suffix(".json"), note)
+        # A later step belongs to an abandoned continuation: it must not count towards `keep`, and no resumed run may
+        # continue from it.
+        self.drop_later(step)
+        saved = sorted(file.stem for file in self._of_checkpoints() if file.suffix == ".pt")
+        self._drop(lambda stem: stem not in saved[-keep:])
+
+    def drop_later(self, step: int) -> list[int]:
+        """Delete the checkpoints after a step, and return the steps of those that were complete."""
+        return self._drop(lambda stem: stem > self.checkpoint_model(step).name)
+
+    def _of_checkpoints(self) -> list[Path]:
+        there = self.checkpoints.iterdir() if self.checkpoints.is_dir() else ()
+        return [file for file in there if re.fullmatch(r"step-\d{8,}", file.stem)]
+
+    def _drop(self, chosen: Callable[[str], bool]) -> list[int]:
+        files = [file for file in self._of_checkpoints() if chosen(file.stem)]
+        for file in sorted(files, key=lambda file: file.suffix != ".json"):  # notes first
+            atomic_files.discard(file)
+        return sorted(int(file.stem.removeprefix("step-")) for file in files if file.suffix == ".json")
+
+    def last_checkpoint(self, step: int | None = None) -> Checkpoint | None:
+        """Return the newest checkpoint with a correct hash, or that of a step; None if it does not exist."""
+        which = "step-*" if step is None else self.checkpoint_model(step).name
+        for note in sorted(self.checkpoints.glob(f"{which}.json"), reverse=True):
+            path = note.with_suffix(".pt")
+            with suppress(OSError, ValueError, KeyError, TypeError, OverflowError):
+                recorded = parsing.from_json(parsing.read(note))
+                if sha256_of(path) == recorded["sha256"]:
+                    experiment = recorded["experiment"]
+                    return Checkpoint(int(recorded["step"]), path, None if experiment is None else dict(experiment))
+        return None
+
+
+_TAIL = 1 << 16  # bytes that hold a line of metrics.jsonl, with all that callbacks measure
+# What others compute with, in a line of metrics.jsonl.
+_NUMBERS = {"step": int, "tokens": int, "peak_memory": int, "tokens_per_second": float, "seconds": float}
+
+
+def _line(text: bytes) -> dict[str, Any] | None:
+    """Return a line of metrics.jsonl, or None when it is not what `append_metrics` wrote."""
+    with suppress(ValueError, OverflowError):
+        line = parsing.from_json(text)
+        if isinstance(line, dict) and "step" in line:
+            values = [(line.get(key, 0), kind) for key, kind in _NUMBERS.items()]
+            if all(type(value) in (int, kind) and math.isfinite(value) for value, kind in values):
+                return line
+    return None

@@ -1,0 +1,80 @@
+"""The five parts of a sampler as one object."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from atat_zoo.generation.samplers import SamplerComponent
+from atat_zoo.generation.samplers.order import LeftToRightOrder, Order, RandomOrder
+from atat_zoo.generation.samplers.remasking import NoRemasking, Remasking
+from atat_zoo.generation.samplers.stopping_rule import StepsStoppingRule, StoppingRule
+from atat_zoo.generation.samplers.token_sampling import CategoricalTokenSampling, TokenSampling
+from atat_zoo.generation.samplers.tokens_per_step import OneAtATimeTokensPerStep, TokensPerStep
+from atat_zoo.system.errors import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@attrs.frozen(kw_only=True)
+class SamplerChoices:
+    """The parts of a sampler; `run` in `atat_zoo.generation.samplers.loop` runs them."""
+
+    tokens_per_step: TokensPerStep
+    order: Order = attrs.field(factory=RandomOrder)
+    remasking: Remasking = attrs.field(factory=NoRemasking)
+    stopping_rule: StoppingRule = attrs.field(factory=StepsStoppingRule)
+    token_sampling: TokenSampling = attrs.field(factory=CategoricalTokenSampling)
+
+    @property
+    def all(self) -> tuple[SamplerComponent, ...]:
+        """The five parts."""
+        return self.order, self.tokens_per_step, self.remasking, self.stopping_rule, self.token_sampling
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The needs of all parts together."""
+        return frozenset().union(*(part.needs for part in self.all))
+
+    def needs_all_logits(self, importance_reads: str = "x") -> bool:
+        """Return whether the distributions at all open positions are needed; a stop may fill them all."""
+        # Importance that is read from z is known without them.
+        free = {"confidence", "importance"} if importance_reads == "z" else {"confidence"}
+        return self.stopping_rule.active or bool(self.needs - free)
+
+    @property
+    def causal(self) -> bool:
+        """Whether they fill the leftmost mask, one at a time, and ask for nothing else."""
+        alone = isinstance(self.order, LeftToRightOrder) and isinstance(self.tokens_per_step, OneAtATimeTokensPerStep)
+        return alone and not self.remasking.active and not self.needs_all_logits()
+
+    def incompatibilities(self) -> Iterator[Problem]:
+        """Yield each pair of parts that do not go together; `run` refuses them."""
+        if self.remasking.active:
+            remasking, tokens_per_step = self.remasking.name, self.tokens_per_step.name
+            if self.remasking.needs_grid and self.tokens_per_step.rates(0) is None:
+                yield Problem(
+                    "sampler",
+                    f"the remasking {remasking} follows the tokens per step's grid of mask rates, and the "
+                    f"tokens_per_step {tokens_per_step} has none; set "
+                    'sampler.tokens_per_step.use to one that has, such as "binomial" or "fixed", or choose another '
+                    "remasking",
+                )
+            elif self.tokens_per_step.max_steps_for(1) != self.tokens_per_step.max_steps_for(2**20):
+                yield Problem(
+                    "sampler",
+                    f"the remasking {remasking} masks tokens again, so the tokens_per_step {tokens_per_step} needs a "
+                    f"number of steps at which to "
+                    "end; set sampler.tokens_per_step.steps, or choose tokens per step that has steps",
+                )
+        if {"rescored", "order_weights"} <= self.needs:
+            both = f"the order {self.order.name} and the remasking {self.remasking.name} each want more of the same "
+            end = "evaluation of the model than it can give at once; choose another order or another remasking"
+            yield Problem("sampler", both + end)
+
+    def max_nfe(self, n: int) -> int:
+        """Return the most network evaluations for a row with n open positions."""
+        most = self.tokens_per_step.max_steps_for(n) if n else 0
+        return most if self.remasking.active else min(most, n)  # without remasking each fills at least one position

@@ -1,0 +1,299 @@
+"""Text from a denoiser: requests and texts with gaps, filled by any sampler. B texts in a batch, L tokens in a text.
+
+A `TextGenerator` is a denoiser with its tokenizer, from any source; `Model.text_generator` returns one.
+
+The model also chooses the length of a gap [MASK:a-b]. With a uniform prior, by Bayes' rule, P(n | given) ∝
+p_θ(given text | gap of n masks), and each fill draws its own n; a mean log-likelihood of the fill would prefer lengths
+that are easy to fill. The text left of the first such gap does not depend on n. The rest is evaluated by the chain
+rule, each token with all tokens left of it visible and all others masked: exact with an exact denoiser.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from atat_zoo.diffusion.contracts import Denoiser
+from atat_zoo.generation.layout import Layout, Request, SpaceAwareTokenizer, TextForm, frame_tokens, refuse_length
+from atat_zoo.generation.samplers import Observer, Sample, Sampler, shifted
+from atat_zoo.system.errors import UserError, clip
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from atat_zoo.diffusion.positions import Where
+
+_SHOWN = 8  # texts of a generation that is printed
+_REACH = 32  # given tokens behind each gap that are evaluated for its length; others carry little information
+_LEAST = -100.0  # lower limit of log p_θ of a given token, in nats
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Generation:
+    """Texts, one for each row of `sample.tokens`, and what they cost: evaluations, and seconds in the sampler."""
+
+    texts: list[str]
+    sample: Sample
+    seconds: float
+
+    def __repr__(self) -> str:
+        shown = "".join(f"\n  {clip(repr(text))}" for text in self.texts[:_SHOWN])
+        more = f"\n  and {len(self.texts) - _SHOWN:,} more" if len(self.texts) > _SHOWN else ""
+        return f"<Generation in {self.seconds:.2f} s: {self.sample!r}{shown}{more}>"
+
+
+@attrs.frozen(kw_only=True)
+class FilledText:
+    """A text with its gaps filled, the text and the number of tokens of each gap, and its network evaluations."""
+
+    text: str
+    fills: list[str]
+    lengths: tuple[int, ...]
+    nfe: int
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Infilling:
+    """Fills of given texts; lists have an item for each of these."""
+
+    filled: list[list[FilledText]]
+    lengths: list[dict[tuple[int, ...], float]]  # the probability of each combination of gap lengths
+    max_nfe: int  # the most network evaluations that the sampler's settings allow a fill
+    evaluations: int  # total network evaluations of single rows for the lengths
+    seconds: float
+
+    @property
+    def texts(self) -> list[str]:
+        """All texts, one after the other."""
+        return [filled.text for fills in self.filled for filled in fills]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class TextGenerator(TextForm):
+    """A denoiser that writes.
+
+    With the `special` tokens "sequence" or "both", BOS and EOS are given at the ends of a text, or, if it is longer
+    than `length`, at those of the window that the denoiser sees of it, and then it contains neither.
+    """
+
+    denoiser: Denoiser
+    cost: int = 1  # passes through a network per evaluation
+    device: str | torch.device = "cpu"  # of the texts
+    network: str | torch.device | None = None  # of the network, if that is another
+    bf16: bool = False  # whether the network computes in bf16, by autocast; log-probabilities are always float32
+
+    def __attrs_post_init__(self) -> None:
+        self.denoiser.frame = frame_tokens(self.tokenizer, self.special)
+
+    def write(
+        self, sampler: Sampler, *, rows: Tensor | None = None, observe: Observer | None = None, **options: Any
+    ) -> Generation:
+        """Write texts with a sampler; the options are those of `TextForm.request`."""
+        return self.generate(self.request(sampler, **options), rows=rows, observe=observe)
+
+    def generate(self, request: Request, *, rows: Tensor | None = None, observe: Observer | None = None) -> Generation:
+        """Write the texts of a request; the sample always has all tokens.
+
+        Text n does not depend on their number, except for the rounding of a network that computes several texts at
+        once; only those of the numbers `rows`, int64 [n], are written, if these are given. `observe` is called with a
+        record of each step; see `Sampler.sample`. Rows are numbered over all texts.
+        """
+        import torch
+
+        rows = torch.arange(request.number, device=self.device) if rows is None else rows.to(self.device)
+        tokens = torch.tensor(request.row, dtype=torch.int64, device=self.device).expand(len(rows), -1)
+        started = time.perf_counter()
+        text_generator = self.opening(request.opening, request.words)
+        sample = text_generator.fill(
+            request.sampler, tokens, rows=rows, seed=request.seed, batch_size=request.batch_size, observe=observe
+        )
+        texts = list(map(request.text, sample.tokens.tolist()))
+        return Generation(texts=texts, sample=sample, seconds=time.perf_counter() - started)
+
+    def autocast(self) -> torch.autocast:
+        """Return the context in which the network computes in its precision."""
+        import torch
+
+        kind = torch.device(self.device if self.network is None else self.network).type
+        return torch.autocast(kind, torch.bfloat16, enabled=self.bf16)
+
+    def fill(
+        self,
+        sampler: Sampler,
+        tokens: Tensor,
+        *,
+        rows: Tensor | None = None,
+        seed: int | Sequence[int] = 0,
+        batch_size: int = 64,
+        observe: Observer | None = None,
+    ) -> Sample:
+        """Fill masks in int64 [B, L], `batch_size` rows at once; see `generate`.
+
+        Row n of `rows`, int64 [B], or of 0, 1, …, draws by (seed, n), the seed being one for all or one for each.
+        """
+        import torch
+
+        from atat_zoo.diffusion.randomness import sequence_keys
+        from atat_zoo.system.devices import move_to
+
+        refuse_length(sampler, len(tokens), tokens.shape[1], self.length)
+        tokens, rows = move_to((tokens, torch.arange(len(tokens)) if rows is None else rows), self.device)
+        each = zip(seed, rows.split(1), strict=True) if isinstance(seed, Sequence) else [(seed, rows)]
+        seeds = torch.cat([sequence_keys(one, "sample", some) for one, some in each])
+        # One autocast around all batches, so that the weights are cast once.
+        with self.autocast():
+            parts = [
+                sampler.sample(self.denoiser, some, keys, observe=shifted(observe, rows=batch_size * i))
+                for i, (some, keys) in enumerate(zip(tokens.split(batch_size), seeds.split(batch_size), strict=True))
+                if len(some)
+            ]
+        if not parts:
+            return Sample(tokens=tokens, nfe=tokens.new_zeros(0), max_nfe=0)
+        nfe, most = torch.cat([part.nfe for part in parts]), max(part.max_nfe for part in parts)
+        return Sample(tokens=torch.cat([part.tokens for part in parts]), nfe=nfe * self.cost, max_nfe=most * self.cost)
+
+    def infill(
+        self,
+        sampler: Sampler,
+        layouts: Sequence[Layout],
+        *,
+        number: int = 1,
+        seed: int = 0,
+        batch_size: int = 64,
+        weigher: TextGenerator | None = None,
+    ) -> Infilling:
+        """Fill the gaps of texts, as `layouts` returns them, `number` times each.
+
+        A fill is a function of (seed, number of the text, number of the fill) and the text itself. Up to `batch_size`
+        rows of one length are filled together. The probabilities of lengths are those of `weigher`, without
+        guidance, or of this one if None: a ban on words in the given text would exclude lengths.
+        """
+        import torch
+
+        weigher = weigher or self
+        started = time.perf_counter()
+        weighed = [length_posterior(weigher, layout, batch_size) for layout in layouts]
+        ids = row_numbers(len(layouts), number)
+        picked = [draw_lengths(p, seed, row) for p, row in zip(weighed, ids, strict=True)]
+
+        # Batch rows of the same length whose gaps need a leading space at the same positions.
+        together: dict[tuple[int, tuple[int, ...]], list[tuple[int, int, list[int]]]] = defaultdict(list)
+        for j, (layout, chosen) in enumerate(zip(layouts, picked, strict=True)):
+            for k, lengths in enumerate(chosen):
+                row = layout.row(lengths)
+                together[len(row), layout.opening(lengths)].append((j, k, row))
+        filled: list[list[Any]] = [[None] * number for _ in layouts]
+        max_nfe = 0
+        for (_, opening), rows in together.items():
+            tokens = torch.tensor([row for _, _, row in rows], device=self.device)
+            numbers = torch.tensor([int(ids[j, k]) for j, k, _ in rows], device=self.device)
+            text_generator = self.opening(opening, layouts[0].words)
+            sample = text_generator.fill(sampler, tokens, rows=numbers, seed=seed, batch_size=batch_size)
+            max_nfe = max(max_nfe, sample.max_nfe)
+            for (j, k, _), row, nfe in zip(rows, sample.tokens.tolist(), sample.nfe.tolist(), strict=True):
+                layout, lengths = layouts[j], picked[j][k]
+                fills = layout.fills(row, lengths)
+                filled[j][k] = FilledText(text=layout.text(fills), fills=fills, lengths=lengths, nfe=nfe)
+        return Infilling(
+            filled=filled,
+            lengths=weighed,
+            max_nfe=max_nfe,
+            evaluations=sum(num_length_evaluations(layout) * weigher.cost for layout in layouts),
+            seconds=time.perf_counter() - started,
+        )
+
+    def opening(self, positions: Sequence[int], words: SpaceAwareTokenizer) -> TextGenerator:
+        """Return one whose tokens at some positions begin with a space, except where none can."""
+        if not positions:
+            return self
+        import torch
+
+        from atat_zoo.diffusion.positions import pairs
+        from atat_zoo.generation.guided_denoiser import GuidedDenoiser, normalised
+
+        allowed = torch.zeros(self.tokenizer.vocabulary_size, dtype=torch.bool, device=self.device)
+        allowed[words.openers] = True
+        openings = torch.tensor(positions, device=self.device)
+
+        def change(log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
+            here = torch.isin(pairs(where)[1], openings)[:, None]
+            given = normalised(log_probs.masked_fill(~allowed, -torch.inf), log_probs)
+            return torch.where(here, given, log_probs)
+
+        return attrs.evolve(self, denoiser=GuidedDenoiser(self.denoiser, change))
+
+
+def row_numbers(texts: int, number: int) -> Tensor:
+    """Return the number of fill k of text j under a seed, k + j · 2³², int64 [texts, number]."""
+    import torch
+
+    return torch.arange(number) + torch.arange(texts)[:, None] * (1 << 32)
+
+
+def length_posterior(
+    text_generator: TextGenerator, layout: Layout, batch_size: int = 64
+) -> dict[tuple[int, ...], float]:
+    """Return P(lengths | given text) for every combination of lengths; the model must read behind a gap."""
+    import torch
+
+    if len(layout.choices) == 1:
+        return {layout.choices[0]: 1.0}
+
+    @torch.no_grad()
+    def evidence(lengths: tuple[int, ...]) -> float:
+        """Return log p_θ of the given tokens right of the first bounded gap, in nats."""
+        mask_id = text_generator.denoiser.mask_id
+        row = torch.tensor(layout.row(lengths), device=text_generator.device)
+        position = torch.arange(len(row), device=text_generator.device)
+        asked = torch.tensor(_asked(layout, lengths), device=text_generator.device)
+        total = 0.0
+        for start in range(0, len(asked), batch_size):
+            some = asked[start : start + batch_size]
+            z = torch.where(position >= some[:, None], mask_id, row)
+            log_probs = text_generator.denoiser(z, None, position == some[:, None])
+            # A given word that is banned has probability 0 at any length; this must cancel, and −∞ − −∞ would not.
+            total += float(log_probs.gather(1, row[some][:, None]).double().clamp(min=_LEAST).sum())
+        return total
+
+    try:
+        shares = torch.tensor([evidence(lengths) for lengths in layout.choices], dtype=torch.float64).softmax(0)
+    except UserError as error:
+        if text_generator.denoiser.block_size is None:
+            raise
+        raise UserError(
+            "the length of a gap [MASK:a-b] is read off the text behind it, and this model predicts nothing "
+            "behind a gap; state the length, as in [MASK:3]"
+        ) from error
+    return dict(zip(layout.choices, shares.tolist(), strict=True))
+
+
+def num_length_evaluations(layout: Layout) -> int:
+    """Return how many rows are evaluated for the lengths of a text."""
+    return len(layout.choices) * len(_asked(layout, layout.choices[0])) if len(layout.choices) > 1 else 0
+
+
+def _asked(layout: Layout, lengths: tuple[int, ...]) -> list[int]:
+    """Return the positions of the given tokens that are evaluated."""
+    first = next(i for i, gap in enumerate(layout.template.gaps) if gap.shortest < gap.longest)
+    behind = list(zip(layout.spans(lengths), layout.pieces[1:], strict=True))[first:]
+    return [i for span, piece in behind for i in range(span.stop, span.stop + min(_REACH, len(piece)))]
+
+
+def draw_lengths(weighed: dict[tuple[int, ...], float], seed: int, rows: Tensor) -> list[tuple[int, ...]]:
+    """Return lengths for each row of the numbers `rows`, int64 [n], drawn by (seed, row) from their `posterior`."""
+    import torch
+
+    from atat_zoo.diffusion.randomness import sequence_keys, to_unit
+
+    choices = list(weighed)
+    if len(choices) == 1:
+        return choices * len(rows)
+    edges = torch.tensor(list(weighed.values()), dtype=torch.float64).cumsum(0)
+    unit = to_unit(sequence_keys(seed, "gap lengths", rows), torch.float64)
+    numbers = torch.searchsorted(edges, unit * edges[-1], right=True)
+    return [choices[min(i, len(choices) - 1)] for i in numbers.tolist()]

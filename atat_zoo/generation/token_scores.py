@@ -1,0 +1,188 @@
+"""What a model says of texts, as values for a program and as pictures for a notebook. n texts, V predictable tokens."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import attrs
+
+from atat_zoo.diffusion.statistics import ratio
+from atat_zoo.generation.samplers import changes
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.data.tokenizers import TokenizerModel
+
+_HIDDEN = "▁"
+_MOST = 40  # pictures of an unmasking: more are not looked at
+
+
+class TokenScore(NamedTuple):
+    """The text of a token, and a value: importance and uncertainty are in [0, 1], a price is in nats."""
+
+    token: str
+    value: float
+
+
+class TokenScores(list[TokenScore]):
+    """The tokens of a text with their values; a notebook shows them as a heat map, the highest value darkest."""
+
+    def _repr_html_(self) -> str:
+        most = max((value for _, value in self), default=0.0)
+        return _line(_span(token, value / max(most, 1.0), f"{value:.3f}") for token, value in self)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class LogProbs:
+    """The log-probabilities of every token at N masked places of a text, given the rest.
+
+    Attributes:
+        values: nats, float32 [N, V], in the order of the places; the probabilities of each sum to 1.
+        positions: the places among the tokens of the text, ends included.
+    """
+
+    values: Tensor
+    positions: list[int]
+    tokenizer: TokenizerModel = attrs.field(repr=False)
+
+    def best(self, number: int = 5) -> list[TokenScores]:
+        """Return the likeliest tokens at each place with their probabilities, the likeliest first."""
+        values, ids = self.values.topk(min(number, self.values.shape[1]))
+        return [
+            TokenScores(
+                TokenScore(self.tokenizer.decode([i]), p) for i, p in zip(row, of_row.exp().tolist(), strict=True)
+            )
+            for row, of_row in zip(ids.tolist(), values, strict=True)
+        ]
+
+    def __repr__(self) -> str:
+        said = ", ".join(f"{best[0].token!r} {best[0].value:.2f}" for best in self.best(1))
+        return f"<LogProbs of {self.values.shape[1]:,} tokens at {len(self.positions)} places: {said}>"
+
+    def _repr_html_(self) -> str:
+        rows = zip(self.positions, self.best(), strict=True)
+        cells = ("".join(_span(token, p, f"{p:.3f}") + f" {p:.0%} &nbsp; " for token, p in best) for _, best in rows)
+        return "".join(map(_line, cells))
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class NLLBound:
+    """A bound on −log p of texts, or −log p itself where the objective knows it."""
+
+    nats: Tensor  # of each text, float64 [n]
+    tokens: Tensor  # of each text, the ends of the training among them, int64 [n]
+
+    @property
+    def per_token(self) -> float:
+        """Σ nats / Σ tokens."""
+        return ratio(self.nats, self.tokens)[0]
+
+    @property
+    def stderr(self) -> float:
+        """The standard error of that over texts; NaN for one text."""
+        return ratio(self.nats, self.tokens)[1]
+
+    def __repr__(self) -> str:
+        return f"<Bounded: {self.said}>"
+
+    @property
+    def said(self) -> str:
+        """The nats per token and their standard error, or the reason why they have no standard error."""
+        if len(self.nats) == 1:
+            return f"{self.per_token:.4f} nats per token (no standard error, as there is one text)"
+        equal = "" if self.stderr else " (the texts do not differ)"
+        return f"{self.per_token:.4f} ± {self.stderr:.4f} nats per token{equal}"
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class TextScores:
+    """What texts cost a model.
+
+    Attributes:
+        bounds: by name, the objective's own first: as `atat eval` has them.
+        texts: of each text its tokens, and the share of each in the first bound, nats; they sum to the text's bound.
+        draws: masks of each text; 0 where the likelihood is exact.
+    """
+
+    bounds: Mapping[str, NLLBound]
+    texts: list[TokenScores]
+    draws: int
+
+    @property
+    def first(self) -> NLLBound:
+        """The first bound."""
+        return next(iter(self.bounds.values()))
+
+    def __repr__(self) -> str:
+        said = (f"{name} {bound.said}" for name, bound in self.bounds.items())
+        drawn = f"{self.draws} draws each" if self.draws else "exact"
+        return f"<TextScores of {len(self.texts)} text{'s' * (len(self.texts) != 1)}: {', '.join(said)}, {drawn}>"
+
+    def _repr_html_(self) -> str:
+        return _line(html.escape(repr(self))) + "".join(text._repr_html_() for text in self.texts)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Unmasking:
+    """A text while it is written.
+
+    Attributes:
+        frames: of each evaluation of the network the tokens of the text, None for a mask; the first is before it.
+        text: what was written, as `Model.sample` has it.
+    """
+
+    frames: list[list[str | None]]
+    text: str
+
+    @classmethod
+    def of(
+        cls, start: Sequence[int], steps: Sequence[Mapping[str, Any]], tokenizer: TokenizerModel, *, text: str
+    ) -> Unmasking:
+        """Return it from the tokens at the beginning and the records of `Sampler.sample`, of one text."""
+
+        def shown(row: Sequence[int]) -> list[str | None]:
+            return [None if i == tokenizer.vocabulary_size else tokenizer.decode([i]) for i in row]
+
+        row = list(start)
+        frames = [shown(row)]
+        for step in steps:
+            for _, position, token in changes(step, tokenizer.vocabulary_size):
+                row[position] = token
+            frames.append(shown(row))
+        return cls(frames=frames, text=text)
+
+    def __repr__(self) -> str:
+        return f"<Unmasking of {len(self.frames[0])} tokens in {len(self.frames) - 1} evaluations: {self.text!r}>"
+
+    def _repr_html_(self) -> str:
+        picked = self.frames if len(self.frames) <= _MOST else [*self.frames[: _MOST - 1], self.frames[-1]]
+        lines, before = [], picked[0]
+        for frame in picked:
+            lines.append(_line(self._spans(frame, before)))
+            before = frame
+        return "".join(lines)
+
+    @staticmethod
+    def _spans(frame: Sequence[str | None], before: Sequence[str | None]) -> Iterator[str]:
+        for now, then in zip(frame, before, strict=True):
+            yield _span(_HIDDEN if now is None else now, 0.7 * (now is not None and then is None))
+
+
+def table(rows: Mapping[str, str]) -> str:
+    """Return a table of two columns."""
+    cells = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(said)}</td></tr>" for name, said in rows.items())
+    return f"<table>{cells}</table>"
+
+
+def _line(parts: Iterator[str] | str) -> str:
+    return f'<div style="font-family: monospace; white-space: pre-wrap">{"".join(parts)}</div>'
+
+
+def _span(text: str, heat: float, said: str = "") -> str:
+    """Return a piece of text with so much heat, 0 to 1, and what is said where one points at it."""
+    title = f' title="{html.escape(said)}"' if said else ""
+    colour = f"rgba(240, 162, 46, {min(max(heat, 0.0), 1.0):.2f})"
+    return f'<span style="background: {colour}"{title}>{html.escape(text)}</span>'

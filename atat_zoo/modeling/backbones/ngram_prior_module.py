@@ -1,0 +1,188 @@
+"""What counts of the training text say about a token beside others, added to the logits of a network.
+
+A masked language model spends its first epochs on learning which tokens stand beside each other, and a head of width D
+can hold no more than D directions of it, while a count table has it after one reading of the text. With c(h, y) times
+that y occurs at some distance from the context h in training text, N(h) times that h has a token there, T(h) different
+ones, and p(y) the unigram distribution, the interpolated Witten–Bell estimate over p is
+
+    s(y | h) = log p(y | h) / p(y) = log (1 + c(h, y) / (T(h)·p(y))) − log (1 + N(h)/T(h))
+
+and 0 where h is not visible or was never seen. The logits are those of the head plus Σ_h γ_h·s(y | h) over the visible
+neighbours of the position, γ learned: log-linear interpolation of small models (Klakow, ICSLP 1998), with a network
+that learns the residual here, what they do not tell (Li et al., arXiv:2210.14431, for n-grams to the left).
+
+In a training the text that is predicted has been counted too. For the true y, c(h, y) is therefore taken less one:
+leaving-one-out (Ney, Essen & Kneser, IEEE PAMI 17, 1995), or the network would learn to trust what it will not find in
+held-out text. T and N stay as they are: N moves all tokens alike, and T changes only where c = 1, by one. Nor is it
+seen that a token between two like itself is in two of the pairs that are counted, which is rare. Padding is read as the
+token 0, which it is for the network, too.
+
+Legend: B sequences of L tokens, N predictions, V tokens, R the reach, M different pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from atat_zoo.modeling.backbones.ngram_prior import NGramPrior
+from atat_zoo.system.devices import exact_device, move_to
+
+# Share of V from which on the tokens that were seen beside a context are kept as a row of all V scores. Every other row
+# is read as if it were as long as the longest: 1/8 would keep half as much and take 1.5 % more of a step at V = 2,048.
+_SHARE = 1 / 16
+
+
+def neighbours_of(tokens: Tensor, reach: int, absent: int) -> Tensor:
+    """Return what stands at −1, 1, −2, 2 … ±R of every position of [B, L], `absent` beyond the ends: [B, L, 2R]."""
+    length = tokens.shape[1]
+    padded = F.pad(tokens, (reach, reach), value=absent)
+    offsets = [by for distance in range(1, reach + 1) for by in (-distance, distance)]
+    return torch.stack([padded[:, reach + by : reach + by + length] for by in offsets], dim=2)
+
+
+class NGramPriorModule(nn.Module):
+    """Logits [N, V] to logits with the counts of the visible neighbours.
+
+    The counts are buffers `apart_1`, … `apart_R`, int32 [M, 3]: a token, the one so many positions after it, and how
+    often they occur. They are saved with the weights; a module without a table has none until it is loaded.
+    """
+
+    def __init__(self, vocabulary_size: int, reach: int, table: NGramPrior | None) -> None:
+        super().__init__()
+        self.vocabulary_size, self.reach = vocabulary_size, reach
+        # γ of the positions −1, 1, −2, 2 …: the adjacent ones begin with all they know, which is not far from best.
+        self.gain = nn.Parameter(torch.cat([torch.ones(2), torch.full((2 * reach - 2,), 0.3)]))
+        for distance in range(1, reach + 1):
+            counts = torch.zeros(0, 3, dtype=torch.int32)
+            if table is not None:
+                keys, times = (torch.tensor(each) for each in table.pairs_at(distance))
+                counts = torch.stack([keys // vocabulary_size, keys % vocabulary_size, times], 1).int()
+            self.register_buffer(f"apart_{distance}", counts)
+        counted = torch.zeros(vocabulary_size, dtype=torch.int64) if table is None else torch.tensor(table.tokens)
+        self.register_buffer("tokens", counted)
+        self.tokens: Tensor
+        self._scores: _Scores | None = None
+        before_loading: Any = self.register_load_state_dict_pre_hook  # torch gives it no types
+        before_loading(_resize)
+
+    def forward(self, logits: Tensor, neighbours: Tensor, x: Tensor | None = None) -> Tensor:
+        """Return logits, float32 [N, V], from those of the head.
+
+        The neighbours are the tokens at −1, 1, −2, 2, … ±R positions, int64 [N, 2R], V where nothing is visible; x are
+        the true tokens, int64 [N], whose own occurrence is left out, or None where they have not been counted.
+        """
+        scores = self.scores()
+        row = neighbours + (self.vocabulary_size + 1) * torch.arange(2 * self.reach, device=neighbours.device)
+        which, scale = scores.which[row], scores.scale[row]
+        # One pass over the rows of each place: the sum of 2R copies [N, V] would take a fifth of a training step.
+        bag = F.embedding_bag(which, scores.full, mode="sum", per_sample_weights=self.gain * scale)
+        logits, own = logits + bag, []
+        for place, of_place in enumerate(row.unbind(1)):
+            token, score = scores.seen(of_place)
+            logits.scatter_add_(1, token, self.gain[place] * score)
+            if x is not None:
+                own.append(torch.where(token == x[:, None], score, 0).sum(1))
+        if x is None:
+            return logits
+        of_x = scale * scores.full[which, x[:, None]] + torch.stack(own, 1)
+        change = (self.gain * scores.left_out(of_x, row, x[:, None])).sum(1)
+        return logits.scatter_add_(1, x[:, None], change[:, None])
+
+    def scores(self) -> _Scores:
+        """Return the scores of all positions, made of the counts when they are first needed."""
+        scores, dtype = self._scores, self.gain.dtype
+        if scores is None or scores.full.device != self.tokens.device or scores.full.dtype != dtype:
+            apart = [self.get_buffer(f"apart_{distance}") for distance in range(1, self.reach + 1)]
+            scores = self._scores = _Scores.of(apart, self.tokens, dtype)
+        return scores
+
+
+def ngram_prior_counts(model: nn.Module) -> dict[str, Tensor]:
+    """Return the counts of the priors in a model, by the names that its state has for them."""
+    priors = {name: module for name, module in model.named_modules() if isinstance(module, NGramPriorModule)}
+    return {f"{name}.{key}": counts for name, prior in priors.items() for key, counts in prior.named_buffers()}
+
+
+def _resize(prior: NGramPriorModule, state: Mapping[str, Any], prefix: str, *rest: Any) -> None:
+    """Before counts are loaded: make room for any number of pairs, for a saved model is built without its text."""
+    errors: list[str] = rest[-1]
+    for name, own in list(prior.named_buffers()):
+        saved = state.get(prefix + name)
+        if saved is None or saved.dtype != own.dtype or saved.shape[1:] != own.shape[1:]:
+            continue  # torch has the words for it
+        ids = saved[:, :2] if name != "tokens" else saved.new_zeros(0)
+        if saved.numel() and (int(saved.min()) < 0 or (ids.numel() and int(ids.max()) >= prior.vocabulary_size)):
+            errors.append(f"{prefix}{name} has counts of tokens that there are not")
+        elif name != "tokens":
+            prior.register_buffer(name, torch.empty_like(saved, device=own.device))
+    prior._scores = None
+
+
+class _Scores(NamedTuple):
+    """s(y | h) of all positions, one after the other: row h of a position is V when nothing is visible.
+
+    Beside most contexts few tokens were ever seen, and all others have one score there, −log (1 + N(h)/T(h)). So memory
+    grows with the pairs, not with V²: a row is there in full, with 4·V bytes, only where many tokens were seen, and of
+    the others are those alone, 8 bytes each. How many they are is never asked of the device in a step: each row is read
+    as if it were as long as the longest.
+    """
+
+    full: Tensor  # the rows in full, [F + 1, V]; the first is −1 everywhere
+    which: Tensor  # the row of `full` that each has, the first if it is not there, int64 [2R·(V + 1)]
+    scale: Tensor  # what that is multiplied by: 1, or log (1 + N(h)/T(h)) for the first, [2R·(V + 1)]
+    token: Tensor  # the E tokens of the other rows, as a view of K from each on, int32 [E + 1, K]
+    score: Tensor  # s(y | h) + log (1 + N(h)/T(h)) of them, a view likewise, [E + 1, K]
+    first: Tensor  # where in `token` each row begins, int64 [2R·(V + 1)]
+    length: Tensor  # how many tokens it has there, at most K, int64 [2R·(V + 1)]
+    types: Tensor  # T(h), at least 1, [2R·(V + 1)]
+    less: Tensor  # log (1 + N(h)/T(h)), [2R·(V + 1)]
+    unit: Tensor  # 1/p(y), [V]
+
+    @classmethod
+    def of(cls, apart: Sequence[Tensor], tokens: Tensor, dtype: torch.dtype) -> _Scores:
+        """Return them from the counts [M, 3] of each distance, and of single tokens [V]."""
+        V = len(tokens)
+        # What is in float64 is computed where that is.
+        there, exact = tokens.device, exact_device(tokens.device)
+        p = (move_to(tokens, exact).double() + 1) / move_to(tokens.sum() + V, exact)
+        pairs = [each.long().unbind(1) for each in apart]
+        positions = [place for one, other, times in pairs for place in ((one, other, times), (other, one, times))]
+        row = torch.cat([place * (V + 1) + context for place, (context, _, _) in enumerate(positions)])
+        token, times = (torch.cat(each) for each in list(zip(*positions, strict=True))[1:])
+        none = torch.zeros(len(positions) * (V + 1), dtype=torch.int64, device=tokens.device)
+        length = none.index_add(0, row, torch.ones_like(row))
+        types = length.clamp(min=1)
+        less = move_to(
+            (move_to(none.index_add(0, row, times), exact) / move_to(types, exact).double()).log1p().to(dtype), there
+        )
+        of_row, of_token, seen = move_to((types[row], token, times), exact)
+        score = move_to((seen / (of_row * p[of_token])).log1p().to(dtype), there)
+        many = length > _SHARE * V
+        which, length = many.cumsum(0) * many, length * ~many
+        in_full = many[row]
+        full = torch.zeros(1 + int(many.sum()), V, dtype=dtype, device=tokens.device)
+        full[which[row[in_full]], token[in_full]] = score[in_full]
+        full -= torch.cat([less.new_ones(1), less[many]])[:, None]
+        order = torch.where(in_full, len(none), row).argsort()[: int((~in_full).sum())]
+        longest = int(length.max())
+        token, score = (F.pad(each[order], (0, longest)).unfold(0, longest, 1) for each in (token.int(), score))
+        scale = torch.where(many, 1, less)
+        first = length.cumsum(0) - length
+        return cls(
+            full, which, scale, token, score, first, length, types.to(dtype), less, move_to((1 / p).to(dtype), there)
+        )
+
+    def seen(self, row: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the tokens seen in rows [N] that are not in full, int64 [N, K], and their scores, 0 after the last."""
+        first, positions = self.first[row], torch.arange(self.token.shape[1], device=row.device)
+        return self.token[first].long(), torch.where(positions < self.length[row, None], self.score[first], 0)
+
+    def left_out(self, own: Tensor, row: Tensor, x: Tensor) -> Tensor:
+        """Return how s(x | h) = `own` changes if x occurred once less beside h, [N, 2R]; rows [N, 2R] and x [N, 1]."""
+        less = self.less[row]
+        return ((own + less).expm1() - self.unit[x] / self.types[row]).clamp(min=0).log1p() - less - own

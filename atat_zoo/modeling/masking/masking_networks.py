@@ -1,0 +1,118 @@
+"""The networks of position masking and of the position biases. B sequences, L tokens."""
+
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from typing_extensions import override
+
+from atat_zoo.diffusion.calibration import water_fill
+from atat_zoo.diffusion.contracts import NoisedBatch, StatefulComponent
+from atat_zoo.modeling.masking.position_bias import PositionBiasModule
+from atat_zoo.registry import Context
+
+
+class PositionModule(nn.Module):
+    """Water-filling of (importance + strength · bias) / temperature; it has the state of a bias that learns."""
+
+    def __init__(self, context: Context, *, temperature: float, strength: float, bias: nn.Module) -> None:
+        super().__init__()
+        self.bias, self.temperature, self.strength = bias, temperature, strength
+        if isinstance(bias, StatefulComponent):
+            self.statistics, self.update = bias.statistics, bias.update
+
+    def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
+        """Return p, float32 [B, L]; see `Masking.probabilities`."""
+        bias = cast("PositionBiasModule", self.bias).values(importance.shape[-1]).double()
+        return water_fill((importance.double() + self.strength * bias) / self.temperature, rate, maskable)
+
+
+class FixedBiasModule(nn.Module, PositionBiasModule):
+    """A bias that is a function of the positions 0 … L−1 alone. It has no saved state."""
+
+    device_of: Tensor  # empty; only for the module's device, where float64 is
+
+    def __init__(self, context: Context, bias: Callable[[Tensor], Tensor], **numbers: float) -> None:
+        super().__init__()  # the bias has its numbers
+        self.bias = bias
+        self.register_buffer("device_of", torch.empty(0, dtype=torch.float64), persistent=False)
+
+    @override
+    def values(self, length: int) -> Tensor:
+        return self.bias(torch.arange(length, device=self.device_of.device)).float()
+
+
+class RunningBiasModule(nn.Module, PositionBiasModule):
+    """Exponentially decaying sums of the loss and the count at each position.
+
+    Sums, not means: a rarely masked position retains its estimate, and the first steps need no correction.
+    """
+
+    sums: Tensor  # float64 [2, L]: sum of losses, count
+
+    def __init__(self, context: Context, *, decay: float, floor: float) -> None:
+        super().__init__()
+        self.decay, self.floor = decay, floor
+        self.register_buffer("sums", torch.zeros(2, context.length, dtype=torch.float64))
+
+    def statistics(self, noised: NoisedBatch, loss: Tensor) -> Tensor:
+        """Return the sum of masked losses and their count at each position, float64 [2, L]."""
+        return _sums(noised, loss, self.sums.shape[-1])
+
+    def update(self, total: Tensor, progress: float) -> None:
+        """Decay the sums and add those of the global batch."""
+        self.sums.mul_(self.decay).add_(total)
+
+    @override
+    def values(self, length: int) -> Tensor:
+        _hold(length, self.sums.shape[-1])
+        mean, overall = _means(self.sums)
+        low, high = mean.amin(), mean.amax()
+        spread = torch.maximum(high - low, self.floor * overall).clamp(min=1e-12)
+        return ((mean - low) / spread).float()[:length]
+
+
+class GradientBiasModule(nn.Module, PositionBiasModule):
+    """θ [L], which follows the loss at each position."""
+
+    theta: Tensor  # float64 [L]
+
+    def __init__(self, context: Context, *, learning_rate: float) -> None:
+        super().__init__()
+        self.learning_rate = learning_rate
+        self.register_buffer("theta", torch.zeros(context.length, dtype=torch.float64))
+
+    def statistics(self, noised: NoisedBatch, loss: Tensor) -> Tensor:
+        """Return the sum of masked losses and their count at each position, float64 [2, L]."""
+        return _sums(noised, loss, len(self.theta))
+
+    def update(self, total: Tensor, progress: float) -> None:
+        """Move θ by the gradient over the global batch; a position without a mask stays."""
+        mean, overall = _means(total)
+        slope = self.theta.sigmoid() * (1 - self.theta.sigmoid())
+        self.theta.add_(self.learning_rate * slope * (mean - overall) / overall.clamp(min=1e-12))
+
+    @override
+    def values(self, length: int) -> Tensor:
+        _hold(length, len(self.theta))
+        return self.theta.sigmoid().float()[:length]
+
+
+def _sums(noised: NoisedBatch, loss: Tensor, length: int) -> Tensor:
+    """Return the sum of masked losses and their count at each of so many positions, float64 [2, length]."""
+    here = noised.masked.double()
+    seen = torch.stack([(loss.detach().double() * here).sum(0), here.sum(0)])
+    return nn.functional.pad(seen, (0, length - seen.shape[-1]))
+
+
+def _means(sums: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean loss of each position, that of all where there is none, and the mean of all."""
+    loss, count = sums
+    overall = loss.sum() / count.sum().clamp(min=1e-12)
+    return torch.where(count > 0, loss / count.clamp(min=1e-12), overall), overall
+
+
+def _hold(length: int, most: int) -> None:
+    if length > most:
+        raise ValueError(f"this bias has {most} positions, not {length}")

@@ -1,0 +1,171 @@
+"""The objectives of masked diffusion whose model reads a text in any order: mdlm, mlm, sedd, d3pm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+from atat_zoo.modeling.masking import VisibleTextMasking
+from atat_zoo.modeling.masking.mask_drawing import BernoulliMaskDrawing
+from atat_zoo.modeling.objectives import Objective
+from atat_zoo.modeling.objectives.causal import OMEGA, has_no_time, infinite_weights
+from atat_zoo.registry import component, param
+from atat_zoo.system.errors import Problem
+
+if TYPE_CHECKING:
+    from atat_zoo.experiment import Experiment
+
+
+@component
+class MDLMObjective(Objective):
+    """Cross-entropy at masked tokens under SUBS (Sahoo et al., NeurIPS 2024), weighted token by token.
+
+        loss = Σ_masked c_i · h_i · ω · CE_i / Σ maskable
+
+    ω is the NELBO's weight 1/(r·f(r)), f the density of the rates, or 1; h_i is 1 or r/p_i (Horvitz–Thompson), c_i the
+    curriculum's weight. An estimator that reads z has no part in what masking strategies with probabilities do; it
+    scores for those that draw a mask by what is visible, and its importance of the final z is the curriculum's. The
+    importance estimator is trained at the same time, towards the experiment's target. Only uniform masking with `nelbo`
+    weights, whatever the rates, makes this loss an estimate of the bound; it is never reported as one: the bound is
+    computed separately, under uniform masking.
+    """
+
+    name = "mdlm"
+    summary = "MDLM: cross-entropy at masked tokens; with importance, curriculum and correction, ATAT"
+    refs = ("arXiv:2406.07524", "ATAT")
+    network = "atat_zoo.modeling.objectives.denoising:MDLMModule"
+    separates_documents = True
+    hub_form = "masked"
+    uses = frozenset(
+        {"backbone", "noise", "mask_rates", "estimator", "masking", "mask_drawing", "curriculum", "target"}
+    )
+    weight: Literal["nelbo", "simple"] = param("nelbo", help=OMEGA)
+    correction: Literal["none", "horvitz_thompson"] = param(
+        "none",
+        help="h, correction of non-uniform masking: none, or r/p, which gives every token the same marginal weight",
+    )
+    floor: float = param(0.1, help="ε of the correction: p becomes (1−ε)p + εr, so that r/p ≤ 1/ε", gt=0, le=1)
+    importance_loss_weight: float = param(0.1, help="λ, weight of the importance estimator's loss", ge=0)
+
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
+        """Yield the problems: rates whose weights have no variance, masking that needs another importance."""
+        yield from infinite_weights(experiment)
+        masking, estimator = experiment.parts["masking"], experiment.parts["estimator"]
+        if isinstance(masking, VisibleTextMasking):
+            if estimator.reads != "z":
+                yield Problem(
+                    "masking",
+                    f"{masking.name!r} asks how hard tokens are that it has hidden, and estimator "
+                    f'{estimator.name!r} reads the clean text; set estimator.use = "transformer" and its reads to "z"',
+                )
+            if self.correction == "horvitz_thompson":
+                yield Problem(
+                    "objective.correction",
+                    f"masking {masking.name!r} has no probability for each token to correct by, "
+                    'and tilts nothing that needs a correction; set it to "none"',
+                )
+            if not isinstance(experiment.parts["mask_drawing"], BernoulliMaskDrawing):
+                yield Problem(
+                    "mask_drawing", f"masking {masking.name!r} draws its masks itself; leave mask_drawing out"
+                )
+        elif estimator.reads == "z" and masking.direction:
+            yield Problem(
+                "masking",
+                f"{masking.name!r} needs the importance before anything is masked, and the estimator reads "
+                'the text with masks; set masking.use to "reveal" or "uniform", or the estimator\'s reads to "x"',
+            )
+
+
+@component
+class MLMObjective(Objective):
+    """Cross-entropy at a fixed share of masked tokens (Devlin et al., NAACL 2019, section 3.1).
+
+        loss = Σ_rows (n/k) Σ_masked CE / Σ n,   k = rate·n rounded, at least 1
+
+    n is a row's number of maskable tokens, so where all rows are full the loss is the mean over the masked tokens. A
+    row gets exactly k masks, as in BERT's own code: every row has a loss, and the number of logits is known. Every
+    chosen token becomes the mask; BERT leaves a tenth unchanged and replaces a tenth by other tokens, which a denoiser
+    under SUBS never sees.
+
+    Its perplexity is the bound of a denoiser trained at one mask rate only: valid, and large.
+    """
+
+    name = "mlm"
+    summary = "BERT's masked language modelling: cross-entropy at a fixed mask rate"
+    refs = ("arXiv:1810.04805",)
+    network = "atat_zoo.modeling.objectives.masked_diffusion_module:MLMModule"
+    separates_documents = True
+    hub_form = "masked"
+    uses = frozenset({"backbone"})
+    rate: float = param(0.15, help="mask rate", gt=0, le=1)
+
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
+        """Yield the problems: a backbone that reads t, which would see a single value."""
+        yield from has_no_time(experiment)
+
+
+@component
+class SEDDObjective(Objective):
+    """Score entropy of the absorbing process (Lou et al., ICML 2024, equation 7 and section 4.2).
+
+    The network models the ratios s_y ≈ p_t(z with y at position i) / p_t(z) at masked positions. With ρ = α/(1 − α)
+    their true value given x is ρ·1[y = x], so the head gives f with s_y = ρ e^{f_y}. A mask is entered at rate
+    σ = −α'/α, and with K(a) = a (log a − 1) and S = Σ_y e^{f_y} the loss of a masked position is
+
+        σ Σ_y [ s_y − ρ 1[y = x] log s_y + K(ρ 1[y = x]) ]  =  σρ [ S − f_x − 1 ]  =  ω [ CE + (S − 1 − log S) ]
+
+    where ω = σρ = −α'/(1 − α) is the weight of `mdlm` and CE the cross-entropy of softmax f. So it is the loss of
+    `mdlm` plus a nonnegative penalty for not being normalised. A constant offset makes S = 1 before training.
+
+    Its perplexity is that of p_θ = softmax f under uniform masking; the paper's bound, with the penalty, is
+    reported as `sedd`.
+    """
+
+    name = "sedd"
+    summary = "SEDD: score entropy with an absorbing state"
+    refs = ("arXiv:2310.16834",)
+    network = "atat_zoo.modeling.objectives.masked_diffusion_module:SEDDModule"
+    separates_documents = True
+    hub_form = "masked"
+    uses = frozenset({"backbone", "noise", "mask_rates"})
+    weight: Literal["nelbo", "simple"] = param("nelbo", help=OMEGA)
+
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
+        """Yield the problems: rates whose weights have no variance."""
+        yield from infinite_weights(experiment)
+
+
+@component
+class D3PMObjective(Objective):
+    """The variational bound of T absorbing steps, x₀-parametrised (Austin et al., NeurIPS 2021, sections 3.3 and 3.4).
+
+    The network predicts p̃_θ(x_0 | z) over V + 1 outcomes, the mask among them, with probability μ, and the reverse
+    step is p_θ(x_s | x_t) = Σ_{x_0} q(x_s | x_t, x_0) p̃_θ(x_0 | z). For t = i/T, s = (i − 1)/T and
+    β = (α_s − α_t)/(1 − α_t), the probability with which a masked token is revealed, a masked position costs
+
+        KL(q(x_s | x_t, x) ‖ p_θ(x_s | x_t)) = −β log p̃_θ(x) + (1 − β) log[(1 − β) / (1 − β(1 − μ))]
+
+    and a visible one nothing. The paper's equation 4 also weighs each x_0 by q(x_t | x_0), which shifts the mask's
+    logit by −log(1 − α_t); without the shift μ means the same at every t. The KL is smallest at μ = 0, where it is β
+    times the cross-entropy, so T → ∞ gives `mdlm`. The mask's logit starts where μ = 1/(V + 1), the probability of a
+    token in a uniform prediction: small, because μ can only increase the loss, but with a gradient.
+
+    Its perplexity is that of p̃_θ renormalised over the V tokens, under uniform masking; the paper's own bound is
+    reported as `d3pm`, for a schedule from α = 1 to α = 0.
+    """
+
+    name = "d3pm"
+    summary = "D3PM: absorbing diffusion with T steps; variational bound plus cross-entropy"
+    refs = ("arXiv:2107.03006",)
+    network = "atat_zoo.modeling.objectives.masked_diffusion_module:D3PMModule"
+    separates_documents = True
+    hub_form = "masked"
+    uses = frozenset({"backbone", "noise"})
+    steps: int = param(1000, help="T, number of diffusion steps", ge=1)
+    weight: Literal["nelbo", "simple"] = param(
+        "nelbo",
+        help="nelbo: T(KL + λ·CE), which estimates the bound; simple: KL/β + λ·CE, equal weight for every masked token",
+    )
+    auxiliary: float = param(
+        0.001, help="λ, weight of the auxiliary cross-entropy; the paper uses 0.001 for CIFAR-10", ge=0
+    )

@@ -1,0 +1,434 @@
+"""The networks of sets and strided, and their denoiser.
+
+B rows of a micro-batch, L positions, T inputs, C cached ones, D width, N predictions, H heads.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import attrs
+import torch
+import torch.nn.functional as F
+from typing_extensions import override
+
+from atat_zoo.diffusion.attention import attention_mask
+from atat_zoo.diffusion.dropout import groups_of_sequences
+from atat_zoo.diffusion.likelihood_bounds import WeightedMask, average
+from atat_zoo.diffusion.positions import pairs, to_host
+from atat_zoo.diffusion.randomness import fold, interval_index, sequence_keys, stream, uniform
+from atat_zoo.modeling.backbones.cache import Cache
+from atat_zoo.modeling.backbones.ngram_prior_module import neighbours_of
+from atat_zoo.modeling.curricula import ExponentialWeighting
+from atat_zoo.modeling.noise import LinearNoise
+from atat_zoo.modeling.objectives.causal_module import AutoregressiveModule
+from atat_zoo.modeling.objectives.denoising import (
+    DenoisingModule,
+    HeadInputs,
+    Predictor,
+    dense,
+    importance_loss,
+    metrics,
+)
+from atat_zoo.modeling.position_sets import StridedPositionSets
+from atat_zoo.system.devices import move_to
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+    from atat_zoo.diffusion.contracts import Denoiser, NoisedBatch
+    from atat_zoo.diffusion.likelihood_bounds import Estimate
+    from atat_zoo.diffusion.positions import Where
+    from atat_zoo.modeling.objectives import Batch
+    from atat_zoo.registry import Context
+
+
+class QueryAndContentTokens(NamedTuple):
+    """What the network reads: the first L inputs predict the free positions among 0 … L − 1."""
+
+    tokens: Tensor  # int64 [B, T]
+    positions: Tensor  # int64 [B, T]
+    attention: Any  # which sees which, as `visible` has it
+
+
+class TokenRoles(NamedTuple):
+    """What the inputs at positions 0 … L do; the first carries the start, which is given. All [B, L + 1]."""
+
+    token: Tensor  # the token
+    readable_from: Tensor  # the step from which that token may be read
+    step: Tensor  # of the input: of the token that it predicts, or else the one from which its own may be read
+    content_only: Tensor  # whether the token needs another input at this position, which predicts nothing
+
+
+def token_roles(x: Tensor, steps: Tensor, mask_id: int) -> TokenRoles:
+    """Return the roles for tokens x by their steps, int64 [B, L] both, with no step left out: see
+    `SetCausalObjective`.
+    """
+    ready = F.pad(steps + 1, (1, 0))
+    own = F.pad(steps, (0, 1), value=-1)  # the step of the prediction there, −1 for none
+    step = torch.where(own >= 0, own, ready)
+    alone = (own >= 0) & (ready != step) & (ready <= steps.amax(1, keepdim=True))
+    return TokenRoles(F.pad(x, (1, 0), value=mask_id), ready, step, alone)
+
+
+def query_and_content_tokens(
+    of: TokenRoles, mask_id: int, others: int, in_blocks: bool = False
+) -> QueryAndContentTokens:
+    """Return the inputs, with so many others besides those at positions 0 … L."""
+    readable = of.readable_from <= of.step
+    content, step = readable & (of.readable_from == of.step), of.step
+    tokens = torch.where(readable, of.token, mask_id)
+    positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
+    if others:
+        where = of.content_only.sort(dim=1, descending=True, stable=True).indices[:, :others]
+        own, more = (tokens, positions, step, content), (of.token, positions, of.readable_from, of.content_only)
+        joined = (torch.cat([a, b.gather(1, where)], 1) for a, b in zip(own, more, strict=True))
+        tokens, positions, step, content = joined
+    # Sorted by their steps, blocks could be skipped whatever these are; but dropout draws by the place of an input.
+    # An input without a token is seen from no step on.
+    seen_from = step.masked_fill(~content, torch.iinfo(step.dtype).max)
+
+    def sees(row: Any, head: Any, query: Any, key: Any) -> Tensor:
+        return (seen_from[row, key] <= step[row, query]) | (query == key)
+
+    return QueryAndContentTokens(
+        tokens, positions, attention_mask(sees, len(tokens), tokens.shape[1], tokens.device, in_blocks=in_blocks)
+    )
+
+
+def num_extra_content_tokens(needed: Tensor, of: TokenRoles) -> int:
+    """Return how many other inputs rows get that need so many, int64 [B] on the host: each shape is compiled anew."""
+    most = int(needed.max())
+    return most if most < 2 else min(of.step.shape[1] - 1, -(-most // 8) * 8)
+
+
+class SetCausalModule(DenoisingModule):
+    """A denoiser that reads the tokens of earlier steps."""
+
+    def inputs_in_steps(self, x: Tensor, steps: Tensor, ascending: bool = False) -> HeadInputs:
+        """Return what the head reads at every position, [B, L], if the tokens come in these steps.
+
+        If they are `ascending`, it is known that none but position L needs an input for its token alone.
+        """
+        hidden = self.hidden_in_steps(x, steps, ascending)
+        if self.prior is None:
+            return HeadInputs(hidden)
+        absent, reach = self.context.mask_id, self.prior.reach
+        later = neighbours_of(steps, reach, -1) >= steps[..., None]
+        return HeadInputs(hidden, neighbours_of(x, reach, absent).masked_fill(later, absent))
+
+    def hidden_in_steps(self, x: Tensor, steps: Tensor, ascending: bool) -> Tensor:
+        """Return hidden states [B, L, D]. Rows that need inputs for tokens alone are a pass of their own."""
+        of = token_roles(x, steps, self.context.mask_id)
+
+        def read(part: TokenRoles, others: int = 0) -> Tensor:
+            in_blocks = ascending and self.attends_in_blocks(part.step)  # each other shape would be compiled anew
+            tokens, positions, attention = query_and_content_tokens(part, self.context.mask_id, others, in_blocks)
+            return self.read(tokens, positions=positions, attention=attention, first=part.step.shape[1] - 1)
+
+        if ascending or not len(of.content_only):
+            return read(of)
+        few = (needed := to_host(of.content_only.sum(1))) < 2
+        # Ranks that share weights read all rows in one pass.
+        if self.context.sharded or few.all() or not few.any():
+            return read(of, num_extra_content_tokens(needed, of))
+        groups = [rows.nonzero()[:, 0] for rows in (few, ~few)]
+        there = [rows.to(of.step.device, non_blocking=True) for rows in groups]
+        parts = [TokenRoles(*(each[rows] for each in of)) for rows in there]
+        with_keys = zip(parts, groups, groups_of_sequences(self.backbone, there), strict=True)
+        hidden = [read(part, num_extra_content_tokens(needed[rows], part)) for part, rows, _ in with_keys]
+        return torch.cat(hidden)[move_to(torch.cat(there).argsort(), self.device)]
+
+    @override
+    def head_inputs(self, z: Tensor, t: Tensor | None, documents: Tensor | None = None) -> HeadInputs:
+        # All visible tokens are given, and all others come next.
+        return self.inputs_in_steps(z, (z == self.context.mask_id).long() - 1, ascending=True)
+
+    @override
+    def embed(self, tokens: Tensor) -> Tensor:
+        return self.after_the_start(tokens)
+
+    def cross_entropy_in_steps(self, x: Tensor, steps: Tensor) -> Tensor:
+        """Return −log p_θ(x_i | x_k, c_k < c_i) of the free tokens, nats, [B, L]; 0 for the others."""
+        where = pairs(steps >= 0)
+        return dense(where, self.cross_entropy_at(self.inputs_in_steps(x, steps).at(where), x[where]), x.shape)
+
+    @override
+    def denoiser(self) -> Denoiser:
+        return SetCausalPredictor(self)
+
+
+class StridedModule(SetCausalModule, AutoregressiveModule):
+    """Trained, like an autoregressive one, on the only order that it learns."""
+
+    objective: ClassVar[str] = "strided_causal"
+
+    def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, *, stride: int) -> None:
+        super().__init__(context, parts, batch_size)
+        self.sets = StridedPositionSets(stride=stride)
+
+    @override
+    def head_inputs_of(
+        self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor, documents: Tensor | None = None
+    ) -> HeadInputs:
+        steps = self.sets.step_indices(masked, masked.sum(1), torch.zeros_like)
+        # A training does without the inputs that a token needs which is given between others, where all are maskable
+        # but for ends and padding.
+        return self.inputs_in_steps(x, steps, ascending=self.training and not self.context.given_between)
+
+
+class PositionSetsModule(SetCausalModule):
+    """Trained on the steps of position sets, with tokens given in a share of the rows, by what an estimator says."""
+
+    def __init__(
+        self,
+        context: Context,
+        parts: Mapping[str, Any],
+        batch_size: int,
+        *,
+        prompt_share: float,
+        gap_share: float,
+        subset_share: float,
+        importance_loss_weight: float,
+    ) -> None:
+        # There is no noise here; the base class takes one for objectives that have it.
+        super().__init__(context, {**parts, "noise": LinearNoise()}, batch_size)
+        self.sets, self.shares = parts["position_sets"], (prompt_share, gap_share, subset_share)
+        self.importance_loss_weight = importance_loss_weight
+        self.estimator, self.curriculum, self.target = parts["estimator"], parts["curriculum"], parts["target"]
+        self.learns_importance = any(p.requires_grad for p in self.estimator.parameters())
+        self.follow(curriculum=self.curriculum, target=self.target)
+
+    # Steps
+
+    def given(self, maskable: Tensor, keys: Tensor) -> Tensor:
+        """Draw which of the maskable tokens are given, bool [B, L]; at least one of them is free."""
+        which, first, share = uniform(fold(keys, -2), 3, torch.float64).unbind(1)
+        n, number = maskable.sum(1), maskable.cumsum(1) - 1
+        length = 1 + (share * n).long()  # of what is free, uniform on {1 … n}
+        start = (first * (n - length + 1)).long()
+        prompt = number < (n - length)[:, None]
+        gap = (number < start[:, None]) | (number >= (start + length)[:, None])
+        order = uniform(fold(keys, -3), maskable.shape[1], torch.float64).masked_fill(~maskable, -1.0)
+        subset = order.argsort(1, descending=True).argsort(1) >= length[:, None]
+        ends = torch.tensor(self.shares).cumsum(0).tolist()
+        kind = interval_index(which, ends)[:, None]
+        return maskable & ((kind == 0) & prompt | (kind == 1) & gap | (kind == 2) & subset)
+
+    def step_indices(self, batch: Batch) -> Tensor:
+        """Draw the steps of a training batch, int64 [B, L]: −1 for tokens that are given or not maskable."""
+        keys = sequence_keys(self.context.seed, "sets", batch.index)
+        return self.step_indices_of(
+            batch.tokens, batch.maskable, batch.maskable & ~self.given(batch.maskable, keys), keys
+        )
+
+    def step_indices_of(self, x: Tensor, maskable: Tensor, free: Tensor, keys: Tensor) -> Tensor:
+        """Return the steps of free positions, which may read what is visible before them, int64 [B, L]."""
+
+        def score(masked: Tensor) -> Tensor:
+            # Not under no_grad: see `MDLMModule.mask_by_visible_text`.
+            return self.importance(torch.where(masked, self.context.mask_id, x), maskable, None).detach()
+
+        steps: Tensor = self.sets.step_indices(free, keys, score)
+        return steps
+
+    def state_before_step(self, batch: Batch, steps: Tensor) -> tuple[NoisedBatch, Tensor]:
+        """Return the batch as it stands before a step that is drawn for each row, and which tokens that step has."""
+        drawn = uniform(sequence_keys(self.context.seed, "turn", batch.index), 1, torch.float64)
+        step = (drawn * (1 + steps.amax(1, keepdim=True))).long()
+        masked = steps >= step
+        rate = masked.sum(1) / batch.maskable.sum(1).clamp(min=1)
+        return self.noised(batch, masked, rate, masked.float(), rate), steps == step
+
+    @override
+    def loss(self, batch: Batch) -> dict[str, Tensor]:
+        batch = self.begin(batch)
+        # 1. The step of every position.
+        steps = self.step_indices(batch)
+        free = steps >= 0
+        # 2. The network reads each token from the step after its own on.
+        # Around a random subset every token may be in need of an input of its own, and so may what is asked.
+        ascending = self.sets.ascending and not self.shares[2] and not self.context.given_between
+        rate = free.sum(1) / batch.maskable.sum(1).clamp(min=1)
+        noised = self.noised(batch, free, torch.ones_like(rate), free.float(), rate)
+        head_inputs = self.inputs_in_steps(batch.tokens, steps, ascending).at(noised.where)
+        if self.estimator.reads != "z":
+            loss, ce = self.weighted_loss(head_inputs, noised, noised.p, batch)
+            return metrics(noised, ce, loss)
+        # 3. How hard the tokens are that are masked before some step, and what the curriculum makes of it.
+        before, coming = self.state_before_step(batch, steps)
+        importance = self.importance(before.z, batch.maskable, None)
+        weight = self.curriculum.weights(before, importance.detach(), batch.progress)
+        # 4. Logits and cross-entropy of all free positions.
+        diffusion, ce = self.weighted_loss(head_inputs, noised, torch.where(before.masked, weight, noised.p), batch)
+        # 5. What the parts with a state and the estimator learn: of the tokens that are predicted from just that text.
+        now = attrs.evolve(before, masked=coming, p=coming.float())
+        ce_now = torch.where(coming, ce, 0)
+        self.observe(now, ce_now)
+        distance = importance_loss(importance, *self.target(now, ce_now))
+        loss = diffusion + self.importance_loss_weight * distance
+        learned = {"importance_loss": distance.detach(), "importance": importance.detach()}
+        return metrics(noised, ce, diffusion, loss) | (learned if self.learns_importance else {})
+
+    @override
+    def stage(self, progress: float) -> str:
+        stage: str = self.curriculum.stage(progress)
+        return stage
+
+    @override
+    def curriculum_strength(self, progress: float) -> float | None:
+        return self.curriculum.strength(progress) if isinstance(self.curriculum, ExponentialWeighting) else None
+
+    # Bounds
+
+    @override
+    def own_bounds(
+        self, tokens: Tensor, maskable: Tensor, keys: Tensor, draws: int, documents: Tensor | None = None
+    ) -> dict[str, Estimate]:
+        # −log p along the objective's own sets, exact where they draw nothing; else the mean over draws, a bound.
+        whole = WeightedMask(masked=maskable, weight=torch.ones_like(keys), t=None)
+        keys = fold(keys, stream(0, "sets"))  # apart from what the masks of the first bound are drawn by
+        numbers, where = iter(range(draws)), pairs(maskable)
+
+        def of_draw(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
+            steps = self.step_indices_of(x, maskable, maskable, fold(keys, next(numbers)))
+            return {"sets": self.cross_entropy_in_steps(x, steps)[where]}
+
+        return average(of_draw, tokens, [whole] * (1 if self.sets.deterministic else draws), self.context.mask_id)
+
+
+class SetCausalPredictor(Predictor):
+    """p_θ(x_i | z) with all visible tokens given; and, of a text that is written, with each read in its step."""
+
+    scores_visible_tokens = False
+
+    @override
+    def begin_generation(self, tokens: Tensor) -> Denoiser:
+        return IncrementalPredictor(self.module, GenerationState(len(tokens), tokens.shape[1], tokens.device))
+
+
+class IncrementalPredictor(Predictor):
+    """p_θ of texts that are written: what is visible at the first call is given, and every call is a step.
+
+    The tokens that have come since the last one are read then, and their keys and values are cached, so an evaluation
+    reads these and the mask at the positions asked for. The logits are those of a pass over all steps.
+    """
+
+    scores_visible_tokens = False
+
+    def __init__(self, module: DenoisingModule, texts: GenerationState, rows: Tensor | None = None) -> None:
+        super().__init__(module)
+        self.texts, self.rows = texts, rows
+
+    @override
+    def begin_generation(self, tokens: Tensor) -> Denoiser:
+        return self
+
+    @override
+    def select(self, rows: Tensor) -> Denoiser:
+        everyone = self.rows is None and len(rows) == len(self.texts.known)
+        if everyone:
+            return self
+        return IncrementalPredictor(self.module, self.texts, rows if self.rows is None else self.rows[rows])
+
+    @override
+    def __call__(self, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
+        texts, (row, position) = self.texts, pairs(where)
+        if not len(row):
+            return torch.empty(0, self.mask_id, device=tokens.device)
+        rows = torch.arange(len(tokens), device=tokens.device) if self.rows is None else self.rows
+        fresh = (tokens != self.mask_id) & ~texts.known[rows]
+        texts.known[rows] |= fresh
+        # By the positions of the inputs, 0 … L; the start is read first of all.
+        content = torch.cat([~texts.begun[rows], fresh], 1)
+        texts.begun[rows] = True
+        asked = torch.zeros_like(content).index_put_((row, position), torch.ones_like(row, dtype=torch.bool))
+        # Those of tokens come first, since they are cached.
+        kind = torch.where(content, 0, torch.where(asked, 1, 2))
+        new, sizes, host_rows = to_host(torch.stack([content.sum(1), (content | asked).sum(1), rows]))
+        count = int(sizes.max()) if len(tokens) else 0
+        order = kind.sort(dim=1, stable=True).indices
+        positions = order[:, :count]
+        is_content = content.gather(1, positions)
+        read = F.pad(tokens, (1, 0), value=self.mask_id).gather(1, positions)
+        cache = StepCache(texts, self.rows, host_rows, count)
+        hidden = self.module.read(read, positions=positions, attention=cache.attention(is_content), cache=cache)
+        cache.finish(new)
+        slot = torch.zeros_like(order).scatter_(
+            1, order, torch.arange(order.shape[1], device=order.device).expand_as(order)
+        )
+        head_inputs = HeadInputs(hidden).at((row, slot[row, position]))
+        if self.module.prior is not None:
+            near = neighbours_of(tokens, self.module.prior.reach, self.mask_id)
+            head_inputs = HeadInputs(head_inputs.hidden, near[row, position])
+        return self.log_probs(head_inputs, tokens.device)
+
+
+class GenerationState:
+    """The state of texts that are written: which tokens have been read, and their keys and values by layer."""
+
+    def __init__(self, batch: int, length: int, device: torch.device) -> None:
+        self.known = torch.zeros(batch, length, dtype=torch.bool, device=device)  # bool [B, L]
+        self.begun = torch.zeros(batch, 1, dtype=torch.bool, device=device)  # whether the start has been read
+        self.count = torch.zeros(batch, dtype=torch.int64)  # cached tokens of each row, on the host
+        self.layers: list[list[Tensor]] = []  # keys and values, [B, H, C, D/H] each
+
+
+class StepCache(Cache):
+    """The cache of some rows in a step. A row's new keys and values follow its cached ones; some of them stay.
+
+    Those of its new tokens come first and are counted as cached by `finish`; the others are overwritten in the next
+    step.
+    """
+
+    def __init__(self, texts: GenerationState, rows: Tensor | None, host_rows: Tensor, inputs: int) -> None:
+        super().__init__()
+        device = texts.known.device
+        self.texts, self.rows, self.host_rows = texts, rows, host_rows
+        self.cached = texts.count[host_rows]  # int64 [A] on the host
+        self.width = int(self.cached.max()) + inputs if len(self.cached) else 0
+        self.most = self.width - inputs if len(self.cached) else 0
+        # Where all rows have as many tokens, as they mostly do, a slice is faster than the places of their inputs.
+        self.even = rows is None and bool((self.cached == self.most).all())
+        if not self.even:
+            self.place = (self.cached[:, None] + torch.arange(inputs)).to(device, non_blocking=True)
+            # The input of each place.
+            self.input = (torch.arange(self.width) - self.cached[:, None]).to(device, non_blocking=True)
+
+    def __len__(self) -> int:
+        """Return C, the most cached tokens of a row."""
+        return self.most
+
+    def attention(self, is_content: Tensor) -> Tensor:
+        """Return what each input sees, bool [A, 1, T, C + T]: cached tokens, new ones, and itself."""
+        T = is_content.shape[1]
+        if self.even:
+            itself = torch.eye(T, dtype=torch.bool, device=is_content.device)
+            return F.pad((is_content[:, None] | itself)[:, None], (self.most, 0), value=True)
+        within = self.input.clamp(0, T - 1) == self.input
+        new = is_content.gather(1, self.input.clamp(0, T - 1)) & within
+        itself = self.input[:, None] == torch.arange(T, device=is_content.device)[:, None]
+        return (itself | (new | (self.input < 0))[:, None])[:, None]
+
+    @override
+    def join(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        stored, (B, L) = self.texts.layers, self.texts.known.shape
+        if layer == len(stored):
+            stored.append([new.new_zeros(B, new.shape[1], L + 1, new.shape[3]) for new in (keys, values)])
+        if (more := self.width - stored[layer][0].shape[2]) > 0:
+            stored[layer] = [F.pad(old, (0, 0, 0, more)) for old in stored[layer]]
+        joined, rows = [], move_to(self.rows, keys.device)
+        for old, new in zip(stored[layer], (keys, values), strict=True):
+            if self.even:
+                old[:, :, self.most : self.width] = new
+            else:
+                own = torch.arange(len(new), device=new.device) if rows is None else rows
+                old[own[:, None], :, move_to(self.place, new.device)] = new.transpose(1, 2).to(old.dtype)
+            joined.append((old if rows is None else old[rows])[:, :, : self.width].to(new.dtype))
+        return joined[0], joined[1]
+
+    def finish(self, new: Tensor) -> None:
+        """Count the first inputs of each row, as many as `new` says, int64 [A] on the host, as cached."""
+        self.texts.count[self.host_rows] += new

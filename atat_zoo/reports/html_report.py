@@ -1,0 +1,56 @@
+"""The report page: data, charts, styles and scripts in one HTML file that fetches nothing.
+
+What a run has written is data: JSON in a script element, which the page's script inserts as text, never as markup. The
+content security policy in the page's head allows no other script, and no request.
+"""
+
+import html
+from functools import cache
+from typing import Any
+
+from atat_zoo.evaluation.results import table as results
+from atat_zoo.evaluation.results.table import in_html
+from atat_zoo.reports import PALETTE, charts
+from atat_zoo.reports.offline_page import alone, asset, fill, inert, policy
+
+Table = dict[str, Any]
+
+
+def page(data: Table, *, live: str | None = None) -> str:
+    """Return the page of the data of `collect` or `of_study`.
+
+    `live` is a URL on the same host from which the page fetches new data every few seconds; None for a file.
+    """
+    library = _library()
+    script = alone(asset("page.js"))
+    given = {"data": data, "charts": charts.specifications(data), "config": charts.CONFIG, "palette": PALETTE}
+    parts = {
+        "head": _head(data),
+        "title": html.escape(f"{data['title']} · atat report").encode("utf-8", "replace").decode(),
+        # Vega compiles expressions, hence 'unsafe-eval'; what a run has written is in none: see `charts`.
+        "policy": policy(library, script, more="'unsafe-eval'", connect="'self'" if live else "'none'"),
+        "style": asset("page.css"),
+        "licences": html.escape(asset("licences.txt")),
+        "given": inert({**given, "live": live}),
+        "library": library,
+        "script": script,
+    }
+    return fill(asset("page.html"), parts)
+
+
+def _head(data: Table) -> str:
+    """Return title, verdict and bounds for a reader without JavaScript, whose script replaces them otherwise."""
+    said = [f'<h1 dir="auto">{in_html(data["title"])}</h1>']
+    said += [f'<p dir="auto">{in_html(each)}</p>' for each in (*data["verdict"], *data["conditions"])]
+    blocks = [data["overview"]] if data.get("overview") else data.get("blocks", [])
+    said += [results.Table(columns=block["columns"], rows=block["rows"]).to_html() for block in blocks]
+    return "\n".join(said)
+
+
+@cache
+def _library() -> str:
+    """Return Vega, Vega-Lite and vega-embed; bundling them takes seconds."""
+    import vl_convert
+
+    bundle = vl_convert.javascript_bundle()  # type: ignore[call-arg]  # its stub lacks the default
+    return f"/* Vega, Vega-Lite, vega-embed and others, with the notices at the end of this page. */\n{alone(bundle)}"

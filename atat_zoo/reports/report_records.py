@@ -1,0 +1,180 @@
+"""What a report shows and a training does not record: computed once, and kept in the run folder. Imports no torch.
+
+`report/text.json` and `report/replay.json`, whose keys `recorded` declares, are of one step. Those of an older one are
+computed again here; until then a page shows them, and says of which step they are. The quality of the importance and
+the frontier, policy bounds against evaluations, are evaluations like any other.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from atat_zoo.evaluation.results import store
+from atat_zoo.experiment import Experiment, conflicts_with, from_table
+from atat_zoo.experiment.effects import weighs_tokens
+from atat_zoo.experiment.runs import RunFolder, write_text
+from atat_zoo.generation.samplers import Sampler
+from atat_zoo.generation.samplers.published_samplers import fitting
+from atat_zoo.registry import Zoo
+from atat_zoo.reports import run_records
+from atat_zoo.system.errors import UnsavedNote, UserError
+
+if TYPE_CHECKING:
+    from atat_zoo.generation.model import Model
+
+Progress = Callable[[str, int, int], None]
+
+TEXT, REPLAY, IMPORTANCE, FRONTIER = "text", "replay", "importance", "frontier"
+TEXTS = 6  # held-out texts
+REPLAYS, LONGEST = 3, 128  # texts of a replay, and their tokens at most
+# Beside the run's own sampler: the first that fits the model and is another one.
+OTHERS = ("ancestral", "entropy_bounded", "left_to_right")
+IMPORTANCE_SEQUENCES = 192
+FRONTIER_STEPS, FRONTIER_TEXTS, FRONTIER_SEQUENCES = (8, 16, 32), 2, 32
+
+
+def compute(
+    run: str | Path, *, frontier: bool = False, device: str = "cpu", progress: Progress | None = None
+) -> dict[str, float]:
+    """Compute what a report on a run lacks, and keep it in the run folder.
+
+    Of a run that is not finished it is of the newest model. `frontier` adds the policy bound of every named sampler,
+    which takes the longest. `progress` is called with the name of what is computed, the amount done and that to do.
+    Returns seconds by the name of what was computed. What cannot be computed, because there is no model yet for
+    example, is a warning: a report shows what there is. Where there is no run, it is a UserError.
+    """
+    folder = RunFolder(Path(run))
+    folder.table()
+    try:
+        step = folder.newest()
+        lacking = [name for name in _missing(folder, step, frontier) if frontier or name != FRONTIER]
+        if not lacking:
+            return {}
+        from atat_zoo.generation.model import Model
+
+        model, seconds = Model.from_run(run, device, step), dict[str, float]()
+    except UserError as error:
+        warnings.warn(f"nothing is computed for the report: {error}", UnsavedNote, stacklevel=2)
+        return {}
+    computed: dict[str, Callable[..., object]] = {
+        TEXT: _record_text,
+        REPLAY: record_replay,
+        IMPORTANCE: _record_importance,
+        FRONTIER: _record_frontier,
+    }
+    for name in lacking:
+        began = time.perf_counter()
+        try:
+            computed[name](model, run, progress=progress)
+        except UserError as error:
+            warnings.warn(f"{run}: no {name} in the report: {error}", UnsavedNote, stacklevel=2)
+            continue
+        seconds[name] = time.perf_counter() - began
+    return seconds
+
+
+def missing(run: str | Path) -> list[str]:
+    """Return what `compute` would compute of the newest model of a run, of text, replay, importance and frontier.
+
+    What is damaged is missing, and a warning says so.
+    """
+    folder = RunFolder(Path(run))
+    return _missing(folder, folder.newest(), whole=False)
+
+
+def _missing(folder: RunFolder, step: int, whole: bool) -> list[str]:
+    """Return what is missing; the frontier is there with any sampler, or `whole`, with every named one that fits."""
+    experiment, evaluations = from_table(folder.table(), where=str(folder.resolved)), list(store.tables(folder))
+    found = {name: run_records.kept(folder, name) for name in (TEXT, REPLAY)}
+    if weighs_tokens(experiment):
+        found[IMPORTANCE] = run_records.quality(evaluations)
+    lacking = [name for name, table in found.items() if table is None or table["step"] != step]
+    wanted = {name for name, _, _ in fitting(experiment, FRONTIER_STEPS)[0]} if whole else set()
+    benches = [_benchmarked(table) for table in evaluations if table["step"] == step]
+    return lacking if any(names and wanted <= names for names in benches) else [*lacking, FRONTIER]
+
+
+def _benchmarked(table: dict[str, Any]) -> set[str]:
+    """Return the names of the samplers whose policy bound a benchmark asked for."""
+    with suppress(KeyError, TypeError):
+        return {row["name"] for row in table["measured"] if row["policy"] or row["unpriced"]}
+    return set()
+
+
+def _record_text(model: Model, run: str | Path, progress: Progress | None) -> None:
+    """Record the importance and the loss of texts of the experiment's split, token by token: report/text.json."""
+    from atat_zoo.evaluation.held_out_text import held_out_text
+    from atat_zoo.reports.text_views import text_table
+
+    split, seed, told = model.experiment.evaluation.split, model.experiment.seed, progress and partial(progress, TEXT)
+    text = held_out_text(model, run, split, TEXTS)
+    assert text.counts is not None
+    table = text_table(model, text.tokens, text.maskable, text.counts, seed=seed, progress=told)
+    _write(run, TEXT, model, {"split": split, "seed": seed, **table})
+
+
+def record_replay(
+    model: Model,
+    run: str | Path,
+    *,
+    samplers: Sequence[Sampler] | None = None,
+    texts: int = REPLAYS,
+    seed: int | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Record so many texts of each sampler as they unmask, from the same seed: report/replay.json.
+
+    Without `samplers` they are the experiment's own and another one, and without `seed` it is the experiment's.
+    """
+    from atat_zoo.reports.text_views import replay_table
+
+    experiment = model.experiment
+    samplers, seed = samplers or side_by_side(experiment), experiment.seed if seed is None else seed
+    text_generator, length = (
+        experiment.parts["guidance"].guide(model.text_generator()),
+        min(model.context.length, LONGEST),
+    )
+    tables = []
+    for number, sampler in enumerate(samplers):
+        if progress:
+            progress(REPLAY, number, len(samplers))
+        tables.append(replay_table(text_generator, sampler, number=texts, length=length, seed=seed))
+    about = {"seed": seed, "length": length, "uncertainty": "entropy", "unit": "nats"}
+    _write(run, REPLAY, model, {**about, "samplers": tables})
+
+
+def side_by_side(experiment: Experiment) -> list[Sampler]:
+    """Return the sampler of an experiment, and a published one of another name if one fits."""
+    own, zoo = experiment.parts["sampler"], Zoo.load()
+    others = [zoo.spec("sampler", name) for name in OTHERS if name != own.name]
+    return [own, *[other for other in others if not conflicts_with(experiment, {"sampler": other})][:1]]
+
+
+def _record_importance(model: Model, run: str | Path, progress: Progress | None) -> None:
+    from atat_zoo.evaluation.importance_quality import importance_of_run
+
+    own: Any = model.experiment.evaluation
+    told = progress and partial(progress, IMPORTANCE)
+    spec = attrs.evolve(own, sequences=min(own.sequences or IMPORTANCE_SEQUENCES, IMPORTANCE_SEQUENCES))
+    importance_of_run(model, run, spec, seed=model.experiment.seed, progress=told)
+
+
+def _record_frontier(model: Model, run: str | Path, progress: Progress | None) -> None:
+    from atat_zoo.evaluation.sample_quality import bench
+
+    rows, _ = fitting(model.experiment, FRONTIER_STEPS)
+    bench(model, run, None, rows, number=FRONTIER_TEXTS, sequences=FRONTIER_SEQUENCES, progress=progress)
+
+
+def _write(run: str | Path, name: str, model: Model, table: dict[str, Any]) -> None:
+    text = json.dumps({"format": run_records.FORMAT, "step": model.step, **table}, ensure_ascii=False, allow_nan=False)
+    write_text(RunFolder(Path(run)).report / f"{name}.json", text + "\n")

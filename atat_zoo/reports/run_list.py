@@ -1,0 +1,139 @@
+"""Runs as their folders tell of them: which there are, how far, how good, and what differs between two.
+
+Imports no torch and loads no part, so that runs of another version, or of a plugin that is not here, are listed too.
+"""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from atat_zoo.evaluation.results import store
+from atat_zoo.evaluation.results.quantity_names import title
+from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.experiment.runs.model_files import DESCRIPTION
+from atat_zoo.reports import run_records
+from atat_zoo.reports.run_records import conditions, evaluated, of_training
+from atat_zoo.system.errors import UserError
+
+TRAINING, STOPPED, FINISHED, IMPORTED, DAMAGED = STATES = ("training", "stopped", "finished", "imported", "damaged")
+_DEEPEST = 4  # folders between the one that is searched and a run
+
+
+@attrs.frozen(kw_only=True)
+class RecordedBound:
+    """A bound that an evaluation has recorded."""
+
+    quantity: str  # what its exponential is called
+    value: float
+    stderr: float | None  # one standard error over sequences
+    step: int  # optimizer steps of the weights
+
+
+@attrs.frozen(kw_only=True)
+class ListedRun:
+    """A run folder at a glance."""
+
+    path: Path
+    name: str  # its path from the folder that was searched
+    state: str  # one of STATES
+    objective: str | None = None
+    step: int | None = None  # the last that is recorded
+    steps: int | None = None  # of the whole training; None for a model that was imported
+    bound: RecordedBound | None = None  # the last that the training itself recorded
+    age: float  # seconds since the training recorded something
+    problem: str = ""  # a sentence about what is damaged
+
+    def to_table(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        return attrs.asdict(self) | {"path": str(self.path)}
+
+
+def find(folder: Path, deepest: int = _DEEPEST) -> Iterator[Path]:
+    """Yield the run folders in a folder, itself included, by name; hidden folders are not searched, nor are runs."""
+    if RunFolder(folder).exists:
+        yield folder
+    elif deepest:
+        with suppress(OSError):  # no permission, or gone by now
+            for inner in sorted(folder.iterdir()):
+                # A link may lead round in a circle: it is followed to a run only.
+                if not inner.name.startswith(".") and inner.is_dir():
+                    with suppress(UserError):
+                        yield from find(inner, 0 if inner.is_symlink() else deepest - 1)
+
+
+def glance(path: Path, name: str) -> ListedRun:
+    """Return what a run folder says of itself; what is damaged is said, and left out."""
+    run = RunFolder(path)
+    last = run.last_metrics()
+    began = max(_changed(path) for path in (run.resolved, run.metrics))
+    # Whose lock is held is being trained, and what has a final model is finished.
+    whole_state = IMPORTED if run.imported() else FINISHED
+    state = TRAINING if run.in_use else whole_state if (run.model / DESCRIPTION).is_file() else STOPPED
+    seen = ListedRun(path=path, name=name, state=state, step=last.get("step", 0), age=max(0, time.time() - began))
+    try:
+        table = run.table()
+        with whole(run):
+            own = of_training(evaluated(store.tables(run)), table)
+            objective, steps = str(table["objective"]["use"]), int(table["train"]["steps"])
+            seen = attrs.evolve(seen, objective=objective, steps=None if state == IMPORTED else steps)
+            return attrs.evolve(seen, bound=own_bound(own[-1]) if own else None)
+    except UserError as error:
+        return attrs.evolve(seen, state=DAMAGED, problem=str(error))
+
+
+@contextmanager
+def whole(run: RunFolder) -> Iterator[None]:
+    """Say in a `UserError` that the experiment of a run has not what is read of it here."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, OverflowError):  # OverflowError: infinitely many steps
+        problem = f"{run.resolved} is not the whole of an experiment"
+        raise UserError(f"{problem}; copy the run again, or train again") from None
+
+
+def _changed(path: Path) -> float:
+    with suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
+
+
+def bounds(evaluation: Mapping[str, Any]) -> dict[str, RecordedBound]:
+    """Return the bounds of one of `recorded.evaluated` by name."""
+    step, recorded_bounds = evaluation["step"], evaluation["bounds"].items()
+    return {
+        name: RecordedBound(
+            quantity=title(name, bound["factorisation"]), value=bound["value"], stderr=bound["stderr"], step=step
+        )
+        for name, bound in recorded_bounds
+    }
+
+
+def own_bound(evaluation: Mapping[str, Any]) -> RecordedBound:
+    """Return the bound of the objective itself, which comes first."""
+    return next(iter(bounds(evaluation).values()))
+
+
+# Two runs
+
+
+def environment(run: RunFolder) -> dict[str, Any]:
+    """Return the recorded environment without the command, which names each run; empty when it cannot be read."""
+    return {key: value for key, value in run_records.environment(run).items() if key not in ("command", "seed")}
+
+
+def side_by_side(runs: Sequence[RunFolder]) -> list[tuple[dict[str, Any], list[RecordedBound]]]:
+    """Return what all runs have been measured on, the same text under the same masks, with the last bound of each."""
+    last: list[dict[Any, tuple[dict[str, Any], RecordedBound]]] = []
+    for run in runs:
+        tables = evaluated(store.tables(run))  # a later step takes the place of an earlier one
+        last.append({(name, *conditions(table)): (table, b) for table in tables for name, b in bounds(table).items()})
+    shown = ("split", "sequences", "draws", "seed", "method")
+    return [
+        ({field: table[field] for field in shown}, [of_run[key][1] for of_run in last])
+        for key, (table, _) in last[0].items()
+        if all(key in of_run for of_run in last)
+    ]

@@ -1,0 +1,281 @@
+"""The tables of a study file, and the study with all of its experiments. Imports no torch."""
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, Literal
+
+import attrs
+
+from atat_zoo import experiment as experiments
+from atat_zoo.experiment import EvaluationSpec, Experiment
+from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.experiment.runs.changes import changes
+from atat_zoo.experiment.runs.model_files import DESCRIPTION
+from atat_zoo.registry import component, component_param, components_param, param
+from atat_zoo.system.errors import UserError, clip
+
+# An arm and a point name folders.
+WORD = re.compile(r"\w[\w.=+-]{0,99}")
+
+
+@component
+class PlainSpec:
+    """The keys of a study that are no tables."""
+
+    folder: str | None = param(None, help="folder of the runs and results; default: runs/NAME")
+    baseline: str = param(help="arm that the others are compared with")
+    seeds: tuple[int, ...] = param((), help="seeds of each arm", ge=0)
+    overrides: tuple[str, ...] = param((), help="key=value overrides of every arm")
+
+
+@component
+class ArmSpec:
+    """An arm: an experiment with overrides, trained once for each seed."""
+
+    experiment: str | None = param(
+        None, help="experiment that ships with atat_zoo, or a file relative to the study file"
+    )
+    like: str | None = param(None, help="arm whose experiment, overrides and sweep point this arm copies")
+    overrides: tuple[str, ...] = param((), help="key=value overrides, applied after those of the study and of `like`")
+    seeds: tuple[int, ...] = param((), help="seeds; default: the study's", ge=0)
+    budgets: tuple[int, ...] = param((), help="further step counts, each trained as an arm NAME-STEPS", ge=1)
+    bound: str | None = param(None, help="bound to compare, such as sets; default: the first")
+    against: tuple[str, ...] = param((), help="arms that it is compared with; default: the baseline")
+    match_seconds: str | None = param(
+        None, help="arm whose training time it gets; the number of steps follows from the time per step of `like`"
+    )
+
+
+@component
+class SweepSpec:
+    """The same points for every arm with an `experiment`; the best on the selection half is taken."""
+
+    seed: int = param(help="seeds of the sweep; must differ from the study's", ge=0)
+    points: dict[str, tuple[str, ...]] = param(help="overrides by name, from one end to the other")
+
+    def __attrs_post_init__(self) -> None:
+        if len(self.points) < 2:
+            raise ValueError("points has fewer than two; name two or more, or leave [sweep] out")
+
+
+@component
+class HeldOutSpec:
+    """What the trained models are measured on."""
+
+    half: Literal["selection", "claim"] = param(
+        "claim",
+        help="half of the validation sequences: even-numbered ones for model selection, odd-numbered ones for "
+        "reported results",
+    )
+    sequences: int = param(0, help="maximum number of sequences per half and in the test split; 0 means all", ge=0)
+    mask_samples: int = param(4, help="masks sampled per sequence", ge=1)
+    seed: int = param(0, help="seed of the masks", ge=0)
+    batch_size: int = param(64, help="sequences per batch", ge=1)
+    bound: Any = component_param("bound", "exact_k", help="bound estimator")
+    metrics: Any = components_param("metric", help="additional metrics of the predictions or of generated texts")
+    texts: int = param(
+        64, help="number of texts generated for metrics of generated text; at most the number of sequences", ge=1
+    )
+    tasks: Any = components_param("task", help="tasks evaluated for every run, with `seed`")
+    test: bool = param(False, help="also evaluate the test split, once, when all runs are finished")
+
+    def __attrs_post_init__(self) -> None:
+        EvaluationSpec(metrics=self.metrics, tasks=self.tasks)  # which refuses one that is there twice
+
+
+@component
+class SamplersSpec:
+    """Samplers with which the runs of some arms write: what they cost, and their policy bounds."""
+
+    each: Any = components_param("sampler", help="samplers; the first is the reference of the others")
+    arms: tuple[str, ...] = param(help="arms whose runs generate text")
+    sequences: int = param(64, help="maximum number of sequences for the policy bounds", ge=2)
+    orders: int = param(64, help="K, decoding orders averaged inside the bounds of samplers with a random order", ge=1)
+    texts: int = param(64, help="number of texts generated to measure the time", ge=1)
+    repeat: int = param(3, help="repetitions, interleaved over the samplers; the shortest time is reported", ge=1)
+
+    def __attrs_post_init__(self) -> None:
+        if len(self.each) < 2:
+            raise ValueError("each has fewer than two samplers; name two or more, or leave [samplers] out")
+
+
+@component
+class GapsSpec:
+    """What the runs of some arms pay for a sequence, its second half and gaps in its middle, given the rest."""
+
+    each: Any = components_param("sampler", help="samplers whose policy bound of the gap is computed")
+    of_baseline: Any = components_param("sampler", help="further samplers, for the baseline only")
+    arms: tuple[str, ...] = param(help="arms to evaluate; the baseline is always included")
+    lengths: tuple[int, ...] = param((32, 16, 8), help="gap lengths in tokens", ge=1)
+    sequences: int = param(256, help="maximum number of sequences", ge=2)
+    orders: int = param(64, help="K, decoding orders averaged inside the bounds of samplers with a random order", ge=1)
+    random_sequences: int = param(64, help="maximum number of sequences for samplers with a random order", ge=2)
+
+
+@component
+class GridSpec:
+    """Values of an experiment's keys, around an arm: every point is an arm that is like it."""
+
+    arm: str = param(help="arm whose experiment and overrides every point uses")
+    axes: dict[str, tuple[Any, ...]] = param(help="values per key, such as masking.temperature = [0.3, 1.0, 3.0]")
+    product: bool = param(False, help="train all combinations; otherwise one axis at a time")
+    seeds: tuple[int, ...] = param((), help="seeds; default: the arm's", ge=0)
+    against: tuple[str, ...] = param((), help="further arms that the points are compared with")
+
+    def __attrs_post_init__(self) -> None:
+        if empty := [key for key, values in self.axes.items() if not values]:
+            raise ValueError(f"axes.{empty[0]} has no values; name some, or leave the axis out")
+        if not self.axes:
+            raise ValueError("axes is empty; name a key with its values, like masking.temperature = [0.3, 1.0, 3.0]")
+
+
+TABLES = {"sweep": SweepSpec, "grid": GridSpec, "evaluation": HeldOutSpec, "samplers": SamplersSpec, "gaps": GapsSpec}
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Grid:
+    """The points of one axis around an arm, or of all axes in a product, in order."""
+
+    arm: str
+    keys: tuple[str, ...]
+    points: Sequence[tuple[tuple[Any, ...], str]]  # the values of the keys, and the arm that has them
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class StudyRun:
+    """One training of a study."""
+
+    arm: str
+    seed: int
+    point: str | None  # of the sweep
+    file: str  # the experiment's, with which `atat train` begins it
+    overrides: tuple[str, ...]
+    bound: str | None  # that is compared; the first when absent
+    path: Path  # its run folder
+    experiment: Experiment
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.path.name
+
+    @property
+    def folder(self) -> RunFolder:
+        """Its run folder."""
+        return RunFolder(self.path)
+
+    @property
+    def finished(self) -> bool:
+        """Whether it has a final model."""
+        return self.folder.exists and (self.folder.model / DESCRIPTION).is_file()
+
+    def check(self) -> None:
+        """Refuse a folder in which another experiment was trained."""
+        if not self.folder.exists:
+            return
+        there = experiments.from_table(self.folder.table(), where=str(self.folder.resolved)).to_table()
+        for key, wanted, found, _ in changes(self.experiment.to_table(), there):
+            values = f"{key} is {clip(repr(found), 60)} there, and {clip(repr(wanted), 60)} in the study"
+            remedy = "rename the arm, choose another folder, or delete the run"
+            raise UserError(f"{self.path} is a run of another experiment: {values}; {remedy}")
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class Study:
+    """A validated study."""
+
+    name: str
+    file: Path
+    folder: Path
+    baseline: str
+    overrides: tuple[str, ...]
+    arms: Mapping[str, ArmSpec]
+    seeds: Mapping[str, tuple[int, ...]]  # of each arm
+    sweep: SweepSpec | None
+    held_out: HeldOutSpec
+    samplers: SamplersSpec | None = None
+    gaps: GapsSpec | None = None
+    grids: Sequence[Grid] = ()
+
+    def chain(self, arm: str) -> list[str]:
+        """Return the arm that has an `experiment`, and those that are like it, down to this one."""
+        like = self.arms[arm].like
+        return [*(self.chain(like) if like is not None else []), arm]
+
+    @property
+    def writing(self) -> dict[str, SamplersSpec | GapsSpec]:
+        """The tables of samplers that are measured on runs of some arms."""
+        return {key: spec for key, spec in (("samplers", self.samplers), ("gaps", self.gaps)) if spec is not None}
+
+    @property
+    def swept(self) -> list[str]:
+        """The arms that every point of the sweep is tried with."""
+        return [name for name, arm in self.arms.items() if arm.like is None] if self.sweep else []
+
+    @property
+    def matched(self) -> list[str]:
+        """The arms whose steps follow from measured times."""
+        return [name for name, arm in self.arms.items() if arm.match_seconds is not None]
+
+    def at_budgets(self, arm: str) -> list[str]:
+        """Return an arm and its names at other numbers of steps."""
+        budgets = self.arms[arm].budgets if arm in self.arms else ()
+        return [arm, *(f"{arm}-{steps}" for steps in budgets)]
+
+    def overrides_of(self, arm: str) -> list[str]:
+        """Return the overrides of an arm: the study's, those of what it is like, its own."""
+        return [*self.overrides, *(text for name in self.chain(arm) for text in self.arms[name].overrides)]
+
+    def against(self, arm: str) -> tuple[str, ...]:
+        """Return the arms that this one is compared with."""
+        return self.arms[arm].against or (() if arm in self.at_budgets(self.baseline) else (self.baseline,))
+
+    def run(self, arm: str, seed: int, point: str | None = None, steps: int | None = None) -> StudyRun:
+        """Return a run of an arm, with the overrides of a point, and a number of steps that was measured."""
+        wanted = self.arms[self.chain(arm)[0]].experiment
+        assert wanted is not None
+        file = str(self.file.parent / wanted) if wanted.endswith(".toml") else wanted
+        overrides = self.overrides_of(arm)
+        if point is not None:
+            assert self.sweep is not None
+            overrides += self.sweep.points[point]
+        overrides += [f"seed={seed}", *([] if steps is None else [f"train.steps={steps}"])]
+        return StudyRun(
+            arm=arm,
+            seed=seed,
+            point=point,
+            file=file,
+            overrides=tuple(overrides),
+            bound=next((self.arms[each].bound for each in reversed(self.chain(arm)) if self.arms[each].bound), None),
+            path=self.folder / "-".join([arm, *([] if point is None else [point]), f"seed{seed}"]),
+            experiment=experiments.load(file, overrides, overrides_from="in its overrides"),
+        )
+
+    def sweep_runs(self) -> list[StudyRun]:
+        """Return the runs of the sweep."""
+        sweep = self.sweep
+        return [self.run(arm, sweep.seed, point) for arm in self.swept for point in sweep.points] if sweep else []
+
+    def arm_runs(self, arm: str, points: Mapping[str, str], steps: int | None = None) -> list[StudyRun]:
+        """Return the runs of an arm: one for each seed, at the chosen point of the arm that it is like."""
+        return [self.run(arm, seed, points.get(self.chain(arm)[0]), steps) for seed in self.seeds[arm]]
+
+    def spec(self, split: Literal["validation", "test"]) -> EvaluationSpec:
+        """Return how the models are measured."""
+        held = self.held_out
+        return experiments.EvaluationSpec(
+            split=split,
+            sequences=held.sequences,
+            mask_samples=held.mask_samples,
+            bound=held.bound,
+            batch_size=held.batch_size,
+            metrics=held.metrics,
+            texts=held.texts,
+        )
+
+
+def in_order(runs: Mapping[str, Sequence[StudyRun]]) -> list[StudyRun]:
+    """Return runs seed by seed, so that arms can be compared early."""
+    return [run for of_seed in zip_longest(*runs.values()) for run in of_seed if run is not None]

@@ -1,0 +1,117 @@
+"""Checks of tasks, on a model that was never trained."""
+
+import json
+import math
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import torch
+
+from atat_zoo.data.build import build
+from atat_zoo.evaluation.results.task_results import Score
+from atat_zoo.evaluation.tasks import Task, require, title
+from atat_zoo.experiment import from_table
+from atat_zoo.experiment.runs import RunFolder, write_text
+from atat_zoo.generation.model import Model
+from atat_zoo.modeling.objectives import assemble
+from atat_zoo.registry import Context
+from atat_zoo.testing.batches import close
+from atat_zoo.testing.component_examples import written
+
+
+def check_task(task: Any, run: Path | None = None) -> None:
+    """Check the contract of a task whose files are there: the same scores of the same items, in any batches.
+
+    `run` is the folder of the run that is measured; that of a small one with random weights when None.
+    """
+    assert Task in task.__class__.__mro__, "a task inherits from atat_zoo.evaluation.tasks.Task"
+    with tempfile.TemporaryDirectory() as folder:
+        _check(task, run or small_run(Path(folder), dialogues=task.reads_dialogues))
+
+
+def small_run(folder: Path, *, dialogues: bool = False) -> Path:
+    """Write a run folder as a training leaves it, with random weights: texts of 32 bytes, and return its path."""
+    shards = {"lanes": 2, "sequences_per_member": 8, "sequences_per_shard": 64}
+    table: dict[str, Any] = {
+        "name": "small",
+        "corpus": {"use": "files", "train": [written(folder / "text.txt")], "document": "line"},
+        "tokenizer": "bytes",
+        "backbone": {"use": "dit", "layers": 1, "width": 16, "heads": 2},
+        "sampler": {"use": "ancestral", "steps": 4},
+        "data": {"root": str(folder / "shards"), "length": 32, **shards},
+        "evaluation": {"batch_size": 4},
+    }
+    if dialogues:
+        lines = (json.dumps({"prompt": f"{i}?", "response": f"{i}!"}) for i in range(100))
+        (folder / "talk.jsonl").write_text("\n".join(lines), encoding="utf-8")
+        table["corpus"] = {"use": "files", "train": [str(folder / "talk.jsonl")]}
+        table["data"] |= {"format": "chat", "packing": "document"}
+    experiment = from_table(table)
+    tokenizer = experiment.parts["tokenizer"].load(build(experiment))
+    context = Context(vocabulary_size=tokenizer.vocabulary_size, length=32)
+    module = assemble(experiment, context)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    run = RunFolder(folder / "small")
+    run.path.mkdir(parents=True)
+    write_text(run.resolved, experiment.to_toml())
+    Model(experiment=experiment, context=context, tokenizer=tokenizer, module=module.eval(), step=1).save(run.model)
+    return run.path
+
+
+def _check(task: Any, run: Path) -> None:
+    model = Model.from_run(run)
+    require([task], model.experiment)
+    assert title(task).startswith(task.name), "a title begins with the name"
+    inputs = json.dumps(task.inputs(model.experiment), sort_keys=True)
+    before = {name: tensor.clone() for name, tensor in model.module.state_dict().items()}
+    told: list[tuple[int, int]] = []
+    torch.manual_seed(1)
+    scores = task.measure(model, run, seed=3, progress=lambda done, total: told.append((done, total)))
+    assert isinstance(scores, Mapping), "measure() returns the scores by name"
+    scores = {name: score for name, score in scores.items() if not isinstance(score, str)}
+    assert scores, "a task has a score"
+    for name, score in scores.items():
+        _check_score(name, score)
+    assert all(isinstance(note, str) for note in task.notes(model)), "notes are texts"
+    assert told == sorted(told), f"progress goes forward: {told}"
+    assert all(0 <= done <= total for done, total in told), f"no more is done than there is to do: {told}"
+    assert not told or told[-1][0] == told[-1][1], f"in the end all is done: {told[-1]}"
+    after = model.module.state_dict()
+    assert all(torch.equal(before[name], tensor) for name, tensor in after.items()), "the weights stay as they are"
+    assert not model.module.training, "the model stays in evaluation mode"
+    assert json.dumps(task.inputs(model.experiment), sort_keys=True) == inputs, "inputs() says the same again"
+    evaluation: Any = model.experiment.evaluation
+    experiment = attrs.evolve(model.experiment, evaluation=attrs.evolve(evaluation, batch_size=3))
+    torch.manual_seed(2)
+    for promise, other in (
+        ("with the same seed it finds the same", model),
+        ("in batches of another size it finds the same", attrs.evolve(model, experiment=experiment)),
+    ):
+        again = task.measure(other, run, seed=3)
+        assert [name for name, score in again.items() if not isinstance(score, str)] == list(scores), promise
+        for name, score in scores.items():
+            if score.of:  # a time, for example, is of no items
+                assert again[name].of == score.of, promise
+                close(
+                    torch.tensor(again[name].value), torch.tensor(score.value), 1e-4 * abs(score.value) + 1e-6, promise
+                )
+
+
+def _check_score(name: Any, score: Any) -> None:
+    assert isinstance(name, str), f"a score has a name that is a text, not {name!r}"
+    assert name, "a score has a name"
+    assert isinstance(score, Score), (
+        f"{name}: a score is an atat_zoo.evaluation.results.task_results.Score, as `Score.over` returns one"
+    )
+    assert score.quantity, f"{name}: a score says what it is"
+    assert math.isfinite(score.value), f"{name}: a score is a number, not {score.value}"
+    assert score.stderr is None or score.stderr >= 0, f"{name}: a standard error is not negative: {score.stderr}"
+    assert score.items > 0, f"{name}: a score is of at least one item"
+    if score.of:
+        assert len(score.sums) == len(score.weights) == score.items, f"{name}: each item has a sum and a weight"

@@ -1,0 +1,81 @@
+"""`atat import`: a run of a published model, without a training. `atat export`: a run as a model of the hub."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from atat_zoo.cli.arguments import options, output
+from atat_zoo.evaluation.results.format import number
+from atat_zoo.system.errors import UserError
+
+
+@click.command("import")
+@click.argument("model")
+@output("run")
+@options("overrides")
+@click.option("--revision", help="Commit, tag or branch on the hub.")
+@click.option("--overwrite", is_flag=True, help="Replace an existing run, once the new one is complete.")
+def import_(model: str, run: Path, overrides: tuple[str, ...], **given: Any) -> None:
+    """Import the published model MODEL as the folder RUN: a name on the Hugging Face hub, a folder or a .ckpt file.
+
+    Supports the published masked diffusion models; with atat-zoo-transformers, other models of the hub as well.
+    KEY=VALUE changes the experiment of the run.
+    """
+    from atat_zoo_checkpoints.model_import import import_model
+
+    made = import_model(model, run, overrides, **given)
+    weights = sum(weight.numel() for weight in made.module.parameters())
+    objective = made.experiment.parts["objective"].name
+    click.echo(
+        f"{run}: {weights:,} weights, {made.context.length} tokens, objective {objective}; try `atat sample {run}`"
+    )
+
+
+@click.command()
+@options("run")
+@output("folder")
+@options("step")
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    help="Data type of the weights (default: as trained).",
+)
+@click.option("--max-shard-size", default="5GB", show_default=True, help="Maximum size of a weights file.")
+@click.option(
+    "--adapter", is_flag=True, help="Write only the LoRA matrices, in peft's format, instead of merging them."
+)
+@click.option(
+    "--base",
+    metavar="MODEL",
+    help="With --adapter: folder or OWNER/NAME of the base model (default: the imported one).",
+)
+@click.option("--push", "repository", metavar="OWNER/NAME", help="Upload to the hub as a private model.")
+@click.option("--public", is_flag=True, help="With --push: make the model public.")
+def export(
+    run: Path, folder: Path, step: int | str | None, dtype: str | None, repository: str | None, public: bool, **how: Any
+) -> None:
+    """Write the network of RUN to FOLDER for transformers' `from_pretrained`, with a model card.
+
+    The folder contains the code of the network and its sampler, so loading it does not require atat_zoo. A run of a
+    published model is written in that model's own format. LoRA matrices are merged into the weights, unless you pass
+    --adapter.
+    """
+    # Every mistake is reported before torch is imported.
+    from atat_zoo.modeling.backbones.lora import without_lora
+    from atat_zoo_checkpoints.model_export import check_export, check_push, export_run, push
+
+    if public and repository is None:
+        raise UserError("--public: belongs to --push; add that, or leave it out")
+    check_export(run, folder, **how)
+    if repository is not None:
+        check_push(repository)
+    model = export_run(run, folder, step=step, dtype=dtype, name=repository, **how)
+    named = model.module.named_parameters()
+    weights = sum(weight.numel() for name, weight in named if not (how["adapter"] and without_lora(name)))
+    size = f"{'an adapter of ' * how['adapter']}{number(weights, 'parameter')}"
+    click.echo(f"{click.format_filename(folder)}: step {model.step:,}, {size}; its card is README.md")
+    if repository is not None:
+        click.echo(push(folder, repository, public=public))

@@ -1,0 +1,260 @@
+"""A run folder to a folder that `from_pretrained` reads, and that to the Hugging Face hub.
+
+The network is written by its backbone's own method `export`, and `dit`, the zoo's own, by `hub`; of a LoRA run the
+matrices can be written instead, as an adapter of peft.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from atat_zoo.experiment import Experiment, from_table
+from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.modeling.backbones.dit import DiTBackbone
+from atat_zoo.system.atomic_files import check_name, making_folder
+from atat_zoo.system.errors import UserError, clip
+from atat_zoo.system.machine import quiet_transformers
+from atat_zoo_checkpoints.published_model import HUB_NAME, Base
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from atat_zoo.data.tokenizers import TokenizerModel
+    from atat_zoo.generation.model import Model
+
+_SIZE = re.compile(r"(?!0+[A-Z])[0-9]{1,9}(?:[KMGT]i?B|B)", re.IGNORECASE)
+
+
+def check_export(
+    run: Path, folder: Path, *, max_shard_size: str = "5GB", adapter: bool = False, base: str | None = None
+) -> Experiment:
+    """Return the experiment of a run that can be exported to a folder; imports no torch.
+
+    Raises:
+        UserError: when the run does not exist, its network cannot be written in this form, the folder is not empty,
+            `max_shard_size` is not a size, or the base of the adapter is unknown.
+    """
+    experiment = from_table(RunFolder(run).table(), where=str(run / "resolved.toml"))
+    backbone = experiment.parts["backbone"]
+    if not _SIZE.fullmatch(max_shard_size):
+        raise UserError(f"--max-shard-size {clip(max_shard_size)}: is no size; write one like 5GB or 200MB")
+    check_name(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{clip(folder)} is not empty; name a new folder")
+    text_generator = _writer(backbone)
+    if text_generator is None:
+        raise UserError(
+            f"{clip(run)}: backbone {backbone.name!r} does not write itself for the hub; it needs a method `export`, "
+            "which docs/how-to/your-backbone.md describes"
+        )
+    if adapter:
+        base_of(run, experiment, base)
+    elif base is not None:
+        raise UserError("--base only works with --adapter")
+    if why := text_generator.no_export_because(experiment):
+        raise UserError(f"{clip(run)} cannot be exported: {why}; export a run of another objective")
+    return experiment
+
+
+def _writer(backbone: Any) -> Any:
+    """Return what has the functions `export` and `no_export_because` for a backbone; None if nothing does."""
+    from atat_zoo_checkpoints import hub
+
+    if hasattr(backbone, "export"):
+        return backbone
+    return hub if isinstance(backbone, DiTBackbone) else None
+
+
+def export_run(
+    run: str | Path,
+    out: str | Path,
+    *,
+    step: int | str | None = None,
+    dtype: str | None = None,
+    max_shard_size: str = "5GB",
+    name: str | None = None,
+    adapter: bool = False,
+    base: str | None = None,
+) -> Model:
+    """Write the network of a run with its tokenizer, its code if the library has none for it, and a model card.
+
+    Args:
+        run: the run folder.
+        out: a folder, which is new or empty; it is there when all is written, or not at all.
+        step: the checkpoint whose weights to take; the final model if None.
+        dtype: of the weights, in torch's name; that of the run if None.
+        max_shard_size: of a file, as "5GB".
+        name: by which the card calls it; that of the folder if None.
+        adapter: whether only the matrices of a LoRA run are written, as an adapter of peft; else they are merged.
+        base: the model for which the adapter is; the published one that the run began with if None.
+
+    Returns:
+        The model that was written.
+
+    Raises:
+        UserError: when it cannot be written; see `check_export`.
+    """
+    run, out = Path(run), Path(out)
+    experiment = check_export(run, out, max_shard_size=max_shard_size, adapter=adapter, base=base)
+    from atat_zoo.generation.model import Model
+    from atat_zoo.modeling.backbones.lora import merge
+    from atat_zoo_checkpoints.card import card_of
+
+    model = Model.from_run(run, step=step)
+    module: Any = model.module
+    beside_base = base_of(run, experiment, base) if adapter else None
+    if beside_base is None:
+        merge(module)
+    _refuse_overflow(module.backbone, dtype)
+    with quiet_transformers(), making_folder(out) as beside:
+        backbone: Any = experiment.parts["backbone"]
+        if beside_base is not None:
+            _write_adapter(module.backbone, backbone, beside_base, beside, dtype=dtype)
+        else:
+            how = {"dtype": dtype, "max_shard_size": max_shard_size}
+            _writer(backbone).export(module.backbone, model.tokenizer, model.experiment, beside, **how)
+        (beside / "experiment.toml").write_text(model.experiment.to_toml(), encoding="utf-8")
+        card = card_of(model, run, beside, name or out.resolve().name, beside_base)
+        (beside / "README.md").write_text(card, encoding="utf-8")
+    return model
+
+
+def _refuse_overflow(backbone: Any, dtype: str | None) -> None:
+    """Raise a `UserError` if a weight is larger than any number of the type in which it is to be written."""
+    import torch
+
+    most = torch.finfo(getattr(torch, dtype)).max if dtype else torch.inf
+    for name, weight in backbone.named_parameters():
+        if weight.numel() and (largest := float(weight.detach().abs().max())) > most:
+            raise UserError(
+                f"--dtype {dtype}: the weights {name} go up to {largest:.3g}, and {dtype} to {most:.3g}; export with "
+                f"--dtype {'bfloat16' if dtype == 'float16' else 'float32'}"
+            )
+
+
+def write_as_published(
+    spec: Any,
+    module: Any,
+    tokenizer: TokenizerModel,
+    experiment: Experiment,
+    folder: Path,
+    *,
+    dtype: str | None,
+    max_shard_size: str,
+) -> None:
+    """Write config.json, the weights by their published names, which `atat import` reads again, and the tokenizer."""
+    import torch
+    from huggingface_hub import save_torch_state_dict
+    from transformers import PreTrainedTokenizerFast
+
+    from atat_zoo_checkpoints.hub.hub_tokenizer import padding_of
+
+    own, constants = spec.published(module)
+    kind = dtype and getattr(torch, dtype)
+    weights = {
+        name: weight.detach().to(kind or weight.dtype, copy=True) for name, weight in {**own, **constants}.items()
+    }
+    config = spec.published_config(module, experiment)
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    save_torch_state_dict(weights, folder, max_shard_size=max_shard_size)
+    library = tokenizer.library
+    if library is not None:
+        ids = {"bos": tokenizer.bos, "eos": tokenizer.eos, "mask": module.mask_id}
+        roles = {f"{role}_token": None if i is None else library.id_to_token(i) for role, i in ids.items()}
+        roles["pad_token"] = padding_of(library, roles["eos_token"])
+        named = {role: name for role, name in roles.items() if name is not None}
+        PreTrainedTokenizerFast(tokenizer_object=library, **named).save_pretrained(folder)
+
+
+def base_of(run: Path, experiment: Experiment, named: str | None) -> Base:
+    """Return the model for which the adapter of a run is: the named one, or the published one that it began with.
+
+    Raises:
+        UserError: when the run has no adapter, or the model is not known.
+    """
+    backbone: Any = experiment.parts["backbone"]
+    if not backbone.lora_rank:
+        raise UserError(f"--adapter: {clip(run)} was not trained by LoRA (backbone.lora_rank is 0); leave it out")
+    if backbone.prefix is None:
+        raise UserError(
+            f"--adapter: the layers of backbone {backbone.name!r} have other names where its model is published; "
+            "leave --adapter out, and the matrices are merged"
+        )
+    if named is not None:
+        if not (Path(named) / "config.json").is_file() and (Path(named).exists() or not HUB_NAME.fullmatch(named)):
+            raise UserError(
+                f"--base {clip(named) or repr(named)}: neither a model folder with config.json nor a name on the hub; "
+                "write FOLDER or OWNER/NAME"
+            )
+        return Base(named)
+    if experiment.init_from is None:  # LoRA of a pretrained model, which the backbone names
+        return Base(backbone.model, backbone.revision)
+    origin = RunFolder(Path(experiment.init_from)).imported()
+    model = str(origin.get("model", ""))
+    model = str(Path(model).resolve()) if Path(model).is_dir() and model else model
+    if (Path(model) / "config.json").is_file() or (HUB_NAME.fullmatch(model) and not Path(model).exists()):
+        return Base(model, origin.get("revision"))
+    raise UserError(
+        f"--adapter: the base of {clip(run)} is the run {clip(experiment.init_from)}, which peft does not read; export "
+        f"that run to a folder, and name it by --base FOLDER"
+    )
+
+
+def _write_adapter(module: Any, spec: Any, base: Base, folder: Path, *, dtype: str | None) -> None:
+    """Write adapter_config.json and adapter_model.safetensors for a backbone's module."""
+    import peft
+    import torch
+    from safetensors.torch import save_file
+
+    from atat_zoo.modeling.backbones.lora import settings_of
+
+    matrices: dict[str, Tensor] = {
+        name.removeprefix(spec.prefix): weight.detach().to(dtype and getattr(torch, dtype), copy=True)
+        for name, weight in peft.get_peft_model_state_dict(module).items()
+    }
+    layers = sorted({name.partition(".lora_")[0] for name in matrices})
+    settings = settings_of(spec, layers, inference_mode=True, base_model_name_or_path=base.name, revision=base.revision)
+    settings.save_pretrained(str(folder))
+    named = {f"base_model.model.{name}": weight.contiguous() for name, weight in matrices.items()}
+    save_file(named, folder / peft.utils.SAFETENSORS_WEIGHTS_NAME, metadata={"format": "pt"})
+
+
+def check_push(name: str) -> None:
+    """Check, before anything is written, that a model of this name could be pushed; the hub is not asked.
+
+    Raises:
+        UserError: when the name is none of the hub, or there is no token.
+    """
+    if not HUB_NAME.fullmatch(name):
+        raise UserError(f"--push {clip(name) or repr(name)}: is no name on the hub; write OWNER/NAME")
+    import huggingface_hub
+
+    if not huggingface_hub.get_token():
+        raise UserError(
+            "--push: there is no token for the hub; log in with `hf auth login`, or set HF_TOKEN in the environment"
+        )
+
+
+def push(folder: Path, name: str, *, public: bool = False) -> str:
+    """Upload a folder as a model of the hub, which is private unless `public`, and return its address.
+
+    A model of this name that is there gets a commit, and stays as private as it is.
+
+    Raises:
+        UserError: when the hub refuses, or is not reached.
+    """
+    import huggingface_hub
+
+    try:
+        address = huggingface_hub.create_repo(name, private=not public, exist_ok=True)
+        huggingface_hub.upload_folder(repo_id=name, folder_path=folder, commit_message="Export by atat_zoo")
+    except Exception as error:  # of the hub, of the network: the library raises many kinds
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(
+            f"--push {name}: {clip(first)}; the export is in {clip(folder)}: push it again with "
+            f"`hf upload {name} {folder}`, or see that the token may write there"
+        ) from None
+    return str(address)

@@ -1,0 +1,77 @@
+"""The tokenizer of a published model: its own tokenizer.json, or that of the model whose tokenizer it names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from atat_zoo.system.errors import UserError
+from atat_zoo_checkpoints.published_model import fetched
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from atat_zoo_checkpoints.published_model import Published
+
+FILE = "tokenizer.json"
+# Names that recipes give to tokenizers, and where their files are on the hub.
+_ON_THE_HUB = {"gpt2": "openai-community/gpt2", "bert-base-uncased": "google-bert/bert-base-uncased"}
+_ENDS = (("<|endoftext|>", "<|endoftext|>"), ("[CLS]", "[SEP]"), ("<bos>", "<eos>"))
+
+
+class Text(NamedTuple):
+    """The table of a tokenizer, and what is known of it; nothing where the user names a part of another kind."""
+
+    table: dict[str, Any]
+    size: int | None  # V
+    mask: int | None  # its own id of the mask, if it has one
+    framed: bool  # whether it has BOS and EOS
+    bos: int | None
+
+
+def text_of(published: Published, said: dict[str, Any], named: str | None, ends: tuple[str, str] | None = None) -> Text:
+    """Return the tokenizer of a model.
+
+    Args:
+        published: the model.
+        said: the user's tables; a `tokenizer.path` there comes first.
+        named: the name of the tokenizer by the model's settings, on the hub, if it has no file of its own.
+        ends: the names of BOS and EOS, if they are known; else the first usual pair that the tokenizer has.
+    """
+    given = said.get("tokenizer", {})
+    if given.get("use", "pretrained") != "pretrained":
+        return Text(dict(given), None, None, False, None)
+    if "path" in given:
+        path: Path | None = Path(str(given["path"])).expanduser()
+    else:
+        path = None if published.is_checkpoint else published.file(FILE)
+        if path is None and named:
+            try:
+                path = fetched(_ON_THE_HUB.get(named, named), FILE)
+            except UserError as error:
+                raise UserError(
+                    f"{published.model} has the tokenizer of {named!r}: {error}; or name its tokenizer.json by "
+                    "tokenizer.path="
+                ) from None
+    if path is None:
+        raise UserError(f"{published.model} has no {FILE}; name that of its tokenizer by tokenizer.path=")
+    library = _library(path)
+    pairs = _ENDS if ends is None else (ends,)
+    pair = next((pair for pair in pairs if None not in map(library.token_to_id, pair)), None)
+    table: dict[str, Any] = {"use": "pretrained", "path": str(path)}
+    if pair is not None:
+        table |= {"bos": pair[0], "eos": pair[1]}
+    size = max(library.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+    return Text(
+        table,
+        size,
+        library.token_to_id("[MASK]"),
+        pair is not None,
+        None if pair is None else library.token_to_id(pair[0]),
+    )
+
+
+def _library(path: Path) -> Tokenizer:
+    from atat_zoo.data.tokenizers.tokenizer_models import from_file
+
+    return from_file(path / FILE if path.is_dir() else path)

@@ -1,0 +1,147 @@
+"""Masked diffusion against k-mer models, on the core promoters of GUE."""
+
+from __future__ import annotations
+
+import json
+from importlib import resources
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from atat_zoo_genomics.gue import find
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from torch import Tensor
+
+    from atat_zoo.generation.model import Model
+
+TASK = "prom_core_all"
+LONGEST = 8  # k of the largest k-mer model
+BASELINE = 6  # k of the one that everything is compared with
+
+
+class Arm(NamedTuple):
+    """A setting: what differs from experiments/promoters.toml."""
+
+    title: str
+    changes: tuple[str, ...] = ()
+
+
+ARMS: dict[str, Arm] = {
+    "plain": Arm("gated convolutions"),
+    "bell": Arm(
+        "the same, rates from a bell and simple weights", ("mask_rates.use=logit_normal", "objective.weight=simple")
+    ),
+    "both": Arm("the same, both strands alike", ("backbone.reverse_complement=true",)),
+    "kmer": Arm("the same, importance by k-mers", ("estimator.use=kmer", "masking.use=reveal")),
+    "runs": Arm("the same, whole 6-mers hidden together", ("mask_drawing.use=kmer",)),
+}
+
+
+class Figure(NamedTuple):
+    """Nats per base of a model on the held-out sequences, and its difference from the 6-mer model's."""
+
+    title: str
+    quantity: str  # an exact likelihood, or a bound
+    nats: float
+    difference: float  # of paired sequences
+    error: float  # standard error of the difference, over sequences
+
+
+def study(data: Path, out: Path, names: Sequence[str], *, reporter: Any = None) -> list[Figure]:
+    """Train what is not trained yet of the arms named, and return the figures of all on the same held-out sequences.
+
+    The task's files are found in `data` by `gue.find`, and the runs are in `out`; `reporter` shows their progress.
+    """
+    from atat_zoo.diffusion.statistics import ratio
+    from atat_zoo.evaluation.held_out_text import text_of
+    from atat_zoo.evaluation.likelihood import measure
+    from atat_zoo.evaluation.ngram_likelihood import measure_ngram_prior
+
+    found: list[tuple[str, str, Tensor]] = []
+    for name in names:
+        model = trained(name, data, out / name, reporter)
+        spec = model.experiment.evaluation
+        text = text_of(model, out / name, spec)
+        if not found:
+            title, count = f"{BASELINE}-mers", text.counted.sum(1)
+            for k, nats in enumerate(counted(model, text.tokens, text.maskable), 1):
+                found.append((f"{k}-mers", "likelihood", nats))
+            assert text.data is not None
+            table = measure_ngram_prior(model.module, text.data, text.tokens, text.maskable, spec, exact=False, seed=0)
+            if table is not None:
+                found.append(("counts of a base between two neighbours", "bound", table.nats))
+        measured = measure(model.module, text.tokens, text.maskable, spec, seed=0)
+        found.append((ARMS[name].title, "bound", next(iter(measured.contribution.values())).sum(1)))
+    baseline = next(nats for label, _, nats in found if label == title)
+    return [
+        Figure(label, quantity, ratio(nats, count)[0], *ratio(nats - baseline, count))
+        for label, quantity, nats in found
+    ]
+
+
+def trained(name: str, data: Path, folder: Path, reporter: Any = None) -> Model:
+    """Return the model of an arm, trained, or continued, or as it is."""
+    from atat_zoo import training
+    from atat_zoo.experiment import load
+    from atat_zoo.experiment.runs import RunFolder
+    from atat_zoo.experiment.runs.model_files import DESCRIPTION
+    from atat_zoo.generation.model import Model
+
+    run = RunFolder(folder)
+    if (run.model / DESCRIPTION).is_file():
+        return Model.from_run(folder)
+    if run.exists:
+        training.resume(folder, reporter=reporter)
+        return Model.from_run(folder)
+    splits = {"train": "train", "validation": "dev", "test": "test"}
+    files = [f"corpus.{key}={json.dumps([str(find(TASK, data, split))])}" for key, split in splits.items()]
+    with resources.as_file(resources.files("atat_zoo_genomics") / "experiments" / "promoters.toml") as path:
+        experiment = load(str(path), [*files, *ARMS[name].changes])
+    training.train(experiment, folder, reporter=reporter)
+    return Model.from_run(folder)
+
+
+def counted(model: Model, tokens: Tensor, maskable: Tensor) -> Iterator[Tensor]:
+    """Yield the nats of each sequence, float64 [n], by k-mer models of the training text, k = 1 … 8."""
+    import torch
+
+    from atat_zoo.data.sequences import sequences
+    from atat_zoo_genomics.kmer_likelihood import kmer_nats
+
+    data = model.experiment.data
+    corpus = model.experiment.parts["corpus"]
+    settings: Any = {"length": data.length, "special": data.special_tokens, "rows": data.packing, "limit": 0}
+    seen, real = sequences(corpus, model.tokenizer, "train", **settings)
+    V = model.context.vocabulary_size
+    train, text = (torch.where(kept, ids, V).numpy() for ids, kept in ((seen, real), (tokens, maskable)))
+    for nats in kmer_nats(train, text, V, LONGEST):
+        yield torch.from_numpy(nats).sum(1)
+
+
+def page(figures: Sequence[Figure]) -> str:
+    """Return the figures as a page in Markdown."""
+    return f"""# Masked diffusion against k-mer models
+
+Written by `python -m atat_zoo_genomics study DATA --write STUDY.md`, on the core promoters of GUE
+(`{TASK}`, [arXiv:2306.15006](https://arxiv.org/abs/2306.15006)): 70 bases each, of which the test split is measured.
+
+A k-mer model says a base by the k − 1 before it, from the counts of the training split (interpolated Witten–Bell), and
+its likelihood is exact. A network has a bound (≤): exactly j bases masked, j uniform, with four masks a sequence that
+are the same for all, counts between two neighbours included. Differences are of the same sequences, with 95 %
+intervals over these; there is one training of each, so how much another seed would differ is not in them.
+
+{table(figures)}
+"""
+
+
+def table(figures: Sequence[Figure]) -> str:
+    """Return the figures as a table in Markdown."""
+    lines = [f"| model | nats per base | against {BASELINE}-mers |", "| --- | --- | --- |"]
+    for figure in figures:
+        low, high = (figure.difference + by * 1.96 * figure.error for by in (-1, 1))
+        beside = f"{figure.difference:+.4f} [{low:+.4f}, {high:+.4f}]" if figure.error else ""
+        sign = "≤ " if figure.quantity == "bound" else ""
+        lines.append(f"| {figure.title} | {sign}{figure.nats:.4f} | {beside} |")
+    return "\n".join(lines)

@@ -1,0 +1,18 @@
+"""The form in which people rate texts: one offline HTML file, which says of no text whose it is."""
+
+from atat_zoo.reports.offline_page import alone, asset, fill, inert, policy
+from atat_zoo_human_eval.rating_form import RatingForm
+
+_HERE = "atat_zoo_human_eval"
+
+
+def page(form: RatingForm) -> str:
+    """Return the form as a page; what is rated stays in the rater's browser until it is saved as a file."""
+    script = alone(asset("page.js", _HERE))
+    parts = {
+        "policy": policy(script),
+        "style": asset("page.css") + asset("page.css", _HERE),
+        "given": inert(form.blinded()),
+        "script": script,
+    }
+    return fill(asset("page.html", _HERE), parts)

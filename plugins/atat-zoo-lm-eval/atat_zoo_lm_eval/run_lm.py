@@ -1,0 +1,355 @@
+"""A run as a model of the harness. R rows in a batch, L tokens in a row, n tokens in a continuation."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import attrs
+import torch
+from lm_eval.api.model import LM
+from lm_eval.api.registry import register_model
+from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
+from tqdm import tqdm
+
+from atat_zoo import Model, Zoo
+from atat_zoo.diffusion.likelihood_bounds import all_masks, average
+from atat_zoo.diffusion.randomness import sequence_keys
+from atat_zoo.evaluation.results.quantity_names import NELBO, PERPLEXITY
+from atat_zoo.experiment.experiment_file import conflicts_with
+from atat_zoo.generation.layout import SpaceAwareTokenizer, frame_tokens
+from atat_zoo.generation.samplers.composite import CompositeSampler, TemperedSampler
+from atat_zoo.generation.samplers.published_samplers import CombinationSampler
+from atat_zoo.generation.samplers.token_sampling import CategoricalTokenSampling
+from atat_zoo.modeling.bounds import ExactKBound
+from atat_zoo.system.errors import UserError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from lm_eval.api.instance import Instance
+    from torch import Tensor
+
+    from atat_zoo.diffusion.likelihood_bounds import WeightedMask
+    from atat_zoo.generation.samplers import Sampler
+
+    Pair = tuple[list[int], list[int]]  # a context and a continuation
+
+log = logging.getLogger(__name__)
+
+
+@register_model("atat_zoo")
+class RunLM(LM):
+    """A run's model: log-likelihoods by its bound, texts by a sampler.
+
+    A row is BOS, context, continuation, EOS, as far as the run's data have such ends. The masks of the bound are in the
+    continuation alone, so it is an upper bound of −log p(continuation | context, length of the row), and exact for a
+    continuation of one token, and for an autoregressive model. All masks are used, rather than some drawn, where
+    there are no more of them than `mask_samples`.
+
+    What is drawn is a function of the seed and the request: the choices of a question, which have its context in
+    common, have masks in common. Other requests and the batch change no more than the rounding of the network.
+    """
+
+    # What the numbers of the models are that were made: the command line ends with it.
+    notes: ClassVar[dict[str, None]] = {}
+
+    def __init__(
+        self,
+        run: str | Path | Model = "",
+        *,
+        sampler: str | Mapping[str, Any] | None = None,
+        mask_samples: int = 32,
+        seed: int = 0,
+        after: int = 0,
+        step: int | None = None,
+        max_gen_toks: int | None = None,
+        device: str = "auto",
+        batch_size: int | str = 1,
+        max_batch_size: int | None = None,
+        **unknown: Any,
+    ) -> None:
+        """Load a run.
+
+        Args:
+            run: a run folder, or a loaded model.
+            sampler: by name or as a table; the run's own if None.
+            mask_samples: most masks of a continuation.
+            seed: of masks and texts.
+            after: masks that follow the continuation, and are not scored: then text goes on in a way that is not known.
+            step: the checkpoint whose weights to take; the final model if None.
+            max_gen_toks: tokens of a text where the task does not say; half of the training length if None.
+            device: `auto`, `cpu`, `gpu`, or torch's name of a device; `cuda:0`, which the harness gives if it is not
+                asked, is the CPU where there is no GPU.
+            batch_size: requests at once.
+            max_batch_size: is not read; the harness hands it to every model.
+            unknown: refused, as is whatever else is wrong, by a `UserError`.
+        """
+        super().__init__()
+        if os.environ.get("WORLD_SIZE", "1") != "1":
+            raise UserError("a run is evaluated by one process, and WORLD_SIZE says there are more; start it without")
+        for name in unknown:
+            known = ("run", "sampler", "mask_samples", "seed", "after", "step", "max_gen_toks", "device", "batch_size")
+            raise UserError(f"model_args: there is no {name!r}{nearest(name, known)}; there are {', '.join(known)}")
+        if not run:
+            raise UserError("model_args: run is missing; name a run folder, as in --model_args run=runs/mine")
+        self.mask_samples, self.seed = _whole("mask_samples", mask_samples, 1), _whole("seed", seed, 0)
+        self.batch_size, after = _whole("batch_size", batch_size, 1), _whole("after", after, 0)
+        if device == "cuda:0" and not torch.cuda.is_available():
+            device = "auto"
+        self.model = run if isinstance(run, Model) else Model.from_run(run, device, step)
+        self.module: Any = self.model.module
+        self.text_generator = self.model.text_generator("fp32")
+        self.mask_id, self.words = self.model.context.mask_id, SpaceAwareTokenizer(self.model.tokenizer)
+        experiment, denoiser = self.model.experiment, self.text_generator.denoiser
+        objective = experiment.parts["objective"]
+        self.sampler: Sampler = experiment.parts["sampler"] if sampler is None else Zoo.load().spec("sampler", sampler)
+        for problem in conflicts_with(experiment, {"sampler": self.sampler}):
+            raise UserError(problem)
+        self.greedy = greedy(self.sampler)
+        self.first, self.last = frame_tokens(self.model.tokenizer, experiment.data.special_tokens)
+        self.after, self.block, self.exact = after, denoiser.block_size, objective.exact
+        self.room = self.model.context.length - len(self.first) - len(self.last) - after
+        if self.room < 2:
+            raise UserError(
+                f"after = {after}: rows of {self.model.context.length} tokens have no room for it; lower it"
+            )
+        self.max_gen_toks = self.room // 2 if max_gen_toks is None else _whole("max_gen_toks", max_gen_toks, 1)
+        if self.max_gen_toks > self.room:
+            raise UserError(f"model_args: max_gen_toks = {max_gen_toks}: a row has room for {self.room}; lower it")
+        self.title, self.note = "atat_zoo" if isinstance(run, Model) else f"atat_zoo, {run}", ""
+        self._say(
+            "log-likelihoods are exact"
+            if objective.exact
+            else f"log-likelihoods are lower bounds, estimated with at most {self.mask_samples} masks (seed "
+            f"{self.seed}) and "
+            f"exact for one token; what is called {PERPLEXITY} here is the exponential of an upper bound"
+        )
+
+    def _say(self, sentence: str) -> None:
+        """Log what the numbers are; the command line says it again below its table."""
+        self.note = "; ".join(filter(None, (self.note, sentence)))
+        RunLM.notes[f"{self.title}: {sentence}"] = None
+        log.warning("%s: %s", self.title, sentence)
+
+    def get_model_info(self) -> dict[str, Any]:
+        """Return what the harness writes beside its results."""
+        return {"atat_zoo": {"note": self.note, "step": self.model.step, "after": self.after}}
+
+    @property
+    def tokenizer_name(self) -> str:
+        """What the harness asks for where texts are to be put into the form of a chat, which no run has learned."""
+        raise UserError("a run has no chat template; leave --apply_chat_template out")
+
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        """Return for each (context, continuation) minus its bound, nats, and whether the greedy sampler writes it.
+
+        A context that is too long is cut from the left, and a continuation refused.
+        """
+        pairs = self._fitting(self._pair(*request.args) for request in requests)
+        nats = self._nats(pairs, [context for context, _ in pairs], disable_tqdm)
+        hidden = [(context, [self.mask_id] * len(continuation)) for context, continuation in pairs]
+        written = self._filled(hidden, [context for context, _ in pairs], self.greedy, disable_tqdm)
+        return [(-n, ids == pair[1]) for n, ids, pair in zip(nats, written, pairs, strict=True)]
+
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
+        """Return for each text minus the sum of the bounds of its pieces, nats.
+
+        A piece fills a row; the last one has as much context before it as the row has room for.
+        """
+        pieces, owner, changed = [], [], 0
+        for i, request in enumerate(requests):
+            ids = self.model.tokenizer.encode(request.args[0])
+            changed += self.model.tokenizer.decode(ids) != request.args[0]
+            for start in range(0, len(ids), self.room):
+                end = min(start + self.room, len(ids))
+                pieces.append((ids[max(0, end - self.room) : start], ids[start:end]))
+                owner.append(i)
+        if changed:
+            self._say(
+                f"{changed} of {len(requests)} texts are not what the tokenizer makes of them: what it loses (capitals "
+                "or unknown words, say) has no price in what is counted by words or bytes"
+            )
+        total = [0.0] * len(requests)
+        found = self._nats(pieces, [[*context, *piece] for context, piece in pieces], disable_tqdm)
+        for i, nats in zip(owner, found, strict=True):
+            total[i] -= nats
+        return total
+
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+        """Return for each (context, settings) the text that the sampler writes after the context.
+
+        As many positions are masked as the task has `max_gen_toks`; the text ends before the first of `until`, and
+        before EOS. The most probable tokens are taken unless the task says `do_sample`; then they are drawn as the
+        sampler says, and a request that is repeated is drawn anew.
+
+        Raises:
+            UserError: when a setting is wrong, or `max_gen_toks` is too large.
+        """
+        made, eos = [""] * len(requests), self.model.tokenizer.eos
+        settings = [_settings(request.args[1], self.max_gen_toks) for request in requests]
+        # The harness repeats a request as the same object. No token is negative.
+        turns: Counter[int] = Counter()
+        named = []
+        for request in requests:
+            turn, turns[id(request)] = turns[id(request)], turns[id(request)] + 1
+            named.append([*self.model.tokenizer.encode(request.args[0]), *([-turn] if turn else [])])
+        pairs = self._fitting(
+            (self.model.tokenizer.encode(request.args[0]), [self.mask_id] * each["max_gen_toks"])
+            for request, each in zip(requests, settings, strict=True)
+        )
+        for drawn, sampler in ((False, self.greedy), (True, self.sampler)):
+            some = [i for i, each in enumerate(settings) if each["do_sample"] == drawn]
+            written = self._filled([pairs[i] for i in some], [named[i] for i in some], sampler, disable_tqdm)
+            for i, ids in zip(some, written, strict=True):
+                text = self.words.text_of(ids[: ids.index(eos)] if eos in ids else ids)
+                made[i] = postprocess_generated_text(text, settings[i]["until"], None)
+        return made
+
+    def _pair(self, context: str, continuation: str) -> Pair:
+        """Return the tokens of both together, divided: what follows the first token that is not the context's alone.
+
+        Spaces between them belong to the continuation, as elsewhere in the harness. A token that spans its beginning
+        does so as well: the row is what the tokenizer makes of the whole text.
+        """
+        encode = self.model.tokenizer.encode
+        before, whole = encode(context.rstrip()), encode(context + continuation)
+        same = (i for i, (one, other) in enumerate(zip(before, whole, strict=False)) if one != other)
+        start = next(same, min(len(before), len(whole)))
+        if continuation and start == len(whole):  # the tokenizer makes nothing of it that has a price
+            start = max(0, start - 1)
+        return whole[:start], whole[start:]
+
+    def _fitting(self, pairs: Iterable[Pair]) -> list[Pair]:
+        """Return pairs that fit into a row; contexts are cut from the left."""
+        fitting, cut = [], 0
+        for context, continuation in pairs:
+            if len(continuation) > self.room:
+                raise UserError(
+                    f"a request has {len(continuation)} tokens after its context, and a row of this model has room for "
+                    f"{self.room}; leave the task out, or, if it generates text, lower max_gen_toks by --gen_kwargs"
+                )
+            over = max(0, len(context) + len(continuation) - self.room)
+            fitting.append((context[over:], continuation))
+            cut += over > 0
+        if cut:
+            log.warning("%s of %s contexts are too long for the model, and cut from the left", cut, len(fitting))
+        return fitting
+
+    def _rows(self, pairs: Sequence[Pair], quiet: bool) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+        """Yield batches of one shape: numbers of pairs, their rows, int64 [R, L], and continuations, bool [R, L].
+
+        Pairs without a continuation are left out.
+        """
+        shapes = defaultdict(list)
+        for i, (context, continuation) in enumerate(pairs):
+            if continuation:
+                shapes[len(context), len(continuation)].append(i)
+        with tqdm(total=sum(map(len, shapes.values())), disable=quiet) as bar:
+            for (start, n), members in shapes.items():
+                start += len(self.first)
+                masks = self.after + -(start + n + self.after + len(self.last)) % (self.block or 1)
+                end = [self.mask_id] * masks + self.last
+                for first in range(0, len(members), self.batch_size):
+                    some = members[first : first + self.batch_size]
+                    rows = [[*self.first, *pairs[i][0], *pairs[i][1], *end] for i in some]
+                    x = torch.tensor(rows, device=self.model.context.device)
+                    scored = torch.zeros_like(x, dtype=torch.bool)
+                    scored[:, start : start + n] = True
+                    yield some, x, scored
+                    bar.update(len(some))
+
+    @torch.no_grad()
+    def _nats(self, pairs: Sequence[Pair], named: Sequence[list[int]], quiet: bool) -> list[float]:
+        """Return the bound on −log p(continuation | context) of each pair, nats; masks are a function of `named`."""
+
+        def at_masked(z: Tensor, _: Tensor | None, masked: Tensor, x: Tensor) -> dict[str, Tensor]:
+            # The time is that of the whole row's share of masks, as while sampling.
+            return {NELBO: self.module.cross_entropy(z, None, masked, x)}
+
+        found = [0.0] * len(pairs)
+        for some, x, scored in self._rows(pairs, quiet):
+            masks = self._masks(scored, self._keys([named[i] for i in some]))
+            nats = average(at_masked, x, masks, self.mask_id)[NELBO].nelbo
+            for i, value in zip(some, nats.tolist(), strict=True):
+                found[i] = value
+        return found
+
+    def _masks(self, scored: Tensor, keys: Tensor) -> Iterable[WeightedMask]:
+        """Return masks of the continuations, bool [R, L], all n of one length: all of them if they are few."""
+        n = int(scored[0].sum())
+        if self.exact or self.block is not None or 2**n - 1 > self.mask_samples:
+            drawn: Iterable[WeightedMask] = self.module.masks(scored, keys, self.mask_samples, ExactKBound())
+            return drawn
+        return [
+            attrs.evolve(mask, masked=torch.zeros_like(scored).masked_scatter(scored, mask.masked))
+            for mask in all_masks(torch.zeros(len(scored), n, dtype=torch.int64, device=scored.device))
+        ]
+
+    def _filled(
+        self, pairs: Sequence[Pair], named: Sequence[list[int]], sampler: Sampler, quiet: bool
+    ) -> list[list[int]]:
+        """Return what a sampler writes in the positions of masked continuations; draws are a function of `named`."""
+        written: list[list[int]] = [[] for _ in pairs]
+        for some, x, scored in self._rows(pairs, quiet):
+            rows = self._keys([named[i] for i in some])
+            tokens = self.text_generator.fill(sampler, x, rows=rows, seed=self.seed, batch_size=len(some)).tokens
+            for i, ids in zip(some, tokens[scored].view(len(some), -1).tolist(), strict=True):
+                written[i] = ids
+        return written
+
+    def _keys(self, named: Sequence[list[int]]) -> Tensor:
+        """Return a key for each list of tokens, int64 [R]."""
+        digests = [hashlib.sha256(repr(ids).encode()).digest() for ids in named]
+        numbers = [int.from_bytes(digest[:8], "little", signed=True) for digest in digests]
+        return sequence_keys(self.seed, "lm_eval", torch.tensor(numbers, device=self.model.context.device))
+
+
+def greedy(sampler: Sampler) -> Sampler:
+    """Return the same sampler, which takes the most probable token in place of a draw.
+
+    Raises:
+        UserError: when it does not say how it draws.
+    """
+    given: Any = sampler  # which sampler it is decides which fields it has
+    made: Sampler
+    draw = CategoricalTokenSampling(temperature=0.0)
+    if isinstance(sampler, TemperedSampler):
+        made = attrs.evolve(given, temperature=0.0)
+    elif hasattr(sampler, "block_sampler"):
+        made = attrs.evolve(given, block_sampler=greedy(given.block_sampler))
+    elif isinstance(sampler, CompositeSampler):
+        made = CombinationSampler(**{**attrs.asdict(sampler.parts(), recurse=False), "token_sampling": draw})
+    elif hasattr(sampler, "token_sampling"):
+        made = attrs.evolve(given, token_sampling=draw)
+    else:
+        raise UserError(f"sampler {sampler.name!r} has no draw that could take the most probable token; choose another")
+    return made
+
+
+def _whole(name: str, value: Any, least: int, where: str = "model_args") -> int:
+    """Return an argument as a whole number; the harness hands some over as text."""
+    if not str(value).isdecimal() or int(value) < least:
+        raise UserError(f"{where}: {name} = {value!r}: give a whole number, at least {least}")
+    return int(value)
+
+
+def _settings(given: Mapping[str, Any], max_gen_toks: int) -> dict[str, Any]:
+    """Return a task's settings of a text: `max_gen_toks`, `do_sample` and `until`, which may be empty.
+
+    Raises:
+        UserError: when one is wrong.
+    """
+    try:
+        made: dict[str, Any] = dict(normalize_gen_kwargs(dict(given), max_gen_toks))
+    except (ValueError, TypeError) as error:
+        raise UserError(f"gen_kwargs: {error}; correct the task, or say otherwise by --gen_kwargs") from None
+    made["max_gen_toks"] = _whole("max_gen_toks", made["max_gen_toks"], 1, "gen_kwargs")
+    if not isinstance(made["do_sample"], bool):
+        raise UserError(f"gen_kwargs: do_sample = {made['do_sample']!r}: give true or false")
+    made["until"] = [stop for stop in made["until"] or () if stop]
+    return made

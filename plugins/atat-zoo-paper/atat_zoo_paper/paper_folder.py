@@ -1,0 +1,259 @@
+"""A manifest to the folder of a paper: everything is read and refused before the first file is written."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from atat_zoo import experiment as experiments
+from atat_zoo.evaluation.results.table import Cell, Table, escape
+from atat_zoo.experiment import Experiment
+from atat_zoo.registry.spec import components_in
+from atat_zoo.system.atomic_files import write_all
+from atat_zoo.system.errors import UserError, clip
+from atat_zoo_paper import claims, figures, latex
+from atat_zoo_paper.cells import missing_in, nothing, words
+from atat_zoo_paper.paper_file import (
+    ArmsTable,
+    CitedRow,
+    EvaluationsTable,
+    FigureSpec,
+    GapsTable,
+    Paper,
+    ParametersTable,
+    SamplersTable,
+    ScoresTable,
+    TasksTable,
+    WantedTable,
+)
+from atat_zoo_paper.paper_studies import CannotShow, KnownStudy, Studies, studies_of
+from atat_zoo_paper.run_tables import evaluations_table, parameters_table, tasks_table
+from atat_zoo_paper.study_tables import arms_table, gaps_table, samplers_table, scores_table
+
+
+@attrs.frozen(kw_only=True)
+class FilledFigure:
+    """A figure with its numbers."""
+
+    spec: FigureSpec
+    known: KnownStudy
+    points: dict[str, Any]  # by arm; nothing for one that is missing
+
+    @property
+    def drawn(self) -> bool:
+        """Whether there is anything to draw."""
+        return any(self.points.values())
+
+    def missing(self) -> Iterator[str]:
+        """Yield what is missing."""
+        if not self.drawn:
+            yield f"{self.spec.label}: the figure"
+        else:
+            yield from (f"{self.spec.label}: {arm}" for arm, found in self.points.items() if not found)
+
+
+@attrs.frozen(kw_only=True)
+class FilledPaper:
+    """A paper with its numbers."""
+
+    paper: Paper
+    tables: list[Table]
+    figures: list[FilledFigure]
+    said: dict[str, list[str]]  # of each table, the sentences on its comparisons
+    sources: dict[str, list[str]]  # what each is the source of
+
+    def missing(self) -> dict[str, list[str]]:
+        """Return what is missing by the command that fills it."""
+        found: dict[str, list[str]] = {}
+        for table in self.tables:
+            for what, command in missing_in(table):
+                found.setdefault(command, []).append(what)
+        for figure in self.figures:
+            for what in figure.missing():
+                found.setdefault(figure.known.command, []).append(what)
+        return found
+
+
+@contextmanager
+def _noting(where: str, problems: list[str]) -> Iterator[None]:
+    """Add to the problems what a table or figure cannot show, behind its key."""
+    try:
+        yield
+    except CannotShow as refused:
+        problems.append(refused.at(where))
+    except UserError as error:
+        problems += [f"{where}: {line}" for line in str(error).splitlines()]
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError):
+        problems.append(f"{where}: results that it names are damaged; write them again")
+
+
+def fill(paper: Paper) -> FilledPaper:
+    """Read all results of a paper; what its manifest names and is not there is a `UserError`."""
+    studies, problems = Studies(paper), list[str]()
+    tables, drawn, said = list[Table](), list[FilledFigure](), dict[str, list[str]]()
+    for wanted in paper.tables:
+        with _noting(wanted.where, problems):
+            tables.append(_with_cited(_fill(wanted, studies), paper.cited))
+            said[wanted.spec.label] = list(dict.fromkeys(claims.sentences(wanted, studies)))
+    for where, spec in paper.figures.items():
+        with _noting(where, problems):
+            known = studies.named(spec.study)
+            drawn.append(FilledFigure(spec=spec, known=known, points=figures.points(spec, known)))
+    paper.refuse(list(dict.fromkeys(problems)))
+    # Else every study would seem to be missing.
+    if (
+        any(studies_of(paper))
+        and not paper.results.is_dir()
+        and not any(studies.named(name).report for name in studies_of(paper))
+    ):
+        remedy = (
+            "run `atat study` first, or name the folder that `atat study --write` fills (in a checkout docs/studies)"
+        )
+        paper.refuse([f"results: there is no folder {clip(paper.results)}; {remedy}"])
+    return FilledPaper(paper=paper, tables=tables, figures=drawn, said=said, sources=_sources(paper, studies, tables))
+
+
+def _fill(wanted: WantedTable, studies: Studies) -> Table:
+    match wanted.spec:
+        case ArmsTable():
+            return arms_table(wanted, studies)
+        case GapsTable():
+            return gaps_table(wanted, studies)
+        case SamplersTable():
+            return samplers_table(wanted, studies)
+        case ScoresTable():
+            return scores_table(wanted, studies)
+        case EvaluationsTable():
+            return evaluations_table(wanted)
+        case TasksTable():
+            return tasks_table(wanted)
+        case _:
+            assert isinstance(wanted.spec, ParametersTable)
+            return parameters_table(wanted)
+
+
+def _with_cited(table: Table, cited: tuple[CitedRow, ...]) -> Table:
+    """Return a table with the rows that others have published below its own."""
+    rows, notes = [], []
+    for row in (row for row in cited if row.table == table.label):
+        cells = [words(row.name), *(nothing() for _ in table.columns[1:])]
+        if row.value is None:
+            cells[1] = nothing("not comparable")
+        else:
+            at = [column.key for column in table.columns].index(str(row.column))
+            cells[at] = Cell(text=f"{'≤ ' if row.at_most else ''}{row.value:g}", value=row.value)
+        rows.append((row.source, cells))
+        notes.append(f"{row.name}: {row.differs}.")
+    return attrs.evolve(table, cited=[*table.cited, *rows], notes=[*table.notes, *notes])
+
+
+def _sources(paper: Paper, studies: Studies, tables: list[Table]) -> dict[str, list[str]]:
+    """Return the sources of the parts that the paper's experiments use, and of what it cites.
+
+    One without an address is what the zoo documents itself, of which there is nothing to cite.
+    """
+    found: dict[str, list[str]] = {}
+
+    def add(source: str, of: str) -> None:
+        if ":" in source and of not in found.setdefault(source, []):
+            found[source].append(of)
+
+    for made in _experiments(paper, studies):
+        for kind, spec in made.parts.items():
+            for of_kind, each in [(kind, spec), *components_in(spec)]:
+                for source in each.refs:
+                    add(source, f"{of_kind} {each.name}")
+    for table in tables:
+        for source, (name, *_) in table.cited:
+            if source:
+                add(source, name.text)
+    return found
+
+
+def _experiments(paper: Paper, studies: Studies) -> Iterator[Experiment]:
+    for name in dict.fromkeys(studies_of(paper)):
+        study = studies.named(name).study
+        yield from (study.run(arm, study.seeds[arm][0]).experiment for arm in study.arms)
+    rows = [row for table in paper.tables for row in table.rows if getattr(row, "experiment", None)]
+    for named in dict.fromkeys((row.experiment, row.overrides) for row in rows):
+        yield experiments.load(*named)
+
+
+def write(filled: FilledPaper, out: Path) -> None:
+    """Write the folder; files of the same names are replaced once there is room for all, others are left as they are.
+
+    So are main.tex and the entries of references.bib once they are there: they are the author's to complete.
+    """
+    paper, files = filled.paper, dict[str, str]()
+    for table in filled.tables:
+        name = f"tables/{table.label}"
+        page = "\n".join([table.title, "", *table.to_markdown()]) + "\n"
+        files |= {f"{name}.tex": latex.table(table), f"{name}.md": page, f"{name}.csv": table.to_csv()}
+    for figure in filled.figures:
+        spec = figure.spec
+        there, instead = figure.drawn and charts() is None, charts() if figure.drawn else figure.known.command
+        files[f"figures/{spec.label}.tex"] = latex.figure(spec.caption, spec.label, there, instead or "")
+    files["results.tex"] = _results(filled)
+    bibliography = out / "references.bib"
+    written = bibliography.read_text(encoding="utf-8") if bibliography.is_file() else ""
+    files["references.bib"] = latex.references(filled.sources, written)
+    if not (out / "main.tex").is_file():
+        labels = [table.label for table in filled.tables]
+        files["main.tex"] = latex.main(paper.title, labels, [figure.spec.label for figure in filled.figures])
+    files["missing.md"] = missing_page(filled)
+    contents = {out / name: text.encode() for name, text in files.items()}
+    for figure in filled.figures:
+        if figure.drawn and charts() is None:
+            drawn = figures.draw(figure.spec, figure.known, figure.points)
+            contents |= {out / "figures" / name: content for name, content in drawn}
+    write_all(contents)
+
+
+def charts() -> str | None:
+    """Return the command that installs what figures are drawn with; None where it is there."""
+    return None if find_spec("vl_convert") else "pip install 'atat-zoo[report]'"
+
+
+def _results(filled: FilledPaper) -> str:
+    """Return a paragraph of sentences for each table that compares."""
+    paragraphs = [
+        f"\\paragraph{{Table~\\ref{{tab:{label}}}.}} " + "\n".join(map(escape, said))
+        for label, said in filled.said.items()
+        if said
+    ]
+    return "\n\n".join(paragraphs or ["No comparison has been measured yet."]) + "\n"
+
+
+def missing_page(filled: FilledPaper) -> str:
+    """Return what is missing as Markdown, with the command that fills it."""
+    rows = [[f"`{command}`", "; ".join(what)] for command, what in filled.missing().items()]
+    lines = [
+        "# Missing",
+        "",
+        "Each command fills the cells beside it; then `atat paper` again.",
+        "",
+        *Table(columns=["command", "what"], rows=rows).to_markdown(),
+    ]
+    return "\n".join(lines if rows else ["# Missing", "", "Nothing."]) + "\n"
+
+
+# What compiles main.tex, if it is installed
+_COMPILERS = {"tectonic": ["main.tex"], "latexmk": ["-pdf", "-interaction=nonstopmode", "-halt-on-error", "main.tex"]}
+
+
+def compiler() -> list[str] | None:
+    """Return the command that compiles main.tex, None where there is none."""
+    return next(([name, *words] for name, words in _COMPILERS.items() if shutil.which(name)), None)
+
+
+def compile_in(out: Path, command: list[str]) -> str:
+    """Compile main.tex, and return the end of what was said when that fails."""
+    done: Any = subprocess.run(command, cwd=out, capture_output=True, text=True, errors="replace", check=False)
+    return "" if done.returncode == 0 else "\n".join((done.stdout + done.stderr).splitlines()[-10:]) or command[0]

@@ -1,0 +1,140 @@
+"""Studies as a paper reads them: their files, their results if there are any, and what keeps them from one table."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from atat_zoo.evaluation.results.intervals import LEVEL
+from atat_zoo.registry.spec import unstructure
+from atat_zoo.studies import Study, load
+from atat_zoo.system.errors import UserError, clip, nearest
+from atat_zoo.system.parsing import from_json, read
+from atat_zoo_paper.paper_file import ArmRow, ArmsTable, GapsTable, Paper, SamplersTable, ScoresTable
+
+Report = dict[str, Any]
+
+
+class CannotShow(Exception):
+    """What a table or figure cannot show: the key in it, and a sentence."""
+
+    def __init__(self, key: str, text: str) -> None:
+        super().__init__(text)
+        self.key = key
+
+    def at(self, where: str) -> str:
+        """Return the sentence behind the path of its key."""
+        return f"{where}.{self.key}: {self}"
+
+
+@attrs.frozen(kw_only=True)
+class KnownStudy:
+    """A study, and its results if there are any."""
+
+    study: Study
+    report: Report | None
+    command: str  # that writes them
+
+    def arm(self, name: str, key: str = "rows") -> Report | None:
+        """Return the results of an arm, None where there are none; the study must have it."""
+        known = list(self.study.arms)
+        if name not in known:
+            there = f"(there are: {', '.join(known)})"
+            raise CannotShow(key, f"the study {self.study.name!r} has no arm {name!r}{nearest(name, known)} {there}")
+        return self.report["arms"].get(name) if self.report else None
+
+    def against(self, row: ArmRow) -> str:
+        """Return the arm of a row's difference: its own, or the baseline, unless the study compares it with others."""
+        others = self.study.against(row.arm) if row.arm in self.study.arms else ()
+        return row.against or (others[0] if others and self.study.baseline not in others else self.study.baseline)
+
+    def text(self) -> dict[str, Any]:
+        """Return what its arms are measured on, by key: bounds on other text are not comparable."""
+        run, held = self.study.run(self.study.baseline, self.study.seeds[self.study.baseline][0]), self.study.held_out
+        parts = {key: unstructure(run.experiment.parts[key]) for key in ("corpus", "tokenizer")}
+        data = {f"data.{key}": getattr(run.experiment.data, key) for key in ("length", "special_tokens", "packing")}
+        held_out = {f"evaluation.{key}": getattr(held, key) for key in ("half", "sequences", "mask_samples", "seed")}
+        of_report = {"tokens": self.report["tokens"]} if self.report else {}
+        return parts | data | held_out | of_report
+
+
+class Studies:
+    """The studies of a paper, each read once."""
+
+    def __init__(self, paper: Paper) -> None:
+        self.paper = paper
+        self.known: dict[str, KnownStudy] = {}
+
+    def named(self, name: str) -> KnownStudy:
+        """Return the study of this name, or in this file."""
+        if name not in self.known:
+            study = load(Path(name))
+            path = self.paper.results / f"{study.name}.json"
+            page = shlex.quote(str(path.with_suffix(".md")))
+            command = f"atat study {shlex.quote(name)} --jobs 2"
+            if self.paper.results.is_dir():
+                command += f" --write {page}"
+            # What is not there may be in the folder of the study, where `atat study` leaves it.
+            report = _report(path) or _report(study.folder / "study.json")
+            self.known[name] = KnownStudy(study=study, report=report, command=command)
+        return self.known[name]
+
+
+def _report(path: Path) -> Report | None:
+    try:
+        report = from_json(read(path))
+        return report if report["arms"] or report["comparisons"] else None
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{clip(path)} cannot be read: {error}; write it again with `atat study --write`") from None
+    except (KeyError, TypeError):
+        raise UserError(
+            f"{clip(path)} is no study's results; name the folder that `atat study --write` fills"
+        ) from None
+
+
+def same_text(known: Sequence[KnownStudy]) -> None:
+    """Refuse studies that are measured on other text than the first of them."""
+    first = known[0]
+    for other in known[1:]:
+        mine, theirs = first.text(), other.text()
+        if key := next((key for key in mine if key in theirs and mine[key] != theirs[key]), None):
+            names = f"{other.study.name!r} is measured on other text than {first.study.name!r}"
+            raise CannotShow(
+                "rows", f"the study {names}: its {key} differs; a column is of one text: make two tables of it"
+            )
+
+
+def seeds_enough(spec: Any, arm: str, known: KnownStudy, columns: Sequence[str]) -> None:
+    """Refuse an arm with one seed where intervals are for other seeds, too."""
+    known.arm(arm)  # the study must have it
+    if spec.intervals == "both" and columns and len(known.study.seeds[arm]) < 2:
+        which = f"the arm {arm!r} of the study {known.study.name!r} has one seed"
+        raise CannotShow("intervals", f'{which}, and there is no interval over seeds; take intervals = "sequences"')
+
+
+def compared(report: Report, arm: str, other: str) -> Report | None:
+    """Return the comparison of two arms."""
+    return next((each for each in report["comparisons"] if (each["arm"], each["against"]) == (arm, other)), None)
+
+
+def legend(intervals: str, held_out: str = "sequences") -> str:
+    """Return what the intervals and the bold cells of a table of a study are."""
+    percent = f"{100 * LEVEL:g} %"
+    of_both = f"Intervals are {percent} intervals for other seeds and other held-out {held_out}"
+    over_items = f"Intervals are {percent} over held-out {held_out}: how far another seed's would lie is not in them"
+    said = of_both if intervals == "both" else over_items
+    return f"{said}; bold: the interval lies apart from all others of its column."
+
+
+def studies_of(paper: Paper) -> Iterator[str]:
+    """Yield the names of the studies that a paper's tables and figures name."""
+    for table in paper.tables:
+        if isinstance(table.spec, ArmsTable | GapsTable | SamplersTable | ScoresTable):
+            yield from filter(None, [table.spec.study, *(getattr(row, "study", None) for row in table.rows)])
+    yield from (figure.study for figure in paper.figures.values())

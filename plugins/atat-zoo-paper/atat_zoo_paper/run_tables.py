@@ -1,0 +1,275 @@
+"""Tables of run folders: their evaluations, their tasks, their hyper-parameters. What is not measured is missing."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from atat_zoo import experiment as experiments
+from atat_zoo.evaluation.results import store
+from atat_zoo.evaluation.results.format import leaves
+from atat_zoo.evaluation.results.history import History, history
+from atat_zoo.evaluation.results.intervals import LEVEL
+from atat_zoo.evaluation.results.quantity_names import title
+from atat_zoo.evaluation.results.quantity_names import words as metric_words
+from atat_zoo.evaluation.results.table import LOWER, Cell, Column, Table
+from atat_zoo.evaluation.results.task_results import Score, TaskResult, task_results
+from atat_zoo.experiment import Experiment
+from atat_zoo.experiment.runs import RunFolder
+from atat_zoo.experiment.runs.changes import changes
+from atat_zoo.experiment.runs.model_files import DESCRIPTION
+from atat_zoo.registry.spec import unstructure
+from atat_zoo.reports.run_records import figure
+from atat_zoo.system.errors import UserError, clip, nearest
+from atat_zoo_paper.cells import count, directed, filled, missing, normal, nothing, require, trained_alike, words
+from atat_zoo_paper.paper_file import EvaluationsTable, ParametersTable, RunRow, TasksTable, WantedTable
+from atat_zoo_paper.paper_studies import CannotShow
+
+Report = dict[str, Any]
+
+
+@attrs.frozen(kw_only=True)
+class KnownRun:
+    """A row's run folder, which may not be there yet."""
+
+    row: RunRow
+    folder: RunFolder
+
+    @classmethod
+    def of(cls, row: RunRow) -> KnownRun:
+        """Return the run of a row; one of another experiment raises `CannotShow`."""
+        known = cls(row=row, folder=RunFolder(Path(row.run)))
+        try:
+            wanted = known.experiment()
+            there = known.folder.table() if known.folder.exists else {}
+            for change in changes(wanted.to_table(), there) if wanted and there else ():
+                key, was, now, free = change
+                if key != "seed" and (not free or change.of_text or f"{key}.".startswith("init_from.")):
+                    values = f"{key} is {clip(repr(now), 60)} there, and {clip(repr(was), 60)} in {row.experiment}"
+                    raise CannotShow("rows", f"{row.run} is a run of another experiment: {values}; name its overrides")
+        except UserError as error:
+            raise CannotShow("rows", f"{str(error).splitlines()[0]}") from None
+        return known
+
+    def experiment(self) -> Experiment | None:
+        """Return what the run trains; None where the row has its command."""
+        row = self.row
+        return (
+            experiments.load(row.experiment, row.overrides, overrides_from="in its overrides")
+            if row.experiment
+            else None
+        )
+
+    @property
+    def name(self) -> str:
+        """What the row is called."""
+        return self.row.name or Path(self.row.run).name
+
+    def command(self, measured: str) -> str:
+        """Return what fills a cell: the training as far as it is missing, and then `atat eval` with these words."""
+        run = shlex.quote(self.row.run)
+        words = " ".join(map(shlex.quote, [self.row.experiment or "", *self.row.overrides]))
+        evaluate = f"atat eval {run} {measured}"
+        if not self.folder.exists:
+            return f"{self.row.train or f'atat train {words} --out {run}'} && {evaluate}"
+        if not (self.folder.model / DESCRIPTION).is_file():
+            return f"atat train --resume {run} && {evaluate}"
+        return evaluate
+
+    def tables(self) -> list[Report]:
+        """Return what was measured."""
+        return list(store.tables(self.folder)) if self.folder.exists else []
+
+
+def _bound(key: str, error: str, better: int = LOWER) -> tuple[str, int, Callable[[Report], Cell]]:
+    def of(table: Report) -> Cell:
+        bound = next(iter(table["bounds"].values()))
+        return normal(figure(bound[key]), figure(bound.get(error)))
+
+    return key.replace("_", " "), better, of
+
+
+def _plain(key: str) -> tuple[str, int, Callable[[Report], Cell]]:
+    return key, 0, lambda table: count(figure(table[key]), ",.0f")
+
+
+# key -> heading, direction, and the cell of an evaluation
+_OF_EVALUATION = {
+    "value": _bound("value", "stderr"),
+    "bits_per_byte": _bound("bits_per_byte", "bits_per_byte_stderr"),
+    "bound": ("bound", 0, lambda table: words(title(next(iter(table["bounds"]))))),
+    **{key: _plain(key) for key in ("step", "sequences", "tokens", "draws")},
+}
+# of the training
+_OF_HISTORY: dict[str, tuple[str, Callable[[History], Cell]]] = {
+    "seconds": ("seconds", lambda past: count(past.seconds, ",.0f")),
+    "tokens_per_second": ("tokens per second", lambda past: count(past.tokens_per_second, ",.0f")),
+    "peak_memory": ("peak memory, MiB", lambda past: count(past.peak_memory and past.peak_memory / 2**20, ",.0f")),
+}
+
+
+def evaluations_table(wanted: WantedTable) -> Table:
+    """Return a table of evaluations; runs on different text raise `CannotShow`."""
+    spec: EvaluationsTable = wanted.spec
+    runs = [KnownRun.of(row) for row in wanted.rows]
+    found = [_evaluation(run, spec.split) for run in runs]
+    measured = [(run, table) for run, table in zip(runs, found, strict=True) if table]
+    _same_text(measured, spec.split)
+    keys = [*_OF_EVALUATION, *_OF_HISTORY, *(metric.title for metric in spec.metrics)]
+    if wrong := [key for key in spec.columns if key not in keys]:
+        hint, there = nearest(wrong[0], keys), ", ".join(keys)
+        raise CannotShow("columns", f"runs have no {wrong[0]!r}{hint} (there are: {there}; add a metric to `metrics`)")
+    how = [f"--split {spec.split}", *(f"--metric {shlex.quote(_inline(m))}" for m in wanted.given.get("metrics", ()))]
+    rows, trained = [], []
+    for run, table in zip(runs, found, strict=True):
+        past = history(run.folder, experiments.from_table(run.folder.table())) if table else None
+        if past:
+            machine = run.folder.machine()
+            trained.append(([machine.get(key) for key in ("processor", "cores")], past.computed))
+        command = run.command(" ".join(how))
+        rows.append((run.name, [_evaluated(key, table, past, command) for key in spec.columns]))
+    bounds = {title(next(iter(table["bounds"]))) for _, table in measured}
+    columns = []
+    for key in spec.columns:
+        heading, better = _OF_EVALUATION[key][:2] if key in _OF_EVALUATION else (metric_words(key), 0)
+        heading = _OF_HISTORY[key][0] if key in _OF_HISTORY else heading
+        if key == "value":
+            heading = bounds.pop() if len(bounds) == 1 else "e to the nats per token"
+        columns.append(Column(key=key, heading=heading, better=better))
+    notes = [_LEGEND, *trained_alike(spec.columns, trained)]
+    return filled(spec, "run", columns, rows, notes)
+
+
+def _evaluation(run: KnownRun, split: str) -> Report | None:
+    """Return the last evaluation of a run's own text, of those the one with the most sequences."""
+    tables = [
+        table
+        for table in run.tables()
+        if isinstance(table.get("bounds"), dict) and table["bounds"] and not table.get("corpus")
+        if table.get("split") == split
+    ]
+    return max(tables, key=lambda table: (table["step"], table["sequences"]), default=None)
+
+
+# As many tokens may be of another text; hardly as many bytes and words, too.
+_TEXT = ("sequences", "tokens", "bytes", "words")
+
+
+def _same_text(measured: list[tuple[KnownRun, Report]], split: str) -> None:
+    for run, table in measured[1:]:
+        first, own = measured[0]
+        other = next((key for key in _TEXT if own.get(key) != table.get(key)), None)
+        if other is None and own["draws"] and table["draws"]:  # nothing is drawn for a likelihood
+            other = next((key for key in ("draws", "seed", "method") if own.get(key) != table.get(key)), None)
+        if other is not None:
+            texts = f"{run.row.run} is measured on other text than {first.row.run}"
+            values = f"its {other} are {table.get(other)}, and {own.get(other)}"
+            remedy = f"evaluate both by `atat eval RUN --split {split} --sequences N`, or make two tables of it"
+            raise CannotShow("rows", f"{texts}: {values}; {remedy}")
+
+
+def _evaluated(key: str, table: Report | None, past: History | None, command: str) -> Cell:
+    if table is None or past is None:
+        return missing(command)
+    if key in _OF_EVALUATION:
+        return _OF_EVALUATION[key][2](table)
+    if key in _OF_HISTORY:
+        return _OF_HISTORY[key][1](past)
+    metric = (table.get("metrics") or {}).get(key)
+    if metric is None:
+        return missing(command)
+    return normal(figure(metric["value"]), figure(metric.get("stderr")))
+
+
+_LEGEND = (
+    f"Intervals are {100 * LEVEL:g} % by standard errors over held-out items: how far another training would lie is "
+    "not in them; bold: the interval lies apart from all others of its column."
+)
+
+
+def tasks_table(wanted: WantedTable) -> Table:
+    """Return a table of scores, with what is published of the same; scores of other items raise `CannotShow`."""
+    spec: TasksTable = wanted.spec
+    runs = [KnownRun.of(row) for row in wanted.rows]
+    columns = list(directed(spec))
+    found = [_result(run, spec.task) for run in runs]
+    for each in found:
+        require(spec.columns, spec.task.name, list(each.scores) if each else None)
+    for column in spec.columns:
+        _same_items(column, [(run, result.scores[column]) for run, result in zip(runs, found, strict=True) if result])
+    rows = []
+    for run, result in zip(runs, found, strict=True):
+        command = run.command(f"--task {shlex.quote(_inline(wanted.given['task']))}")
+        cells = [missing(command)] * len(spec.columns)
+        if result:
+            of_run = [result.scores[column] for column in spec.columns]
+            cells = [normal(figure(score.value), figure(score.stderr)) for score in of_run]
+        rows.append((run.name, cells))
+    notes = [_LEGEND, *dict.fromkeys(note for result in found if result for note in result.notes)]
+    return filled(spec, "run", columns, rows, notes, _published(spec, [result for result in found if result]))
+
+
+def _inline(value: Any, nested: bool = False) -> str:
+    """Return a part as an option takes it: a name, or a table of TOML on one line."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{key} = {_inline(inner, True)}' for key, inner in value.items())}}}"
+    return json.dumps(value, ensure_ascii=False) if nested else str(value)
+
+
+def _result(run: KnownRun, task: Any) -> TaskResult | None:
+    """Return the last result of this task, with all of its parameters."""
+    wanted = store.finite(unstructure(task))
+    results = [result for result in task_results(run.tables()) if result.settings.get("task") == wanted]
+    return max(results, key=lambda result: result.step, default=None)
+
+
+def _same_items(column: str, scores: list[tuple[KnownRun, Score]]) -> None:
+    for run, score in scores[1:]:
+        first, own = scores[0]
+        if (score.quantity, score.of) != (own.quantity, own.of):
+            which = f"{column!r} of {run.row.run} is of other items than of {first.row.run}"
+            raise CannotShow("columns", f"{which}, such as other tokens; make two tables of it")
+
+
+def _published(spec: TasksTable, found: list[TaskResult]) -> Iterable[tuple[str, str, list[Cell]]]:
+    """Yield a row for each model of which others report the same quantities."""
+    every = [result.scores[column] for result in found[:1] for column in spec.columns]
+    for name in dict.fromkeys(name for score in every for name in score.published):
+        values = [score.published.get(name) for score in every]
+        yield f"{name}, published", next(iter(spec.task.refs), ""), [count(value, ".2f") for value in values]
+
+
+def parameters_table(wanted: WantedTable) -> Table:
+    """Return hyper-parameters: a row for each key, and a column for each experiment, by its run if that is there."""
+    spec: ParametersTable = wanted.spec
+    runs = [KnownRun.of(row) for row in wanted.rows]
+    tables = [dict(leaves(run.folder.table() if run.folder.exists else _table_of(run))) for run in runs]
+    for key in spec.columns:
+        if not any(key in table for table in tables):
+            known = sorted({name for table in tables for name in table})
+            raise CannotShow(
+                "columns", f"no experiment of the rows has {key!r}{nearest(key, known)}; `atat resolve` prints them"
+            )
+    columns = [Column(key=run.name, heading=run.name) for run in runs]
+    rows = [(key, [_parameter(table.get(key)) for table in tables]) for key in spec.columns]
+    return filled(spec, "parameter", columns, rows)
+
+
+def _table_of(run: KnownRun) -> Report:
+    made = run.experiment()
+    if made is None:
+        raise CannotShow("rows", f"{run.row.run} is not there, and its row names no experiment; name one, or train it")
+    return made.to_table()
+
+
+def _parameter(value: Any) -> Cell:
+    if value is None:
+        return nothing()
+    if isinstance(value, bool | list):
+        return words(", ".join(map(str, value)) if isinstance(value, list) else "yes" if value else "no")
+    return attrs.evolve(words(f"{value:,}" if isinstance(value, int) else f"{value}"), value=value)

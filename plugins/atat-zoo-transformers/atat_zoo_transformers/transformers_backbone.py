@@ -1,0 +1,217 @@
+"""A language model of the `transformers` library as the network."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+
+import attrs
+
+from atat_zoo.modeling.backbones.lora import LoRABackbone
+from atat_zoo.registry import Zoo, component, param, values_of
+from atat_zoo.system.errors import Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from atat_zoo_checkpoints.published_model import Published
+    from torch import nn
+
+    from atat_zoo.data.tokenizers import TokenizerModel
+    from atat_zoo.experiment import Experiment
+    from atat_zoo.registry import Context
+
+_LENGTH = 512  # of an imported run's sequences, or fewer, if the model reads no more
+
+
+@component
+class TransformersBackbone(LoRABackbone):
+    """A masked or causal language model of the Hugging Face hub, or of a folder: BERT, RoBERTa, ModernBERT, GPT-2, ….
+
+    A masked language model is a denoiser as it is: p_θ(x_i | z) is its prediction at a mask, and the column of its own
+    mask is never predicted. A causal one attends to all positions here, unless the objective says otherwise, and learns
+    in a training to read masks (Gong et al., arXiv:2410.17891); with `shift` it goes on predicting each token from the
+    position before it. It has no mask: `mask_id` names a token that text does not have. With objectives that predict
+    the next token the mask only starts a text, so there it may be the BOS or the EOS, which is predicted as any token.
+
+    The network is split before its last layer, so that logits are computed where they are needed alone; a model whose
+    logits are not those of its last layer is refused. There is no dropout, since the library draws it from a global
+    generator. An attention mask, or tokens that are cached, take the place of a sliding window.
+
+    Weights are read from safetensors only. A model that the library has no code for runs its author's, like LLaDA,
+    Dream and MDLM's own checkpoints, once `trust_remote_code` and the environment's ATAT_ZOO_TRUST_REMOTE_CODE=1 both
+    say so; such a model attends as its code does. The code that was read is the code that runs: `revision` becomes the
+    commit, or a hash of a folder's *.py, and code of another repository is refused.
+
+    `config` and `mask_id` are filled in from the model, so that a run no longer needs it, but for its author's code.
+    """
+
+    name = "transformers"
+    summary = "a masked or causal language model from the Hugging Face hub or a local folder"
+    refs = ("https://huggingface.co/docs/transformers", "arXiv:1810.04805", "arXiv:2410.17891", "arXiv:2106.09685")
+    adjustable = (*LoRABackbone.adjustable, "model", "revision", "pretrained", "checkpoint_activations")
+    built_with_weights = True  # what the network makes of tokens is looked at
+
+    prefix: ClassVar[str | None] = "network."
+
+    model: str = param(help="model name on the hub, or local folder")
+    revision: str | None = param(
+        None, help="commit, tag or branch on the hub, or hash of a local folder's code; default: the newest"
+    )
+    pretrained: bool = param(True, help="start from the model's weights; otherwise from random ones")
+    mask_id: int | None = param(None, help="id of the mask token; default: that of its tokenizer", ge=0)
+    shift: bool = param(
+        False, help="logits at a position predict the next token, as in a causal model used as a denoiser"
+    )
+    head: str = param(
+        "", help="name of the output layer, if the model does not declare it, such as `backbone.output_layer.linear`"
+    )
+    dtype: Literal["float32", "bfloat16", "float16"] = param("float32", help="data type of the weights")
+    checkpoint_activations: bool = param(
+        False, help="activation checkpointing: recompute each layer in the backward pass to save memory"
+    )
+    trust_remote_code: bool = param(False, help="allow code by the model's author to run; see the text above")
+    config: str | None = param(None, help="the model's config.json, as text; default: filled in from the model")
+
+    def __attrs_post_init__(self) -> None:
+        from atat_zoo_transformers.model_description import (
+            Unreadable,
+            config_of,
+            is_foreign,
+            pinned,
+            refuse_untrusted,
+            tokenizer_of,
+        )
+
+        if self.config is None:
+            config = config_of(self.model, self.revision)
+            object.__setattr__(self, "config", json.dumps(config, sort_keys=True))
+        try:
+            foreign = is_foreign(self.settings)
+        except (ValueError, KeyError, TypeError) as error:  # JSON of another shape, or none
+            raise Unreadable(f"config is no model's config.json: {error}; leave it out") from None
+        if foreign:
+            refuse_untrusted(self.model, self.trust_remote_code, self.settings)
+            object.__setattr__(self, "revision", pinned(self.model, self.revision))
+        if self.mask_id is None:
+            library, special, _ = tokenizer_of(self.model, self.revision)
+            mask = library.token_to_id(special["mask_token"]) if "mask_token" in special else None
+            if mask is None:
+                raise Unreadable(
+                    f"the tokenizer of {self.model!r} has no mask; name by mask_id a token that text does not have"
+                )
+            object.__setattr__(self, "mask_id", mask)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The content of the model's config.json."""
+        content: dict[str, Any] = json.loads(self.config or "")
+        return content
+
+    @property
+    def reads_time(self) -> bool:
+        """See `Backbone`."""
+        return False
+
+    def check(self, experiment: Experiment) -> Iterator[Problem]:
+        """Yield the problems: a sequence that is longer than the model reads, a mask that text has, a wrong shift."""
+        from atat_zoo_transformers.model_description import ends_of, longest_of
+
+        yield from LoRABackbone.check(self, experiment)
+        objective, special = experiment.parts["objective"], experiment.data.special_tokens
+        denoises = not getattr(objective, "shifted", False)
+        if self.shift and getattr(objective, "masks_attention", False):
+            yield Problem(
+                "backbone.shift",
+                f"objective {objective.name!r} does not denoise a text as a whole, so the position "
+                "before another is not the one that was read before it; set it to false",
+            )
+        if denoises and special != "none" and self.mask_id in ends_of(self.settings):
+            yield Problem(
+                "backbone.mask_id",
+                f"{self.mask_id} is BOS or EOS of {self.model}, which data.special_tokens = {special!r} "
+                'puts into the text; name another token, or set data.special_tokens to "none"',
+            )
+        longest = longest_of(self.settings)
+        if longest is not None and longest < experiment.data.length:
+            yield Problem(
+                "data.length",
+                f"{experiment.data.length} is longer than the {longest} tokens that {self.model} reads; shorten it",
+            )
+
+    def no_export_because(self, experiment: Experiment) -> str | None:
+        """See `Backbone`."""
+        return None
+
+    def export(
+        self,
+        module: nn.Module,
+        tokenizer: TokenizerModel,
+        experiment: Experiment,
+        folder: Path,
+        *,
+        dtype: str | None,
+        max_shard_size: str,
+    ) -> None:
+        """See `Backbone`: as the model that it was; the module is used up."""
+        import torch
+        from atat_zoo_checkpoints.hub.hub_tokenizer import padding_of
+        from transformers import PreTrainedTokenizerFast
+
+        from atat_zoo_transformers.model_description import SPECIAL, reading
+        from atat_zoo_transformers.transformers_module import restored
+
+        network = restored(cast("Any", module))
+        with reading(str(folder)):
+            network.to(dtype and getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
+            if tokenizer.library is not None:
+                spec = experiment.parts["tokenizer"]
+                special = getattr(spec.like or spec, "special", None) or {}  # of a run that began with another
+                names = {key: name for key, name in special.items() if key in SPECIAL}
+                if padding := names.get("pad_token") or padding_of(tokenizer.library, names.get("eos_token")):
+                    names["pad_token"] = padding
+                written = PreTrainedTokenizerFast(tokenizer_object=tokenizer.library, **names)
+                written.chat_template = tokenizer.template
+                written.save_pretrained(folder)
+
+    def build(self, context: Context) -> nn.Module:
+        """See `Backbone`.
+
+        Raises:
+            UserError: when the model's weights are not there, are not complete or do not fit the tokenizer.
+        """
+        from atat_zoo_transformers.transformers_module import built
+
+        return built(context, settings=self.settings, **values_of(self))
+
+    @classmethod
+    def reads(cls, config: dict[str, Any]) -> bool:
+        """Return whether the library has code for a model; one with code of its own must be asked for by name."""
+        from atat_zoo_transformers.model_description import is_foreign
+
+        return "model_type" in config and not is_foreign(config)
+
+    @classmethod
+    def import_table(cls, published: Published, said: dict[str, Any]) -> dict[str, Any]:
+        """Return the tables of a model's experiment; see `Backbone`."""
+        from atat_zoo_transformers.model_description import config_of, longest_of
+
+        model, revision = published.model, published.revision
+        # RoBERTa's 514 positions are for 512 tokens.
+        longest = 1 << ((longest_of(config_of(model, revision)) or _LENGTH).bit_length() - 1)
+        of = {"use": cls.name, "model": model} | ({"revision": revision} if revision else {})
+        # The revision is of this model, and not of another whose tokenizer it takes.
+        own = said.get("tokenizer", {})
+        text = {"use": "transformers"} if "model" in own else of
+        table = {"backbone": of, "tokenizer": text, "data": {"length": min(longest, _LENGTH)}}
+        tokenizer = Zoo.load().spec("tokenizer", own if "use" in own else text | own).train(lambda: iter(()))
+        mask = Zoo.load().spec("backbone", of | said.get("backbone", {})).mask_id
+        ends = (tokenizer.bos, tokenizer.eos)
+        if None not in ends and mask not in ends:
+            table["data"]["special_tokens"] = "sequence"
+        return table
+
+    def imported(self, module: Any, published: Published) -> TransformersBackbone:
+        """Return the backbone of a run, whose weights, read when it was built, are its own from now on."""
+        return attrs.evolve(self, pretrained=False)

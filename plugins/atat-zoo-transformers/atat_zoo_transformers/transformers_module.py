@@ -1,0 +1,416 @@
+"""The network of `transformers`. B sequences, L tokens, C cached ones, D width, V predictable tokens."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import re
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+import transformers
+from atat_zoo_checkpoints.model_import import FLOATS, refuse_not_finite, refuse_other, refuse_without_row
+from atat_zoo_checkpoints.published_model import INDEX, WEIGHTS, Published
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
+
+from atat_zoo.system.errors import UserError
+from atat_zoo_transformers.model_description import is_foreign, longest_of, reading
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from atat_zoo.modeling.backbones.cache import Cache
+    from atat_zoo.registry import Context
+
+# What is never predicted: no probability beside it is as small in any precision, and its product with one is finite.
+_NEVER = -1e4
+_AUTO = ("AutoModelForMaskedLM", "AutoModelForCausalLM", "AutoModel")
+_PROBED = 8  # tokens by which the split is checked
+_LOUDER = 128  # times what the last layer reads there: a soft cap of the logits does little to those of small weights
+_REFUSES = "model = {model!r} does not give logits as a denoiser is asked for them ({first}); name another model"
+
+_joined: ContextVar[Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None] = ContextVar("joined", default=None)
+
+
+def _attend(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, **options: Any) -> Any:
+    """Attend as torch does, to what the mask says and nothing else, and to what the cache holds, too."""
+    if (join := _joined.get()) is not None:
+        key, value = join(key, value)
+    return sdpa_attention_forward(module, query, key, value, mask, **{**options, "is_causal": False})
+
+
+def _mask(*args: Any, **options: Any) -> Any:
+    """Return the mask of a layer in full, since none means that all is seen."""
+    return sdpa_mask(*args, **{**options, "allow_is_causal_skip": False})
+
+
+ATTENTION = "atat_zoo"
+AttentionInterface.register(ATTENTION, _attend)
+AttentionMaskInterface.register(ATTENTION, _mask)
+
+
+@contextmanager
+def _with(cache: Cache | None) -> Iterator[None]:
+    """Let each layer of a forward pass join its keys and values with a cache."""
+    if cache is None:
+        yield
+        return
+    layer = itertools.count()
+    token = _joined.set(lambda keys, values: cache.join(next(layer), keys, values))
+    try:
+        yield
+    finally:
+        _joined.reset(token)
+
+
+def built(
+    context: Context,
+    *,
+    settings: dict[str, Any],
+    model: str,
+    revision: str | None,
+    pretrained: bool,
+    mask_id: int,
+    shift: bool,
+    head: str,
+    dtype: str,
+    checkpoint_activations: bool,
+    **others: Any,  # of the specification alone
+) -> TransformersModule:
+    """Return the module; with a training's counts it has the model's weights, and else waits for those that are saved.
+
+    Raises:
+        UserError: see `TransformersBackbone.build`.
+    """
+    foreign = is_foreign(settings)
+    with reading(model):
+        options: dict[str, Any] = {"dtype": getattr(torch, dtype)}
+        if foreign:
+            pinned: dict[str, Any] = {"revision": revision, "trust_remote_code": True}
+            config = transformers.AutoConfig.from_pretrained(model, **pinned)
+            names: Any = settings.get("auto_map", {})
+            auto = next((name for name in _AUTO if name in names), _AUTO[-1])
+            # The code of the same revision as the weights: that is what was read.
+            kind: Any = get_class_from_dynamic_module(names[auto], model, revision=revision)
+            fresh = kind._from_config
+        else:
+            config = transformers.AutoConfig.for_model(**settings)
+            kind = getattr(transformers, _AUTO[0] if config.model_type in MASKED else _AUTO[1])
+            fresh = kind.from_config
+            # Or the library asks on the terminal, where it has no class of this kind and the model has code.
+            options |= {"attn_implementation": ATTENTION, "trust_remote_code": False}
+        rates = dropouts(config.to_dict())
+        for key in rates:
+            setattr(config, key, 0.0)
+        if pretrained and context.counts is not None:
+            published = Published(model, revision)
+            files = published.weights if published.file(WEIGHTS) or published.file(INDEX) else {}
+            layers = getattr(config, "num_hidden_layers", 0)
+            if files and isinstance(layers, int) and layers > len(files):  # which would be built one by one
+                raise UserError(
+                    f"{model} has {len(files)} weights, too few for the {layers} layers of its config.json; get "
+                    "the model again"
+                )
+            network, report = kind.from_pretrained(
+                model,
+                revision=revision,
+                config=config,
+                use_safetensors=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are named below
+                **options,
+            )
+            _refuse_strange(network, report, files, model)
+        else:
+            network = fresh(config, **options)
+    for each in network.modules():
+        if isinstance(each, nn.Dropout):  # of a rate that its code has, or a configuration within
+            each.p = 0.0
+    return TransformersModule(
+        network.eval(),
+        context,
+        rates,
+        model=model,
+        mask_id=mask_id,
+        shift=shift,
+        head=head,
+        longest=longest_of(settings),
+        checkpoint_activations=checkpoint_activations,
+        foreign=foreign,
+    )
+
+
+def _refuse_strange(network: Any, report: Any, files: Mapping[str, Tensor], model: str) -> None:
+    """Raise a `UserError` if weights are not those of the configuration, or one is no floating-point number."""
+    prefix = f"{network.base_model_prefix}."
+    named = dict(network.named_parameters())
+    # The library would draw these at random and go on.
+    if missing := sorted(report["missing_keys"]):
+        if any(name.startswith(prefix) for name in missing):
+            why = "; get it again, or correct its config.json"
+        else:
+            why = ", so it has no language model's head; name a model that predicts tokens"
+            if [named.get(name) for name in missing] == [network.get_output_embeddings().weight]:
+                why += ", or set tie_word_embeddings to true in its config.json if the embedding is its head"
+        raise UserError(f"backbone.model: {model!r} lacks the weights {missing[0]} ({len(missing)} in all){why}")
+    shapes = [f"{name} is {list(found)} and not {list(own)}" for name, found, own in sorted(report["mismatched_keys"])]
+    layers = {re.sub(r"\d+", "0", name) for name in named}
+    shapes += [f"{name} is not known" for name in report["unexpected_keys"] if re.sub(r"\d+", "0", name) in layers]
+    refuse_other(sorted(shapes), model)
+    first, last = network.get_input_embeddings(), network.get_output_embeddings()
+    if getattr(network.config, "tie_word_embeddings", False) and last is not None and first.weight is not last.weight:
+        pair = " and ".join(name for name, weight in named.items() if weight is first.weight or weight is last.weight)
+        raise UserError(
+            f"{model}: tie_word_embeddings = true in its config.json, but {pair} differ; set it to false there"
+        )
+    for name, weight in files.items():
+        if named.keys() & {name, prefix + name, name.removeprefix(prefix)} and weight.dtype not in FLOATS:
+            raise UserError(
+                f"{model}: {name} is of {weight.dtype}, which is not the type of a weight; get the model again"
+            )
+    for name, weight in named.items():
+        refuse_not_finite(name, weight, model)
+
+
+def dropouts(settings: dict[str, Any]) -> dict[str, float]:
+    """Return the rates of dropout in a model's configuration, by their keys: `hidden_dropout_prob`, `attn_pdrop`, …."""
+    named = {key: value for key, value in settings.items() if re.search("dropout|pdrop|layerdrop", key)}
+    return {key: value for key, value in named.items() if isinstance(value, float)}
+
+
+def first_position(network: nn.Module) -> int:
+    """Return where a network begins to count positions: RoBERTa's does behind its padding's id."""
+    tables = [m for name, m in network.named_modules() if name.endswith("position_embeddings")]
+    return next((m.padding_idx + 1 for m in tables if isinstance(getattr(m, "padding_idx", None), int)), 0)
+
+
+class TransformersModule(nn.Module):
+    """Tokens [B, L] to what the last layer of a model reads, [B, L, D]; `head` is that layer."""
+
+    reads_time = False
+
+    def __init__(
+        self,
+        network: Any,
+        context: Context,
+        rates: dict[str, float],
+        *,
+        model: str,
+        mask_id: int,
+        shift: bool,
+        head: str,
+        longest: int | None,
+        checkpoint_activations: bool,
+        foreign: bool,
+    ) -> None:
+        super().__init__()
+        self.rates = rates  # of dropout, as the model has them
+        V, length = context.vocabulary_size, context.length
+        size = int(getattr(network.config, "vocab_size", 0))
+        refuse_without_row(context, size, model)
+        if mask_id >= size:
+            raise UserError(
+                f"{model} has {size} tokens and the mask is {mask_id}; name one of these by backbone.mask_id"
+            )
+        self.model, self.V, self.mask_id, self.shift = model, V, mask_id, shift
+        self.causal = not foreign and network.config.model_type not in MASKED
+        self.first = first_position(network)
+        if longest is not None and length > longest - self.first:
+            raise UserError(f"data.length = {length} is more than the {longest - self.first} tokens of {model}")
+        self.asks: dict[str, Any] = {}
+        if self.causal:
+            self.asks = {"use_cache": False}
+        elif "timesteps" in inspect.signature(network.forward).parameters:  # MDLM's code wants a time that it ignores
+            self.asks = {"timesteps": None}
+        if checkpoint_activations:
+            network.activation_checkpointing_enable({"use_reentrant": False, "preserve_rng_state": False})
+
+        self.network = network
+        with reading(model, _REFUSES), torch.no_grad():
+            self._split(network, head)
+            # Where the mask only starts a text, its column is the model's own prediction of a token: its EOS, in GPT-2.
+            self.head.never = None if context.shifted or self.mask_id >= V else self.mask_id
+            # Older code of the library, and that of others, attends without asking for a mask.
+            self.attends = self._obeys()
+        if self.causal and not self.attends:
+            raise UserError(
+                f"{model} reads from left to right, and its code in this version of transformers takes no other "
+                "attention mask; name another model"
+            )
+        self.register_state_dict_post_hook(_once)
+        self.register_load_state_dict_pre_hook(_again)
+
+    def _split(self, network: Any, head: str) -> None:
+        """Take the last layer out of a network, and see that nothing follows it."""
+        probe = torch.arange(min(_PROBED, self.V))[None]
+        self.layer, decoder = _last_layer(network, self.model, head)
+        louder = decoder.register_forward_pre_hook(lambda _, hidden: _LOUDER * hidden[0])
+        whole = self.ask(probe)
+        louder.remove()
+        parent, _, name = self.layer.rpartition(".")
+        network.get_submodule(parent).register_module(name, nn.Identity())
+        self.head = Head(decoder, self.V)
+        try:
+            same = torch.allclose(decoder(_LOUDER * self.ask(probe)), whole, rtol=1e-3, atol=1e-4 * _LOUDER)
+        except (RuntimeError, AttributeError):  # of other shapes, or the weights are read beside the layer
+            same = False
+        if not same:
+            raise UserError(
+                f"backbone.head: the logits of {self.model} are not what its layer {self.layer!r} makes; name the "
+                "layer that makes them, or another model"
+            )
+
+    def _obeys(self) -> bool:
+        """Return whether the network attends as a mask says: to the last token under a full one, not under the past."""
+        probe = torch.arange(min(_PROBED, self.V))
+        texts = torch.stack([probe, torch.cat([probe[:-1], probe[:1]])])
+        full = torch.ones(1, 1, len(probe), len(probe), dtype=torch.bool)
+        seen = []
+        for mask in (full, full.tril()):
+            try:
+                one, other = self.ask(texts, attention_mask=mask)[:, :-1]
+            except (RuntimeError, ValueError, TypeError, AttributeError):
+                return False
+            seen.append(not torch.allclose(one, other, rtol=1e-5, atol=1e-6))
+        return seen == [True, False]
+
+    @property
+    def embedding(self) -> Embedding:
+        """See `BackboneModule`; the mask is read as the model's own."""
+        return Embedding(self)
+
+    def own(self, tokens: Tensor) -> Tensor:
+        """Return tokens with the model's own id of the mask."""
+        return torch.where(tokens == self.V, self.mask_id, tokens)
+
+    @property
+    def twice(self) -> dict[str, str]:
+        """The second names of weights that have two, with the first, under which safetensors want them saved."""
+        named: dict[Tensor, str] = {}
+        pairs = [(named.setdefault(p, name), name) for name, p in self.named_parameters(remove_duplicate=False)]
+        return {name: first for first, name in pairs if name != first}
+
+    def ask(self, tokens: Tensor, **options: Any) -> Tensor:
+        """Return what the network makes of tokens, [B, L, …]."""
+        asks = dict(self.asks)
+        if "timesteps" in asks:
+            asks["timesteps"] = torch.zeros(len(tokens), device=tokens.device)
+        found: Tensor = self.network(input_ids=self.own(tokens), **asks, **options).logits
+        return found
+
+    def forward(
+        self,
+        tokens: Tensor,
+        t: Tensor | None = None,
+        *,
+        positions: Tensor | None = None,
+        attention: Any = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """See `BackboneModule`."""
+        if cache is not None and (positions is None or isinstance(attention, str)):
+            raise ValueError("with a cache the positions must be given, and the attention as a mask")
+        if self.shift and (
+            attention is not None or cache is not None
+        ):  # the position before is not what was read before
+            raise UserError(f"backbone.shift: {self.model} is asked for part of a text; set it to false")
+        if not self.attends and (attention is not None or cache is not None):
+            raise UserError(f'{self.model} attends as its own code does; choose objective.use = "mdlm"')
+        options: dict[str, Any] = {}
+        B, L = tokens.shape
+        if positions is not None or self.first:
+            given = torch.arange(L, device=tokens.device) if positions is None else positions
+            options["position_ids"] = (given + self.first).expand(B, L)
+        if attention is None and (self.causal or cache is not None):
+            attention = torch.ones(L, L + (0 if cache is None else len(cache)), dtype=torch.bool, device=tokens.device)
+        elif isinstance(attention, str):
+            attention = torch.ones(L, L, dtype=torch.bool, device=tokens.device).tril()
+        if attention is not None:
+            options["attention_mask"] = attention if attention.ndim == 4 else attention[None, None]
+        with _with(cache):
+            hidden = self.ask(tokens, **options)
+        return torch.cat([hidden[:, :1], hidden[:, :-1]], dim=1) if self.shift else hidden
+
+
+class Head(nn.Module):
+    """The last layer of a model: what it reads, [..., D], to logits of V tokens, [..., V], one never predicted.
+
+    It is no `nn.Linear`, whose weights an optimizer may take for those of a layer within.
+    """
+
+    never: int | None = None  # the model's own mask
+
+    def __init__(self, layer: nn.Linear, V: int) -> None:
+        super().__init__()
+        self.weight, self.bias, self.V = layer.weight, layer.bias, V
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """Return the logits."""
+        logits = F.linear(hidden, self.weight, self.bias)[..., : self.V]
+        if self.never is not None:
+            logits[..., self.never] = _NEVER  # in place: they are large, and nobody else's
+        return logits
+
+    def layer(self) -> nn.Linear:
+        """Return it as the model had it."""
+        layer = nn.Linear(self.weight.shape[1], self.weight.shape[0], bias=False, device="meta")
+        layer.weight, layer.bias = self.weight, self.bias
+        return layer
+
+
+class Embedding(nn.Module):
+    """The embedding of a model with the zoo's ids, 0 … V; its weights are the network's, and are not saved twice."""
+
+    def __init__(self, module: TransformersModule) -> None:
+        super().__init__()
+        self.of = [module]  # in a list, so that it is no part of it
+        self.num_embeddings = module.V + 1
+        self.weight = module.head.weight
+        self.embedding_dim = self.weight.shape[1]
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return [B, L, D] for tokens [B, L]."""
+        found: Tensor = self.of[0].network.get_input_embeddings()(self.of[0].own(tokens))
+        return found
+
+
+def _last_layer(network: Any, model: str, head: str) -> tuple[str, nn.Linear]:
+    """Return the layer that makes the logits, and its name."""
+    layer = dict(network.named_modules()).get(head) if head else network.get_output_embeddings()
+    name = next((name for name, module in network.named_modules() if module is layer and name), None)
+    if name is None or not isinstance(layer, nn.Linear):
+        known = ", ".join(name for name, module in network.named_modules() if isinstance(module, nn.Linear))
+        raise UserError(
+            f"backbone.head: {model} has no layer {head!r} that makes its logits; name one of its linear "
+            f"layers, of which the last ones are {known[-200:]}"
+        )
+    return name, layer
+
+
+def _once(module: TransformersModule, state: dict[str, Any], prefix: str, _: Any) -> None:
+    for name in module.twice:
+        del state[prefix + name]
+
+
+def _again(module: TransformersModule, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    for name, first in module.twice.items():
+        if prefix + first in state:
+            state[prefix + name] = state[prefix + first]
+
+
+def restored(module: TransformersModule) -> Any:
+    """Return the model as the library knows it; the module is used up."""
+    network = module.network
+    parent, _, name = module.layer.rpartition(".")
+    network.get_submodule(parent).register_module(name, module.head.layer())
+    for key, rate in module.rates.items():
+        setattr(network.config, key, rate)
+    return network
