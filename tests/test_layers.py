@@ -77,6 +77,13 @@ def circles(trees):
     return list(networkx.simple_cycles(networkx.DiGraph(edges)))
 
 
+def test_no_two_modules_have_one_name():
+    """A name leads to one file; the templates of `atat new` are none of ours."""
+    paths = [*PACKAGE.rglob("*.py"), *(ROOT / "plugins").glob("atat-zoo-*/atat_zoo_*/**/*.py")]
+    named = Counter(path.name for path in paths if not path.name.startswith("__"))
+    assert [name for name, number in named.items() if number > 1] == []
+
+
 @pytest.mark.parametrize("package", [PACKAGE, *sorted((ROOT / "plugins").glob("atat-zoo-*/atat_zoo_*"))], ids=str)
 def test_no_module_imports_itself_by_way_of_others(package):
     paths = [path.relative_to(package.parent) for path in package.rglob("*.py")]
