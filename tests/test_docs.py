@@ -56,18 +56,6 @@ def folder(prepared, tmp_path_factory):
     return shutil.copytree(prepared, tmp_path_factory.mktemp("pages"), dirs_exist_ok=True)
 
 
-def test_the_readme_names_every_part_and_where_it_is(monkeypatch):
-    monkeypatch.setenv("ATAT_ZOO_PLUGINS", "")
-    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("\n## What there is\n")[2]
-    zoo, named = Zoo.load(), dict[str, set[str]]()
-    for row in re.findall(r"^\| (.+) \|$", text, re.MULTILINE)[2:]:
-        kinds, parts, places = row.split(" | ")
-        names = [set(re.findall(r"`(\w+)`", some)) for some in parts.split(";")]
-        named |= dict(zip(re.sub(r" \(.*?\)", "", kinds).split(", "), names, strict=True))
-        assert all((ROOT / "atat_zoo" / place).exists() for place in re.findall(r"`(.+?)`", places)), places
-    assert named == {kind: set(zoo.names(kind)) for kind in KINDS}
-
-
 def test_every_path_in_the_tree_of_contributing_leads_somewhere():
     """A file or folder is in the room whose lines name it, and every room of the package is there."""
     tree = next(block.text for block in pages.blocks(ROOT / "CONTRIBUTING.md") if block.language == "text")

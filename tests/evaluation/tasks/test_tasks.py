@@ -65,7 +65,7 @@ def test_a_title_names_what_differs_from_the_defaults():
 
 
 def test_a_protocol_of_a_model_of_dialogues_is_refused_where_tasks_are_named():
-    problem = next(ProtocolTask().check(SimpleNamespace(data=SimpleNamespace(form="chat"))))
+    problem = next(ProtocolTask().check(SimpleNamespace(data=SimpleNamespace(format="chat"))))
     assert str(problem).startswith("evaluation.tasks: protocols are of running text")
 
 
