@@ -53,7 +53,7 @@ def test_an_export_ends_what_it_writes_where_the_run_does(data, tmp_path):
     run = run_of(model := model_of("mdlm", data=data, corpus=corpus), tmp_path / "run")
     export_run(run.path, tmp_path / "out")
     says = json.loads((tmp_path / "out" / "config.json").read_text())["has_eos"]
-    assert says == (model.text_generator().end() is not None) == (data.get("special") != "none")
+    assert says == (model.text_generator().end() is not None) == (data.get("special_tokens") != "none")
 
 
 def test_weights_are_in_the_type_that_is_asked_for_and_counts_stay_whole(run, tmp_path):

@@ -19,7 +19,7 @@ OBJECTIVES = {
     "mdlm, timed": "confidence_threshold",
     "block": "semi_autoregressive",
     "autoregressive": "left_to_right",
-    "strided": {"use": "strided", "stride": 3},
+    "strided_causal": {"use": "strided", "stride": 3},
 }
 LETTERS = " abcdefghijklmnopqrstuvwxyz"
 

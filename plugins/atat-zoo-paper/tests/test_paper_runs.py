@@ -103,7 +103,7 @@ def test_hyper_parameters_are_those_of_the_run_if_it_is_there(place):
     place.made(table | {"rows": rows})
     lines = place.texts("keys")[1].splitlines()
     assert lines[2:5] == ["| parameter | absent | bell |", "| --- | --- | --- |", "| train.steps | 7 | 450 |"]
-    assert lines[-1].endswith("| bell |")
+    assert lines[-1].endswith("| logit_normal |")
 
 
 def test_a_hyper_parameter_is_shown_as_one_reads_it(place):

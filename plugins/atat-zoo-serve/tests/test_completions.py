@@ -80,7 +80,8 @@ def test_temperature_and_top_p_are_those_of_the_draw(client, model, asked, draw)
     blocks = {"use": "semi_autoregressive", "block_size": 4, "block_sampler": {"use": "ancestral", "steps": 6}}
     asked = {"seed": 1, "max_tokens": 40, "sampler": blocks, **asked}
     own = texts(client.post("/v1/completions", json=asked))
-    assert own == model.sample(1, seed=1, length=40, sampler=blocks | {"within": combination}, precision="fp32").texts
+    blocks = blocks | {"block_sampler": combination}
+    assert own == model.sample(1, seed=1, length=40, sampler=blocks, precision="fp32").texts
 
 
 def test_a_text_longer_than_those_of_the_training(client, model):

@@ -185,7 +185,7 @@ def test_the_largest_number_in_a_sampler():
     table = {"use": "ancestral", "steps": 2**31 - 1, "eta": [-(2**31) + 1, 0.5, True]}
     assert CompletionRequest(sampler=table).sampler == table
     with pytest.raises(ValidationError, match="has a number beyond 2,147,483,647; take a smaller one"):
-        CompletionRequest(sampler={"use": "ancestral", "order": {"size": -(2**31)}})
+        CompletionRequest(sampler={"use": "ancestral", "order": {"block_size": -(2**31)}})
 
 
 @pytest.mark.parametrize(

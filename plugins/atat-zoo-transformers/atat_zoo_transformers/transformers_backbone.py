@@ -167,7 +167,7 @@ class TransformersBackbone(LoRABackbone):
             network.to(dtype and getattr(torch, dtype)).save_pretrained(folder, max_shard_size=max_shard_size)
             if tokenizer.library is not None:
                 spec = experiment.parts["tokenizer"]
-                special = getattr(spec.like or spec, "special", None) or {}  # of a run that began with another
+                special = getattr(spec.like or spec, "special_tokens", None) or {}  # of a run that began with another
                 names = {key: name for key, name in special.items() if key in SPECIAL}
                 if padding := names.get("pad_token") or padding_of(tokenizer.library, names.get("eos_token")):
                     names["pad_token"] = padding

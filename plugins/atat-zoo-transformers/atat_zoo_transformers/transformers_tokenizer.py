@@ -28,7 +28,7 @@ class TransformersTokenizer(Tokenizer):
 
     Dialogues have the model's own chat template, in which no text of a message is an added token.
 
-    `special`, `sha256` and `chat_template` are filled in from the model, so that a run no longer needs it.
+    `special_tokens`, `sha256` and `chat_template` are filled in from the model, so that a run no longer needs it.
     """
 
     name = "transformers"
@@ -37,7 +37,7 @@ class TransformersTokenizer(Tokenizer):
 
     model: str = param(help="model name on the hub, or local folder")
     revision: str | None = param(None, help="commit, tag or branch on the hub; default: main")
-    special: dict[str, str] | None = param(
+    special_tokens: dict[str, str] | None = param(
         None, help="special tokens: bos_token, cls_token, …; default: filled in from the model"
     )
     sha256: str | None = param(None, help="SHA-256 of tokenizer.json; default: filled in from the model")
@@ -46,11 +46,11 @@ class TransformersTokenizer(Tokenizer):
     )
 
     def __attrs_post_init__(self) -> None:
-        if self.special is None or self.sha256 is None:
+        if self.special_tokens is None or self.sha256 is None:
             from atat_zoo_transformers.model_description import template_of, tokenizer_of
 
             library, special, templates = tokenizer_of(self.model, self.revision)
-            object.__setattr__(self, "special", special if self.special is None else self.special)
+            object.__setattr__(self, "special_tokens", special if self.special_tokens is None else self.special_tokens)
             if self.chat_template is None:
                 object.__setattr__(self, "chat_template", template_of(self.model, templates))
             object.__setattr__(self, "sha256", self.sha256 or _digest(library.to_str()))
@@ -58,7 +58,7 @@ class TransformersTokenizer(Tokenizer):
     @property
     def ends(self) -> dict[str, str | None]:
         """The names of BOS and EOS."""
-        names = self.special or {}
+        names = self.special_tokens or {}
         return {
             "bos": names.get("cls_token", names.get("bos_token")),
             "eos": names.get("sep_token", names.get("eos_token")),
@@ -101,7 +101,7 @@ class TransformersTokenizer(Tokenizer):
 
         if self.chat_template is None:
             return LibraryModel(library, **self.ends)
-        return ChatModel(library, **self.ends, template=self.chat_template, names=self.special or {})
+        return ChatModel(library, **self.ends, template=self.chat_template, names=self.special_tokens or {})
 
     def fingerprint(self) -> str:
         """Return the hash of the tokenizer's file: a different file gives different shards."""
