@@ -44,7 +44,7 @@ def wanted_of(model, form):
             turns[1] = torch.randint(-1, 1, (L,), generator=generator)
             turns[2] = torch.randint(-1, 4, (L,), generator=generator)
             where = turns >= 0
-            logits = logits_at(where, model.module.of_turns(ids, turns))
+            logits = logits_at(where, model.module.inputs_in_steps(ids, turns))
             return {"ids": ids, "turns": turns, "where": where, "logits": logits}
         where = torch.rand(3, L, generator=generator) < torch.tensor([0.2, 0.6, 1.0])[:, None]
         ids[where] = V

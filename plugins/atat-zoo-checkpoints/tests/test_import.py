@@ -364,7 +364,7 @@ def test_a_training_of_another_kind_is_refused(settings, message, tmp_path):
 def test_a_block_that_refers_to_the_length_is_the_whole_text(tmp_path):
     checkpoint(tmp_path, {**TRAINED["block"], "block_size": "${model.length}"})
     made = import_model(str(tmp_path / "last.ckpt"), tmp_path / "run", [f"tokenizer.path={tmp_path}/tokenizer.json"])
-    assert made.experiment.parts["objective"].size == made.context.length == 32
+    assert made.experiment.parts["objective"].block_size == made.context.length == 32
 
 
 def test_a_noise_with_another_sigma_than_the_network_learned_is_refused(tmp_path):

@@ -100,7 +100,7 @@ def test_a_set_causal_network(name, shape):
     for row in clean:  # whose starts differ
         objective = zoo.spec("objective", {"use": "set_diffusion", "start": int(row[0])})
         module = objective.build(context, {**built, "backbone": backbone}, 1)
-        hidden = module.hidden_in_turns(row[None, 1:], place.argsort()[None, 1:] - 1, ascending=False)
+        hidden = module.hidden_in_steps(row[None, 1:], place.argsort()[None, 1:] - 1, ascending=False)
         found.append(all_logits(backbone, hidden)[:, place[1:] - 1])
     holds(torch.cat(found), f"{name}, {shape}")
 

@@ -25,7 +25,7 @@ def ask(client, messages=HI, **body):
 @pytest.mark.parametrize("sampler", ["left_to_right", "ancestral", "remdm_cap"])
 @pytest.mark.parametrize("stop", [None, ["e", "\ufffd"]])
 def test_a_stream_says_the_role_once_and_then_the_same_text(client, sampler, stop):
-    body = {"n": 3, "sampler": {"use": sampler}, "stopping_rule": stop}
+    body = {"n": 3, "sampler": {"use": sampler}, "stop": stop}
     whole = ask(client, **body)
     usage = {"include_usage": True, "include_obfuscation": False}
     events, end = chunks(

@@ -176,9 +176,7 @@ def test_usage_counts_to_the_first_stop(ending):
         reasons.append("stop" if ends or EOS in row else "length")
     assert set(reasons) == {"stop", "length"}
     with in_process(served(ending)) as client:
-        answer = client.post(
-            "/v1/completions", json={"prompt": "We", "n": NUMBER, "seed": 4, "stopping_rule": stop}
-        ).json()
+        answer = client.post("/v1/completions", json={"prompt": "We", "n": NUMBER, "seed": 4, "stop": stop}).json()
     assert [choice["finish_reason"] for choice in answer["choices"]] == reasons
     assert answer["usage"]["completion_tokens"] == counted
 

@@ -58,7 +58,9 @@ def model(spec, tmp_path_factory):
     saved = tmp_path_factory.mktemp("saved")
     spec.train(lambda: iter(())).save(saved)
     again = TransformersTokenizer(
-        model="nowhere", **{key: getattr(spec, key) for key in ("special_tokens", "sha256")}, chat_template=spec.template
+        model="nowhere",
+        **{key: getattr(spec, key) for key in ("special_tokens", "sha256")},
+        chat_template=spec.template,
     )
     return again.load(saved)
 
