@@ -31,7 +31,8 @@ class Arm(NamedTuple):
 ARMS: dict[str, Arm] = {
     "plain": Arm("gated convolutions"),
     "bell": Arm(
-        "the same, rates from a bell and simple weights", ("mask_rates.use=logit_normal", "objective.weight=simple")
+        "the same, logit-normal mask rates and simple weights",
+        ("mask_rates.use=logit_normal", "objective.weight=simple"),
     ),
     "both": Arm("the same, both strands alike", ("backbone.reverse_complement=true",)),
     "kmer": Arm("the same, importance by k-mers", ("estimator.use=kmer", "masking.use=reveal")),
