@@ -176,7 +176,7 @@ def _rest(made: list[tuple[str, str, str | None]]) -> str:
     return "```{eval-rst}\n" + "\n".join(text) + "```"
 
 
-_SELECTED = {"atat_zoo.diffusion.attention": "attend, visible, within"}
+_SELECTED = {"atat_zoo.diffusion.attention": "attend, attention_mask, document_rule"}
 _API: list[tuple[str, str, list[tuple[str, str, str | None]]]] = [
     ("`atat_zoo`", "Load a model, evaluate it and generate text; look up and build components.", [
         ("autoclass", "atat_zoo.Model", ""),
@@ -186,11 +186,12 @@ _API: list[tuple[str, str, list[tuple[str, str, str | None]]]] = [
     ]),
     ("Scores of given texts", "What `Model` returns for texts, with heat maps in a notebook.", [
         ("automodule", "atat_zoo.generation.token_scores",
-         "TokenScore, TokenScores, LogProbs, TextScores, Bounded, Unmasking"),
+         "TokenScore, TokenScores, LogProbs, TextScores, NLLBound, Unmasking"),
     ]),
     ("`atat_zoo.registry`", "Declare components, and add them to the zoo from a plugin.", [
         ("automodule", "atat_zoo.registry",
-         "Context, component, component_base, network_of, param, part, parts, problems_of, values_of"),
+         "Context, component, component_base, network_of, param, component_param, components_param, problems_of, "
+         "values_of"),
         ("py:class", "Zoo", "The same as :class:`atat_zoo.Zoo`."),
         ("py:decorator", "hookimpl", "Marks a function `atat_zoo_KIND` that returns component classes of a kind."),
         ("py:data", "CONTRACT", "The version of the contracts. A plugin written for a later version is not loaded."),
@@ -204,7 +205,7 @@ _API: list[tuple[str, str, list[tuple[str, str, str | None]]]] = [
     ]),
     ("Building blocks", "Classes and functions that the packages of `atat new` import.", [
         ("autoclass", "atat_zoo.generation.samplers.sampler_choices.SamplerChoices", ""),
-        ("autoclass", "atat_zoo.generation.samplers.sampler_choices.CompositeSampler", ""),
+        ("autoclass", "atat_zoo.generation.samplers.composite.CompositeSampler", ""),
         ("autoclass", "atat_zoo.generation.samplers.order.LeftToRightOrder", None),
         ("autoclass", "atat_zoo.generation.samplers.tokens_per_step.CosineTokensPerStep", None),
         ("autoclass", "atat_zoo.modeling.objectives.Batch", ""),
@@ -213,7 +214,7 @@ _API: list[tuple[str, str, list[tuple[str, str, str | None]]]] = [
         ("autoclass", "atat_zoo.evaluation.results.task_results.Score", ""),
         ("automodule", "atat_zoo.evaluation.held_out_text", "held_out_text, digest"),
         ("autoclass", "atat_zoo.generation.text_generator.TextGenerator", ""),
-        ("automodule", "atat_zoo.generation.guided_denoiser", "Guided, normalised"),
+        ("automodule", "atat_zoo.generation.guided_denoiser", "GuidedDenoiser, normalised"),
         ("autofunction", "atat_zoo.data.sample_order.uniforms", None),
         ("autodata", "atat_zoo.data.Split", None),
         ("autodata", "atat_zoo.evaluation.Progress", None),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.slow
-ASSETS = ("css", "html", "js", "py")
+ASSETS = ("css", "html", "js")
 ROOT = Path(__file__).parents[1]
 
 

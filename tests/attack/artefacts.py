@@ -85,7 +85,7 @@ COMMANDS: dict[str, Command] = {
 # A page without its library, whose engine would reserve more addresses than a case may.
 PAGE = """from atat_zoo import cli, reports
 from atat_zoo.reports import html_report
-reports.ADDRESSES, page._library = 0, str
+reports.ADDRESSES, html_report._library = 0, str
 cli.main()"""
 # folder -> the commands that read it
 READERS = {

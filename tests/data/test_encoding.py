@@ -126,7 +126,7 @@ from test_encoding import TEXTS
 from in_memory import Memory, experiment_of
 from atat_zoo.data import sequence_packing
 from atat_zoo.data.build import build
-pack.BATCH = 7
+sequence_packing.BATCH = 7
 def end(stage, done, total):
     if stage == "train" and done > 3000:
         print(*(process.pid for process in multiprocessing.active_children()), flush=True)

@@ -137,7 +137,7 @@ def test_two_at_once_share_the_work(place, one_seed):
 
 def test_a_failing_arm_is_listed_and_the_others_go_on(copy):
     wild = '[arms.wild]\nlike = "plain"\noverrides = ["optimizer.learning_rate=1e38", "train.steps=4"]\n'
-    copy.write(STUDY.replace("draws = 2", "draws = 2\ntest = true") + wild)
+    copy.write(STUDY.replace("mask_samples = 2", "mask_samples = 2\ntest = true") + wild)
     out, err = copy.study(code=1)
     report = copy.report()
     assert list(report["failed"]) == ["wild-seed18", "wild-seed19"]
@@ -201,7 +201,7 @@ def test_a_sweep_chooses_on_one_half_and_what_follows_uses_it(place):
 
 
 def test_the_test_split_is_evaluated_once(copy):
-    tested = STUDY.replace("draws = 2", "draws = 2\ntest = true")
+    tested = STUDY.replace("mask_samples = 2", "mask_samples = 2\ntest = true")
     copy.write(tested)
     assert "Evaluated once, after all settings were fixed." in copy.study()[0]
     report = copy.report()
@@ -211,7 +211,7 @@ def test_the_test_split_is_evaluated_once(copy):
     assert "measuring" not in copy.study()[0]
     assert copy.report() == report
     # Another setting is.
-    copy.write(tested.replace("draws = 2", "draws = 3"))
+    copy.write(tested.replace("mask_samples = 2", "mask_samples = 3"))
     assert "the test split was evaluated before, with other runs or settings" in copy.study(code=2)[1]
     assert copy.report()["test"] is None
     # So are other runs, and then nothing is trained for it.
@@ -219,7 +219,7 @@ def test_the_test_split_is_evaluated_once(copy):
     assert "is evaluated once" in copy.study(code=2)[1]
     assert copy.runs() == RUNS
     # A person who insists is counted.
-    copy.write(tested.replace("draws = 2", "draws = 3"))
+    copy.write(tested.replace("mask_samples = 2", "mask_samples = 3"))
     assert "**Evaluated 2 times.**" in copy.study("--test-again")[0]
     assert copy.report()["test"]["times"] == 2
     (copy.folder / "test.json").write_text("{")
@@ -227,7 +227,9 @@ def test_the_test_split_is_evaluated_once(copy):
 
 
 def test_metrics_are_measured_of_every_arm(copy):
-    copy.write(STUDY.replace("draws = 2", 'draws = 2\nmetrics = ["brier_score", {use = "top_accuracy", k = 3}]'))
+    copy.write(
+        STUDY.replace("mask_samples = 2", 'mask_samples = 2\nmetrics = ["brier_score", {use = "top_accuracy", k = 3}]')
+    )
     out, _ = copy.study()
     for arm in copy.report()["arms"].values():
         for run in arm["runs"]:
@@ -238,7 +240,7 @@ def test_metrics_are_measured_of_every_arm(copy):
 
 def test_tasks_are_measured_of_every_arm(copy, atat, monkeypatch):
     few = "tasks = [{use = 'infilling', gap = 3, texts = 6}]"
-    copy.write(STUDY.replace("draws = 2", f"draws = 2\n{few}"))
+    copy.write(STUDY.replace("mask_samples = 2", f"mask_samples = 2\n{few}"))
     out, _ = copy.study()
     (task,) = copy.report()["tasks"]
     assert (task["task"], task["seed"]) == ("infilling (gap = 3, texts = 6)", 0)

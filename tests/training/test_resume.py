@@ -192,7 +192,7 @@ def test_asked_to_stop(tiny, uninterrupted, number):
     process.send_signal(number)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + number, said
-    assert f"continue with: atat train --resume {run}" in said
+    assert f"resume with: atat train --resume {run}" in said
     assert "Traceback" not in said
     if number == signal.SIGTERM:
         tiny.atat("train", "--resume", run)
@@ -274,7 +274,7 @@ def test_two_ranks_asked_to_stop(tiny):
     wait_for_step(tiny.root / "two-stopped" / "metrics.jsonl", 7, ranks[0])
     ranks[1].send_signal(signal.SIGTERM)
     said = [rank.communicate()[0] for rank in ranks]
-    assert "continue with: atat train --resume two-stopped" in said[0]
+    assert "resume with: atat train --resume two-stopped" in said[0]
     steps = tiny.losses("two-stopped")
     newest = sorted((tiny.root / "two-stopped" / "checkpoints").glob("*.json"))[-1]
     assert json.loads(newest.read_text())["step"] == max(steps) < 400

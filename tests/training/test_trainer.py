@@ -208,7 +208,7 @@ def test_one_rank_alone_makes_the_numbers(tiny, tmp_path, monkeypatch):
     second = {"get_global_rank": lambda: 1, "get_world_size": lambda: 2, "broadcast_object_list": broadcast}
     for name, function in (second | {"all_gather_object": lambda mine: [mine]}).items():
         monkeypatch.setattr(evaluating.dist, name, function)
-    for name in ("summarise", "measure_ngram"):
+    for name in ("summarise", "measure_ngram_prior"):
         monkeypatch.delattr(evaluating, name)
     assert evaluator(1) == "what rank 0 has found"
 
