@@ -54,7 +54,7 @@ def measure_ngram_prior(
     try:
         table = load_ngram_prior(data)
     except UserError as error:
-        warnings.warn(f"the count table is left out: {error}", OmissionNote, stacklevel=2)
+        warnings.warn(f"the n-gram prior was not evaluated: {error}", OmissionNote, stacklevel=2)
         return None
     denoiser, mask_id = module.denoiser(), module.denoiser().mask_id
     causal = exact or denoiser.block_size == 1

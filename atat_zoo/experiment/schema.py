@@ -22,7 +22,7 @@ class DataSpec:
     special_tokens: Literal["none", "document", "sequence", "both"] = param(
         "document",
         help="special tokens. document: EOS after every document; sequence: [BOS] L−2 tokens [EOS] in every "
-        "sequence; both; or none. The default is none for dialogues, whose template adds special tokens, and "
+        "sequence; both; or none. Defaults to none for dialogues, because their template adds special tokens, and "
         "for the corpora sotu and text8",
     )
     format: Literal["text", "chat"] = param(

@@ -53,9 +53,9 @@ class PositionSets(Protocol):
         Args:
             free: which positions are to be predicted, bool [B, L].
             keys: one per row, int64 [B]; what is drawn is a function of it.
-            score: from masked positions, bool [B, L], to how hard their tokens are in the sight of all others, float
-                [B, L]. A step may follow from what is said of a token that was masked, and of no other: then it reads
-                only what is visible when it comes.
+            score: maps masked positions, bool [B, L], to the difficulty of their tokens given all others, float
+                [B, L]. Use only the difficulty of tokens that were masked, so that no step depends on a token that is
+                not visible yet.
         """
         ...
 

@@ -31,7 +31,7 @@ from atat_zoo.system.errors import UserError
 Table = dict[str, Any]
 Results = dict[tuple[str, int], TaskResult]  # of tasks, by title and seed
 BASE = "mdlm"  # the experiment that the others are variations of
-_SEQUENCES = ("length", "special_tokens", "packing", "remainder")  # the keys of [data] of which the sequences depend
+_SEQUENCES = ("length", "special_tokens", "packing", "remainder")  # the keys of [data] that determine the sequences
 # Bytes of the data: with the library, which has 0.9 MB, and the charts the page stays under 3 MB.
 _ROOM = 2_000_000
 # The tables of the charts, with the section of each.

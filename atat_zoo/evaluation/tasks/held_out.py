@@ -147,7 +147,7 @@ class HeldOutTask(OnText):
 
 @component
 class BracketTask(OnText):
-    """Lower and upper limits of the NLL of a text whose tokens are generated one by one in a random order.
+    """A bracket of the NLL under random-order generation, one token per decoding step.
 
     `bound`: K decoding orders are averaged inside the logarithm. `one order`: the same with K = 1, the usual bound of
     masked diffusion. `truth above`: a lower limit, in expectation, of the true NLL (docs/explanation/mathematics.md).

@@ -54,7 +54,7 @@ _OF_MODEL, _OF_SHARDS = ("corpus", "tokenizer", "init_from"), ("data.sequences_p
 def between_models(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return the keys in which two experiments make different models, with both values.
 
-    Of two parts with different names there is nothing in common, but for the count table in a backbone.
+    Of two parts with different names there is nothing in common, except the n-gram prior of a backbone.
     """
     every = list(changes(one, other))
     replaced = tuple(change.key.removesuffix("use") for change in every if change.key.endswith(".use"))

@@ -389,7 +389,7 @@ class ExtendedTokensPerStep(BoundedTokensPerStep):
 
 @component
 class ConfidenceThresholdTokensPerStep(CappedTokensPerStep):
-    """All positions whose most probable token exceeds a threshold; the first of the order if there is none.
+    """All positions whose most probable token exceeds a threshold, or else the first position of the order.
 
     Fast-dLLM (Wu et al., arXiv:2505.22618) uses it with the order most certain first, in blocks, with a cache.
     """
@@ -436,7 +436,7 @@ class EntropyBoundedTokensPerStep(CappedTokensPerStep):
 
 @component
 class KLStableTokensPerStep(CappedTokensPerStep):
-    """All positions with a confident and stable prediction; the first of the order if there is none.
+    """All positions with a confident and stable prediction, or else the first position of the order.
 
     A prediction is stable if KL(now ‖ before) was below a threshold in each of the last H decoding steps. KLASS (Kim et
     al., arXiv:2511.05664) uses the order most certain first, and 0.6 and 0.015 for LLaDA on GSM8K. Only the last

@@ -1,4 +1,4 @@
-"""A count table: how often tokens stand beside each other in training text, and the probabilities that follow from it.
+"""The n-gram prior: counts of neighbouring tokens in the training text, and the probabilities that follow from them.
 
 Interpolated Witten–Bell estimates (Witten & Bell, IEEE Transactions on Information Theory 37, 1991; Chen & Goodman,
 Computer Speech & Language 13, 1999, section 2.5). With N(h) occurrences of a context h, T(h) different tokens seen in
@@ -214,7 +214,7 @@ def _interpolated(
 
 
 def load_ngram_prior(folder: Path) -> NGramPrior:
-    """Return the count table of the training shards of a folder, counted unless it is kept there."""
+    """Return the n-gram prior of the training shards of a folder, counted unless it is stored there."""
     contents = shard_manifest.load(folder)
     tokens, most = contents.splits["train"].tokens, min(_MOST, machine.memory() // _SHARE // _EACH)
     if tokens > most:

@@ -1,7 +1,7 @@
 """What counts of the training text say about a token beside others, added to the logits of a network.
 
 A masked language model spends its first epochs on learning which tokens stand beside each other, and a head of width D
-can hold no more than D directions of it, while a count table has it after one reading of the text. With c(h, y) times
+can hold no more than D directions of it, while an n-gram prior has it after one reading of the text. With c(h, y) times
 that y occurs at some distance from the context h in training text, N(h) times that h has a token there, T(h) different
 ones, and p(y) the unigram distribution, the interpolated Witten–Bell estimate over p is
 

@@ -26,9 +26,9 @@ class LLaDA2Backbone(LlamaBackbone):
     refs = ("arXiv:2512.15745", "arXiv:2602.08676", "arXiv:2412.19437")  # type: ignore[assignment]
 
     head_width: int = param(128, help="width of a head", ge=2)
-    rotated: float = param(0.5, help="fraction of a head with rotary embedding", gt=0, le=1)  # type: ignore[misc]
-    qk_norm: bool = param(True, help="normalise queries and keys (QK-norm)")  # type: ignore[misc]
-    out_bias: bool = param(False, help="bias in the attention's output projection")  # type: ignore[misc]
+    rotated: float = param(0.5, help="fraction of a head with rotary embedding", gt=0, le=1)
+    qk_norm: bool = param(True, help="normalise queries and keys (QK-norm)")
+    out_bias: bool = param(False, help="bias in the attention's output projection")
     experts: int = param(256, help="E, experts per layer", ge=2)
     chosen: int = param(8, help="k, experts per token", ge=1)
     groups: int = param(8, help="G, expert groups", ge=1)

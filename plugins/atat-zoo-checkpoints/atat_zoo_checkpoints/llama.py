@@ -107,10 +107,10 @@ class LlamaBackbone(LoRABackbone):
     form: Literal["llada", "dream"] = param("llada", help="naming scheme of the published weights")
 
     kinds: ClassVar[tuple[str, ...]] = ("llada", "Dream")  # model_type of the config.json that it reads
-    # What a Llama has not.
-    rotated: ClassVar[float] = 1.0
-    qk_norm: ClassVar[bool] = False
-    out_bias: ClassVar[bool] = False
+    # Constants here, without an annotation; parameters of `llada2`.
+    rotated = 1.0
+    qk_norm = False
+    out_bias = False
     reads_time: ClassVar[bool] = False
 
     def __attrs_post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""A count table: its probabilities by hand, by a dictionary, and as distributions; kept, or counted again."""
+"""The n-gram prior: its probabilities by hand, by a dictionary, and as distributions; kept, or counted again."""
 
 import os
 import shutil
