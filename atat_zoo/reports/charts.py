@@ -333,13 +333,18 @@ def _runs(data: Table, table: str) -> alt.Color:
     return alt.Color("run:N", scale=scale, legend=alt.Legend() if legend else None)
 
 
-# A later run lies on those before it, whose lines are wider and whose points are larger, and so stay visible.
-def _widths(data: Table) -> alt.StrokeWidth:
-    return alt.StrokeWidth("run:N", scale=_falling(data, 1.5), legend=None)
+# A later run lies on those before it, whose lines are wider and whose points are larger, and so stay visible. A single
+# run has a constant: Vega interpolates a range of one number to NaN and draws no point.
+def _widths(data: Table) -> alt.StrokeWidth | alt.StrokeWidthValue:
+    if len(data["runs"]) == 1:
+        return alt.StrokeWidthValue(1.5)
+    return alt.StrokeWidth("run:O", scale=_falling(data, 1.5), legend=None)
 
 
-def _sizes(data: Table) -> alt.Size:
-    return alt.Size("run:N", scale=_falling(data, 60), legend=None)
+def _sizes(data: Table) -> alt.Size | alt.SizeValue:
+    if len(data["runs"]) == 1:
+        return alt.SizeValue(60)
+    return alt.Size("run:O", scale=_falling(data, 60), legend=None)
 
 
 def _falling(data: Table, last: float) -> alt.Scale:

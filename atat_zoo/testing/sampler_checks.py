@@ -202,7 +202,7 @@ def check_order(order: Order, examples: int = 20) -> None:
 
 
 def check_tokens_per_step(tokens_per_step: TokensPerStep, examples: int = 20) -> None:
-    """Check the contract of a tokens_per_step, and what holds for every sampler, for one with it."""
+    """Check the contract of `tokens_per_step`, and that a sampler with it keeps the contract of samplers."""
     most = [tokens_per_step.max_steps_for(n) for n in range(1, 200)]
     assert most[0] >= 1, "tokens per step allows at least one step"
     assert most == sorted(most), "the most steps fall with a longer text"
@@ -243,7 +243,7 @@ def check_stopping_rule(stop: StoppingRule, examples: int = 20) -> None:
 
 
 def check_token_sampling(draw: TokenSampling, examples: int = 20) -> None:
-    """Check the contract of a draw: a function of key and distribution that never draws a token of probability 0."""
+    """Check `token_sampling`: a function of key and distribution that never samples a token of probability 0."""
     step = example_step(draw.needs)
     rows = step.open.nonzero()[:, 0]
 

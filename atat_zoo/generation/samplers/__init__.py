@@ -1,8 +1,7 @@
-"""Samplers: from masks to text, as four choices and a draw.
+"""Samplers: from masks to text.
 
-A sampler names an order (which masked position first), a tokens_per_step (how many in a step), remasking (which drawn
-tokens are
-masked again), a stop (when to fill the rest) and a draw, each a kind of its own. `loop` carries out any combination.
+A sampler combines a decoding order, a number of tokens per step, remasking, a stopping rule and token sampling. Each is
+a kind; `loop` runs any combination.
 """
 
 from __future__ import annotations

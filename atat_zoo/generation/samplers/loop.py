@@ -1,12 +1,12 @@
 """The one loop of all samplers.
 
-A step is: tokens_per_step, network, order, stop, draw, remasking. A part that does not read the predictions runs
-before the network,
-which then evaluates only the rows that change in this step. If the order does not read them either, it evaluates only
-the chosen positions. Each draw is a function of the row's seed, the number of the step and the position alone.
+A decoding step runs tokens per step, network, order, stopping rule, token sampling and remasking. A component that does
+not read the predictions runs before the network, which then evaluates only the sequences that change in this step. If
+the order does not read them either, the network evaluates only the chosen positions. Each random draw depends only on
+the seed of the sequence, the number of the step and the position.
 
-Open positions are counted on the CPU, so rows and positions are selected without reading from the device, which would
-make the host wait. If a stop, remasking or tokens per step decides on the device, the host reads from it once per step.
+Open positions are counted on the CPU, so sequences and positions are selected without reading from the device, which
+would make the host wait. If a component decides on the device, the host reads from it once per step.
 
 Legend: B rows in the batch, A rows of a step, L positions, N open positions.
 """

@@ -272,7 +272,7 @@ class Strided:
 class StridedOrder(Strided, Order):
     """Position number j of those to fill comes in step (j + o) mod s.
 
-    Positions of one step are s apart, so filling them at once loses little. The tokens per step `position_set` do so.
+    Positions of one step are s apart, so filling them at once loses little. `position_set` (tokens per step) does so.
     """
 
     name = "strided"

@@ -90,7 +90,7 @@ class CappedTokensPerStep(TokensPerStep):
 
 @component_base
 class ByChanceTokensPerStep(SteppedTokensPerStep):
-    """Tokens per step that unmasks each masked token at random, with the probability that its grid gives."""
+    """Base: each masked token is unmasked at random, with the probability that the grid of times gives."""
 
     def num_to_unmask(self, step: Step) -> Tensor:
         """Return Binomial(remaining, (α_s − (1 − σ) α_t) / (1 − α_t)) with σ the remasking rate, int64 [A] on the
