@@ -287,7 +287,7 @@ class _Run:
         return scores.sort(dim=1, descending=True, stable=True).indices
 
     def remasking(self, everyone: Step) -> None:
-        """Let the remasking mask tokens again, in all rows that had open positions."""
+        """Mask tokens again, in all sequences that had open positions."""
         masked = self.z == self.mask_id
         open_, fresh = masked & self.free, everyone.open & ~masked
         after = attrs.evolve(everyone, tokens=self.z, open=open_, remaining=self.remaining, fresh=fresh)

@@ -246,7 +246,7 @@ class DilatedOrder(Order):
 
 @component_base
 class Strided:
-    """What the order, the tokens per step and the sampler `strided` share: position number j has turn (j + o) mod s."""
+    """Base of the order and the sampler `strided` and of `position_set`: position j comes in step (j + o) mod s."""
 
     stride: int = param(16, help="s, the number of decoding steps", ge=1)
     offset: Offset = param("none", help="random: draw the offset of each text at random")

@@ -57,17 +57,15 @@ class SamplerChoices:
             if self.remasking.needs_grid and self.tokens_per_step.rates(0) is None:
                 yield Problem(
                     "sampler",
-                    f"the remasking {remasking} follows the tokens per step's grid of mask rates, and the "
-                    f"tokens_per_step {tokens_per_step} has none; set "
-                    'sampler.tokens_per_step.use to one that has, such as "binomial" or "fixed", or choose another '
+                    f"remasking {remasking!r} needs a grid of mask rates, which tokens_per_step {tokens_per_step!r} "
+                    'does not have; set sampler.tokens_per_step.use = "binomial" or "fixed", or choose another '
                     "remasking",
                 )
             elif self.tokens_per_step.max_steps_for(1) != self.tokens_per_step.max_steps_for(2**20):
                 yield Problem(
                     "sampler",
-                    f"the remasking {remasking} masks tokens again, so the tokens_per_step {tokens_per_step} needs a "
-                    f"number of steps at which to "
-                    "end; set sampler.tokens_per_step.steps, or choose tokens per step that has steps",
+                    f"remasking {remasking!r} masks tokens again, so tokens_per_step {tokens_per_step!r} needs a "
+                    "maximum number of steps; set sampler.tokens_per_step.steps, or choose a component with steps",
                 )
         if {"rescored", "order_weights"} <= self.needs:
             both = f"the order {self.order.name} and the remasking {self.remasking.name} each want more of the same "

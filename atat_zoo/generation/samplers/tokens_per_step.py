@@ -251,8 +251,8 @@ class FirstHittingTokensPerStep(CappedTokensPerStep):
         if experiment.parts["backbone"].reads_time and own != self.noise:
             yield Problem(
                 "sampler",
-                f"tokens_per_step `first_hitting has the noise {self.noise.name!r}, and the model reads the times of "
-                f"{own.name!r}; give the tokens per step the table [noise] of the experiment",
+                f"tokens_per_step 'first_hitting' has the noise {self.noise.name!r}, but the model reads the times of "
+                f"{own.name!r}; set sampler.tokens_per_step.noise to the [noise] of the experiment",
             )
 
     def num_to_unmask(self, step: Step) -> Tensor:

@@ -172,7 +172,7 @@ def test_a_remask_without_a_grid_still_needs_an_end():
 
     parts = Zoo.load().spec("sampler", {"use": "combination", "tokens_per_step": "first_hitting"}).parts()
     (problem,) = evolve(parts, remasking=Half()).incompatibilities()
-    assert "needs a number of steps at which to end" in problem.text
+    assert "needs a maximum number of steps" in problem.text
     capped = Zoo.load().spec("tokens_per_step", {"use": "first_hitting", "steps": 4})
     assert not list(evolve(parts, remasking=Half(), tokens_per_step=capped).incompatibilities())
 
@@ -182,7 +182,7 @@ def test_a_remask_without_a_grid_still_needs_an_end():
     [
         (
             {"tokens_per_step": "adaptive", "remasking": "planner"},
-            "^sampler: the remasking planner follows the tokens per step's grid",
+            "^sampler: remasking 'planner' needs a grid of mask rates",
         ),
         (
             {"order": "learned", "tokens_per_step": "everything", "remasking": "planner"},
