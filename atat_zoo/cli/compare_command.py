@@ -185,7 +185,7 @@ def training(comparison: Comparison) -> Table:
 
 
 def _ngram_priors(runs: Sequence[ComparedRun]) -> list[str]:
-    """Return a sentence for each n-gram prior, with how far the runs are from it."""
+    """Return a sentence for each n-gram model, with how far the runs are from it."""
     beside: dict[str, list[str]] = {}
     for run in runs:
         if counts := run.beside():

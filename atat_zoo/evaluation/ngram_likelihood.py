@@ -1,7 +1,7 @@
-"""An n-gram model beside the model: the same held-out tokens, under the same masks, with the same weights.
+"""The n-gram model, a baseline: the same held-out tokens as the model, under the same masks, with the same weights.
 
-What a model is worth shows against what two adjacent tokens tell already, by their counts in the training text. The
-n-gram model reads what the model may read:
+It predicts a token from two neighbouring ones by their counts in the training text, with the counts of the n-gram prior
+but without a network. It reads only what the model may read:
 
     a model of any order      z_{i−1} and z_{i+1}, as far as they are visible
     one of blocks             the same within its block, and the clean last token of the block before it
@@ -54,7 +54,7 @@ def measure_ngram_prior(
     try:
         table = load_ngram_prior(data)
     except UserError as error:
-        warnings.warn(f"the n-gram prior was not evaluated: {error}", OmissionNote, stacklevel=2)
+        warnings.warn(f"the n-gram model was not evaluated: {error}", OmissionNote, stacklevel=2)
         return None
     denoiser, mask_id = module.denoiser(), module.denoiser().mask_id
     causal = exact or denoiser.block_size == 1

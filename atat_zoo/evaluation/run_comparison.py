@@ -44,7 +44,7 @@ class MeasuredRun:
     factorisations: Mapping[str, str] = attrs.field(factory=dict)  # of the text, by the name of the bound
     count: Tensor  # tokens of each sequence, int64 [n]
     bytes: Tensor  # UTF-8 bytes of each sequence, int64 [n]
-    ngram: NGramPriorNats | None = None  # n-gram prior of its training shards, or None
+    ngram: NGramPriorNats | None = None  # n-gram model of its training shards, or None
     parameters: int  # of the entire model, frozen ones included
     without_embeddings: int  # without token embeddings and the head's columns, which grow with the vocabulary
     metrics: Mapping[str, MetricValue] = attrs.field(factory=dict)  # by title

@@ -36,7 +36,7 @@ class Evaluator:
         """Evaluate the current model and record the numbers.
 
         Before the end, only `train.evaluate_sequences`, under the masks that they have at the end. The numbers are made
-        of what all ranks measure on rank 0 alone, which decodes, ranks and has the n-gram prior; the others get them.
+        of what all ranks measure on rank 0 alone, which decodes, ranks and has the n-gram model; the others get them.
         """
         experiment, context = self.current.experiment, self.current.context
         spec, rank, ranks = experiment.evaluation, dist.get_global_rank(), dist.get_world_size()
@@ -87,7 +87,7 @@ class Evaluator:
         return evaluation
 
     def table(self, rows: Tensor) -> NGramPriorNats | None:
-        """Return the NLL of the n-gram prior on some of the text, under masks that stay the same."""
+        """Return the NLL of the n-gram model on some of the text, under masks that stay the same."""
         if len(rows) not in self.tables:
             experiment = self.current.experiment
             self.tables[len(rows)] = measure_ngram_prior(

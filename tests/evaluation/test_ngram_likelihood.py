@@ -1,4 +1,4 @@
-"""The n-gram prior compared with a model: the same tokens and masks, and only what the model may see."""
+"""The n-gram model compared with a model: the same tokens and masks, and only what the model may see."""
 
 import itertools
 import math
@@ -169,7 +169,7 @@ def test_without_a_table_the_rest_is_as_it_was(runs, monkeypatch):
     _, _, found = evaluated(runs["mdlm"])
     monkeypatch.setattr(ngram_prior, "_MOST", 10)
     with pytest.warns(
-        OmissionNote, match=r"^the n-gram prior was not evaluated: at most 10 training tokens are counted on this"
+        OmissionNote, match=r"^the n-gram model was not evaluated: at most 10 training tokens are counted on this"
     ):
         _, _, without = evaluated(runs["mdlm"])
     assert without == attrs.evolve(found, ngram_prior=None)

@@ -20,7 +20,7 @@ RESULTS = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (
 SAMPLES = json.loads(study_samples.RESULT.read_text(encoding="utf-8"))
 STUDIES = sorted((ROOT / "docs/results").glob("study*.md"))
 PAGES = [ROOT / "README.md", *STUDIES]
-# Under this line is a table: label, arm, value ± error, against the n-gram prior, against the baseline.
+# Under this line is a table: label, arm, value ± error, against the n-gram model, against the baseline.
 MARK = re.compile(r"^<!-- table of (\w+) -->\n\n((?:\|.*\n)+)", re.MULTILINE)
 
 

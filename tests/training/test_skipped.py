@@ -53,7 +53,7 @@ def test_a_training_from_a_faulty_server_ends_in_the_same_weights(tiny, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:the n-gram prior was not evaluated:atat_zoo.system.errors.OmissionNote")
+@pytest.mark.filterwarnings("ignore:the n-gram model was not evaluated:atat_zoo.system.errors.OmissionNote")
 def test_a_training_leaves_out_what_is_damaged(tiny, tmp_path):
     folder = shutil.copytree(build(load(str(tiny.path))), tmp_path / "shards")
     corpus = f"corpus={{use='shards', path='{folder}'}}"
