@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ from atat_zoo.cli.audit_command import evaluate_tasks
 from atat_zoo.cli.console import Bars, paragraphs, print_json, printable, show
 from atat_zoo.evaluation.results.evaluation import LIKELIHOOD
 from atat_zoo.evaluation.results.format import NONE, cell, change, errors_over, number, with_error
-from atat_zoo.evaluation.results.quantity_names import PERPLEXITY, TABLE, title, words
+from atat_zoo.evaluation.results.quantity_names import PERPLEXITY, TABLE, words
 from atat_zoo.evaluation.results.table import Table
 from atat_zoo.experiment import from_table
 from atat_zoo.experiment.runs import RunFolder
@@ -24,7 +23,7 @@ from atat_zoo.experiment.runs.changes import between_models
 from atat_zoo.system.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from atat_zoo.evaluation.run_comparison import ComparedRun, Comparison, Difference
+    from atat_zoo.evaluation.run_comparison import Comparison, Difference
 
 _NEIGHBOURS = "backbone.ngram_prior"
 _NAMED = 6  # differences that are named of two runs
@@ -146,14 +145,16 @@ def quality(comparison: Comparison) -> Table:
     every = [run.bounds() for run in comparison.runs]
     quantities = list(dict.fromkeys(name for bounds in every for name in bounds))
     metrics = list(dict.fromkeys(name for run in comparison.runs for name in run.metrics))
+    mixed = len({run.factorisations.get(comparison.quantity, "") for run in comparison.runs}) > 1
     rows = []
     for run, bounds, differences in zip(comparison.runs, every, comparison.differences, strict=True):
         own, found = bounds[comparison.quantity], [bounds.get(name) for name in quantities]
         cells = [with_error(bound.value, bound.stderr, ".2f") if bound else NONE for bound in found]
         cells += [*difference_of(differences[comparison.quantity]), f"{own.bits_per_byte:.4f}"]
         cells += [run.metrics[name].said if name in run.metrics else NONE for name in metrics]
-        rows.append([run.name, run.objective, *cells])
-    columns = ["run", "objective", *map(title, quantities), "difference, nats per token", "ratio", "bits per byte"]
+        rows.append([run.name, run.objective, *([own.factorisation or NONE] if mixed else []), *cells])
+    columns = ["run", "objective", *(["factorisation"] if mixed else []), *map(comparison.title, quantities)]
+    columns += ["difference, nats per token", "ratio", "bits per byte"]
     return Table(columns=[*columns, *map(words, metrics)], rows=rows)
 
 
@@ -184,13 +185,13 @@ def training(comparison: Comparison) -> Table:
     return Table(columns=[*columns, "without embeddings", "tokens per second", "peak memory"], rows=rows)
 
 
-def _ngram_priors(runs: Sequence[ComparedRun]) -> list[str]:
+def _ngram_priors(comparison: Comparison) -> list[str]:
     """Return a sentence for each n-gram model, with how far the runs are from it."""
     beside: dict[str, list[str]] = {}
-    for run in runs:
+    for run in comparison.runs:
         if counts := run.beside():
             reads = f"from {counts.reads} counted in {counts.counted:,} sequences, on the same tokens and masks"
-            what = f"{TABLE}, {title(run.quantity)}, {reads}"
+            what = f"{TABLE}, {comparison.title(run.quantity)}, {reads}"
             verdicts = beside.setdefault(f"{what}: {with_error(counts.value, counts.stderr, '.2f')}", [])
             verdicts.append(f"{run.name} is {counts.verdict}")
     return [f"{table}; {'; '.join(verdicts)}." for table, verdicts in beside.items()]
@@ -198,7 +199,7 @@ def _ngram_priors(runs: Sequence[ComparedRun]) -> list[str]:
 
 def notes(comparison: Comparison) -> list[str]:
     """Return the conditions of the comparison and how to read it, one or two sentences per line."""
-    runs, what = comparison.runs, title(comparison.quantity)
+    runs, what = comparison.runs, comparison.title(comparison.quantity)
     where = f"{comparison.corpus}, {comparison.split}" if comparison.corpus else comparison.split
     text = f"{number(comparison.sequences, 'sequence')} of {where} text, {comparison.tokens:,} tokens"
     errors = [bound.stderr for run in runs for bound in run.bounds().values()]
@@ -214,14 +215,14 @@ def notes(comparison: Comparison) -> list[str]:
     if any(run.metrics for run in runs):
         averaged = "Metrics of predictions are of masked tokens, averaged over the same masks with the bound's weights"
         lines.append(f"{averaged}; brier score: 0 is perfect, 2 the worst. Metrics of texts are of what a run writes.")
-    lines += _ngram_priors(runs)
+    lines += _ngram_priors(comparison)
     if exact := [run.name for run in runs if run.method == LIKELIHOOD]:
         lines.append(f"Exact, with nothing drawn: the likelihood of {', '.join(exact)}.")
     for run, differences in zip(runs, comparison.differences, strict=True):
         for name, difference in differences.items():
             if name != comparison.quantity and difference is not None:
                 nats, ratio = difference_of(difference)
-                pair = f"{title(name)} of {run.name} against the {what} of {comparison.baseline}"
+                pair = f"{comparison.title(name)} of {run.name} against the {what} of {comparison.baseline}"
                 lines.append(f"{pair}: {nats} nats per token, {ratio}.")
     reached = "no evaluation was recorded during a training."
     if comparison.reach is not None:

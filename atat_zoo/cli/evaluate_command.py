@@ -149,7 +149,8 @@ def lines(evaluation: Evaluation) -> list[str]:
         numbers.append((quantity_names.words(title), metric.said))
     if beside := evaluation.ngram_prior:
         value = f"{with_error(beside.value, beside.stderr, '.1f')}; the model's is {beside.verdict}"
-        numbers.append((f"{quantity_names.TABLE}, {quantity_names.title(next(iter(evaluation.bounds)))}", value))
+        name, bound = next(iter(evaluation.bounds.items()))
+        numbers.append((f"{quantity_names.TABLE}, {quantity_names.title(name, bound.factorisation)}", value))
         numbers.append(("  reads", f"{beside.reads}, counted in {number(beside.counted, 'training sequence')}"))
     what = "text" if evaluation.form == "text" else "answers, given the rest of their dialogues"
     text = [f"{where} {what}: {number(evaluation.sequences, 'sequence')}, {by}", f"  {_counted(evaluation)}"]

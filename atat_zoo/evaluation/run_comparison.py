@@ -229,6 +229,11 @@ class Comparison:
     seed: int  # of the masks
     tokens: int  # Σ n
 
+    def title(self, name: str) -> str:
+        """Return the title of a bound: with its factorisation, where the runs that have the bound share one."""
+        found = {run.factorisations.get(name, "") for run in self.runs if name in run.nats}
+        return title(name, found.pop() if len(found) == 1 else "")
+
     def reached(self, run: ComparedRun) -> tuple[int | None, float | None]:
         """Return the step and the seconds at which a run had the value, None where that is not known."""
         step = None if self.reach is None else run.history.reached(self.reach)

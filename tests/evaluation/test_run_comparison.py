@@ -89,6 +89,17 @@ def test_other_bounds_have_names_and_differences_of_their_own():
     assert any(line.startswith(against) for line in notes(comparison))
 
 
+def test_a_perplexity_names_its_factorisation():
+    a, b = (attrs.evolve(subject(name), factorisations={"nelbo": "any-order ELBO"}) for name in "ab")
+    alike = found(a, b)
+    assert quality(alike).headings[:3] == ["run", "objective", "perplexity (any-order ELBO)"]
+    assert notes(alike)[0].startswith("perplexity (any-order ELBO): ")
+    other = found(a, attrs.evolve(b, factorisations={"nelbo": "left to right, exact"}))
+    table = quality(other)
+    assert table.headings[2:4] == ["factorisation", "perplexity"]
+    assert [row[2] for row in table.texts] == ["any-order ELBO", "left to right, exact"]
+
+
 def test_without_the_likelihood_bound_nothing_is_called_perplexity():
     def discrete(name, gap):
         return attrs.evolve(subject(name), nats={"discrete T=8": (HARD + gap) * COUNT})

@@ -15,7 +15,7 @@ from atat_zoo.evaluation.results import store
 from atat_zoo.evaluation.results.format import leaves
 from atat_zoo.evaluation.results.history import History, history
 from atat_zoo.evaluation.results.intervals import LEVEL
-from atat_zoo.evaluation.results.quantity_names import title
+from atat_zoo.evaluation.results.quantity_names import PERPLEXITY, title
 from atat_zoo.evaluation.results.quantity_names import words as metric_words
 from atat_zoo.evaluation.results.table import LOWER, Cell, Column, Table
 from atat_zoo.evaluation.results.task_results import Score, TaskResult, task_results
@@ -86,6 +86,11 @@ class KnownRun:
         return list(store.tables(self.folder)) if self.folder.exists else []
 
 
+def _title(table: Report) -> str:
+    name, bound = next(iter(table["bounds"].items()))
+    return title(name, bound.get("factorisation", ""))
+
+
 def _bound(key: str, error: str, better: int = LOWER) -> tuple[str, int, Callable[[Report], Cell]]:
     def of(table: Report) -> Cell:
         bound = next(iter(table["bounds"].values()))
@@ -102,7 +107,7 @@ def _plain(key: str) -> tuple[str, int, Callable[[Report], Cell]]:
 _OF_EVALUATION = {
     "value": _bound("value", "stderr"),
     "bits_per_byte": _bound("bits_per_byte", "bits_per_byte_stderr"),
-    "bound": ("bound", 0, lambda table: words(title(next(iter(table["bounds"]))))),
+    "bound": ("bound", 0, lambda table: words(_title(table))),
     **{key: _plain(key) for key in ("step", "sequences", "tokens", "draws")},
 }
 # of the training
@@ -133,13 +138,13 @@ def evaluations_table(wanted: WantedTable) -> Table:
             trained.append(([machine.get(key) for key in ("processor", "cores")], past.computed))
         command = run.command(" ".join(how))
         rows.append((run.name, [_evaluated(key, table, past, command) for key in spec.columns]))
-    bounds = {title(next(iter(table["bounds"]))) for _, table in measured}
+    bounds = {_title(table) for _, table in measured}
     columns = []
     for key in spec.columns:
         heading, better = _OF_EVALUATION[key][:2] if key in _OF_EVALUATION else (metric_words(key), 0)
         heading = _OF_HISTORY[key][0] if key in _OF_HISTORY else heading
         if key == "value":
-            heading = bounds.pop() if len(bounds) == 1 else "e to the nats per token"
+            heading = bounds.pop() if len(bounds) == 1 else PERPLEXITY
         columns.append(Column(key=key, heading=heading, better=better))
     notes = [_LEGEND, *trained_alike(spec.columns, trained)]
     return filled(spec, "run", columns, rows, notes)
