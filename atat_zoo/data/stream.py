@@ -229,8 +229,7 @@ class TokenStream(IterableDataset["Stored | UserError"]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue at the next sample, when the stream is iterated next; a state of another order is refused."""
         for key, value in self._identity().items():
-            made = state.get(key, [] if key == "transforms" else None)  # before there were transforms, there were none
-            if made != value:
+            if (made := state.get(key)) != value:
                 raise UserError(
                     f"the checkpoint was made with {key} = {made!r} and this run has {value!r}: the samples would be "
                     "others, or come in another order; continue with the settings and shards of the run"

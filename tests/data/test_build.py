@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from in_memory import Memory, experiment_of, hashes, interrupted, killed, stages_of_a_second, texts
 
-from atat_zoo.data import digests, sequence_packing, shard_manifest
+from atat_zoo.data import digests, joints, sequence_packing, shard_manifest
 from atat_zoo.data.build import build
 from atat_zoo.data.corpora import ShardsCorpus, Text8Corpus
 from atat_zoo.data.corpora.text_files import FilesCorpus
@@ -466,3 +466,9 @@ def test_a_hash_is_not_kept_of_a_file_that_was_just_written_and_needs_no_place(l
             assert corpus.fingerprint() == corpus.fingerprint()
         assert counted == ["large.txt"] * times
     assert not (large.parent / "data").exists()
+
+
+def test_what_stands_between_documents_is_named():
+    for special, bos in {"none": False, "document": False, "sequence": True, "both": True}.items():
+        for packing in ("packed", "document") if bos else ("packed",):
+            assert ("BOS" in joints(special, packing, "text")) is bos

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 from in_memory import Memory, experiment_of, hashes, texts
 
+from atat_zoo.data import build as building
 from atat_zoo.data import sequence_packing, shard_manifest
 from atat_zoo.data.build import Encoder, Throughput, build
-from atat_zoo.data.sequence_packing import Packer
+from atat_zoo.data.sequence_packing import Form, Packer, Piece
 from atat_zoo.data.tokenizers.components import BPETokenizer, BytesTokenizer, CharactersTokenizer
 from atat_zoo.data.tokenizers.tokenizer_models import BytesModel
 from atat_zoo.registry import component
@@ -51,6 +52,13 @@ def small_batches(monkeypatch):
 
 
 LIMITED = {"sequences": 150, "special_tokens": "both", "remainder": "pad", "length": 17}
+
+
+def test_a_process_encodes_the_batch_that_it_is_sent(monkeypatch):
+    monkeypatch.setattr(building, "_job", [(BytesModel(), Form("uint16"))])
+    encoded, seconds = building._encode([Piece(text, joined=False, last=True) for text in TEXTS[:3]])
+    assert encoded.tokens.tolist() == list("".join(TEXTS[:3]).encode())
+    assert seconds >= 0
 
 
 @pytest.mark.parametrize(("processes", "data"), [(2, {"packing": "document", "special_tokens": "both"}), (3, LIMITED)])

@@ -117,6 +117,14 @@ def test_with_uniform_weights_the_order_form_is_exact_k(seed, draws, padding, sc
 # What is drawn
 
 
+def test_a_sequence_of_one_token_is_masked_whole():
+    drawn = FORMS["order"].draw(
+        torch.zeros(1, 3), torch.tensor([[False, True, False]]), torch.tensor([0.3]), torch.arange(1)
+    )
+    assert drawn.masked.tolist() == [[False, True, False]]
+    assert drawn.level.tolist() == [1.0]
+
+
 @pytest.mark.parametrize("k", [1, 2])
 def test_the_race_leaves_a_set_with_its_probability(k):
     groups = 20_000

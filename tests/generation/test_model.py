@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 
 from atat_zoo import UserError
 from atat_zoo.experiment import from_table
-from atat_zoo.generation.model import Model
+from atat_zoo.generation.model import Model, base_weights
 from atat_zoo.modeling.bounds import ExactKBound
 from atat_zoo.modeling.objectives import assemble
 from atat_zoo.registry import Context
@@ -274,3 +274,14 @@ def test_parts_that_do_not_fit_the_model_or_each_other_are_refused():
     assert len(model.sample(1, sampler="uncertainty_guided", guidance=guidance).texts) == 1
     with pytest.raises(UserError, match="'ancestral' does not; set sampler"):
         model.infill("a[MASK]", sampler="ancestral", guidance=guidance)
+
+
+def test_the_weights_below_loras_are_found_where_the_run_was_moved_to(first, tmp_path):
+    model, folder = first
+    shutil.copytree(folder, tmp_path / "here" / "model")
+    digest = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    base = {"run": str(tmp_path / "there"), "path": str(tmp_path / "here"), "sha256": digest}
+    found = base_weights(tmp_path, base, "cpu")
+    assert all(torch.equal(found[name], tensor) for name, tensor in model.module.state_dict().items())
+    with pytest.raises(UserError, match="has other weights now"):
+        base_weights(tmp_path, base | {"sha256": "0" * 64}, "cpu")

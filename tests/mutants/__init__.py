@@ -9,8 +9,8 @@ The mutants are mutmut's own: an operator, a number, a comparison or a condition
 absent, a value is None. They are of the bodies of functions and methods. By rule there are none in docstrings,
 annotations, values of a class (parameters and their help), decorated functions (properties) and what is raised or
 yielded as a sentence (`SENTENCES`), for the wording of a message is not computed. Those that only change the device of
-a tensor, a type for the type checker, or the False of a buffer that is not saved, or of `zip`, to None (`UNCOMPUTED`),
-count as equivalent.
+a tensor, a type for the type checker, the False of a buffer that is not saved, or the check of equal lengths by `zip`
+(`UNCOMPUTED`), count as equivalent.
 
 Small rooms are grouped (`GROUPS`), so that every group is tested at once and has enough mutants to say something. The
 sample follows from the seed and holds as many mutants of every group; the rate in all weighs the groups by their
@@ -54,9 +54,9 @@ TESTS = {
     "modeling/position_sets": ("tests/modeling/test_position_sets.py", "tests/modeling/objectives/test_set_causal.py"),
 }
 # A line on which a message begins or goes on: an expression that begins there is left as it is.
-SENTENCES = (r"\braise \w+\(", r"\byield (\(|f?\")$", r"\byield f?\"", r"^\s*f?['\"].*['\"],?$")
+SENTENCES = (r"\braise \w+\(", r"^\s*problem = f?\"", r"\byield (\(|f?\")$", r"\byield f?\"", r"^\s*f?['\"].*['\"],?$")
 UNCOMPUTED = (
-    r"\b(persistent|strict)=(False|None)|encoding=\"(utf|UTF)-8\"|\b(device|non_blocking)=[\w.\[\]]*(\([^()]*\))?"
+    r"\bpersistent=(False|None)|\bstrict=(True|False|None)|encoding=\"(utf|UTF)-8\"|\b(device|non_blocking)=[\w.\[\]]*(\([^()]*\))?"
     r"|\.to\(([\w.]+\.device|None)\)|\bcast\((None|\"\w+\")"
 )
 

@@ -16,7 +16,7 @@ from atat_zoo.evaluation.policy import measure_policy
 from atat_zoo.evaluation.tasks.held_out import BracketTask, HeldOutTask, PricesTask
 from atat_zoo.evaluation.tasks.protocol import PROTOCOLS, ProtocolTask
 from atat_zoo.evaluation.tasks.zero_shot import TABLE, published_of
-from atat_zoo.experiment import recipe
+from atat_zoo.experiment import from_table, recipe
 from atat_zoo.generation.model import Model
 from atat_zoo.modeling.bounds import ClippedTBound
 from atat_zoo.modeling.noise import LinearNoise
@@ -57,6 +57,8 @@ def test_the_bound_is_that_of_the_evaluation(root, model):
     assert f"{int(special.sum())} are BOS or EOS" in scores["text"]
     exact = HeldOutTask(sequences=4).measure(Model.from_run(root / "autoregressive"), root / "autoregressive", seed=3)
     assert "by continuous_t" not in exact
+    incomplete = from_table({"name": "x", "noise": "geometric"})  # whose times give no bound
+    assert [spec.bound.name for spec in task._specs(incomplete)] == ["exact_k"]
 
 
 def test_a_bracket_is_that_of_its_orders_per_token(root, model):

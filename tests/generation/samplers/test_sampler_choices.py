@@ -259,6 +259,8 @@ def test_the_plateau():
     # Exactly still, since remasking goes by it.
     assert sum(tokens_per_step.rates(k)[0] == tokens_per_step.rates(k)[1] for k in range(20)) == 10
     assert math.isclose(tokens_per_step.rates(5)[1], tokens_per_step.rates(6)[0])
+    falling = paces.PlateauTokensPerStep(steps=20, height=0.9, begin=0.55, end=0.2)
+    assert falling.rates(18) == pytest.approx((0.05, 0.025))
 
 
 @pytest.mark.parametrize("noise", [LinearNoise(), CosineNoise()], ids=lambda noise: noise.name)

@@ -77,6 +77,7 @@ def test_padding_has_no_influence(name):
     with torch.no_grad():
         one, two = module(tokens, embedded, t, maskable), module(other_tokens, other_embedded, t, maskable)
         torch.testing.assert_close(one[maskable], two[maskable])
+        assert one.isfinite().all()  # in the row without a token, too
         # A row alone, cut to its length, is the same too.
         alone = module(tokens[1:2, :5], embedded[1:2, :5], t[1:2], maskable[1:2, :5])
         torch.testing.assert_close(alone[0], one[1, :5], atol=1e-5, rtol=1e-4)
@@ -175,6 +176,7 @@ def test_hybrid_is_the_mix(mix):
     with torch.no_grad():
         expected = mix * module.a(tokens, embedded, t, maskable) + (1 - mix) * module.b(tokens, embedded, t, maskable)
         torch.testing.assert_close(module(tokens, embedded, t, maskable), expected)
+        build(HybridEstimator(learned=small(time_conditioning=True)))(tokens, embedded, t, maskable)  # is told the time
     assert torch.equal(module.b.values, FrequencyEstimator().build(CONTEXT).values)
 
 

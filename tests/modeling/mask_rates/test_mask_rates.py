@@ -113,6 +113,13 @@ def test_the_uniform_share_is_exact_and_both_parts_are_stratified(share, locatio
     torch.testing.assert_close((1 / (levels.rate * levels.weight))[inner], density[inner].float(), rtol=1e-3, atol=0)
 
 
+def test_a_rate_is_never_zero():
+    """A beta with a = 0.5 has quantiles down to 1e-48, whose weight would not be finite in float32."""
+    levels = BetaRates(a=0.5, b=1).build(CONTEXT).levels(torch.tensor([1e-60, 1.0]).double(), LinearNoise(), 0.5)
+    assert levels.rate[0] == torch.tensor(2.0**-53)
+    assert levels.weight.isfinite().all()
+
+
 @pytest.mark.parametrize("cls", [LogitNormalRates, BetaRates, AdaptiveRates])
 def test_stretches_of_the_training_are_uniform(cls):
     module = cls(uniform_until=0.1, uniform_from=0.8).build(CONTEXT)

@@ -44,6 +44,25 @@ FEW = torch.arange(3)
 ASCENDING = [sets for sets in MAPS if ZOO.spec("position_sets", sets).ascending]
 
 
+@pytest.mark.parametrize(
+    ("objective", "form", "tokens"),
+    [
+        ({"use": "strided_causal", "stride": 4}, "text", 9),
+        ({"use": "strided_causal", "stride": 4}, "chat", 17),
+        ("set_causal", "text", 9),
+        ("set_causal", "chat", 17),
+        ({"use": "set_causal", "subset_share": 0.5}, "text", 17),
+    ],
+)
+def test_a_training_step_reads_a_text_once_and_dialogues_or_subsets_twice(objective, form, tokens):
+    experiment = SimpleNamespace(
+        train=SimpleNamespace(batch_size=4),
+        data=SimpleNamespace(length=8, format=form),
+        parts={"position_sets": ZOO.spec("position_sets", "strided")},
+    )
+    assert ZOO.spec("objective", objective).network_input(experiment) == (4, tokens)
+
+
 def sets_of(length, v=V, sets="strided", counts=False, **objective):
     """A network of two layers with random weights, in float64, with a prior if asked for."""
     context = Context(vocabulary_size=v, length=length, width=16, seed=5)
