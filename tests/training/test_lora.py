@@ -239,7 +239,7 @@ def test_a_checkpoint_is_continued_from_by_ranks_that_share_the_weights(root, ba
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ([RANK], r"backbone\.lora_rank: LoRA freezes the backbone, whose weights are random; name a run"),
+        ([RANK], r"backbone\.lora_rank: LoRA freezes the backbone, whose weights are random; set init_from"),
         (["backbone.lora_layers=['qkv']"], r"backbone\.lora_rank: lora_layers and lora_alpha have no effect at 0"),
         (["init_from={base}", "backbone.lora_rank=-1"], r"backbone\.lora_rank: must be at least 0, not -1"),
         (

@@ -81,7 +81,7 @@ class Backbone(Protocol):
     both_ways_only: ClassVar[bool] = False
     returns_first: ClassVar[bool] = False  #: whether its module does
     built_with_weights: ClassVar[bool] = False  #: whether its network computes with its weights while it is built
-    pretrained: ClassVar[bool] = False  #: whether it is built with weights that are no random ones
+    pretrained: ClassVar[bool] = False  #: whether it is built with pretrained weights
     #: Parameters on which no weight depends: only these may change in a training that continues from another run.
     adjustable: ClassVar[tuple[str, ...]] = ()
 

@@ -47,7 +47,7 @@ class LoRABackbone(Backbone):
         if not self.lora_rank and (self.lora_layers or self.lora_alpha != 16):
             yield Problem("backbone.lora_rank", "lora_layers and lora_alpha have no effect at 0; set a rank")
         if self.lora_rank and experiment.init_from is None and not self.pretrained:
-            text = "LoRA freezes the backbone, whose weights are random; name a run by init_from, or set it to 0"
+            text = "LoRA freezes the backbone, whose weights are random; set init_from to a run, or lora_rank to 0"
             yield Problem("backbone.lora_rank", text)
 
 

@@ -44,8 +44,8 @@ class Batch:
     index: Tensor  # the global sample number of each row, int64 [B]; every draw is a function of it
     mean_maskable: Tensor  # maskable tokens per row, averaged over the global batch, float32 scalar
     progress: float  # share of the training that is done, in [0, 1]
-    #: The number of the dialogue of each token within its row, int64 [B, L], −1 at padding: a token reads its own
-    #: dialogue alone. None where a row is read as a whole; only an objective that `separates_documents` is given them.
+    #: The document number of each token within its row, int64 [B, L], −1 at padding; tokens attend within their
+    #: document. None if rows are read as a whole; only an objective that `separates_documents` is given them.
     documents: Tensor | None = None
 
 
@@ -137,7 +137,7 @@ class Objective(Protocol):
     #: How its network is read where atat_zoo is not: `masked`, any masked token from all visible ones in one pass;
     #: `turns`, likewise, and each token in its turn; `causal`; or, the default, in no such way.
     hub_form: ClassVar[Literal["masked", "turns", "causal", ""]] = ""
-    importance_reads: ClassVar[str] = "x"  #: what an estimator that learns may read: "x" or "z", or "z" alone
+    importance_reads: ClassVar[str] = "x"  #: what a learned estimator may read: "x" (or "z") or only "z"
     learns_order: ClassVar[bool] = False  #: whether its denoiser gives the weights of the next position
 
     @property

@@ -78,8 +78,8 @@ class SetCausalObjective(Objective):
             yield Problem(
                 "estimator",
                 f"objective {self.name!r} needs importance that depends only on visible tokens, and "
-                f'{estimator.name!r}, as it is set, reads the clean text; set estimator.use = "transformer" and its '
-                'reads to "z"',
+                f'{estimator.name!r}, as configured, reads the clean sequence; set estimator.use = "transformer" '
+                'and its reads to "z"',
             )
         if estimator.reads_time:
             yield Problem(

@@ -54,9 +54,7 @@ def test_a_word_is_all_tokens_that_have_a_byte_of_it_and_its_price_is_the_chain(
 
 
 def test_a_sentence_that_does_not_fit_is_named(root):
-    with pytest.raises(
-        UserError, match=r"takes 2\d tokens, including special tokens, and the model's maximum length is 16"
-    ):
+    with pytest.raises(UserError, match=r"is 2\d tokens, special tokens included, and the model has learned 16"):
         _Row(Model.from_run(root / "run"), Placed("a long sentence ", "no", " end"))
 
 
