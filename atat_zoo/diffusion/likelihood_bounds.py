@@ -45,7 +45,7 @@ class WeightedMask:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Estimate:
-    """The average of a score over the masks of a bound; of the cross-entropy, it is the bound."""
+    """The average of a score over the masks of a bound; for the cross-entropy, this is the bound."""
 
     contribution: Tensor  #: the term of each token, in nats for a bound, float64 [B, L]
     #: A token's weights summed over the masks that hide it, divided by the number of masks, float64 [B, L]

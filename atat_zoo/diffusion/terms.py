@@ -24,7 +24,8 @@ Form = tuple[int, ...]  # the tokens of one encoding of a word
 def forms_of(tokenizer: TokenizerModel, word: str) -> list[Form]:
     """Return a tokenizer's encodings of a word or phrase: with and without a leading space, unchanged and capitalised.
 
-    Raises a `UserError` for a word that is empty or that the tokenizer encodes not at all, or only letter by letter.
+    Raises a `UserError` for a word that is empty, or that the tokenizer cannot encode, or encodes only letter by
+    letter.
     """
     bare = word.strip()
     if not bare:
@@ -106,9 +107,8 @@ class Terms:
 
         In a window where all m visible tokens match a form of n pieces, each piece at its masked position gains (m +
         1)/n; the largest gain over all forms counts. The potential of a window is (visible pieces)/n, and 0 once a
-        token does not match. The gain is the difference between the potentials of the piece and of a token that does
-        not match, (m + 1)/n − 0. A complete word has gained 1 in total, in any order of its pieces, and an incomplete
-        one 0.
+        token does not match. The gain of a piece is the potential that it leads to, (m + 1)/n, relative to a token that
+        does not match. A complete word has gained 1 in total, in any order of its pieces, and an incomplete one 0.
         """
         return self._over_rows(tokens, self._gains_of)
 

@@ -21,7 +21,7 @@ _MOST = 40  # pictures of an unmasking: more are not looked at
 
 
 class TokenScore(NamedTuple):
-    """The text of a token with its value: importance or uncertainty in [0, 1], or nats."""
+    """The text of a token with its value: an importance or uncertainty in [0, 1], or an NLL in nats."""
 
     token: str
     value: float

@@ -31,7 +31,7 @@ class PositionSets(Protocol):
 
     @property
     def ascending(self) -> bool:
-        """Whether contiguous free positions have steps that start at 0, and each step is the previous one plus 1, or 0.
+        """Whether, for contiguous free positions, the first step is 0, and each other is 0 or the previous one plus 1.
 
         One forward pass then trains every position; otherwise some tokens are read twice: see `SetCausalObjective`.
         """

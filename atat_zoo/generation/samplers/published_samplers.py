@@ -342,7 +342,7 @@ class ConfidenceHistorySampler(CompositeSampler):
 
 @component
 class PolicySampler(TemperedSampler):
-    """Decoding order by the importance estimator; if it reads z, this is the policy of the masking `reveal`."""
+    """Decoding order by the importance estimator; if it reads z, this is the policy that `reveal` trains for."""
 
     name = "policy"
     summary = "by the learned importance estimator, easiest or hardest positions first, any number of tokens per step"

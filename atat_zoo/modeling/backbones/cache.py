@@ -25,7 +25,7 @@ class Cache:
     def join(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Return the layer's keys and values, followed by those of the new tokens; a cache that grows stores them.
 
-        Call it for layer 0 first, then for each next layer. The keys [B, H, L, D/H] are already rotated (RoPE).
+        Layers must be joined in order, from 0. The keys [B, H, L, D/H] are already rotated (RoPE).
         """
         if layer < len(self.layers):
             old_keys, old_values = self.layers[layer]

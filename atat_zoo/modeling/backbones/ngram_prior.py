@@ -117,7 +117,7 @@ class NGramPrior:
     def prob_between(
         self, x: NDArray[np.int64], left: NDArray[np.int64], right: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Return p(x | the visible ones of both neighbours) of tokens x, all [N]."""
+        """Return p(x | l, r), or that of the visible neighbours, of tokens x, all [N]."""
         V = len(self.tokens)
         by_left, by_right = self.prob_given_neighbour(x, left), self.prob_given_neighbour(x, right, of_the_right=True)
         both = _visible(V, left, right)

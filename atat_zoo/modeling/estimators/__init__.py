@@ -197,7 +197,7 @@ class _ComposedEstimator(Estimator):
 
     @property
     def trained(self) -> Estimator:
-        """The inner estimator that is trained; all inner estimators read the same of x and z."""
+        """The inner estimator that is trained; all inner estimators read the same input, x or z."""
         trained: Estimator = getattr(self, self.inside[0])
         return trained
 
@@ -249,7 +249,7 @@ class _ComposedEstimator(Estimator):
 
 @component
 class HybridEstimator(_ComposedEstimator):
-    """A mixture, I = mix · learned + (1 − mix) · prior, of which only the learned estimator is trained."""
+    """The mixture I = mix · learned + (1 − mix) · prior; only the learned estimator is trained."""
 
     name = "hybrid"
     summary = "mixture of a learned estimator and the frequency prior, 0.7 to 0.3"

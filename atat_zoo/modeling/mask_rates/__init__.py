@@ -86,7 +86,7 @@ class UniformRates(MaskRates):
 
 @component_base
 class _MixedRates:
-    """A density f mixed with a uniform fraction, f̄ = (1 − ρ) f + ρ; uniform early and late in the training if set so.
+    """A density f mixed with a uniform fraction, f̄ = (1 − ρ) f + ρ; optionally uniform early or late in training.
 
     u ≤ ρ becomes the uniform rate u/ρ, and u > ρ the quantile of f at (u − ρ)/(1 − ρ). So both components of the
     mixture are stratified, and the fraction ρ is exact.
@@ -166,8 +166,8 @@ class AdaptiveRates(_MixedRates):
 
     CE(r) is the running mean of the cross-entropy at masked tokens of sequences with about this rate, and H₁ the
     unigram entropy of the training tokens. H₁ − CE(r) is the gain from context per masked token, and r times this the
-    gain per token. At r = 0 few tokens are masked, at r = 1 without context; the maximum in between moves during
-    training. f is piecewise constant over bins, and uniform until every bin has had a masked token.
+    gain per token. Near r = 0 few tokens are masked, and near r = 1 there is little context; the maximum in between
+    moves during training. f is piecewise constant over bins, and uniform until every bin has had a masked token.
     """
 
     name = "adaptive"

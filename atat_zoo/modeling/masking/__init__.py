@@ -99,7 +99,7 @@ class UniformMasking(Masking):
 
 @component_base
 class _CalibratedMasking(Masking):
-    """A masking by a function of `diffusion.calibration` of I / T, or of −I / T if `direction` is −1."""
+    """A masking by a calibration function of I / T, or of −I / T if `direction` is −1."""
 
     calibration: ClassVar[str]
     temperature: float = param(

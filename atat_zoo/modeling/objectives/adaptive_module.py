@@ -32,7 +32,7 @@ from atat_zoo.system.devices import move_to
 
 
 class AdaptiveModule(DenoisingModule):
-    """The module of `adaptive`: a backbone with a head for ŵ; an estimator, a bias and φ, which define w."""
+    """A backbone with a head for ŵ, and the estimator, the bias and φ, which define w."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class AdaptiveModule(DenoisingModule):
         self.follow(bias=self.bias, target=self.target)
 
     def log_weights(self, importance: Tensor) -> Tensor:
-        """Return log w, float64 [B, L], with a gradient for what the bound trains."""
+        """Return log w, float64 [B, L], differentiable in what the bound trains."""
         if not self.learn_importance:
             importance = importance.detach()
         return (0.5 - importance.double()) / self.temperature + self.by_position(importance.shape[1])

@@ -3,7 +3,7 @@
 `DenoisingModule` defines what all objectives with a denoiser p_θ(x_i | z) share, and the bound; `MDLMModule` is the
 module of `mdlm`, and `Predictor` the denoiser of a trained module.
 
-B rows of a micro-batch, N of the global batch, L tokens; N also counts selected positions, V predictable tokens.
+B rows of a micro-batch, L tokens, N selected positions (in `times`, N rows of the global batch), V predictable tokens.
 """
 
 from __future__ import annotations

@@ -205,7 +205,7 @@ class PositionSetsModule(SetCausalModule):
     # Steps
 
     def given(self, maskable: Tensor, keys: Tensor) -> Tensor:
-        """Draw which maskable tokens are given, bool [B, L]; at least one maskable token per row stays free."""
+        """Return a random choice of given tokens, bool [B, L]; at least one maskable token per row stays free."""
         which, first, share = uniform(fold(keys, -2), 3, torch.float64).unbind(1)
         n, number = maskable.sum(1), maskable.cumsum(1) - 1
         length = 1 + (share * n).long()  # of what is free, uniform on {1 … n}
