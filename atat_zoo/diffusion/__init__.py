@@ -1,4 +1,4 @@
-"""The mathematics as pure functions of tensors.
+"""The mathematics of masked diffusion, as pure functions of tensors.
 
 Symbols follow MDLM (Sahoo et al., NeurIPS 2024). Shapes: B sequences, L tokens,
 V predictable tokens, N predicted positions. The mask token m has id V.

@@ -1,16 +1,16 @@
-"""A bound for masks that depend on the text, by sampling: "The adaptive bound" of docs/explanation/adaptive-masks.md.
+"""The adaptive bound, for masks that depend on the clean sequence (docs/explanation/adaptive-masks.md).
 
-Forward weights w_i > 0 may read the clean text. Reversed, the power path 1 − α_i = t^{w_i} unmasks the tokens in a
-Plackett–Luce order with weights w. The model has p_θ(x_i | z) and reverse weights ŵ_i, which read z alone. With M
-the masked set and W_M = Σ_{i∈M} w_i, two bounds on −log p_θ(x):
+Forward weights w_i > 0 may depend on the clean sequence. Reversed, the power path 1 − α_i = t^{w_i} unmasks the tokens
+in a Plackett–Luce order with weights w. The model has p_θ(x_i | z) and reverse weights ŵ_i, which depend only on z.
+With M the masked set and W_M = Σ_{i∈M} w_i, two bounds on −log p_θ(x):
 
     order form   E Σ_M Σ_{i∈M} (w_i/W_M) [ CE_i + log (w_i/W_M)/(ŵ_i/Ŵ_M) ]
     timed form   E ∫ Σ_{i∈M} { w_i [ CE_i + log w_i/ŵ_i ] − w_i + ŵ_i } dt/t
 
-The order form takes the steps of the order alone and is never above the timed one for the same ŵ and p_θ.
+The order form ignores the times of the steps and is never above the timed form for the same ŵ and p_θ.
 
-Legend: B rows, L tokens, N masked tokens in row-major order, n a row's maskable tokens, K draws. All weights are
-logarithms, all arithmetic float64. Both forms implement `BoundForm`.
+Legend: B rows, L tokens, N masked tokens in row-major order, n a row's maskable tokens, K draws. Weights are passed as
+logarithms, and all arithmetic is float64. Both forms implement `BoundForm`.
 """
 
 from collections.abc import Callable
@@ -45,33 +45,34 @@ class DrawnMask:
 
 
 class BoundForm(Protocol):
-    """One of the two forms of the bound: how a mask is drawn, and its terms."""
+    """A form of the bound: draws masks and returns their terms."""
 
     def units(self, n: Tensor, keys: Tensor, draws: int) -> list[Tensor]:
-        """Return stratified uniforms for the draws of a sequence, `draws` times float64 [B] in [0, 1)."""
+        """Return stratified uniforms in [0, 1) for the draws of a sequence, `draws` tensors float64 [B]."""
 
     def draw(self, log_w: Tensor, maskable: Tensor, unit: Tensor, keys: Tensor) -> DrawnMask:
-        """Draw a mask from log w [B, L]: `unit`, float64 [B] in [0, 1), decides how many tokens, `keys`, [B], which."""
+        """Draw a mask from log w [B, L]; `unit`, float64 [B] in [0, 1), decides how many tokens, `keys`, [B], which."""
 
     def terms(self, drawn: DrawnMask, log_w: Tensor, log_reverse: Tensor) -> tuple[Tensor, Tensor]:
-        """Return weight and bracket, float64 [B, L], of which Σ_i (weight_i · CE_i + bracket_i) estimates the bound.
+        """Return weight and bracket, float64 [B, L], such that Σ_i (weight_i · CE_i + bracket_i) estimates the bound.
 
-        Without bias. Both are zero where nothing is masked, and have gradients to log w and log ŵ, [B, L].
+        The estimate is unbiased. Both are zero where not masked, and have gradients with respect to log w and log ŵ,
+        [B, L].
         """
 
     def log_probability(self, drawn: DrawnMask, log_w: Tensor) -> Tensor:
-        """Return log q of the draw given the number of masked tokens (or the time), float64 [B], with its gradient."""
+        """Return log q of the draw given the number of masked tokens (or the time), float64 [B], with a gradient."""
 
 
 class OrderForm:
-    """k uniform on {1 … n}; M are the last arrivals of an exponential race with rates w."""
+    """The order form: k uniform on {1 … n}, and M the last k arrivals of an exponential race with rates w."""
 
     def units(self, n: Tensor, keys: Tensor, draws: int) -> list[Tensor]:
-        """Return the units behind the k of `bounds.exact_k`, so that both see the same masks; see `BoundForm`."""
+        """Return the uniforms behind the k of `likelihood_bounds.exact_k`, so both see the same masks."""
         return [(k - 0.5) / n.clamp(min=1) for k in counts(n, keys, draws)]
 
     def draw(self, log_w: Tensor, maskable: Tensor, unit: Tensor, keys: Tensor) -> DrawnMask:
-        """Draw M by arrival times −log(u_i)/w_i; see `BoundForm`."""
+        """Draw M from the arrival times −log(u_i)/w_i; see `BoundForm`."""
         n = maskable.sum(1)
         k = torch.minimum(1 + (n * unit).floor().long(), n)
         u = uniform(keys, maskable.shape[1], torch.float64)
@@ -90,7 +91,7 @@ class OrderForm:
         return weight, weight * (log_share - log_reverse_share)
 
     def log_probability(self, drawn: DrawnMask, log_w: Tensor) -> Tensor:
-        """Return the Plackett–Luce log-probability of the first n − k tokens, in their order; see `BoundForm`."""
+        """Return the Plackett–Luce log-probability of the first n − k tokens in order; see `BoundForm`."""
         order = drawn.clock.masked_fill(~drawn.maskable, torch.inf).argsort(1)
         falling = log_w.double().masked_fill(~drawn.maskable, _NEVER).gather(1, order)
         rest = falling.flip(1).logcumsumexp(1).flip(1)
@@ -99,11 +100,11 @@ class OrderForm:
 
 
 class TimedForm:
-    """The rate r uniform on (0, 1], t = τ(r; x) where the mean of t^{w_i} is r; each token masked by itself.
+    """The timed form: rate r uniform on (0, 1], t such that the mean of t^{w_i} is r, tokens masked independently.
 
-    The integral is over t, and r only decides where it is evaluated: with uniform t and weights below 1 the variance
-    would be infinite. Hence neither t nor dt/dr has a gradient. Towards r = 0 the variance still grows logarithmically,
-    as that of `bounds.continuous_t` does: the order form needs fewer draws.
+    The integral is over t, and r only decides where it is evaluated, because uniform t and weights below 1 would give
+    infinite variance. Hence neither t nor dt/dr has a gradient. The variance still diverges logarithmically as r → 0,
+    like that of `likelihood_bounds.continuous_t`: the order form needs fewer draws.
     """
 
     def units(self, n: Tensor, keys: Tensor, draws: int) -> list[Tensor]:
@@ -112,7 +113,7 @@ class TimedForm:
         return [(u + j) / draws for j in range(draws)]
 
     def draw(self, log_w: Tensor, maskable: Tensor, unit: Tensor, keys: Tensor) -> DrawnMask:
-        """Draw each token with probability t^{w_i}; see `BoundForm`."""
+        """Mask each token with probability t^{w_i}; see `BoundForm`."""
         log_w = log_w.detach().double()
         rate = 1 - unit.double()
         s = power_time(-log_w, rate, maskable)
@@ -157,10 +158,11 @@ def estimate(
     mask_id: int,
     time_at: Schedule,
 ) -> Estimate:
-    """Estimate the bound of one form on clean text.
+    """Return an estimate of one form of the bound on clean sequences.
 
-    With uniform w and ŵ the order form is `bounds.exact_k` with the same keys. The arguments are those of `exact_k`,
-    and `look`, which returns CE and log ŵ at the masked positions of z, the clean tokens x and log w, [B, L] each.
+    With uniform w and ŵ the order form equals `likelihood_bounds.exact_k` with the same keys. The arguments are those
+    of `exact_k`; `look`, which returns CE and log ŵ at the masked positions of z; and the clean tokens x and log w, [B,
+    L].
     """
     zero = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
     contribution, weights, loss_sum, loss_count = zero.clone(), zero.clone(), zero.clone(), torch.zeros_like(x)
@@ -180,12 +182,12 @@ def estimate(
 def forward_surrogate(bound: Tensor, log_q: Tensor) -> Tensor:
     """Return a scalar per row with the gradient of the bound with respect to the forward weights.
 
-    ∇E_q f = E[∇f + (f − b) ∇log q], b the mean of f over the other draws of the same sequence at the same k or t
-    (Kool et al., 2019). The gradient of f alone has the wrong sign. The value, [B], is the mean of f. f is `bound`,
-    Σ_i (weight_i · CE_i + bracket_i) of each of K ≥ 2 draws, and log_q their log-probabilities, [K, B] both.
+    ∇E_q f = E[∇f + (f − b) ∇log q], with b the mean of f over the other draws of the same sequence at the same k or t
+    (Kool et al., 2019); E[∇f] by itself would have the wrong sign. f is `bound`, Σ_i (weight_i · CE_i + bracket_i) of
+    each of K ≥ 2 draws, and log_q their log-probabilities, both [K, B]. The result, [B], is the mean of f.
     """
     if len(bound) < 2:
-        raise ValueError("a leave-one-out baseline needs at least two draws of every sequence")
+        raise ValueError("a leave-one-out baseline needs at least two draws per sequence")
     f = bound.detach()
     score = (f - f.mean(0)) * len(f) / (len(f) - 1)
     return (bound + score * (log_q - log_q.detach())).mean(0)

@@ -1,4 +1,4 @@
-"""Attention, by the kernel that is fastest where it runs. B rows, H heads, Q queries, K keys, D width of a head."""
+"""Attention by the fastest available kernel. B rows, H heads, Q queries, K keys, D width of a head."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,11 +17,11 @@ Rule = Callable[[Any, Any, Any, Any], Tensor]
 
 
 def attention_mask(rule: Rule, rows: int | None, length: int, device: torch.device, *, in_blocks: bool = False) -> Any:
-    """Return which of `length` tokens see which by a rule, for `attend`: bool [B, 1, Q, K] with Q = K = length.
+    """Return the mask of an attention rule for `attend`: bool [B, 1, Q, K] with Q = K = `length`.
 
-    With None for rows the rule does not read the row, and the mask is [Q, K]. `in_blocks` it is a `BlockMask` of
-    torch's FlexAttention (Dong et al., arXiv:2412.05496), which skips blocks of 128 × 128 where nothing is seen, and
-    asks the rule within the others: for a compiled network on a GPU, as it is slow in any other.
+    Without `rows` the rule must not depend on the row, and the mask is [Q, K]. With `in_blocks` it is a `BlockMask`
+    of torch's FlexAttention (Dong et al., arXiv:2412.05496), which skips blocks of 128 × 128 that are fully masked. Use
+    this only for a compiled network on a GPU; elsewhere it is slow.
     """
     if in_blocks:
         from torch.nn.attention.flex_attention import create_block_mask
@@ -33,9 +33,9 @@ def attention_mask(rule: Rule, rows: int | None, length: int, device: torch.devi
 
 
 def document_rule(documents: Tensor, *, causal: bool = False) -> Rule:
-    """Return the rule by which a token sees those of its own document, by their numbers, int64 [B, L].
+    """Return the rule by which a token attends within its document, from document numbers, int64 [B, L].
 
-    If it is `causal`, it sees of these itself and the earlier ones.
+    If `causal`, a token attends to itself and earlier tokens of its document.
     """
 
     def sees(row: Any, head: Any, query: Any, key: Any) -> Tensor:
@@ -48,8 +48,8 @@ def document_rule(documents: Tensor, *, causal: bool = False) -> Rule:
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Any = None, *, causal: bool = False) -> Tensor:
     """Return softmax(q kᵀ/√D) v, [B, H, Q, D], from q [B, H, Q, D] and k and v [B, H, K, D].
 
-    A query sees a key where the mask is True, bool and broadcast to [B, H, Q, K], or a `BlockMask`; it sees one at
-    least. `causal` is for as many queries as keys, of which each sees those that are not later.
+    A query attends to the keys where the mask is True; the mask is bool, broadcast to [B, H, Q, K], or a `BlockMask`,
+    with at least one key per query. With `causal` (Q = K), a query attends to its own and earlier keys.
     """
     if mask is not None and not isinstance(mask, Tensor):
         from torch.nn.attention.flex_attention import flex_attention

@@ -1,12 +1,12 @@
-"""A bracket around the likelihood of a text over many decoding orders (docs/explanation/mathematics.md, "A bracket").
+"""A bracket around the likelihood of a sequence over many decoding orders (docs/explanation/mathematics.md).
 
-With p(x) = E_σ[p(x | σ)], K independent orders and w_k = p(x | σ_k), the mean of the w_k is p(x) on average, so its
-logarithm is on average below log p(x) (Burda et al., arXiv:1509.00519). The tangent of the logarithm at any ψ > 0 lies
-above it: if ψ is independent of the w_k,
+With p(x) = E_σ[p(x | σ)], K independent orders and w_k = p(x | σ_k), the mean of the w_k has the expectation p(x), so
+the expectation of its logarithm is at most log p(x) (Burda et al., arXiv:1509.00519). The tangent of the logarithm at
+any ψ > 0 lies above it: if ψ is independent of the w_k,
 
     log p(x) ≤ log ψ + E[(1/K) Σ w_k] / ψ − 1,   equality at ψ = p(x)   (arXiv:2605.24292)
 
-Half of the orders give ψ for the other half, and the other way round. n texts.
+Each half of the orders gives ψ for the other half. n sequences.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Bracket(NamedTuple):
-    """Two numbers for each text, between which −log p(x) lies on average, nats, float64 [n] each."""
+    """A lower and an upper bound on −log p(x) of each sequence, in expectation, in nats, float64 [n] each."""
 
     upper: Tensor  # −log of the mean of the w_k
     lower: Tensor  # by the tangent; −∞ where the orders differ too much to tell
@@ -27,7 +27,7 @@ class Bracket(NamedTuple):
 
 
 def bracket(nats: Tensor) -> Bracket:
-    """Return the bracket of each text from −log w_k of an even number of independent orders, nats, float64 [n, K]."""
+    """Return the bracket of each sequence from −log w_k, in nats, float64 [n, K], of K independent orders, K even."""
     K = nats.shape[1]
     if K < 2 or K % 2:
         raise ValueError("a bracket needs an even number of orders")

@@ -1,9 +1,9 @@
-"""Scores and a rate to probabilities whose mean over a row is the rate exactly, or to as many masked tokens.
+"""Calibration: masking probabilities, or numbers of masks, whose mean over a row is exactly the mask rate.
 
 See docs/explanation/adaptive-masks.md, "Importance and the mask rate" and "Masks by visible tokens".
 
-Three families, each with one unknown per row. All arithmetic is in float64 for any input: bfloat16 would miss the rate
-by 1e-3. Scores may have any size up to about 1e9; beyond that float64 cannot separate neighbours.
+There are three families, each with one unknown per row. All arithmetic is in float64: bfloat16 would miss the rate by
+1e-3. Scores may be as large as 1e9, where float64 still resolves differences of 1e-7.
 
 Shapes: B rows, L tokens; n is a row's number of maskable tokens.
 """
@@ -19,11 +19,11 @@ _HALVINGS = 64  # a bracket of 1e6 shrinks to 5e-14, below what float64 resolves
 def water_fill(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
     """Return p_i = min(1, λ exp(score_i)) with λ such that the mean over maskable tokens is the rate.
 
-    Of the tokens sorted by falling score, k are saturated (p = 1), where k is the least number for which (n·r − k) ≤
-    G_k = Σ_{i>k} exp(score_i − score_{k+1}). Since G_k ≤ 1 + G_{k+1}, the condition stays true once it is true, so k is
-    a count. The cost is one sort and one cumulative log-sum-exp.
+    The k tokens of highest score are saturated (p = 1), where k is the least number with (n·r − k) ≤ G_k = Σ_{i>k}
+    exp(score_i − score_{k+1}), scores sorted in descending order. Since G_k ≤ 1 + G_{k+1}, the condition stays true
+    once it is true, so k is found by counting. The cost is one sort and one cumulative log-sum-exp.
 
-    Scores [B, L] may be of any floating type, the rate is in [0, 1], [B]. p is float32 [B, L], 0 where not maskable;
+    Scores [B, L] may have any floating dtype; the rate, [B], is in [0, 1]. p is float32 [B, L], 0 where not maskable;
     equal scores get equal p.
     """
     score = score.double().masked_fill(~maskable, -torch.inf)
@@ -52,7 +52,7 @@ def power_path(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
 
 
 def power_time(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-    """Return s = log(−log τ) of `power_path`, float64 [B]: the time of the power path at which a row has its rate.
+    """Return s = log(−log τ) of `power_path`, float64 [B], where τ is the time at which a row has its rate.
 
     The rate is clamped away from 0 and 1, where s is infinite.
     """
@@ -75,17 +75,16 @@ def logit_shift(score: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
 
 
 def _inside(rate: Tensor) -> Tensor:
-    """Clamp the rate away from its ends, where the unknown is infinite; `_finish` puts the ends back."""
+    """Clamp the rate away from 0 and 1, where the unknown is infinite; `_finish` restores these rates."""
     return rate.double().clamp(1e-300, 1 - 2.0**-53)
 
 
 def _shift(
     score: Tensor, rate: Tensor, maskable: Tensor, level: Tensor, shape: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
-    """Find the shift s for which the mean of `shape(score, s)` is the rate, float64 [B]; p falls with s.
+    """Return the shift s, float64 [B], for which the mean of `shape(score, s)`, which decreases in s, is the rate.
 
-    `level` [B] is the shift that gives p = rate at score 0, so the answer lies
-    between level + the lowest and level + the highest score.
+    `level` [B] is the shift that gives p = rate at score 0, so s is between level + min score and level + max score.
     """
     score = score.double()
     count = maskable.sum(-1)
@@ -102,34 +101,34 @@ def _shift(
 
 
 def _finish(p: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-    """Clamp to 1, make the rates 0 and 1 exact, and clear what is not maskable; float32."""
+    """Return p as float32, clamped to 1, exact at the rates 0 and 1, and 0 where not maskable."""
     rate = rate.unsqueeze(-1)
     p = torch.where(rate <= 0, 0.0, torch.where(rate >= 1, 1.0, p.clamp(max=1.0)))
     return torch.where(maskable, p, 0.0).float()
 
 
-# Masks that depend on visible tokens alone: how many tokens, and which of them to show again.
+# Masks that depend only on visible tokens: how many tokens, and which of them to show again.
 
 
 def count_masked(rate: Tensor, maskable: Tensor, unit: Tensor) -> Tensor:
-    """Return k, ⌊rn⌋ or ⌈rn⌉ with mean rn over the uniforms `unit` in [0, 1), int64 [B]; exactly 0 and n at 0 and 1."""
+    """Return k, ⌊rn⌋ or ⌈rn⌉, int64 [B], with mean rn over the uniforms `unit` in [0, 1); 0 at r = 0, n at r = 1."""
     expected = rate.double() * maskable.sum(-1)
     return (expected.floor() + (unit < expected.frac())).long()
 
 
 def first_masked(order: Tensor, count: Tensor, excess: float, maskable: Tensor) -> Tensor:
-    """Return the first min(n, ⌈c·k⌉) tokens of an order of the maskable ones, bool [B, L], for k = `count`, int64 [B].
+    """Return the first min(n, ⌈c·k⌉) maskable tokens of an order, bool [B, L], for k = `count`, int64 [B].
 
-    The order is the rank of each token, int64 [B, L], the maskable ones first; the excess is c ≥ 1.
+    `order` is the rank of each token, int64 [B, L], maskable tokens first; `excess` is c ≥ 1.
     """
     candidates = (count.double() * excess).ceil()
     return (order < candidates.unsqueeze(-1)) & maskable
 
 
 def lowest(scores: Tensor, order: Tensor, count: Tensor, among: Tensor) -> Tensor:
-    """Return the `count` [B] tokens of lowest score among some, bool [B, L]; of equal scores the first of the order.
+    """Return the `count` [B] candidates of lowest score, bool [B, L]; ties go to the first in the order.
 
-    NaN counts as 0. The order is the rank of each token, int64 [B, L]: a permutation in each row.
+    NaN counts as 0. `order` is the rank of each token, int64 [B, L], a permutation in each row.
     """
     scores = scores.nan_to_num().masked_fill(~among, torch.inf)
     by_order = order.argsort(-1)

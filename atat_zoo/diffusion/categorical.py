@@ -1,8 +1,8 @@
-"""Drawing tokens from log-probabilities, exactly.
+"""Categorical sampling of tokens from log-probabilities, in float64.
 
-A float32 draw truncates the tail: its uniforms are multiples of 2^-24, so tokens rarer than that are never drawn, or
-too often, which amounts to a lower temperature (Zheng et al., arXiv:2409.02908). So the cumulative sum and the uniform
-are float64. One uniform per position suffices: the inverse of the cumulative distribution is as exact as Gumbel-max in
+Sampling in float32 truncates the tail: uniforms are multiples of 2^-24, so rarer tokens are sampled never or too often,
+which amounts to a lower temperature (Zheng et al., arXiv:2409.02908). So the cumulative sum and the uniform are
+float64. One uniform per position suffices: inversion of the cumulative distribution is as exact as Gumbel-max in
 float64, and needs V times fewer random numbers.
 """
 
@@ -18,7 +18,7 @@ _AT_ONCE = 1 << 24
 
 
 def draw(log_probs: Tensor, keys: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
-    """Return one token per distribution, int64 [N], ids 0 … V−1: a function of its distribution and key, int64 [N].
+    """Return one token per distribution, int64 [N], in 0 … V−1, determined by the distribution and a key, int64 [N].
 
     The log-probabilities [N, V] need not be normalised, and −∞ is never drawn. The temperature is a number, or [N]; 0
     takes the most probable token.
@@ -29,7 +29,7 @@ def draw(log_probs: Tensor, keys: Tensor, temperature: float | Tensor = 1.0) -> 
 
 
 def log_prob(log_probs: Tensor, tokens: Tensor, temperature: float | Tensor = 1.0) -> Tensor:
-    """Return the log-probability with which `draw` draws each token, int64 [N]; nats, float64 [N], −∞ for never.
+    """Return the log-probability with which `draw` draws each token, int64 [N], in nats, float64 [N], −∞ for never.
 
     The other arguments are as in `draw`.
     """
@@ -80,7 +80,7 @@ def _draw(log_probs: Tensor, keys: Tensor, temperature: float | Tensor) -> Tenso
 
 
 def top_k(log_probs: Tensor, k: int) -> Tensor:
-    """Return [N, V] with −∞ at all but the k likeliest tokens and tokens as likely as the k-th."""
+    """Return log-probabilities [N, V] with −∞ at all but the k most probable tokens, ties with the k-th included."""
     if k >= log_probs.shape[-1]:
         return log_probs
     least = log_probs.topk(k, dim=-1).values[:, -1:]
@@ -88,10 +88,10 @@ def top_k(log_probs: Tensor, k: int) -> Tensor:
 
 
 def nucleus(log_probs: Tensor, p: float, temperature: float = 1.0) -> Tensor:
-    """Return [N, V] with −∞ outside the smallest set of likeliest tokens with total probability p, ties included.
+    """Return log-probabilities [N, V] with −∞ outside the nucleus: the smallest set with total probability p, and ties.
 
-    The probabilities are those of `log_probs`, which need not be normalised, divided by the temperature, above 0.
-    Values inside the set do not change and are not tempered. p is in (0, 1]; 1 excludes nothing.
+    The nucleus is that of `log_probs`, which need not be normalised, divided by the temperature > 0. Values inside the
+    nucleus do not change. p is in (0, 1]; 1 excludes no token.
     """
     if p >= 1:
         return log_probs

@@ -1,4 +1,4 @@
-"""The masked batch of a training step, and the contracts of a part with a state and of a denoiser."""
+"""The masked batch of a training step, and the interfaces of stateful components and denoisers."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class NoisedBatch:
 
     @cached_property
     def where(self) -> tuple[Tensor, Tensor]:
-        """Row and position of the N masked tokens, int64 [N]: the host waits for the device to know N, once a batch."""
+        """Row and position of the N masked tokens, int64 [N]; the host waits for the device once per batch."""
         return pairs(self.masked)
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class NoiseLevels:
-    """How much of each row of a training step is masked, or of each block of it."""
+    """The mask rates of the rows of a training step, or of their blocks."""
 
     t: Tensor  #: diffusion time, float32 [B]: that of the noise schedule for the rate, in [0, 1]
     rate: Tensor  #: mask rate r, float32 [B], in (0, 1]; 0 where it is rounded away
@@ -49,24 +49,24 @@ class NoiseLevels:
 
 @runtime_checkable
 class StatefulComponent(Protocol):
-    """A part whose state follows the training: an `nn.Module` with its state in buffers.
+    """A component whose state follows the training: an `nn.Module` with its state in buffers.
 
-    The trainer sums `statistics` over micro-batches and ranks and passes the sum to `update` once per step, so the
-    state does not depend on either.
+    The trainer sums `statistics` over micro-batches and ranks and passes the sum to `update` once per training step, so
+    the state does not depend on their number.
     """
 
     def statistics(self, noised: NoisedBatch, loss: Tensor) -> Tensor:
-        """Return the statistics of a micro-batch by its cross-entropy in nats, float32 [B, L], 0 where not masked."""
+        """Return the statistics of a micro-batch from its cross-entropy in nats, float32 [B, L], 0 where not masked."""
 
     def update(self, total: Tensor, progress: float) -> None:
-        """Update the state with the sum over the global batch; progress of the training in [0, 1]."""
+        """Update the state with the sum over the global batch; `progress` of the training is in [0, 1]."""
 
 
 class Denoiser(Protocol):
-    """p_θ(x_i | z) and facts about its model, for bounds and samplers.
+    """The denoiser p_θ(x_i | z) of a model, for bounds and samplers.
 
-    A subclass defines `__call__` and `mask_id`; everything else has a default. Attributes state its other abilities:
-    `estimates_importance`, `gives_order_weights`, `scores_visible_tokens`.
+    A subclass defines `__call__` and `mask_id`; everything else has a default. Attributes declare its optional
+    abilities: `estimates_importance`, `gives_order_weights`, `scores_visible_tokens`.
     """
 
     mask_id: int  #: m. Predictable tokens are the ids below it.
@@ -90,28 +90,28 @@ class Denoiser(Protocol):
 
         Args:
             tokens: z, int64 [B, L].
-            t: diffusion time [B]; if None, it follows from the share of masked tokens.
+            t: diffusion time [B]; by default that of the fraction of masked tokens.
             where: bool [B, L] with N true entries, or rows and positions, int64 [N] each, in row-major order; used only
-                as an index `x[where]`. All N positions are masked, and none has a mask in an earlier block, see
-                `turn`. With pairs the caller checks this once, as a check would wait for the device at every step.
+                as an index `x[where]`. All N positions are masked, and none has a mask in an earlier block; see
+                `step_of`. With pairs the caller checks this, because a check would wait for the device at every step.
 
         Returns:
             float32 or float64 [N, V], in row-major order; each row sums to 1 in probability.
         """
 
     def time_at(self, rate: Tensor) -> Tensor:
-        """Return the time at which the model's noise masks this share of the tokens; by default the share itself."""
+        """Return the time at which the model's noise schedule has this mask rate; by default the rate itself."""
         return rate
 
     def step_of(self, position: Tensor) -> Tensor | None:
-        """Return the turn in which positions are predicted, int64 like these; None for a model without an order.
+        """Return the step in which each position can be predicted, int64; None for a model without a fixed order.
 
-        It is the number of the block. A position is predicted when all earlier turns are complete.
+        The step is the number of the block. A position can be predicted once all earlier blocks are complete.
         """
         return None if self.block_size is None else position // self.block_size
 
     def importance(self, tokens: Tensor, masked: Tensor) -> Tensor | None:
-        """Return the importance of a text's tokens, [B, L] in [0, 1], or None, the default, without an estimator.
+        """Return the importance of tokens, [B, L] in [0, 1]; None, the default, without an estimator.
 
         Args:
             tokens: a draft without masks; or z, if `importance_reads` says so; int64 [B, L].
@@ -120,32 +120,33 @@ class Denoiser(Protocol):
         return None
 
     def predict_with_order(self, tokens: Tensor, t: Tensor | None, where: Where) -> tuple[Tensor, Tensor]:
-        """Return the log-probabilities [N, V] and log ŵ [N], in one evaluation: position i comes next by ŵ_i / Ŵ."""
+        """Return log-probabilities [N, V] and log ŵ [N] by one forward pass; position i is next with p = ŵ_i / Ŵ."""
         raise _unable("gives no order weights")
 
     def score_visible(self, tokens: Tensor, t: Tensor | None, where: Where, visible: Where) -> tuple[Tensor, Tensor]:
-        """Return the log-probabilities [N, V], and log p_θ of M visible tokens [M], in one evaluation.
+        """Return log-probabilities [N, V], and log p_θ of M visible tokens [M], by one forward pass.
 
-        The network sees those tokens; its head has a distribution there too, before SUBS replaces it.
+        The network sees those tokens; the scores are the head's distribution there, before SUBS replaces it.
         """
         raise _unable("does not score visible tokens")
 
     def begin(self, batch: int, window: int) -> BlockDecoder:
-        """Begin B empty texts; `window` is the maximum number of tokens that are seen at once.
+        """Return a decoder of B empty sequences; `window` is the maximum number of tokens seen at once.
 
         Only for models with a `block_size`.
         """
         raise _unable("does not read block by block")
 
     def begin_generation(self, tokens: Tensor) -> Denoiser:
-        """Return the denoiser of texts that are written from z, int64 [B, L], on; by default itself.
+        """Return the denoiser for a generation that starts from z, int64 [B, L]; by default the denoiser itself.
 
-        One whose predictions depend on the order in which the tokens came remembers it, and what it has computed.
+        A denoiser whose predictions depend on the order of unmasking returns one that records the order and caches
+        results.
         """
         return self
 
     def select(self, rows: Tensor) -> Denoiser:
-        """Return the denoiser of some rows of the batch, int64 [A]; by default itself, which has no state per row."""
+        """Return the denoiser of the given rows of the batch, int64 [A]; by default the denoiser itself."""
         return self
 
 
@@ -154,14 +155,14 @@ def _unable(what: str) -> NotImplementedError:
 
 
 class BlockDecoder(Denoiser, Protocol):
-    """A batch of texts whose finished blocks have been read: a denoiser of the next one.
+    """A decoder of the next block, for a batch of sequences whose earlier blocks it has read.
 
-    It caches their keys and values, so each is read once. As a denoiser it takes only the tokens of the next block,
-    int64 [B, S].
+    It caches the keys and values of finished blocks, so each is read once. As a denoiser it takes only the tokens of
+    the next block, int64 [B, S].
     """
 
     def read(self, tokens: Tensor) -> None:
         """Read n finished blocks, int64 [B, n · S], and move on to the next one."""
 
     def select(self, rows: Tensor) -> BlockDecoder:
-        """Return the decoder of some of the rows, int64 [A]."""
+        """Return the decoder of the given rows, int64 [A]."""

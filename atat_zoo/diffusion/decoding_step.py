@@ -1,4 +1,4 @@
-"""`Step`: one step of a sampler, the input of its parts.
+"""`Step`: one decoding step of a sampler, the input of its components.
 
 Legend: B rows in the batch, A rows that take part in this step, L positions,
 N open positions of those rows in row-major order, V predictable tokens.
@@ -19,9 +19,9 @@ from atat_zoo.diffusion.randomness import fold, stream, uniform
 
 @attrs.define(kw_only=True, eq=False)
 class Step:
-    """One step of a sampler, for the rows that take part in it.
+    """One decoding step of a sampler, for the rows that take part in it.
 
-    A part names in `needs` the optional fields that it reads; the loop fills these and leaves the others None, so
+    A component names in `needs` the optional fields that it reads; the loop fills these and leaves the others None, so
     nothing is computed unnecessarily. Rows that skip a step (finished, or without positions to unmask) are not in it.
     """
 
@@ -67,52 +67,52 @@ class Step:
 
     @property
     def mask_id(self) -> int:
-        """m, the denoiser's mask id."""
+        """The denoiser's mask id."""
         return self.denoiser.mask_id
 
     @property
     def where(self) -> tuple[Tensor, Tensor]:
-        """Row (of this step) and position of the open positions, int64 [N] each; never waits for the device."""
+        """Rows (of this step) and positions of the open positions, int64 [N] each, without waiting for the device."""
         if self._where is None:
             self._where = positions(self.open, self.remaining)
         return self._where
 
     def among_open(self, rows: Tensor, positions: Tensor) -> Tensor:
-        """Return the indices of some positions among the N open ones, int64 [M], from their rows and positions [M]."""
+        """Return the indices of M positions among the N open ones, int64 [M], from their rows and positions [M]."""
         number = self.open.flatten().cumsum(0) - 1
         return number[rows * self.open.shape[1] + positions]
 
     def keys(self, purpose: str) -> Tensor:
-        """Return a key per row for one purpose in this step, int64 [A]."""
+        """Return a random-number key per row for one purpose in this step, int64 [A]."""
         return fold(self.seeds, stream(self.number, purpose))
 
     def uniform(self, purpose: str) -> Tensor:
-        """Return a uniform number for each position, for one purpose in this step, float64 [A, L]."""
+        """Return uniforms in [0, 1) for one purpose in this step, float64 [A, L]."""
         return uniform(self.keys(purpose), self.open.shape[1], torch.float64)
 
     def host_keys(self, purpose: str) -> Tensor:
-        """Return the same keys on the CPU."""
+        """Return the keys of `keys` on the CPU."""
         return fold(self.host_seeds, stream(self.number, purpose))
 
     def distributions(self) -> Tensor:
-        """Return `log_probs` [N, V], or raise `RuntimeError` when the calling part does not name it in `needs`."""
+        """Return `log_probs` [N, V], or raise `RuntimeError` if the component does not name it in `needs`."""
         if self.log_probs is None:
-            raise RuntimeError("a part reads the distributions without log_probs among its needs")
+            raise RuntimeError("a component reads the distributions without naming log_probs in its needs; add it")
         return self.log_probs
 
     def spread(self, values: Tensor, fill: float = 0.0) -> Tensor:
-        """Return [N] values of the open positions as [A, L], `fill` elsewhere."""
+        """Return the values [N] of the open positions as a tensor [A, L], with `fill` elsewhere."""
         dense = torch.full(self.open.shape, fill, dtype=values.dtype, device=values.device)
         return dense.masked_scatter_(self.open, values)
 
     def mean_open(self, dense: Tensor) -> Tensor:
-        """Return the mean over each row's open positions of [A, L] values that are 0 elsewhere."""
+        """Return the mean over each row's open positions, [A], of values [A, L] that are 0 elsewhere."""
         return dense.sum(1) / self.open.sum(1).clamp(min=1)
 
     def measure(self, metric: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return a metric of the distributions, [A, L], 0 where not open.
+        """Return an uncertainty metric of the distributions, [A, L], 0 where not open.
 
-        An order, tokens per step and a stop often use the same metric: it is computed once.
+        The decoding order, tokens per step and stopping rule often share a metric, which is computed once.
         """
         for known, value in self._measured:
             if known is metric or known == metric:
@@ -122,7 +122,7 @@ class Step:
         return value
 
     def select(self, which: Tensor) -> Step:
-        """Return the step for some of its rows, by their index in it, int64 on the CPU."""
+        """Return the step restricted to some of its rows, given by their indices, int64 on the CPU."""
         there = which.to(self.tokens.device, non_blocking=True)
         changes = {name: getattr(self, name)[there] for name in ("rows", "tokens", "open", "free", "seeds")}
         changes |= {name: getattr(self, name)[which] for name in ("total", "remaining", "max_steps", "host_seeds")}

@@ -1,4 +1,4 @@
-"""Dropout whose mask is a function of (seed, step, row), not of a global generator."""
+"""Dropout whose mask is a function of (seed, step, row) and not of torch's global generator."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from atat_zoo.system.devices import move_to
 
 
 class Dropout(nn.Module):
-    """Zero each entry with probability p, by keys set for the micro-batch with `set_keys`.
+    """Dropout with probability p, by keys that `set_keys` sets for each micro-batch.
 
     Each 32 bits decide two entries, so p is rounded to 1/65536; the scale uses the rounded p, so the expectation is
     exact.
@@ -25,21 +25,21 @@ class Dropout(nn.Module):
 
     @property
     def drops(self) -> bool:
-        """Whether anything is dropped."""
+        """Whether the layer drops anything, in training and with p > 0."""
         return self.training and self.threshold > 0
 
     def number(self, calls: int) -> int:
-        """Return the number of the next of so many calls, which count as made: what recomputes them draws the same."""
+        """Return the number of the next call and reserve `calls` numbers, so that a recomputation draws the same."""
         first = self._call + 1
         if self.drops:
             self._call += calls
         return first
 
     def forward(self, x: Tensor, call: int | None = None, keys: Tensor | None = None) -> Tensor:
-        """Return x [B, …] with entries dropped in training, else x.
+        """Return x [B, …], with entries dropped in training.
 
-        `call` is the next one's number unless given, and `keys` [B] are those that are set: what is computed again in
-        backward names both.
+        `call` defaults to the next number, and `keys` [B] to those set by `set_keys`; activation checkpointing passes
+        both.
         """
         if not self.drops:
             return x
@@ -57,7 +57,7 @@ class Dropout(nn.Module):
 
 
 class _Masked(torch.autograd.Function):
-    """Dropout for a compiler, which joins it with what reads it: the mask is drawn again in backward, not kept."""
+    """Dropout for `torch.compile`, fused with its consumer: the backward pass draws the mask again."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, keys: Tensor, call: int, threshold: int) -> Tensor:
@@ -74,7 +74,7 @@ class _Masked(torch.autograd.Function):
 
 
 def _retained(keys: Tensor, call: int, entries: int, threshold: int) -> Tensor:
-    """Return the mask by shifts, which join what reads them: bits as another type would be written to memory."""
+    """Return the mask by bit shifts, which fuse; a view of the bits as another dtype would not."""
     bits = bits32(fold(keys, call), (entries + 1) // 2)
     shifts = torch.arange(0, 32, 16, device=keys.device, dtype=torch.int32)
     return ((bits[..., None] >> shifts).flatten(1)[:, :entries] & 0xFFFF ^ 0x8000) >= threshold
@@ -85,7 +85,7 @@ def _scaled(x: Tensor, retained: Tensor, threshold: int) -> Tensor:
 
 
 def set_keys(module: nn.Module, keys: Tensor) -> None:
-    """Give every dropout of `module` the keys of a micro-batch, int64 [B]; each layer derives its own."""
+    """Set the keys of a micro-batch, int64 [B], in every dropout layer of `module`; each layer derives its own."""
     number = 0
     for layer in module.modules():
         if isinstance(layer, Dropout) and layer.threshold:
@@ -95,7 +95,7 @@ def set_keys(module: nn.Module, keys: Tensor) -> None:
 
 
 def groups_of_sequences(module: nn.Module, groups: Sequence[Tensor]) -> Iterator[Tensor]:
-    """Yield int64 [A] of each group of a micro-batch's rows, with their keys: a row draws the same in any group."""
+    """Yield groups of a micro-batch's rows, int64 [A], with their keys set: a row draws the same in any group."""
     drops = [layer for layer in module.modules() if isinstance(layer, Dropout) and layer.drops]
     before = {layer: (layer.keys, layer._call) for layer in drops}
     for rows in groups:

@@ -1,11 +1,11 @@
-"""Bounds on −log p_θ(x) that may be called perplexity, by the first bound of docs/explanation/mathematics.md.
+"""Bounds on −log p_θ(x) whose exponential is a perplexity (docs/explanation/mathematics.md).
 
     NELBO(x) = E_t [ −α'(t)/(1 − α(t)) · Σ_{i masked} −log p_θ(x_i | z_t) ],   uniform masking
 
-A bound is a sequence of masks with their weights; `average` computes the mean of any scores of the masked tokens over
-them. `exact_k` and `continuous_t` draw the masks, `enumerate_masks` uses all of them (on toys). They agree on the same
-sequences within their Monte-Carlo error. `discrete_t` is the bound of a process with T steps, a different number at
-each T. Legend: B sequences, L tokens, N masked ones, n a sequence's maskable ones.
+A bound is a sequence of weighted masks, over which `average` takes the mean of any score of the masked tokens.
+`exact_k` and `continuous_t` draw the masks; `enumerate_masks` uses all of them, for short sequences. The three agree
+within their Monte-Carlo error. `discrete_t` is the bound of a process with T steps, which differs for each T. Legend: B
+sequences, L tokens, N masked ones, n a sequence's maskable ones.
 """
 
 import math
@@ -28,7 +28,7 @@ Schedule = Callable[[Tensor], Tensor]
 
 @attrs.frozen(kw_only=True, eq=False)
 class WeightedMask:
-    """A mask of every sequence, and its weight in the average."""
+    """A mask for every sequence of a batch, with its weight in the average."""
 
     masked: Tensor  #: bool [B, L]
     #: Of the summed scores of the masked tokens, [B], or of each token, [B, L]. Its expected sum over the masked tokens
@@ -38,14 +38,14 @@ class WeightedMask:
 
     @property
     def by_token(self) -> Tensor:
-        """The weights of the tokens, float64 [B, L]."""
+        """The weight of each masked token, float64 [B, L]."""
         weight = self.weight if self.weight.ndim == 2 else self.weight[:, None].expand(self.masked.shape)
         return weight.double()
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Estimate:
-    """The average of a score over the masks of a bound; for the cross-entropy it is the bound."""
+    """The average of a score over the masks of a bound; for the cross-entropy, this is the bound."""
 
     contribution: Tensor  #: the term of each token, in nats for a bound, float64 [B, L]
     #: A token's weights summed over the masks that hide it, divided by the number of masks, float64 [B, L]
@@ -60,7 +60,7 @@ class Estimate:
 
 
 def average(scores: Scores, x: Tensor, masks: Iterable[WeightedMask], mask_id: int) -> dict[str, Estimate]:
-    """Return the mean of weight · score over the masks, at least one, for each score by its name; x is int64 [B, L]."""
+    """Return the mean of weight · score over at least one mask, for each score by name; x is int64 [B, L]."""
     every = list(masks)
     estimates: dict[str, Estimate] = {}
     zero = torch.zeros(x.shape, dtype=torch.float64, device=x.device)
@@ -82,7 +82,7 @@ def average(scores: Scores, x: Tensor, masks: Iterable[WeightedMask], mask_id: i
 
 
 def from_denoiser(denoise: Denoiser) -> CrossEntropy:
-    """Return the losses of a denoiser that returns complete distributions."""
+    """Return the cross-entropy function of a denoiser that returns log-probabilities at all masked positions."""
 
     def losses(z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
         return -denoise(z, t, masked).gather(1, x[masked][:, None])[:, 0]
@@ -97,9 +97,9 @@ def exact_k(maskable: Tensor, keys: Tensor, draws: int, *, time_at: Schedule) ->
 
     Args:
         maskable: bool [B, L].
-        keys: one key per sequence, int64 [B]: the masks are a function of it, so two models see the same masks.
+        keys: one key per sequence, int64 [B], which determines its masks, so two models see the same masks.
         draws: masks per sequence.
-        time_at: from mask rate to t, for a denoiser that reads it: t = time_at(k/n) makes it a function of z.
+        time_at: maps a mask rate to t, for a time-conditioned denoiser: t = time_at(k/n) is a function of z.
     """
     n = maskable.sum(1)
     for j, k in enumerate(counts(n, keys, draws)):
@@ -120,7 +120,7 @@ def counts(n: Tensor, keys: Tensor, draws: int) -> Iterator[Tensor]:
 
 
 def uniform_order(maskable: Tensor, keys: Tensor) -> Tensor:
-    """Return the rank of each token in a uniformly random order of the maskable ones, int64 [B, L]; others last."""
+    """Return the rank of each token in a uniformly random order of maskable tokens, int64 [B, L]; others last."""
     unit = to_unit(fold(keys[:, None], torch.arange(maskable.shape[1], device=maskable.device)), torch.float64)
     return unit.masked_fill(~maskable, 2.0).argsort(1).argsort(1)
 
@@ -130,11 +130,9 @@ def continuous_t(
 ) -> Iterator[WeightedMask]:
     """Yield Bernoulli masks at times stratified over a sequence's draws, t_j = 1 − ((u + j)/draws).
 
-    The strata are per sequence, not per batch: sequences stay independent, so the standard error over them is right and
-    no result depends on the batch. The variance diverges logarithmically at t → 0, which is harmless only for long
-    sequences.
-
-    Arguments as for `exact_k`, and α(t) and the weight −α'(t)/(1 − α(t)).
+    Stratification is per sequence, not per batch: sequences stay independent, so the standard error over sequences is
+    valid and no result depends on the batch. The variance diverges logarithmically at t → 0, which is harmless only for
+    long sequences. The arguments are those of `exact_k`, α(t) and the weight −α'(t)/(1 − α(t)).
     """
     u = uniform(fold(keys, -1), 1, torch.float64)[:, 0]
     for j in range(draws):
@@ -147,9 +145,9 @@ def clipped_t(
 ) -> Iterator[WeightedMask]:
     """Yield Bernoulli masks at t uniform on [ε, 1], ε = `least`: probability `most`·t, weight 1/t.
 
-    Of each `batch` rows of the arguments, from the first on, row i has its t in the stratum i; the last such group may
-    have fewer rows. So a row's masks depend on its place. Arguments as for `exact_k`. The weights of the masked tokens
-    sum to `most`·n on average, and what times below ε contribute is left out.
+    In each group of `batch` consecutive rows, row i has its t in stratum i, so a row's masks depend on its place; the
+    last group may be smaller. The weights of the masked tokens sum to `most`·n on average, and the contribution of t <
+    ε is omitted. Arguments as for `exact_k`.
     """
     place = torch.arange(len(keys), device=keys.device)
     group = (len(keys) - place // batch * batch).clamp(max=batch)
@@ -165,10 +163,8 @@ def discrete_t(
 ) -> Iterator[WeightedMask]:
     """Yield the masks of T steps: Σ_{i=1..T} β_i · E ΣCE(z_{t_i}), β_i = (α_s − α_t)/(1 − α_t), t = i/T.
 
-    With α(0) = 1 the term i = 1 is the reconstruction. i is stratified over the draws of a sequence. Each T has its own
-    bound, and none of them is called perplexity.
-
-    Arguments as for `exact_k`, and α(t) and T.
+    With α(0) = 1 the term i = 1 is the reconstruction. i is stratified over the draws of a sequence. Each T gives
+    another bound, whose exponential is not called perplexity. The arguments are those of `exact_k`, α(t) and T.
     """
     for j, i in enumerate(counts(torch.full_like(keys, steps), keys, draws)):
         weight = steps * unmask_probability(i, steps, alpha)
@@ -182,16 +178,16 @@ def unmask_probability(i: Tensor, steps: int, alpha: Schedule) -> Tensor:
 
 
 def _bernoulli(rate: Tensor, weight: Tensor, maskable: Tensor, keys: Tensor, time_at: Schedule) -> WeightedMask:
-    """Mask each token with probability `rate` [B]; the denoiser's t is that of the share of masked tokens."""
+    """Mask each token with probability `rate` [B]; the denoiser's t is that of the fraction of masked tokens."""
     masked = (uniform(keys, maskable.shape[1], torch.float64) < rate[:, None]) & maskable
     share = masked.sum(1) / maskable.sum(1).clamp(min=1)
     return WeightedMask(masked=masked, weight=weight, t=time_at(share.float()))
 
 
 def all_masks(x: Tensor, time_at: Schedule | None = None) -> Iterator[WeightedMask]:
-    """Yield all 2^L − 1 nonempty masks; their average is exactly the NELBO: weight (n/k) / (n · C(n, k)).
+    """Yield all 2^L − 1 nonempty masks with weights (n/k) / (n · C(n, k)), whose average is exactly the NELBO.
 
-    All tokens of x, int64 [B, L], are maskable; t is None without `time_at`.
+    All tokens of x, int64 [B, L], are maskable. Without `time_at`, no time is passed to the denoiser.
     """
     B, L = x.shape
     for bits in range(1, 2**L):
@@ -207,5 +203,5 @@ def all_masks(x: Tensor, time_at: Schedule | None = None) -> Iterator[WeightedMa
 
 
 def enumerate_masks(losses: CrossEntropy, x: Tensor, *, mask_id: int, time_at: Schedule | None = None) -> Tensor:
-    """Return the NELBO of every sequence exactly, by all masks, in nats, float64 [B]."""
+    """Return the exact NELBO of every sequence by enumerating all masks, in nats, float64 [B]."""
     return average(lambda *at: {"nelbo": losses(*at)}, x, all_masks(x, time_at), mask_id)["nelbo"].nelbo

@@ -1,7 +1,7 @@
-"""Positions of a batch: as a mask, or as pairs of row and position, with which the host never waits for the device.
+"""Positions of a batch: as a mask, or as rows and positions, for which the host never waits for the device.
 
-`mask.nonzero()` and `x[mask]` make the host wait for the device, because the size of their result depends on data. If
-the host knows the number of true entries, it need not wait. Legend: B rows, L positions, N true entries.
+`mask.nonzero()` and `x[mask]` make the host wait for the device, because the size of the result depends on data. If the
+host knows the number of true entries, it need not wait. Legend: B rows, L positions, N true entries.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def positions(which: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def document_starts(documents: Tensor) -> Tensor:
-    """Return where the documents of each row begin, bool, by their numbers, int64 [B, L]."""
+    """Return where documents begin, bool [B, L], from the document number of each token, int64 [B, L]."""
     import torch
 
     first = torch.ones_like(documents[:, :1], dtype=torch.bool)
@@ -34,7 +34,7 @@ def document_starts(documents: Tensor) -> Tensor:
 
 
 def positions_in_documents(documents: Tensor) -> Tensor:
-    """Return the position of each token in its document, from 0, by their numbers, int64 [B, L]."""
+    """Return the position of each token in its document, from 0, given document numbers, int64 [B, L]."""
     import torch
 
     position = torch.arange(documents.shape[1], device=documents.device)
@@ -43,7 +43,7 @@ def positions_in_documents(documents: Tensor) -> Tensor:
 
 
 def pairs(where: Where) -> tuple[Tensor, Tensor]:
-    """Return row and position of either form; with a mask the host waits for the size of the result."""
+    """Return rows and positions from either form; for a mask the host waits for the device."""
     if isinstance(where, tuple):
         return where
     row, position = where.nonzero().unbind(1)
@@ -53,6 +53,6 @@ def pairs(where: Where) -> tuple[Tensor, Tensor]:
 def to_host(tensor: Tensor) -> Tensor:
     """Return a tensor on the CPU, after the device has finished its queued work.
 
-    Samplers read from the device only through this function, so a test can count how often they wait.
+    Samplers read from the device only through this function, so tests can count the waits.
     """
     return tensor.cpu()

@@ -1,4 +1,4 @@
-"""The precision of networks: by autocast; weights and losses stay in float32."""
+"""The precision of networks, set by autocast; weights and losses stay in float32."""
 
 from typing import Literal, TypeAlias
 
@@ -16,7 +16,7 @@ def computes_in_bf16(precision: Precision, device: str | torch.device) -> bool:
     """Return whether a network on a device computes in bf16.
 
     Raises:
-        UserError: when bf16 is asked for, and torch has no autocast for the device.
+        UserError: if bf16 is requested, and torch has no autocast for the device.
     """
     kind = torch.device(device).type
     if precision == "bf16" and not is_autocast_available(kind):

@@ -1,8 +1,8 @@
 """Counter-based random numbers: every draw is a function of (seed, stream, counter).
 
-A key is one int64 per row, derived from the seed, the name of the purpose and the row's own number; any number of
-uniforms follows from it. There is no state, so a resume, the number of ranks, the micro-batch and the other rows of the
-batch do not change a row's draws. Integer arithmetic is exact, so the CPU and the GPU draw the same numbers.
+A key is one int64 per row, derived from the seed, the name of the purpose and the row number; it determines any number
+of uniforms. Without a generator state, resuming, the number of ranks, the micro-batch size and the other rows of a
+batch do not change a row's draws. Integer arithmetic is exact, so CPU and GPU draw the same numbers.
 
 The mixing function is the 64-bit finaliser of MurmurHash3 (Appleby) with the constants of Stafford's variant 13, as
 SplitMix64 uses it (Steele et al., OOPSLA 2014), on the Weyl sequence of the golden ratio.
@@ -27,19 +27,19 @@ def _signed(value: int) -> int:
 
 
 def _shift(x: Tensor, bits: int) -> Tensor:
-    """Logical right shift; torch shifts int64 arithmetically."""
+    """Return a logical right shift; torch shifts int64 arithmetically."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def mix(x: Tensor) -> Tensor:
-    """Scramble int64 so that each input bit flips each output bit half of the time."""
+    """Return scrambled int64, in which each input bit flips each output bit half of the time."""
     x = (x ^ _shift(x, 30)) * _signed(_MUL_1)
     x = (x ^ _shift(x, 27)) * _signed(_MUL_2)
     return x ^ _shift(x, 31)
 
 
 def mix_int(x: int) -> int:
-    """`mix` of one Python integer, as an int64."""
+    """Return `mix` of one Python integer, as an int64."""
     x &= _ALL
     x = ((x ^ (x >> 30)) * _MUL_1) & _ALL
     x = ((x ^ (x >> 27)) * _MUL_2) & _ALL
@@ -47,10 +47,10 @@ def mix_int(x: int) -> int:
 
 
 def bits32(keys: Tensor, count: int) -> Tensor:
-    """Return 32 bits for each key and counter, int32, `keys.shape + (count,)`: for the many draws of dropout.
+    """Return 32 random bits for each key and counter, int32, `keys.shape + (count,)`; fast enough for dropout.
 
-    The counters, spread by the golden ratio from the key's low half, are scrambled by Wellons' lowbias32 and joined
-    with its high half. On a GPU it takes a fraction of the instructions of `mix`, few enough to hide behind memory.
+    Counters, spread by the golden ratio from the key's low half, are scrambled by Wellons' lowbias32 and combined with
+    its high half. This takes a fraction of the instructions of `mix`, so on a GPU memory traffic hides it.
     """
     low, high = keys.to(torch.int32), (keys >> 32).to(torch.int32)
     x = torch.arange(count, device=keys.device, dtype=torch.int32) * _GOLDEN_32 + low.unsqueeze(-1)
@@ -60,7 +60,7 @@ def bits32(keys: Tensor, count: int) -> Tensor:
 
 
 def stream(seed: int, purpose: str) -> int:
-    """Return the key of one purpose: `"time"`, `"mask"`, `"dropout"`, … under a seed."""
+    """Return the key of a purpose, such as `"time"`, `"mask"` or `"dropout"`, under a seed."""
     key = mix_int(seed + _GOLDEN)
     for byte in purpose.encode():
         key = mix_int((key ^ byte) + _GOLDEN)
@@ -75,7 +75,7 @@ def sequence_keys(seed: int, purpose: str, rows: Tensor) -> Tensor:
 def fold(keys: Tensor, counters: Tensor | int) -> Tensor:
     """Return new keys from keys and numbers (a step, a draw, a position); they broadcast.
 
-    A number and a tensor of it give the same keys.
+    A number and a tensor with that value give the same keys.
     """
     if isinstance(counters, int):
         return mix(keys ^ mix_int((counters + 1) * _GOLDEN))
@@ -96,9 +96,9 @@ def to_unit(bits: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def interval_index(unit: Tensor, ends: Iterable[float]) -> Tensor:
-    """Return the number of the part of [0, 1) that each is in, int64: the first ends at the first of `ends`, and so on.
+    """Return the index of the interval of [0, 1) that contains each value, int64; `ends` are the interior boundaries.
 
-    The ends are numbers, because a tensor of them would be copied to the device, and the host waits for a copy.
+    The ends are numbers, because copying a tensor to the device would make the host wait.
     """
     part = torch.zeros_like(unit, dtype=torch.int64)
     for end in ends:
@@ -109,9 +109,9 @@ def interval_index(unit: Tensor, ends: Iterable[float]) -> Tensor:
 def stratified(keys: Tensor | int, row: Tensor, rows: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return (u + row/rows) mod 1 with one u in [0, 1) for all rows: low-discrepancy times over a batch.
 
-    Each of `rows` equal parts of [0, 1) gets one row, and each row by itself is uniform on all of [0, 1): an average
-    over a row's draws is not confined to one part (Kingma et al., Variational Diffusion Models, 2021, appendix I.1). u
-    is a function of the keys, a number or int64 [B]; `row`, int64 [B], is the number of each in a batch of `rows`.
+    Each of `rows` equal intervals of [0, 1) gets one row, and each row by itself is uniform on [0, 1) (Kingma et al.,
+    Variational Diffusion Models, 2021, appendix I.1). u is a function of the keys, a number or int64 [B]; `row`, int64
+    [B], is the row number in a batch of `rows`.
     """
     if isinstance(keys, int):
         keys = torch.tensor(mix_int(keys), device=row.device)

@@ -1,4 +1,4 @@
-"""Statistics of measured values: rank correlation, and the error of a ratio."""
+"""Statistics: rank correlation, and the standard error of a ratio."""
 
 import torch
 from torch import Tensor
@@ -23,11 +23,11 @@ def spearman(a: Tensor, b: Tensor) -> float:
 
 
 def spearman_by_chance(ids: Tensor, values: Tensor) -> float:
-    """Return the standard error of ρ between `values`, [N], and a random number for each of the ids, int64 [N].
+    """Return the standard error of ρ between `values`, [N], and one random number per distinct id, int64 [N].
 
-    An estimator that has learned nothing gives equal tokens about the same importance, and a rank correlation with
-    their loss that is this far from 0: SE² = Σ_v p_v² (r̄_v − r̄)² / Var r, with p_v the share of id v, and r̄_v the mean
-    rank of its values. It is 1/√N if all ids differ. NaN for fewer than 2 values, or equal ones.
+    An untrained estimator gives equal tokens about the same importance. Its rank correlation with the loss then has the
+    standard error SE² = Σ_v p_v² (r̄_v − r̄)² / Var r, with p_v the share of id v, and r̄_v the mean rank of its
+    values. It is 1/√N if all ids differ. NaN for fewer than 2 values, or equal ones.
     """
     if len(values) < 2:
         return float("nan")
@@ -40,7 +40,7 @@ def spearman_by_chance(ids: Tensor, values: Tensor) -> float:
 
 
 def ratio(numerator: Tensor, denominator: Tensor) -> tuple[float, float]:
-    """Return Σa / Σb and its standard error over the entries, by linearisation."""
+    """Return Σa / Σb and its standard error over the entries, by the delta method."""
     a, b = numerator.double(), denominator.double()
     count = len(a)
     value = a.sum() / b.sum()

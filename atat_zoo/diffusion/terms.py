@@ -1,4 +1,4 @@
-"""Words as tokens: their encodings, and their positions in a text.
+"""Words as tokens: their encodings, and their occurrences in sequences.
 
 Legend: B rows, L positions, V tokens, W windows of a row, F forms of n pieces, U distinct pieces of all forms.
 """
@@ -24,7 +24,8 @@ Form = tuple[int, ...]  # the tokens of one encoding of a word
 def forms_of(tokenizer: TokenizerModel, word: str) -> list[Form]:
     """Return a tokenizer's encodings of a word or phrase: with and without a leading space, unchanged and capitalised.
 
-    A word that is empty, or that the tokenizer cannot encode, or only letter by letter, is a `UserError`.
+    Raises a `UserError` for a word that is empty, or that the tokenizer cannot encode, or encodes only letter by
+    letter.
     """
     bare = word.strip()
     if not bare:
@@ -32,18 +33,18 @@ def forms_of(tokenizer: TokenizerModel, word: str) -> list[Form]:
     texts = [before + text for text in (bare, bare[0].upper() + bare[1:]) for before in (" ", "")]
     forms = list(dict.fromkeys(form for text in texts if (form := _written(tokenizer, text))))
     if not forms:
-        raise UserError(f"{word!r} is unknown: the tokenizer cannot write it; correct it, or leave it out")
+        raise UserError(f"{word!r} is unknown to the tokenizer, which cannot encode it; correct it, or leave it out")
     # Byte and character tokenizers spell every word; a tokenizer with longer pieces spells only unknown words.
     letters = all(len(tokenizer.decode([piece]).strip()) <= 1 for form in forms for piece in form)
     if len(bare) >= 3 and letters and int(tokenizer.byte_counts().max()) > 4:
         raise UserError(
-            f"{word!r} is unknown: the tokenizer has no piece of it longer than a letter; correct it, or leave it out"
+            f"{word!r} is unknown to the tokenizer, which spells it letter by letter; correct it, or leave it out"
         )
     return forms
 
 
 def _written(tokenizer: TokenizerModel, text: str) -> Form | None:
-    """Return the ids of a text, or None if they do not decode to it."""
+    """Return the ids of a text, or None if they do not decode to the same text."""
     try:
         ids = tokenizer.encode(text)
     except UserError:
@@ -53,17 +54,17 @@ def _written(tokenizer: TokenizerModel, text: str) -> Form | None:
 
 
 class Terms:
-    """Finds words, in the forms of `forms_of`, and tokens in rows of tokens.
+    """A matcher that finds words, in the forms of `forms_of`, and token ids in sequences of tokens.
 
-    A word begins where the previous token does not end in a letter, or where its own first token begins a word, as
-    " war" does. It ends where the next token does not continue it: "war" is not in "forward" nor in "wars".
+    A word begins where the previous token does not end in a letter, or where its own first token begins a word, like "
+    war". It ends where the next token does not continue it: "war" matches neither "forward" nor "wars".
 
     Args:
         tokenizer: text to ids; the mask is its `vocabulary_size`.
-        words: refused with a `UserError` if they cannot be found.
-        tokens: ids that count in any position.
-        longest: tokens in a text; a longer word is refused.
-        key: name of the words in an experiment, for messages; the ids are its `tokens`.
+        words: a `UserError` is raised if one cannot be encoded.
+        tokens: ids that match in any position.
+        longest: the length of a sequence; a `UserError` is raised for a longer word.
+        key: name of the words in an experiment, for messages; the ids are called its `tokens`.
     """
 
     def __init__(
@@ -84,12 +85,12 @@ class Terms:
                 raise UserError(f"{key}: {error}") from None
             least = min(map(len, possible))
             if longest is not None and least > longest:
-                raise UserError(f"{key}: {word!r} takes {least} tokens and a text has {longest}; leave it out")
+                raise UserError(f"{key}: {word!r} takes {least} tokens, and a sequence has {longest}; leave it out")
             self.forms |= {form: False for form in possible if longest is None or len(form) <= longest}
         for token in tokens:
             if not 0 <= token < self.mask_id:
                 called = key.removesuffix("words") + "tokens"
-                raise UserError(f"{called}: there is no token {token}; ids go from 0 to {self.mask_id - 1}")
+                raise UserError(f"{called}: the vocabulary has no token {token}; ids go from 0 to {self.mask_id - 1}")
             self.forms[token,] = True
         self.pieces = torch.tensor(sorted({piece for form in self.forms for piece in form}), dtype=torch.int64)
         self._goes_on, self._open_end = _joints(tokenizer)
@@ -102,25 +103,25 @@ class Terms:
             self._groups.append(_Group(pattern, torch.searchsorted(self.pieces, pattern), anywhere, inside))
 
     def gains(self, tokens: Tensor) -> Tensor:
-        """Return the share of a word that each piece would add, float32 [B, L, U] in [0, 1], for z int64 [B, L].
+        """Return the fraction of a word that each piece would add, float32 [B, L, U] in [0, 1], for z, int64 [B, L].
 
-        A window in which everything visible fits a form of n pieces, m of them, gives (m + 1)/n to each piece at its
-        masked position; the largest of all forms counts. The potential of a window is (visible pieces)/n, and 0 once
-        one does not fit; the gain is its rise against a token that does not fit: 1/n for the piece, and m/n that
-        would be lost. Until a word is complete the potential rises by 1 in all, in any order; broken off, by 0.
+        In a window where all m visible tokens match a form of n pieces, each piece at its masked position gains (m +
+        1)/n; the largest gain over all forms counts. The potential of a window is (visible pieces)/n, and 0 once a
+        token does not match. The gain of a piece is the potential that it leads to, (m + 1)/n, relative to a token that
+        does not match. A complete word has gained 1 in total, in any order of its pieces, and an incomplete one 0.
         """
         return self._over_rows(tokens, self._gains_of)
 
     def forbidden(self, tokens: Tensor) -> Tensor:
-        """Return which pieces must not be drawn so that no word is completed, bool [B, L, U].
+        """Return which pieces must not be sampled, so that no word is completed, bool [B, L, U].
 
-        For each window that matches a form so far, the piece at its last masked position: without it the word cannot
-        be completed, however many positions are drawn at once.
+        For each window that matches a form so far, this is the piece at its last masked position: without it the word
+        cannot be completed, however many positions are sampled at once.
         """
         return self._over_rows(tokens, self._forbidden_of) > 0
 
     def occurrences(self, tokens: Tensor) -> Tensor:
-        """Return which tokens belong to one of the words, bool [B, L]; a masked token belongs to none."""
+        """Return which tokens belong to one of the words, bool [B, L]; false for masked tokens."""
         self._move(tokens.device)
         there = torch.zeros_like(tokens, dtype=torch.bool)
         for group in self._groups:
@@ -177,10 +178,11 @@ class Terms:
             behind = behind | here
 
     def _fits(self, tokens: Tensor, group: _Group) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Compare the windows with the forms of a group, and return four tensors.
+        """Return four tensors that compare the windows with the forms of a group.
 
-        Whether a form matches all visible tokens, bool [B, W, F]; the masked ones, bool [B, W, n]; how many visible
-        tokens match, float32 [B, W, F]; the token before each window, int64 [B, W, 1], V + 1 beyond the ends.
+        They are whether a form matches all visible tokens, bool [B, W, F]; which tokens are masked, bool [B, W, n]; the
+        number of visible tokens that match, float32 [B, W, F]; and the token before each window, int64 [B, W, 1], V + 1
+        beyond the ends.
         """
         windows = tokens.unfold(1, group.n, 1)
         hidden = windows == self.mask_id
@@ -197,7 +199,7 @@ class Terms:
 
 
 class _Group(NamedTuple):
-    """All forms of n pieces."""
+    """The forms of n pieces."""
 
     pattern: Tensor  # the pieces, int64 [F, n]
     column: Tensor  # index of each among the U distinct pieces, int64 [F, n]
@@ -225,6 +227,6 @@ def _joints(tokenizer: TokenizerModel) -> tuple[Tensor, Tensor]:
 
 
 def biased(importance: Tensor, there: Tensor, strength: float) -> Tensor:
-    """Return importance in [0, 1], moved by a share of the way to 1, or to 0 if negative, where `there` is true."""
+    """Return importance, moved towards 1 by a fraction (or towards 0, if negative) where `there` is true."""
     moved = importance.lerp(torch.full_like(importance, strength > 0), abs(strength))
     return torch.where(there, moved, importance)

@@ -1,1 +1,1 @@
-"""The model as loaded, and the texts that it writes: samplers, guidance, infilling."""
+"""Loading a trained model and generating text: samplers, guidance, infilling."""

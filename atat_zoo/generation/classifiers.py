@@ -1,4 +1,4 @@
-"""Classifiers: the probability that a text belongs to a class, for guidance towards it."""
+"""Classifiers for guidance: the probability that a sequence belongs to a class."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ class ClassifierModel(Protocol):
     """A classifier that is ready to use."""
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        """Return log p(class | z), float [M], of M texts of any length, int64 [M, L], in which the mask is id V."""
+        """Return log p(class | z), float [M], of M sequences, int64 [M, L], of any length; the mask id is V."""
         ...
 
 
 @runtime_checkable
 class Differentiable(ClassifierModel, Protocol):
-    """A classifier that reads tokens through an embedding, so one gradient estimates the effect of every token."""
+    """A classifier with an embedding, so that one gradient estimates the effect of every token."""
 
     table: Tensor  # the embedding, float [V + 1, E], the mask's in its last row
 
     def embedded(self, x: Tensor) -> Tensor:
-        """Return log p(class | z), [M], differentiable in the embedding of z, [M, L, E]."""
+        """Return log p(class | z), [M], from the embedding of z, [M, L, E], with a gradient."""
         ...
 
 
@@ -42,18 +42,18 @@ class Classifier(Protocol):
     name: str
 
     def build(self, tokenizer: TokenizerModel, length: int) -> ClassifierModel:
-        """Return the classifier, trained if needed, of texts by a tokenizer; the guided model's have L tokens."""
+        """Return the classifier, trained if needed, for a tokenizer and the length L of the guided model."""
         ...
 
 
 @component
 class NaiveBayesClassifier:
-    """Classifies texts by topic from their tokens, trained on passages of a corpus that name the topic.
+    """A naive Bayes topic classifier, trained on passages of a corpus that contain given words.
 
-    Passages are as long as the model's texts, and those with one of the words belong to the topic. Each token v has the
-    weight w_v = log p(v | topic) − log p(v | other), estimated from counts with `smoothing` added to each. Then
-    log p(topic | z) = log σ(logit(prior) + Σ w) over the visible tokens: multinomial naive Bayes. It assumes
-    independent tokens, so it is overconfident and then stops guiding: a lower prior helps.
+    Passages are as long as the model's sequences, and those with one of the words are on-topic. Each token v has the
+    weight w_v = log p(v | topic) − log p(v | other), estimated from counts with `smoothing` added to each. Then log
+    p(topic | z) = log σ(logit(prior) + Σ w) over the visible tokens (multinomial naive Bayes). The model assumes
+    independent tokens, so it soon becomes overconfident, and guidance fades; a lower prior helps.
     """
 
     name = "naive_bayes"
@@ -72,9 +72,9 @@ class NaiveBayesClassifier:
     )
 
     def build(self, tokenizer: TokenizerModel, length: int) -> ClassifierModel:
-        """Return the classifier; reads the corpus, seconds for a corpus of 10 MB. See `Classifier`."""
+        """Return the classifier; see `Classifier`. It reads the corpus, which takes seconds for 10 MB."""
         if not self.words:
-            raise UserError('classifier naive_bayes names no word; give it some, as in words=["peace"]')
+            raise UserError('classifier naive_bayes has no words; set some, as in words=["peace"]')
         import torch
 
         from atat_zoo.diffusion.terms import Terms
@@ -93,8 +93,8 @@ class NaiveBayesClassifier:
         for which, name in enumerate(("every", "no")):
             if not passages[which]:
                 raise UserError(
-                    f"classifier naive_bayes: {name} passage of {length} tokens has one of the words "
-                    f"{', '.join(self.words)}; name others, or read more documents"
+                    f"classifier naive_bayes: {name} passage of {length} tokens contains one of the words "
+                    f"{', '.join(self.words)}; set other words, or read more documents"
                 )
         prior = passages[1] / sum(passages) if self.prior is None else self.prior
         tokens += self.smoothing
@@ -103,7 +103,7 @@ class NaiveBayesClassifier:
 
 
 class BagOfTokens:
-    """log p(class | z) = log σ(bias + Σ_i w(z_i)): `Differentiable`, with an embedding of one number per token."""
+    """The classifier log p(class | z) = log σ(bias + Σ_i w(z_i)), differentiable in an embedding of width 1."""
 
     def __init__(self, weights: Tensor, bias: float) -> None:
         from torch.nn.functional import pad
@@ -116,7 +116,7 @@ class BagOfTokens:
         return self.embedded(self.table[tokens])
 
     def embedded(self, x: Tensor) -> Tensor:
-        """Return the same from [M, L, 1]."""
+        """Return log p(class | z), [M], from the embedding [M, L, 1]."""
         from torch.nn.functional import logsigmoid
 
         self.table = self.table.to(x.device)  # for who reads it at every step, and would move it each time
@@ -129,10 +129,11 @@ ALLOWED = "ATAT_ZOO_FUNCTIONS"
 
 @component
 class FunctionClassifier:
-    """A Python function of yours, from a list of texts to their log p(class | text), one number each.
+    """A user-defined Python function that maps a list of texts to their log p(class | text).
 
-    Importing a module runs it, so a path is imported only if the environment variable ATAT_ZOO_FUNCTIONS names it too
-    (comma-separated): the user can set it, a downloaded file cannot. To share a classifier, put it into a plugin.
+    Importing a module runs it, so a path is imported only if the environment variable ATAT_ZOO_FUNCTIONS
+    (comma-separated) contains it: a downloaded file cannot set this variable. To share a classifier, put it into a
+    plugin.
     """
 
     name = "function"
@@ -176,7 +177,7 @@ def _imported(path: str) -> Any:
         raise UserError(f"guidance.classifier.path: expected module:function, got {path!r}")
     if path not in [allowed.strip() for allowed in os.environ.get(ALLOWED, "").split(",")]:
         raise UserError(
-            f"guidance.classifier.path: {path} would run code that nobody here has named; "
+            f"guidance.classifier.path: {path} would run code that you have not allowed; "
             f"if you trust it, put {ALLOWED}={path} before the command"
         )
     try:
@@ -186,5 +187,5 @@ def _imported(path: str) -> Any:
             f"guidance.classifier.path: {path} cannot be imported: {error}; correct it, or set PYTHONPATH to its folder"
         ) from error
     if not callable(function):
-        raise UserError(f"guidance.classifier.path: {path} is no function; name one")
+        raise UserError(f"guidance.classifier.path: {path} is not a function; name one")
     return function

@@ -1,4 +1,4 @@
-"""Guidance takes a `TextGenerator` and returns one with a guided denoiser, which works with any sampler."""
+"""Guidance: wraps a `TextGenerator` in one with a guided denoiser, for any sampler."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
 class Guidance(Protocol):
     """A component of the kind guidance.
 
-    The guided p_θ is normalised, and a token with probability 0 stays at 0. At strength 0 it returns its argument.
+    The guided p_θ is normalised, and tokens with probability 0 keep it. At strength 0, `guide` returns its argument.
     """
 
     name: str
 
     def check(self, experiment: Experiment) -> Iterable[Problem | str]:
-        """Yield what does not fit an experiment with it, which is then refused; nothing by default."""
+        """Yield a problem for each setting of the experiment that does not fit; nothing by default."""
         return ()
 
     def guide(self, text_generator: TextGenerator) -> TextGenerator:
-        """Return a guided text generator, or raise `UserError`, for example for a word unknown to its tokenizer."""
+        """Return a guided text generator; raises `UserError`, for example for a word unknown to the tokenizer."""
         ...
 
 
@@ -52,18 +52,17 @@ class NoGuidance(Guidance):
 
 @component
 class TokenBiasGuidance(Guidance):
-    """A strength added to the logits of some words, and words that are never written.
+    """Adds a bias to the logits of some words, and bans words.
 
-    A word matches with and without a space before it (without only where no word precedes it), as written and, if in
-    lower case, capitalised. A word of one token gets the strength s; p becomes p · exp(s), normalised. A word of n
-    pieces is raised piece by piece in each window whose visible tokens match: with m pieces visible, the others get
-    s · (m + 1)/n, the difference of the potential s · (visible pieces)/n to that of a token that breaks the word. In
-    total a complete word gains s, in any order of its pieces, and an incomplete one nothing (potential-based shaping,
-    Ng et al., ICML 1999).
+    A word matches with and without a leading space (without only where no word precedes it), as given and, if in lower
+    case, capitalised. For a word of one token, p becomes p · exp(s), normalised, with the strength s. A word of n
+    pieces is raised piece by piece in each window whose visible tokens match: with m pieces visible, the others get s ·
+    (m + 1)/n. In total a complete word gains s, in any order of its pieces, and an incomplete one nothing
+    (potential-based shaping, Ng et al., ICML 1999).
 
-    A banned word is never completed, however many tokens are drawn at once: in each window that matches so far, the
-    piece at the last masked position is excluded, also where other tokens would have preceded it. A ban yields where no
-    other token has a probability. Spellings other than the tokenizer's own do not match.
+    A banned word is never completed, however many tokens are sampled at once: in each window that matches so far, the
+    piece at the last masked position is excluded. If a ban excludes all tokens of nonzero probability, it is ignored
+    there. Encodings other than the tokenizer's own do not match.
     """
 
     name = "token_bias"
@@ -78,7 +77,7 @@ class TokenBiasGuidance(Guidance):
     @override
     def guide(self, text_generator: TextGenerator) -> TextGenerator:
         if not (self.words or self.tokens or self.ban):
-            raise UserError('guidance: token_bias names no word; give it some, as in guidance.words=["peace"]')
+            raise UserError('guidance: token_bias has no words; set some, as in guidance.words=["peace"]')
         from atat_zoo.diffusion.terms import Terms
         from atat_zoo.generation.guided_denoiser import GuidedDenoiser, normalised
 
@@ -109,11 +108,11 @@ class TokenBiasGuidance(Guidance):
 
 @component
 class ImportanceBiasGuidance(Guidance):
-    """Makes some words more important to the sampler: their tokens' importance I becomes I + s · (1 − I).
+    """Raises the importance I of some words to I + s · (1 − I), for samplers that use importance.
 
-    A negative strength gives I + s · I. Complete words are matched in the draft, z with the most probable token at each
-    mask. Without an estimator every token has importance ½. p_θ does not change, only the order of samplers that use
-    importance, such as `uncertainty_guided`. The estimator `term_bias` does the same in training.
+    A negative strength gives I + s · I. Complete words are matched in the draft: z with the most probable token at each
+    mask. Without an estimator every token has importance ½. p_θ does not change, only the decoding order of samplers
+    that use importance, such as `uncertainty_guided`. The estimator `term_bias` does the same in training.
     """
 
     name = "importance_bias"
@@ -127,19 +126,19 @@ class ImportanceBiasGuidance(Guidance):
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Refuse a sampler that does not use importance."""
+        """Yield a problem if the sampler does not use importance."""
         sampler = experiment.parts["sampler"]
         if not sampler.uses_importance:
             yield Problem(
                 "guidance",
-                f"importance_bias changes the order of a sampler that looks at importance, and {sampler.name!r} does "
+                f"importance_bias needs a sampler whose decoding order uses importance, and {sampler.name!r} does "
                 'not; set sampler.use = "uncertainty_guided", or choose another guidance',
             )
 
     @override
     def guide(self, text_generator: TextGenerator) -> TextGenerator:
         if not self.words:
-            raise UserError('guidance: importance_bias names no word; give it some, as in guidance.words=["peace"]')
+            raise UserError('guidance: importance_bias has no words; set some, as in guidance.words=["peace"]')
         import torch
 
         from atat_zoo.diffusion.terms import Terms, biased
@@ -163,7 +162,7 @@ class ImportanceBiasGuidance(Guidance):
 
 @component
 class ClassifierGuidance(Guidance):
-    """Towards a class: p(v | z, class) ∝ p(v | z) · (f(z with v at i) / f(z))^s, f(z) = p(class | z).
+    """Classifier guidance: p(v | z, class) ∝ p(v | z) · (f(z with v at i) / f(z))^s, with f(z) = p(class | z).
 
     `exact` evaluates the classifier on z with each of the `candidates` most probable tokens at each position; other
     tokens are assumed to leave f unchanged. With all V candidates and s = 1 this is the exact posterior.
@@ -210,13 +209,13 @@ class ClassifierGuidance(Guidance):
 
 @component
 class ClassifierFreeGuidance(Guidance):
-    """Away from the model's unconditional prediction: p ∝ p(v | z, c)^(1+w) · p(v | z, ∅)^(−w).
+    """Classifier-free guidance by a prompt c: p ∝ p(v | z, c)^(1+w) · p(v | z, ∅)^(−w).
 
-    The condition c is the text that every row begins with (after BOS): a label, or the beginning of a prompt. ∅ is the
-    same row with those tokens masked, which a masked diffusion model is trained on too. A model that reads from left to
-    right accepts no mask before the predicted position; for it, ∅ is the row with the condition's tokens `dropped`
-    (Sanchez et al., arXiv:2306.17806), an integer number of blocks if it has blocks. Every evaluation counts as two
-    passes through the network. A row that does not begin with the condition is not guided.
+    The condition c is the text with which every sequence begins (after BOS): a label, or the beginning of a prompt. ∅
+    is the same sequence with those tokens masked, as in the training of a masked diffusion model. A model that reads
+    from left to right accepts no mask before the predicted position; for it, ∅ is the sequence with the condition's
+    tokens `dropped` (Sanchez et al., arXiv:2306.17806), which must be whole blocks for a model with blocks. Every
+    decoding step takes two forward passes. A sequence that does not begin with the condition is not guided.
     """
 
     name = "classifier_free"
@@ -231,7 +230,7 @@ class ClassifierFreeGuidance(Guidance):
 
     @override
     def guide(self, text_generator: TextGenerator) -> TextGenerator:
-        """Return one that raises `UserError` when no row of its first evaluation begins with the condition."""
+        """Return a guided text generator, which raises `UserError` if no sequence begins with the condition."""
         if not self.strength:
             return text_generator
         from atat_zoo.generation.guided_denoiser import Contrast, GuidedDenoiser
@@ -240,19 +239,19 @@ class ClassifierFreeGuidance(Guidance):
         begin = int(is_framed(text_generator.special) and text_generator.tokenizer.bos is not None)
         if not ids or begin + len(ids) >= text_generator.length:
             raise UserError(
-                f"guidance.condition: {self.condition!r} takes {len(ids)} tokens, and must take at least one and leave "
-                f"some of the {text_generator.length} of a text; name another"
+                f"guidance.condition: {self.condition!r} takes {len(ids)} tokens, and must take at least one and "
+                f"fewer than the {text_generator.length} tokens of a sequence; set another"
             )
         block_size = text_generator.denoiser.block_size
         if block_size and self.empty == "masked":
             raise UserError(
-                "guidance.empty: this model reads from left to right and takes no mask before what it predicts; "
-                'set it to "dropped"'
+                "guidance.empty: this model reads from left to right and accepts no mask before the predicted "
+                'position; set it to "dropped"'
             )
         if block_size and len(ids) % block_size:
             raise UserError(
                 f"guidance.condition: {self.condition!r} takes {len(ids)} tokens, and a model with blocks of "
-                f"{block_size} can only do without whole blocks; lengthen or shorten it"
+                f"{block_size} can only drop whole blocks; lengthen or shorten it"
             )
         dropped = self.empty == "dropped"
         contrast = Contrast(
@@ -265,7 +264,7 @@ class ClassifierFreeGuidance(Guidance):
 
 @component
 class CombinedGuidance(Guidance):
-    """Two guidances, the second applied to the result of the first. Nest another one for three."""
+    """Two guidances, the second applied to the result of the first; nest another `combined` for three."""
 
     name = "combined"
     summary = "two guidances, one applied after the other"
@@ -275,7 +274,7 @@ class CombinedGuidance(Guidance):
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem | str]:
-        """Yield the problems of both, with keys of tables that are nested one level deeper."""
+        """Yield the problems of both guidances, with keys nested one level deeper."""
         for key, inner in (("guidance.first", self.first), ("guidance.second", self.second)):
             for problem in inner.check(experiment):
                 if isinstance(problem, Problem):

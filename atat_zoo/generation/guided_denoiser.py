@@ -1,4 +1,4 @@
-"""A denoiser with changed log-probabilities. B rows, L positions, N predicted positions, V predictable tokens."""
+"""Guided denoisers. B rows, L positions, N predicted positions, V predictable tokens."""
 
 import copy
 import math
@@ -19,9 +19,9 @@ Importance = Callable[[Tensor, Tensor], Tensor]
 
 
 class GuidedDenoiser(Denoiser):
-    """A denoiser with a change of its log-probabilities, and optionally an importance that replaces its own.
+    """A denoiser with modified log-probabilities and, optionally, modified importance.
 
-    Order weights and scores of visible tokens remain those of the model.
+    Order weights and scores of visible tokens are those of the model.
     """
 
     def __init__(self, denoiser: Denoiser, change: Change | None = None, importance: Importance | None = None) -> None:
@@ -38,7 +38,7 @@ class GuidedDenoiser(Denoiser):
         return self.guide(self.denoiser(tokens, t, where), tokens, t, where)
 
     def guide(self, log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        """Return guided log-probabilities [N, V] for those of the denoiser."""
+        """Return guided log-probabilities [N, V] from those of the denoiser."""
         return log_probs if self.change is None else self.change(log_probs, tokens, t, where)
 
     @override
@@ -72,7 +72,7 @@ class GuidedDenoiser(Denoiser):
         return self.wrap(lambda denoiser: denoiser.select(rows))
 
     def wrap(self, other: Callable[[Denoiser], Denoiser]) -> Self:
-        """Return the same guidance of other denoisers of the model, where they are others."""
+        """Return this guidance around another denoiser of the model, or `self` if it is the same one."""
         denoiser, change = other(self.denoiser), self.change
         if isinstance(change, Contrast):
             change = change.wrap(other)
@@ -84,10 +84,9 @@ class GuidedDenoiser(Denoiser):
 
 
 class GuidedBlockDecoder(GuidedDenoiser, BlockDecoder):
-    """The same for texts that are read block by block: a guidance sees the text that has been read as well.
+    """A guided decoder for generation block by block, whose guidance also sees the finished blocks.
 
-    It caches as many tokens as the network sees. Order weights and scores of visible tokens would need that text, which
-    they do not get.
+    It keeps as many tokens as the network sees. Order weights and scores of visible tokens are not available.
     """
 
     def __init__(self, guided: GuidedDenoiser, batch: int, window: int) -> None:
@@ -109,7 +108,7 @@ class GuidedBlockDecoder(GuidedDenoiser, BlockDecoder):
         return super().guide(log_probs, text, t, (row, text.shape[1] - tokens.shape[1] + position))
 
     def having(self, tokens: Tensor) -> Tensor:
-        """Return the texts with the tokens of the next block."""
+        """Return the finished blocks followed by the tokens of the next block."""
         return torch.cat([self.text.to(tokens.device), tokens], dim=1)[:, -self.seen :]
 
     @override
@@ -119,25 +118,25 @@ class GuidedBlockDecoder(GuidedDenoiser, BlockDecoder):
 
 
 def normalised(scores: Tensor, log_probs: Tensor) -> Tensor:
-    """Return the log-softmax of scores [N, V], or, where these leave no token, the log-probabilities as they are."""
+    """Return the log-softmax of scores [N, V], or the unguided log-probabilities where all scores are −∞."""
     scores = scores.masked_fill(log_probs == -torch.inf, -torch.inf)
     nothing = (scores == -torch.inf).all(-1, keepdim=True)
     return torch.where(nothing, log_probs, scores.masked_fill(nothing, 0.0).log_softmax(-1))
 
 
 class Contrast:
-    """From log p(v | z, c) to log p(v | z, c) · (1 + w) − log p(v | z, ∅) · w, normalised; one more pass."""
+    """Classifier-free guidance of log-probabilities: (1 + w) · log p(v | z, c) − w · log p(v | z, ∅), normalised."""
 
     def __init__(
         self, denoiser: Denoiser, ids: list[int], begin: int, *, strength: float, dropped: bool, text: str
     ) -> None:
-        """The condition c is `text`, the tokens `ids` from position `begin`, which ∅ masks, or has `dropped`."""
+        """The condition c is `text`, the tokens `ids` from position `begin`, which ∅ masks or, if `dropped`, omits."""
         self.denoiser, self.ids, self.begin, self.mask_id = denoiser, torch.tensor(ids), begin, denoiser.mask_id
         self.strength, self.dropped, self.text = strength, dropped, text
         self.seen: list[bool] = []  # shared with those around other denoisers
 
     def wrap(self, other: Callable[[Denoiser], Denoiser]) -> Self:
-        """Return the same with another denoiser of what is not conditioned, if it is another."""
+        """Return this guidance with another unconditional denoiser, or `self` if it is the same one."""
         denoiser = other(self.denoiser)
         if denoiser is self.denoiser:
             return self
@@ -146,15 +145,15 @@ class Contrast:
         return contrast
 
     def __call__(self, log_probs: Tensor, tokens: Tensor, t: Tensor | None, where: Where) -> Tensor:
-        """Return guided log-probabilities [N, V]; a `Change`."""
+        """Return guided log-probabilities [N, V]; see `Change`."""
         self.ids, end = self.ids.to(tokens.device), self.begin + len(self.ids)
         first, there = tokens[:, self.begin : end], torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
         if first.shape[1] == len(self.ids):
             there = (first == self.ids).all(1)
         # Later ones may not begin with it: of a long text a window is seen, which no longer includes the prompt.
         if not (self.seen or bool(there.any())):
-            problem = f"guidance.condition: no text begins with {self.text!r}; let every text begin with it"
-            raise UserError(f"{problem}, as atat sample does by --prompt {self.text!r}")
+            problem = f"guidance.condition: no sequence begins with {self.text!r}; begin every prompt with it"
+            raise UserError(f"{problem}, as in atat sample --prompt {self.text!r}")
         self.seen.append(True)
         rows, positions = pairs(where)
         if self.dropped:  # rows that do not have it are all masks
@@ -175,7 +174,7 @@ _LEAST = -1e4  # lower limit of log f, so that texts to which a classifier gives
 
 
 def by_candidates(model: ClassifierModel, tokens: Tensor, where: Where, ids: Tensor) -> Tensor:
-    """Return log f(z with a candidate) − log f(z), or −∞, [N, K], of candidates int64 [N, K] at N positions of z."""
+    """Return log f(z with a candidate) − log f(z), or −∞, [N, K], for candidates, int64 [N, K], at N positions."""
     rows, positions = pairs(where)
     length, candidates = tokens.shape[1], ids.shape[1]
     # Never in bf16: a single token changes log f only a little.
@@ -194,7 +193,7 @@ def by_candidates(model: ClassifierModel, tokens: Tensor, where: Where, ids: Ten
 
 
 def by_gradient(model: Differentiable, tokens: Tensor, where: Where) -> Tensor:
-    """Return the same for all tokens to first order, [N, V]: ∇ log f · (embedding of the token − that of the mask)."""
+    """Return the first-order change of log f for all tokens, [N, V]: ∇ log f · (token embedding − mask embedding)."""
     with torch.autocast(tokens.device.type, enabled=False):  # not in bf16 either
         # Samplers run without gradients; this enables them for the copy of z that is made here.
         with torch.inference_mode(False), torch.set_grad_enabled(True):

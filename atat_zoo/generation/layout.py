@@ -1,8 +1,8 @@
-"""Texts with gaps, `[MASK]`, `[MASK:n]` and `[MASK:a-b]`, and the positions of their tokens and masks in a row.
+"""Texts with gaps, `[MASK]`, `[MASK:n]` and `[MASK:a-b]`, and their layout as sequences of tokens and masks.
 
-The text around a gap is tokenised piece by piece, so the given tokens never change. Byte-pair encodings begin words
-with their space: " peace" is one token. A space before a gap therefore belongs to the gap, whose first token must then
-begin with a space: the text is the same, byte for byte.
+The text around a gap is tokenised piece by piece, so the given tokens never change. In byte-pair encodings a word
+includes its leading space: " peace" is one token. A space before a gap therefore belongs to the gap, whose first token
+must then begin with a space, so the text does not change.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ CHOICES = 256  # maximum of combinations of lengths for one text
 _GAP = re.compile(r"\[MASK\]|\[MASK:(?P<lengths>[^\[\]]*)(?P<end>\]?)")
 _LENGTHS = re.compile(r"(?P<shortest>[0-9]{1,9})(?:-(?P<longest>[0-9]{1,9}))?", re.ASCII)
 
-FORMS = "[MASK] for a token, [MASK:3] for three, [MASK:2-5] for two to five"
+FORMS = "[MASK] for one token, [MASK:3] for three, [MASK:2-5] for two to five"
 
 
 class TooLongError(UserError):
-    """A text of more tokens than the model has learned."""
+    """An error for a text that is longer than the model's maximum length."""
 
 
 @attrs.frozen
@@ -57,7 +57,7 @@ class Template:
 
 
 def parse(text: str, where: str = "the text") -> Template:
-    """Return a text as pieces and gaps, or raise `UserError`, in which it is called `where`."""
+    """Return a text as pieces and gaps, or raise a `UserError` that calls it `where`."""
     refuse_halves(text, where)
     pieces, gaps, end = [], [], 0
     for match in _GAP.finditer(text):
@@ -74,11 +74,11 @@ def _gap(match: re.Match[str], where: str) -> Gap:
         return Gap(1, 1)
     lengths = _LENGTHS.fullmatch(match["lengths"])
     if not match["end"] or lengths is None:
-        raise UserError(f"{where}: {_short(match[0])!r} is no gap; write {FORMS}")
+        raise UserError(f"{where}: {_short(match[0])!r} is not a gap; write {FORMS}")
     shortest = int(lengths["shortest"])
     longest = int(lengths["longest"] or shortest)
     if shortest < 1:
-        raise UserError(f"{where}: {match[0]!r} is a gap without a token; a gap has at least one, as in [MASK:1-3]")
+        raise UserError(f"{where}: {match[0]!r} is an empty gap; set at least one token, as in [MASK:1-3]")
     if longest < shortest:
         raise UserError(
             f"{where}: {match[0]!r} ends before it begins; write the smaller number first, [MASK:{longest}-{shortest}]"
@@ -91,7 +91,7 @@ def _short(text: str) -> str:
 
 
 def frame_tokens(tokenizer: TokenizerModel, special: str) -> tuple[list[int], list[int]]:
-    """Return the special tokens at the beginning and end of every row, for `special` of `[data]`."""
+    """Return the special tokens at the beginning and end of every sequence, for `data.special_tokens`."""
     if not is_framed(special):
         return [], []
     return [i for i in [tokenizer.bos] if i is not None], [i for i in [tokenizer.eos] if i is not None]
@@ -108,17 +108,17 @@ class SpaceAwareTokenizer:
 
     @functools.cached_property
     def openers(self) -> list[int]:
-        """The ids whose text begins with a space; none where a space is always a separate token."""
+        """The ids whose text begins with a space; empty if a space is always a separate token."""
         texts = {i: self.text_of([i]) for i in range(self.tokenizer.vocabulary_size)}
         openers = [i for i, text in texts.items() if text.startswith(" ")]
         return openers if any(texts[i].strip(" ") for i in openers) else []
 
     def text_of(self, ids: Sequence[int]) -> str:
-        """Return the text of ids that follow other text."""
+        """Return the text of ids in the middle of a text."""
         return self.tokenizer.decode([*self._word, *ids]).removeprefix(self.tokenizer.decode(self._word))
 
     def before_gap(self, piece: str) -> tuple[list[int], bool]:
-        """Return the ids of a piece before a gap, and whether its last space belongs to the gap."""
+        """Return the ids of the piece before a gap, and whether its last space belongs to the gap."""
         if opens := piece.endswith(" ") and bool(self.openers):
             piece = piece[:-1]
         if piece[-1:].isspace():
@@ -133,9 +133,9 @@ class SpaceAwareTokenizer:
 def prompt_ids(
     tokenizer: TokenizerModel, chat: str | Sequence[Mapping[str, str]], *, trusted: bool = False, where: str = "chat"
 ) -> list[int]:
-    """Return a question, or the messages of a dialogue so far, in tokens, up to where the answer begins.
+    """Return the tokens of a chat prompt, from a question or a list of messages, up to where the answer begins.
 
-    Unless all of it is `trusted`, a template is refused by which a message can pass for one of somebody else.
+    Unless the messages are `trusted`, a chat template that lets a message imitate another role is refused.
     """
     try:
         every = [{"role": "user", "content": chat}] if isinstance(chat, str) else chat
@@ -153,18 +153,23 @@ def truncate_at_end(ids: Sequence[int], end: int | None) -> Sequence[int]:
 
 
 def answer_text(tokenizer: TokenizerModel, ids: Sequence[int]) -> str:
-    """Return the text of an answer: of its tokens up to the first EOS."""
+    """Return the text of an answer, up to the first EOS."""
     return tokenizer.decode(truncate_at_end(ids, tokenizer.eos))
 
 
 def refuse_length(sampler: Sampler, number: int, length: int, seen: int) -> None:
-    """Refuse texts that memory does not hold, or of which the denoiser would see more at once than it has `seen`."""
+    """Raise a `UserError` for sequences that do not fit in memory, or are longer than the denoiser has `seen`."""
     if length > seen and not sampler.blockwise:
         raise TooLongError(
-            f"a length of {length} is more than the {seen} tokens the model has learned; ask for at most {seen}, or "
-            'take the sampler "semi_autoregressive", which goes on from block to block'
+            f"a length of {length} is more than the model's maximum length, {seen}; pass at most {seen}, or "
+            'use the sampler "semi_autoregressive", which generates block by block'
         )
-    require(32 * number * length, f"writing {number} texts of {length} tokens", "those tokens", "ask for less")
+    require(
+        32 * number * length,
+        f"generating {number} sequence{'s' * (number != 1)} of {length} tokens",
+        "those tokens",
+        "ask for less",
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -178,7 +183,7 @@ class Layout:
     choices: tuple[tuple[int, ...], ...]  # the possible combinations of gap lengths, from the shortest on
 
     def spans(self, lengths: Sequence[int]) -> list[range]:
-        """Return the positions of each gap, given their lengths."""
+        """Return the positions of each gap, given the gap lengths."""
         spans, at = [], 0
         for piece, length in zip(self.pieces, lengths, strict=False):
             at += len(piece)
@@ -187,29 +192,29 @@ class Layout:
         return spans
 
     def row(self, lengths: Sequence[int]) -> list[int]:
-        """Return the row, with masks in the gaps."""
+        """Return the token ids of the sequence, with masks in the gaps."""
         mask_id = self.words.tokenizer.vocabulary_size
         filled = [[*piece, *([mask_id] * length)] for piece, length in zip(self.pieces, lengths, strict=False)]
         return [*itertools.chain.from_iterable(filled), *self.pieces[-1]]
 
     def opening(self, lengths: Sequence[int]) -> tuple[int, ...]:
-        """Return the positions whose token must begin with a space."""
+        """Return the positions of tokens that must begin with a space."""
         return tuple(span[0] for span, opens in zip(self.spans(lengths), self.opens, strict=True) if opens)
 
     def fills(self, ids: Sequence[int], lengths: Sequence[int]) -> list[str]:
-        """Return the text of each gap of a filled row, without the space that belongs to it."""
+        """Return the text of each gap of a filled sequence, without its leading space if the gap owns it."""
         texts = [self.words.text_of([ids[i] for i in span]) for span in self.spans(lengths)]
         return [text.removeprefix(" ") if opens else text for text, opens in zip(texts, self.opens, strict=True)]
 
     def text(self, fills: Sequence[str]) -> str:
-        """Return the given text with the gaps filled, unchanged outside them."""
+        """Return the given text with filled gaps, unchanged elsewhere."""
         pieces = self.template.pieces
         return "".join(piece + fill for piece, fill in zip(pieces, fills, strict=False)) + pieces[-1]
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Request:
-    """Texts to write, laid out and checked without torch: `TextGenerator.generate` writes them."""
+    """A validated request for texts, built without torch; `TextGenerator.generate` samples them."""
 
     sampler: Sampler
     number: int
@@ -223,14 +228,14 @@ class Request:
     end: int | None  # the token that ends what is written
 
     def text(self, ids: Sequence[int]) -> str:
-        """Return the text of a row that is written."""
+        """Return the text of a generated sequence."""
         written = truncate_at_end(ids[self.gap], self.end)
         return self.words.tokenizer.decode([*ids[self.begins : self.gap.start], *written, *ids[self.gap.stop :]])
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class TextForm:
-    """How a model's texts are, and requests for some in tokens; `special` and `form` as in `[data]`."""
+    """The text format of a model, which encodes prompts and texts with gaps."""
 
     tokenizer: TokenizerModel  # whose `vocabulary_size` is the mask
     length: int  # tokens in a text of the training data, which the denoiser sees at once
@@ -239,25 +244,25 @@ class TextForm:
 
     @classmethod
     def from_experiment(cls, experiment: Experiment, tokenizer: TokenizerModel) -> TextForm:
-        """Return how the texts of an experiment are."""
+        """Return the text format of an experiment."""
         data = experiment.data
         return cls(tokenizer=tokenizer, length=data.length, special=data.special_tokens, form=data.format)
 
     @functools.cached_property
     def words(self) -> SpaceAwareTokenizer:
-        """The tokenizer, which knows which of its tokens begin with a space."""
+        """The tokenizer, extended to know which tokens begin with a space."""
         return SpaceAwareTokenizer(self.tokenizer)
 
     def framing(self, length: int, before: Sequence[int] = ()) -> tuple[list[int], list[int]]:
-        """Return the tokens that begin and end a row: those `before` a prompt, between BOS and EOS if it has these.
+        """Return the tokens that begin and end a sequence: BOS and the tokens `before` the prompt, and EOS, if used.
 
-        A row of more than the training length has none, and one that begins with BOS by itself gets no second.
+        A sequence longer than the training length has neither BOS nor EOS; one that begins with BOS gets no second.
         """
         first, last = frame_tokens(self.tokenizer, self.special) if length <= self.length else ([], [])
         return [*(() if list(before[:1]) == first else first), *before], last
 
     def end(self, *, chat: bool = False, windows: bool = False) -> int | None:
-        """Return the token that ends what is written: EOS, or None for `windows`, and where the training has none."""
+        """Return the token that ends a generated text: EOS, or None for `windows` or a training without EOS."""
         return self.tokenizer.eos if not windows and (chat or has_eos(self.special, self.form)) else None
 
     def request(
@@ -274,26 +279,26 @@ class TextForm:
         windows: bool = False,
         batch_size: int = 64,
     ) -> Request:
-        """Ask for `number` texts that begin with a prompt and end with a suffix, `batch_size` at once.
+        """Return a request for `number` texts that begin with a prompt and end with a suffix.
 
-        What is written ends before its first EOS, where the training data has EOS; the suffix follows. With `windows`
-        the texts are windows of running text: all tokens but BOS and EOS, the beginnings of further documents included.
+        The generated text ends before its first EOS, if the training data has EOS; the suffix follows. With `windows`
+        the texts are windows of running text: all tokens but BOS and EOS, which may include the beginnings of further
+        documents.
 
-        With a `chat`, a question or the messages so far, it writes an answer, which the prompt begins, and the texts
-        are answers. Unless the messages are `trusted`, a template by which the text of one can pass for a message of
-        somebody else is refused.
+        With a `chat`, a question or a list of messages, the texts are answers, which begin with the prompt. Unless the
+        messages are `trusted`, a chat template that lets a message imitate another role is refused.
 
-        A row has `length` tokens, prompt, BOS and EOS included; the training length if None. One of more tokens than
-        the training length, whose positions shift, has no BOS and EOS, and a space at the end of its prompt stays
-        there. The same seed writes the same texts.
+        A sequence has `length` tokens, including prompt, BOS and EOS; by default the training length. A longer one,
+        whose positions shift, has no BOS and EOS, and a space at the end of its prompt stays there. The same seed gives
+        the same texts. `batch_size` sequences are generated at once.
 
         Raises:
-            UserError: when a number is too small, the length exceeds the training length and the sampler does not go
-                block by block, or prompt and suffix do not fit.
+            UserError: if a number is too small, if the length exceeds the training length and the sampler is not block
+                by block, or if prompt and suffix do not fit.
         """
         for name, value, least in (("number", number, 0), ("length", length, 1), ("batch_size", batch_size, 1)):
             if value is not None and value < least:
-                raise UserError(f"{name} = {value}: at least {least} is needed; ask for more")
+                raise UserError(f"{name} = {value} is too small; pass at least {least}")
         length = self.length if length is None else length
         refuse_length(sampler, number, length, self.length)
         before = prompt_ids(self.tokenizer, chat, trusted=trusted) if chat else []
@@ -306,8 +311,8 @@ class TextForm:
         masks = length - len(left) - len(right)
         if masks < opens:
             raise UserError(
-                f"prompt and suffix are {length - masks + opens} tokens together, special tokens included, and the "
-                f"length is {length}; shorten them or ask for a greater length"
+                f"prompt and suffix take {length - masks + opens} tokens, including special tokens, and the length is "
+                f"{length}; shorten them or pass a greater length"
             )
         return Request(
             sampler=sampler,
@@ -323,7 +328,7 @@ class TextForm:
         )
 
     def layouts(self, texts: Sequence[str]) -> list[Layout]:
-        """Return the texts with gaps in tokens, or raise `UserError` with a sentence for each text that is wrong."""
+        """Return the layouts of texts with gaps, or raise a `UserError` with one line for each invalid text."""
         layouts, problems = [], []
         for number, text in enumerate(texts):
             where = "the text" if len(texts) == 1 else f"text {number + 1}"
@@ -336,10 +341,10 @@ class TextForm:
         return layouts
 
     def lay_out(self, template: Template, where: str = "the text", before: Sequence[int] = ()) -> Layout:
-        """Tokenise a text with gaps, called `where`, with its special tokens, and behind those `before` it.
+        """Return the layout of a text with gaps, with special tokens and, if given, the tokens `before` it.
 
-        If it does not fit the length in tokens, or its gaps leave too many lengths to choose from, it raises
-        `UserError`.
+        Raises a `UserError` that calls the text `where` if it is too long, or if its gaps allow too many combinations
+        of lengths.
         """
         first, last = self.framing(self.length, before)
         begun = [self.words.before_gap(piece) for piece in template.pieces[:-1]]
@@ -348,14 +353,14 @@ class TextForm:
         given, least = sum(map(len, pieces)), sum(gap.shortest for gap in template.gaps)
         if given + least > self.length:
             raise TooLongError(
-                f"{where} is {given} tokens and its gaps at least {least}, {given + least} together, and the model has "
-                f"learned {self.length}; shorten the text or its gaps"
+                f"{where} takes {given} tokens and its gaps at least {least}, {given + least} in total, and the "
+                f"model's maximum length is {self.length}; shorten the text or its gaps"
             )
         room = self.length - given - least
         lengths = [range(gap.shortest, min(gap.longest, gap.shortest + room) + 1) for gap in template.gaps]
         if (number := math.prod(map(len, lengths))) > CHOICES:
             raise UserError(
-                f"{where}: its gaps can have {number:,} combinations of lengths, and at most {CHOICES} are weighed; "
+                f"{where}: its gaps allow {number:,} combinations of lengths, more than {CHOICES}; "
                 "narrow them, as in [MASK:2-5]"
             )
         return Layout(

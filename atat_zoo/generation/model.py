@@ -1,6 +1,6 @@
-"""A trained model: saved as safetensors and JSON, loaded without pickle; what it says of texts, and texts of its own.
+"""A trained model: loading, saving (safetensors and JSON, no pickle), scoring and generation.
 
-n texts of L tokens, D width, V predictable tokens, N masked places.
+n texts of L tokens, D width, V predictable tokens, N masked positions.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ Named = str | Mapping[str, Any]
 
 @attrs.frozen(kw_only=True, eq=False)
 class Model:
-    """A model with its experiment and tokenizer; a text is framed as in training, by BOS and EOS if it was there.
+    """A trained model with its experiment and tokenizer.
+
+    Texts get BOS and EOS as in training.
 
     >>> model = Model.from_run("runs/quickstart")  # doctest: +SKIP
     """
@@ -73,14 +75,14 @@ class Model:
         experiment: Experiment | None = None,
         tokenizer: TokenizerModel | None = None,
     ) -> Model:
-        """Load a model of a run folder: of a checkpoint, also if the run is not finished, or the final one.
+        """Load a model from a run folder: the final one, or that of a checkpoint.
 
-        The device is `auto`, `cpu`, `gpu`, or torch's name of one, such as `mps`; `spread` is for a model that is
-        larger than a device, see `atat_zoo.generation.spreading`. The experiment and the tokenizer are those of the
-        model, read already, with another sampler or guidance if you like.
+        `device` is `auto`, `cpu`, `gpu`, or a torch device name such as `mps`; `spread` is for a model that is larger
+        than one device, see `atat_zoo.generation.spreading`. Pass `experiment`, possibly with another sampler or
+        guidance, and `tokenizer` if they are loaded already.
 
         Raises:
-            UserError: when the folder has no readable model of this step, or there is no such device.
+            UserError: if the folder has no readable model of this step, or the device does not exist.
         """
         folder, spreads = RunFolder(Path(run)).model_at(step), device == SPREAD
         return cls.load(folder, torch_device(device), spreads=spreads, experiment=experiment, tokenizer=tokenizer)
@@ -95,7 +97,7 @@ class Model:
         experiment: Experiment | None = None,
         tokenizer: TokenizerModel | None = None,
     ) -> Model:
-        """Load a model folder; see `from_run`. One that `spreads` is on others of the device's kind as well."""
+        """Load a model folder; see `from_run`. With `spreads` its layers also use other devices of the same kind."""
         description = described(folder)
         try:
             if (version := description["format"]) != FORMAT:
@@ -109,7 +111,7 @@ class Model:
         experiment = experiment or from_table(description["experiment"], where=str(folder / DESCRIPTION))
         tokenizer = tokenizer or experiment.parts["tokenizer"].load(folder)
         if context.vocabulary_size != tokenizer.vocabulary_size:
-            said = f"{DESCRIPTION} says that there are {context.vocabulary_size} tokens"
+            said = f"{DESCRIPTION} has a vocabulary of {context.vocabulary_size} tokens"
             has = f"{TOKENIZER} has {tokenizer.vocabulary_size}"
             raise UserError(f"{folder}: {said}, {has}; copy both again or train again")
         context = attrs.evolve(context, tokenizer=tokenizer)
@@ -124,7 +126,7 @@ class Model:
             module.load_state_dict(weights, assign=bare)
         except RuntimeError as error:
             first = str(error).splitlines()[1:2] or [str(error)]
-            problem = f"{WEIGHTS} is of another model than {DESCRIPTION}: {first[0].strip()}"
+            problem = f"{WEIGHTS} and {DESCRIPTION} belong to different models: {first[0].strip()}"
             raise UserError(f"{folder}: {problem}; copy both again or train again") from error
         if spreads:
             spread(module, str(device))
@@ -133,12 +135,12 @@ class Model:
 
     @property
     def device(self) -> torch.device:
-        """The device of the weights; what is computed around the network is on that of the context."""
+        """The device of the weights; computations outside the network use the device of the context."""
         return self.module.backbone.embedding.weight.device
 
     @property
     def placement(self) -> str:
-        """The `device` with which another model is loaded to where this one is: its device, or `spread`."""
+        """The `device` argument that loads another model to the same place: its device, or `spread`."""
         return SPREAD if is_spread(self.module) else str(self.device)
 
     def __repr__(self) -> str:
@@ -156,8 +158,8 @@ class Model:
     def text_generator(self, precision: Precision = "auto", compile: bool = False) -> TextGenerator:
         """Return a text generator with this model's weights.
 
-        The precision is the network's, as `train.precision`; log-probabilities and draws are float32 and float64. To
-        compile the backbone takes a minute and pays off for many texts.
+        `precision` is that of the network, as `train.precision`; log-probabilities are float32 and sampling float64.
+        Compiling the backbone takes a minute and is useful only for many texts.
         """
         module: Any = compiled(self.module) if compile else self.module
         return TextGenerator(
@@ -181,15 +183,14 @@ class Model:
         compile: bool = False,
         **options: Any,
     ) -> Generation:
-        """Write a number of texts.
+        """Return generated texts.
 
-        Sampler and guidance are the experiment's own if None, or go by name, as a table {use = …}, or as a
-        specification; see `text_generator` for precision and compile, `TextGenerator.request` for length, seed, prompt,
-        suffix, chat, trusted, windows and batch_size, and `TextGenerator.generate` for rows and observe.
+        `sampler` and `guidance` are a name, a table {use = …} or a component; by default those of the experiment. See
+        `text_generator` for precision and compile, `TextForm.request` for length, seed, prompt, suffix, chat, trusted,
+        windows and batch_size, and `TextGenerator.generate` for rows and observe.
 
         Raises:
-            UserError: when there is no such option, the length exceeds the training length, or prompt and suffix do not
-                fit.
+            UserError: if an option is unknown, the length exceeds the training length, or prompt and suffix do not fit.
         """
         parts = self._parts(named := {"sampler": sampler, "guidance": guidance})
         check_options(options, (TextGenerator.request, TextGenerator.generate), parts, named)
@@ -206,10 +207,10 @@ class Model:
         precision: Precision = "auto",
         **options: Any,
     ) -> Infilling:
-        """Fill the gaps of one text or several, each a number of times; the rest does not change by a byte.
+        """Return texts with sampled tokens in their gaps, `number` for each text; the rest does not change.
 
-        Gaps are `[MASK]` (one token), `[MASK:n]` (n tokens) or `[MASK:a-b]` (a to b tokens). Sampler, guidance and
-        precision are as for `sample`; the options are seed and batch_size.
+        Gaps are `[MASK]` (one token), `[MASK:n]` (n tokens) or `[MASK:a-b]` (a to b tokens). `sampler`, `guidance` and
+        `precision` are as for `sample`; other options are seed and batch_size.
 
         Raises:
             UserError: for an unknown option, a malformed gap, a text without a gap, or one that does not fit.
@@ -223,9 +224,9 @@ class Model:
         return guided.infill(parts["sampler"], layouts, number=number, weigher=text_generator, **options)
 
     def unmask(self, *, sampler: Sampler | Named | None = None, **options: Any) -> Unmasking:
-        """Write one text, and return what it was after each evaluation of the network; a notebook shows it.
+        """Generate one text, and return its state after each decoding step; a notebook displays it.
 
-        The options are those of `sample`, prompt, suffix, length and seed among them.
+        The options are those of `sample`, such as prompt, suffix, length and seed.
 
         Raises:
             UserError: as for `sample`.
@@ -240,15 +241,15 @@ class Model:
     def importance(self, text: str) -> TokenScores:
         """Return the importance of each token of a text by the model's estimator, in [0, 1].
 
-        An estimator that reads z is asked for each token with this one masked. One that reads the time is evaluated in
-        the middle of the diffusion, as in evaluations.
+        An estimator that reads z is evaluated once per token, with this token masked. A time-conditioned estimator is
+        evaluated at the middle of the diffusion time, as in `atat eval`.
 
         Raises:
-            UserError: when the model has no estimator, or the text does not fit.
+            UserError: if the model has no estimator, or the text is too long.
         """
         module = self.module
         if not module.denoiser().estimates_importance:
-            problem = f"objective {self.experiment.parts['objective'].name!r} has no importance"
+            problem = f"objective {self.experiment.parts['objective'].name!r} estimates no importance"
             raise UserError(f'{problem}; train with objective.use = "mdlm" or "adaptive" and an estimator')
         row, inner = self._row(text)
         whole = torch.zeros_like(row[None], dtype=torch.bool)
@@ -262,12 +263,13 @@ class Model:
         return self._scores(row[inner], torch.cat(values))
 
     def uncertainty(self, text: str, metric: str | Uncertainty = "entropy", *, batch_size: int = 64) -> TokenScores:
-        """Return the uncertainty of each token of a text given all others, in [0, 1]: each is masked in turn.
+        """Return the uncertainty of each token of a text given all others, in [0, 1].
 
-        The metric is of the kind uncertainty, by name or as a specification. A token takes one network evaluation.
+        `metric` is a component of the kind uncertainty, or its name. Each token is masked by itself and takes one
+        forward pass.
 
         Raises:
-            UserError: when the text does not fit, or there is no such metric.
+            UserError: if the text is too long, or the metric is unknown.
         """
         measure = Zoo.load().spec("uncertainty", metric) if isinstance(metric, str) else metric
         row, inner = self._row(text)
@@ -277,29 +279,29 @@ class Model:
         return self._scores(row[inner], torch.cat(values))
 
     def log_probs(self, text: str, masked: Sequence[int] | None = None) -> LogProbs:
-        """Return the log-probability of every token at the masked places of a text, given the rest, in nats.
+        """Return the log-probability of every token at the masked positions of a text, given the rest, in nats.
 
         Args:
-            text: with its masks as gaps of known lengths, `[MASK]` or `[MASK:3]`; where a gap follows a space that
-                belongs to its word, only tokens that begin with one are possible. Or a text without gaps.
-            masked: in a text without gaps the tokens to mask, numbered from 0, ends not counted.
+            text: a text with gaps of known lengths, `[MASK]` or `[MASK:3]`, or without gaps. After a space, a gap can
+                only be filled with tokens that begin with the space, if the tokenizer has such tokens.
+            masked: in a text without gaps, the indices of the tokens to mask, not counting BOS and EOS.
 
         Raises:
-            UserError: when a gap is malformed or has no length, there is nothing to mask, or the text does not fit; or
-                when a model that reads from left to right is asked for a token behind a gap.
+            UserError: if a gap is malformed or has no fixed length, nothing is masked, or the text is too long; or if a
+                model that reads from left to right is asked for a token after a gap.
         """
         text_generator, mask_id = self.text_generator(), self.context.mask_id
         if masked is None:
             layout = text_generator.lay_out(parse(text))
             if len(layout.choices) > 1:
-                raise UserError("the text has a gap without a length; say how many tokens it has, as in [MASK:3]")
+                raise UserError("the text has a gap of variable length; fix its number of tokens, as in [MASK:3]")
             text_generator = text_generator.opening(layout.opening(layout.choices[0]), layout.words)
             z = torch.tensor(layout.row(layout.choices[0]), device=self.context.device)
         else:
             row, inner = self._row(text)
             n = inner.stop - inner.start
             if not masked or not all(0 <= i < n for i in masked):
-                raise UserError(f"masked: the text has {n} tokens; name some of 0 to {n - 1}")
+                raise UserError(f"masked: the text has {n} tokens; pass indices from 0 to {n - 1}")
             z = row.clone()
             z[torch.tensor(sorted(set(masked)), device=z.device) + inner.start] = mask_id
         where = z == mask_id
@@ -316,25 +318,25 @@ class Model:
         bound: Bound | Named | None = None,
         batch_size: int = 64,
     ) -> TextScores:
-        """Return what texts cost: bounds on −log p in nats, or −log p itself where the objective knows it.
+        """Return bounds on −log p of texts in nats, or −log p itself if the objective computes it exactly.
 
-        It is what `atat eval` measures, on texts in hand: with the same draws, seed and text the numbers are the same.
-        Text n has the masks of row n. A text may be shorter than those of the training. It is padded where those were,
-        with `data.packing = "document"`, and otherwise not, but to a whole number of a model's blocks.
+        With the same draws, seed and text, the numbers equal those of `atat eval`; text n has the masks of row n. A
+        text may be shorter than the training length. It is padded as in training with `data.packing = "document"`, and
+        otherwise only to a multiple of the model's block size.
 
         Args:
-            texts: one or several.
-            draws: masks of each; those of [evaluation] if None. More of them make the bound's estimate surer.
-            seed: of the masks; the experiment's if None.
-            bound: how it is estimated, of the kind bound; that of [evaluation] if None.
-            batch_size: texts at once.
+            texts: one text or several.
+            draws: number of masks per text; by default that of [evaluation]. More draws lower the estimate's error.
+            seed: seed of the masks; by default the experiment's.
+            bound: estimator of the bound, a component of the kind bound; by default that of [evaluation].
+            batch_size: number of texts in a forward pass.
 
         Raises:
-            UserError: when a text is empty or too long, or the objective has no such bound.
+            UserError: if a text is empty or too long, or the bound does not apply to the objective.
         """
         texts = [texts] if isinstance(texts, str) else list(texts)
         if not texts:
-            raise UserError("there is no text; give one")
+            raise UserError("texts is empty; pass at least one text")
         spec = self.experiment.evaluation
         draws, seed = draws or spec.mask_samples, self.experiment.seed if seed is None else seed
         method: Any = spec.bound if bound is None else bound
@@ -364,11 +366,11 @@ class Model:
     def embed(self, texts: str | Sequence[str], *, batch_size: int = 64) -> Tensor:
         """Return the mean of the last hidden states over the tokens of each text, float32 [n, D] on the CPU.
 
-        Nothing is masked, and a network that reads the time is told t = 0. The ends of the training are read, and are
-        not in the mean.
+        No token is masked, and t = 0 for a time-conditioned network. BOS and EOS are read as in training, but are not
+        in the mean.
 
         Raises:
-            UserError: when a text is empty or too long.
+            UserError: if a text is empty or too long.
         """
         texts = [texts] if isinstance(texts, str) else list(texts)
         framed = [self._framed(text, f"text {i + 1}" if len(texts) > 1 else "the text") for i, text in enumerate(texts)]
@@ -381,22 +383,22 @@ class Model:
         return made
 
     def fill(self, text: str, *, evaluations: int = 8, sampler: Sampler | Named | None = None) -> str:
-        """Return a text with its gaps filled: the surest places first, by the likeliest tokens.
+        """Return a text with its gaps filled greedily: most confident positions first, by their most probable tokens.
 
-        That is greedy, and in general not the likeliest filling. `infill` draws, and may be asked for several.
+        The result is in general not the most probable one. `infill` samples instead, and can return several.
 
         Args:
-            text: with gaps, `[MASK]`, `[MASK:3]` or `[MASK:2-4]`.
-            evaluations: of the network, at most; a model that writes in an order of its own takes those that it needs.
-            sampler: another one in place of this.
+            text: a text with gaps, `[MASK]`, `[MASK:3]` or `[MASK:2-4]`.
+            evaluations: maximum number of forward passes; ignored by a model with a decoding order of its own.
+            sampler: another sampler, in place of the greedy one.
 
         Raises:
-            UserError: when a gap is malformed, or the text has no gap or does not fit.
+            UserError: if a gap is malformed, or the text has no gap or is too long.
         """
         return self.infill(text, 1, sampler=sampler or self._greedy(evaluations)).texts[0]
 
     def _greedy(self, evaluations: int) -> Any:
-        """Return the first sampler without chance that fits the model."""
+        """Return the first greedy sampler that fits the model."""
         zoo, own, draw = Zoo.load(), self.experiment.parts["sampler"], {"use": "categorical", "temperature": 0.0}
         sure = {"use": "uncertainty", "uncertainty": "confidence"}
         tokens_per_step = {"use": "fixed", "steps": evaluations}
@@ -414,34 +416,34 @@ class Model:
         return attrs.evolve(own, **change) if names & change.keys() else own
 
     def _each_masked(self, row: Tensor, inner: slice, batch_size: int = 64) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield a row with each of its inner tokens masked in turn, int64 [b, L], and where, bool [b, L]."""
+        """Yield copies of a row, int64 [b, L], each with another inner token masked, and the masks, bool [b, L]."""
         position = torch.arange(len(row), device=row.device)
         for places in position[inner].split(batch_size):
             where = position == places[:, None]
             yield row.expand(len(where), -1).masked_fill(where, self.context.mask_id), where
 
     def _row(self, text: str) -> tuple[Tensor, slice]:
-        """Return a text as a row of the model, int64 [L], and the slice of the text's own tokens."""
+        """Return the token ids of a text, int64 [L], and the slice without BOS and EOS."""
         row, inner = self._framed(text)
         return torch.tensor(row, device=self.context.device), inner
 
     def _framed(self, text: str, where: str = "the text") -> tuple[list[int], slice]:
-        """Return the tokens of a text with the ends of the training, and the slice of the text's own."""
+        """Return the tokens of a text with BOS and EOS as in training, and the slice without them."""
         first, last = frame_tokens(self.tokenizer, self.experiment.data.special_tokens)
         refuse_halves(text, where)
         ids = self.tokenizer.encode(text)
         row = [*first, *ids, *last]
         if not ids:
-            raise UserError(f"{where} is empty; give at least a word")
+            raise UserError(f"{where} is empty; pass at least one word")
         if len(row) > self.context.length:
-            problem = f"{where} is {len(row)} tokens, special tokens included"
-            raise UserError(f"{problem}, and the model has learned {self.context.length}; shorten it")
+            problem = f"{where} takes {len(row)} tokens, including special tokens"
+            raise UserError(f"{problem}, and the model's maximum length is {self.context.length}; shorten it")
         return row, slice(len(first), len(first) + len(ids))
 
     def _together(
         self, lists: Sequence[list[int]], batch_size: int, padded: bool = True
     ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield the numbers [b] of texts that are read together, tokens and where these are no padding, [b, L] both."""
+        """Yield batches of texts: their indices [b], their tokens [b, L], and where these are not padding [b, L]."""
         whole, block = self.experiment.data.packing == "document", self.module.denoiser().block_size or 1
         by_length: dict[int, list[int]] = defaultdict(list)
         for number, ids in enumerate(lists):
@@ -459,7 +461,7 @@ class Model:
         return TokenScores(TokenScore(self.tokenizer.decode([i]), value) for i, value in pairs)
 
     def _parts(self, named: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the experiment's specifications by kind, with others in their place if they fit it and each other."""
+        """Return the experiment's components by kind, with the `named` ones in place of its own if they fit."""
         zoo = Zoo.load()
         given = {}
         for kind, value in named.items():
@@ -470,10 +472,12 @@ class Model:
         return {**self.experiment.parts, **given}
 
     def save(self, folder: Path) -> None:
-        """Write the model folder; an earlier model stays until all is written, and so do other files in the folder.
+        """Save the model folder; an earlier model is replaced only when all files are written.
+
+        Other files in the folder stay.
 
         Raises:
-            UserError: when a weight is not finite, or the file system refuses.
+            UserError: if a weight is not finite, or a file cannot be written.
         """
         state = self.module.state_dict()
         if self.base is not None:  # which has these
@@ -482,7 +486,7 @@ class Model:
         weights = {name: tensor.detach().cpu().contiguous() for name, tensor in state.items()}
         if (name := not_finite(weights)) is not None:
             raise UserError(
-                f"{folder} is not written: after step {self.step} the weights {name} are not finite; begin a new run "
+                f"{folder} was not saved: after step {self.step} the weights {name} are not finite; start a new run "
                 "with a smaller optimizer.learning_rate, more schedule.warmup_steps, or train.precision=fp32"
             )
         left_out = ("counts", "ngram_prior", "device", "tokenizer", "shifted", "given_between", "compiled", "sharded")
@@ -512,16 +516,16 @@ def check_options(
     parts: Mapping[str, Any],
     named: Mapping[str, Any],
 ) -> None:
-    """Check that methods take the options; say where one belongs that is a parameter of a part.
+    """Raise a `UserError` for an option that the methods do not take, and say where it belongs.
 
     Args:
-        options: by name.
-        methods: whose keyword arguments they become.
-        parts: specifications by kind.
-        named: by kind how one was named: None, a name, a table or a specification.
+        options: the options by name.
+        methods: the methods whose keyword arguments they become.
+        parts: components by kind.
+        named: how each component was given, by kind: None, a name, a table or a component.
 
     Raises:
-        UserError: when there is another option.
+        UserError: if an option is unknown.
     """
     arguments = (each for method in methods for each in inspect.signature(method).parameters.values())
     known = [each.name for each in arguments if each.default is not each.empty and each.name not in _GIVEN]
@@ -532,8 +536,8 @@ def check_options(
             if table := _placed(parts[kind], how, name, value):
                 raise UserError(f"{name} is a parameter of the {kind}; pass {kind}={table}")
         takes = (f"{kind} {parts[kind].name!r} takes {', '.join(_fields(parts[kind])) or 'none'}" for kind in named)
-        there = f"there are: {', '.join(known)}; {'; '.join(takes)}"
-        raise UserError(f"there is no option {name!r}{nearest(name, known)} ({there})")
+        there = f"options are {', '.join(known)}; {'; '.join(takes)}"
+        raise UserError(f"unknown option {name!r}{nearest(name, known)} ({there})")
 
 
 def _fields(part: Any) -> list[str]:
@@ -541,7 +545,7 @@ def _fields(part: Any) -> list[str]:
 
 
 def _placed(part: Any, named: Any, name: str, value: Any) -> dict[str, Any] | None:
-    """Return the table of a specification in which a parameter of it, or of one within it, has a value."""
+    """Return the table of a component that sets a parameter of it or of a nested one, or None."""
     own = dict(named) if isinstance(named, Mapping) else {"use": part.name}
     if name in _fields(part):
         return own | {name: value}
@@ -553,7 +557,7 @@ def _placed(part: Any, named: Any, name: str, value: Any) -> dict[str, Any] | No
 
 
 def weights_of(folder: Path, description: dict[str, Any], device: str | torch.device = "cpu") -> dict[str, Tensor]:
-    """Return the tensors of a model folder by name, if they are those that its `description` (model.json) means."""
+    """Return the tensors of a model folder by name, checked against its `description` (model.json)."""
     path = folder / WEIGHTS
     check(folder, description, WEIGHTS)
     try:
@@ -566,7 +570,7 @@ def weights_of(folder: Path, description: dict[str, Any], device: str | torch.de
 
 
 def plain_weights(folder: Path, device: str | torch.device = "cpu") -> dict[str, Tensor]:
-    """Return the tensors of a model folder by name as those of a model without LoRA, into which its matrices go."""
+    """Return the tensors of a model folder by name, with LoRA matrices merged."""
     description = described(folder)
     if not description["experiment"].get("backbone", {}).get("lora_rank"):
         return weights_of(folder, description, device)
@@ -577,30 +581,28 @@ def plain_weights(folder: Path, device: str | torch.device = "cpu") -> dict[str,
 
 
 def base_weights(folder: Path, base: Any, device: str | torch.device) -> dict[str, Tensor]:
-    """Return the weights of the run with which a training by LoRA began, of which only its matrices are in `folder`."""
+    """Return the base weights of a LoRA run, whose folder contains only the LoRA matrices."""
     try:
         places, digest = [RunFolder(Path(base[key])).model for key in ("run", "path")], base["sha256"]
     except (KeyError, TypeError) as error:
         raise unreadable(folder / DESCRIPTION, error) from error
-    holds = f"{folder} holds LoRA's matrices only, for the weights of {base['run']}"
+    holds = f"{folder} contains only LoRA matrices for the weights of {base['run']}"
     found = [place for place in places if (place / WEIGHTS).is_file()]
     if not found:
-        raise UserError(f"{holds}, which is not there any more; move that run back to {base['path']}")
+        raise UserError(f"{holds}, which does not exist any more; move that run back to {base['path']}")
     for place in found:
         if sha256_of(place / WEIGHTS) == digest:
             return plain_weights(place, device)
-    raise UserError(
-        f"{holds}, which has other weights now; put back those with which it was trained, or train it again"
-    )
+    raise UserError(f"{holds}, whose weights have changed; restore them, or train again")
 
 
 def not_finite(weights: Mapping[str, Tensor]) -> str | None:
-    """Return the name of the first tensor with a number that is not finite, or None."""
+    """Return the name of the first tensor with a non-finite value, or None."""
     return next((name for name, tensor in weights.items() if not bool(tensor.isfinite().all())), None)
 
 
 def compiled(module: nn.Module) -> nn.Module:
-    """Return an objective's module with the same weights and a compiled backbone; the given one does not change."""
+    """Return a copy of an objective's module with shared weights and a compiled backbone."""
     # Shallow copies share weights; `compile` sets an attribute of the copy.
     twin: Any = copy.copy(module)
     twin._modules = dict(module._modules)

@@ -1,4 +1,4 @@
-"""A model larger than a device (`--device spread`): layers lie where there is room, or come when they are needed."""
+"""Models larger than one device (`--device spread`): layers are spread over devices, or loaded when needed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHARE, _LOGITS = 0.2, 3 * 4 * ON_ACCELERATOR
 
 @contextmanager
 def without_weights() -> Iterator[None]:
-    """Let modules be built whose parameters take no memory until `load_state_dict(…, assign=True)` gives them some."""
+    """Build modules without memory for their parameters, to be filled by `load_state_dict(…, assign=True)`."""
     owner: Any = nn.Module
     register = owner.register_parameter
 
@@ -39,16 +39,16 @@ def without_weights() -> Iterator[None]:
 
 
 def spread(module: nn.Module, device: str, room: Mapping[str, int] | None = None) -> None:
-    """Lay a module, an objective with its parts that is on the CPU, over all devices of a kind.
+    """Spread the module of an objective, which is on the CPU, over all devices of a kind.
 
-    Layers, the members of the backbone's outermost `nn.ModuleList`s, fill the devices in their order, with `device`
-    first, where all else is. Those that find no room stay where they are, mapped from the file of the weights, and are
-    brought to `device` each time that they compute. Such a module is for reading and writing, not for training.
+    Layers, the members of the backbone's outermost `nn.ModuleList`s, fill the devices in order, beginning with
+    `device`, which also holds everything else. Layers that do not fit stay memory-mapped from the file of
+    the weights, and are copied to `device` for each forward pass. Such a module is for inference only.
 
     Args:
-        module: changed in place. On a CPU it stays as it is: the system has in memory what there is room for.
-        device: where what is computed with the module begins and ends.
-        room: bytes for layers by device, in the order in which they are filled; what is free when absent.
+        module: changed in place; not changed on a CPU, where the operating system pages the mapped weights.
+        device: the device of the inputs and outputs of the module.
+        room: bytes for layers on each device, in the order in which these are filled; by default the free memory.
     """
     if torch.device(device).type == "cpu":
         return
@@ -78,7 +78,7 @@ def spread(module: nn.Module, device: str, room: Mapping[str, int] | None = None
 
 
 def is_spread(module: nn.Module) -> bool:
-    """Return whether layers of a module are elsewhere than the rest of it."""
+    """Return whether the layers of a module are spread."""
     return bool(getattr(module, "layers_elsewhere", False))
 
 
@@ -88,7 +88,7 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
 
 
 def _places(sizes: list[int], room: Mapping[str, int]) -> list[str | None]:
-    """Return the device of each layer, or None for one that finds no room."""
+    """Return the device of each layer, or None if it does not fit."""
     left, places = [*room.items()], list[str | None]()
     for size in sizes:
         while left and left[0][1] < size:
@@ -100,14 +100,14 @@ def _places(sizes: list[int], room: Mapping[str, int]) -> list[str | None]:
 
 
 def _tensors(module: nn.Module) -> Iterator[tuple[dict[str, Any], str, Tensor]]:
-    """Yield the parameters and buffers of a module with the tables and the names under which it has them."""
+    """Yield the parameters and buffers of a module, with the dict and the name of each."""
     for part in module.modules():
         for own in (part._parameters, part._buffers):
             yield from ((own, name, tensor) for name, tensor in own.items() if tensor is not None)
 
 
 def _move(module: nn.Module, device: str, leave: frozenset[int] | set[int] = frozenset()) -> None:
-    """Move all tensors of a module but those to `leave`, by identity; what is tied stays so."""
+    """Move all tensors of a module except those in `leave`, compared by identity; tied tensors stay tied."""
     there = dict[int, Tensor]()
     for own, name, tensor in list(_tensors(module)):
         if id(tensor) not in leave:
@@ -118,7 +118,7 @@ def _move(module: nn.Module, device: str, leave: frozenset[int] | set[int] = fro
 
 
 def _bring(layer: nn.Module, device: str) -> None:
-    """Let the weights of a layer be on a device while it computes."""
+    """Copy the weights of a layer to a device for its forward pass."""
     kept = list[tuple[dict[str, Any], str, Tensor]]()
 
     def before(layer: nn.Module, _: Any) -> None:
@@ -134,7 +134,7 @@ def _bring(layer: nn.Module, device: str) -> None:
 
 
 def _visit(layer: nn.Module, place: str, device: str) -> None:
-    """Let a layer that is elsewhere take what is on the device, and give what it makes back."""
+    """Move the inputs of a layer on another device to it, and its outputs back."""
 
     def before(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return move_to(given, place), {key: move_to(value, place) for key, value in named.items()}

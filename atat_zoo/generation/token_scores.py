@@ -1,4 +1,4 @@
-"""What a model says of texts, as values for a program and as pictures for a notebook. n texts, V predictable tokens."""
+"""Scores of texts by a model, with HTML output for notebooks. n texts, V predictable tokens."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _MOST = 40  # pictures of an unmasking: more are not looked at
 
 
 class TokenScore(NamedTuple):
-    """The text of a token, and a value: importance and uncertainty are in [0, 1], a price is in nats."""
+    """The text of a token with its value: an importance or uncertainty in [0, 1], or an NLL in nats."""
 
     token: str
     value: float
 
 
 class TokenScores(list[TokenScore]):
-    """The tokens of a text with their values; a notebook shows them as a heat map, the highest value darkest."""
+    """The tokens of a text with their values, displayed in a notebook as a heat map."""
 
     def _repr_html_(self) -> str:
         most = max((value for _, value in self), default=0.0)
@@ -37,11 +37,11 @@ class TokenScores(list[TokenScore]):
 
 @attrs.frozen(kw_only=True, eq=False)
 class LogProbs:
-    """The log-probabilities of every token at N masked places of a text, given the rest.
+    """The log-probabilities of all tokens at N masked positions of a text, given the rest.
 
     Attributes:
-        values: nats, float32 [N, V], in the order of the places; the probabilities of each sum to 1.
-        positions: the places among the tokens of the text, ends included.
+        values: nats, float32 [N, V], in the order of the positions; the probabilities of each position sum to 1.
+        positions: the indices of the masked tokens in the text, including BOS and EOS.
     """
 
     values: Tensor
@@ -49,7 +49,7 @@ class LogProbs:
     tokenizer: TokenizerModel = attrs.field(repr=False)
 
     def best(self, number: int = 5) -> list[TokenScores]:
-        """Return the likeliest tokens at each place with their probabilities, the likeliest first."""
+        """Return the most probable tokens at each position with their probabilities, in descending order."""
         values, ids = self.values.topk(min(number, self.values.shape[1]))
         return [
             TokenScores(
@@ -60,7 +60,7 @@ class LogProbs:
 
     def __repr__(self) -> str:
         said = ", ".join(f"{best[0].token!r} {best[0].value:.2f}" for best in self.best(1))
-        return f"<LogProbs of {self.values.shape[1]:,} tokens at {len(self.positions)} places: {said}>"
+        return f"<LogProbs of {self.values.shape[1]:,} tokens at {len(self.positions)} positions: {said}>"
 
     def _repr_html_(self) -> str:
         rows = zip(self.positions, self.best(), strict=True)
@@ -70,19 +70,19 @@ class LogProbs:
 
 @attrs.frozen(kw_only=True, eq=False)
 class NLLBound:
-    """A bound on −log p of texts, or −log p itself where the objective knows it."""
+    """A bound on −log p of texts, or −log p itself if the objective computes it exactly."""
 
     nats: Tensor  # of each text, float64 [n]
     tokens: Tensor  # of each text, the ends of the training among them, int64 [n]
 
     @property
     def per_token(self) -> float:
-        """Σ nats / Σ tokens."""
+        """The mean nats per token, Σ nats / Σ tokens."""
         return ratio(self.nats, self.tokens)[0]
 
     @property
     def stderr(self) -> float:
-        """The standard error of that over texts; NaN for one text."""
+        """The standard error of `per_token` over texts; NaN for a single text."""
         return ratio(self.nats, self.tokens)[1]
 
     def __repr__(self) -> str:
@@ -90,21 +90,21 @@ class NLLBound:
 
     @property
     def said(self) -> str:
-        """The nats per token and their standard error, or the reason why they have no standard error."""
+        """The nats per token with their standard error, or the reason why it has none."""
         if len(self.nats) == 1:
-            return f"{self.per_token:.4f} nats per token (no standard error, as there is one text)"
+            return f"{self.per_token:.4f} nats per token (no standard error for a single text)"
         equal = "" if self.stderr else " (the texts do not differ)"
         return f"{self.per_token:.4f} ± {self.stderr:.4f} nats per token{equal}"
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class TextScores:
-    """What texts cost a model.
+    """Bounds on −log p of texts under a model.
 
     Attributes:
-        bounds: by name, the objective's own first: as `atat eval` has them.
-        texts: of each text its tokens, and the share of each in the first bound, nats; they sum to the text's bound.
-        draws: masks of each text; 0 where the likelihood is exact.
+        bounds: bounds by name, as in `atat eval`, the objective's first bound first.
+        texts: the tokens of each text, with their contributions to its first bound in nats, which sum to the bound.
+        draws: number of masks per text; 0 if the likelihood is exact.
     """
 
     bounds: Mapping[str, NLLBound]
@@ -127,11 +127,11 @@ class TextScores:
 
 @attrs.frozen(kw_only=True, eq=False)
 class Unmasking:
-    """A text while it is written.
+    """The states of a text during generation.
 
     Attributes:
-        frames: of each evaluation of the network the tokens of the text, None for a mask; the first is before it.
-        text: what was written, as `Model.sample` has it.
+        frames: the tokens of the text, None for a mask, before the first decoding step and after each step.
+        text: the generated text, as returned by `Model.sample`.
     """
 
     frames: list[list[str | None]]
@@ -141,7 +141,7 @@ class Unmasking:
     def of(
         cls, start: Sequence[int], steps: Sequence[Mapping[str, Any]], tokenizer: TokenizerModel, *, text: str
     ) -> Unmasking:
-        """Return it from the tokens at the beginning and the records of `Sampler.sample`, of one text."""
+        """Return the states of one text from its initial tokens and the records of `Sampler.sample`."""
 
         def shown(row: Sequence[int]) -> list[str | None]:
             return [None if i == tokenizer.vocabulary_size else tokenizer.decode([i]) for i in row]
@@ -172,7 +172,7 @@ class Unmasking:
 
 
 def table(rows: Mapping[str, str]) -> str:
-    """Return a table of two columns."""
+    """Return an HTML table with two columns."""
     cells = "".join(f"<tr><th>{html.escape(name)}</th><td>{html.escape(said)}</td></tr>" for name, said in rows.items())
     return f"<table>{cells}</table>"
 
@@ -182,7 +182,7 @@ def _line(parts: Iterator[str] | str) -> str:
 
 
 def _span(text: str, heat: float, said: str = "") -> str:
-    """Return a piece of text with so much heat, 0 to 1, and what is said where one points at it."""
+    """Return an HTML span of a text with a background by `heat`, 0 to 1, and a tooltip."""
     title = f' title="{html.escape(said)}"' if said else ""
     colour = f"rgba(240, 162, 46, {min(max(heat, 0.0), 1.0):.2f})"
     return f'<span style="background: {colour}"{title}>{html.escape(text)}</span>'

@@ -1,1 +1,1 @@
-"""The model and how it learns: the mathematics, networks, masks, estimators, curricula and objectives."""
+"""The model and its training: networks, masks, estimators, curricula and objectives."""

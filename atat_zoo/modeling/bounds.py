@@ -1,7 +1,7 @@
-"""Bounds: how the bound on −log p_θ(x) is estimated on held-out text (docs/explanation/mathematics.md).
+"""Bounds: estimators of the bound on −log p_θ(x) of held-out text (docs/explanation/mathematics.md).
 
-A bound is a sequence of masks with their weights, the same for every model. `diffusion.bounds.average` takes the mean
-of the cross-entropy over them, and of any other scores of the masked tokens.
+A bound is a sequence of weighted masks, the same for every model. `diffusion.likelihood_bounds.average` returns the
+weighted mean of the cross-entropy, or of any other score of the masked tokens.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 class Bound(Protocol):
     """A component of the kind bound.
 
-    If it `follows_noise`, the schedule decides what is masked. Then it must go from α = 1 to α = 0, and objectives
-    whose process is another one refuse the bound.
+    If it `follows_noise`, the masks follow the noise schedule. The schedule must then go from α = 1 to α = 0, and
+    objectives with a process of their own refuse the bound.
     """
 
     name: str
@@ -35,14 +35,14 @@ class Bound(Protocol):
 
     @property
     def quantity(self) -> str:
-        """The name of the estimate: `nelbo`, whose exponential is the perplexity, or another bound's own."""
+        """The name of the estimate: `nelbo`, whose exponential is the perplexity, or another name."""
         ...
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
-        """Yield masks with their weights, `draws` for each sequence.
+        """Yield weighted masks, `draws` for each sequence.
 
-        Maskable is bool [B, L]. There is one key per sequence, int64 [B]; every mask is a function of it, so two models
-        see the same masks. By the noise, p_θ is evaluated at t = time_at(masked/maskable), so it is a function of z.
+        `maskable` is bool [B, L]. `keys` has one key per sequence, int64 [B], which determines its masks, so two models
+        see the same masks. p_θ is evaluated at t = noise.time_at(masked/maskable), so it is a function of z.
 
         Raises:
             UserError: when the bound follows a schedule that does not go from α = 1 to α = 0.
@@ -51,20 +51,18 @@ class Bound(Protocol):
 
 
 class FollowsNoise(Bound):
-    """A bound whose masks follow the noise schedule, and that refuses one that does not go from α = 1 to α = 0."""
+    """A bound whose masks follow the noise schedule, which must go from α = 1 to α = 0."""
 
     follows_noise: ClassVar[bool] = True
 
     def problems(self, noise: Noise) -> Iterator[Problem]:
-        """Yield one for such a schedule."""
+        """Yield a problem if the schedule does not go from α = 1 to α = 0."""
         if not noise.complete:
-            why = f"{self.name} follows the noise schedule, and {noise.name!r} does not go all the way from α = 1"
-            yield Problem(
-                "evaluation.bound", f"{why} to α = 0, so it would give no bound; use exact_k, which follows none"
-            )
+            why = f"{self.name} needs a noise schedule from α = 1 to α = 0, which {noise.name!r} is not"
+            yield Problem("evaluation.bound", f"{why}; use exact_k, which does not depend on the schedule")
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield the problem of the experiment's schedule."""
+        """Yield a problem if the experiment's schedule does not go from α = 1 to α = 0."""
         if "noise" in experiment.kinds:
             yield from self.problems(experiment.parts["noise"])
 
@@ -76,7 +74,7 @@ class FollowsNoise(Bound):
 
 @component
 class ExactKBound(Bound):
-    """k uniform on {1 … n}, exactly k tokens masked, weight n/k: the average over all orders, of finite variance."""
+    """k uniform on {1 … n}, exactly k tokens masked, weight n/k: the average over all orders, with finite variance."""
 
     name = "exact_k"
     summary = "exactly k masked tokens, k uniform on 1…n; the default"
@@ -95,8 +93,8 @@ class ExactKBound(Bound):
 class ContinuousTBound(FollowsNoise):
     """t uniform on (0, 1], stratified over a sequence's draws, each token masked with probability 1 − α(t).
 
-    The estimator of the MDLM paper without its clipping of t. The same number as `exact_k`, with a variance that
-    grows without limit as t → 0: harmless at a length of 1,024, not on short sequences.
+    The MDLM paper's estimator without its clipping of t. It has the same mean as `exact_k`, and a variance that
+    diverges as t → 0: harmless at a length of 1,024, but not for short sequences.
     """
 
     name = "continuous_t"
@@ -116,13 +114,13 @@ class ContinuousTBound(FollowsNoise):
 class ClippedTBound(Bound):
     """t uniform on [ε, 1], each token masked with probability c·t, weight 1/t, whatever the model's schedule.
 
-    What the code of published models draws: MDLM's with ε = 1 − c = 0.001 and one draw a sequence, whose times are
-    stratified over a batch, so that row i of every batch has its t in the same part of [ε, 1]. It leaves out what
-    t < ε contributes, so it is another number than the perplexity, and is not called that.
+    The code of published models draws its masks this way: MDLM with ε = 1 − c = 0.001 and one draw per sequence,
+    stratified over the batch, so row i of every batch has its t in the same stratum of [ε, 1]. It omits the
+    contribution of t < ε, so it is not the NELBO, and its exponential is not called perplexity.
     """
 
     name = "clipped_t"
-    summary = "t over [ε, 1] as in published code; its result differs from the bound of exact_k"
+    summary = "t uniform on [ε, 1], as in published code; the result differs from exact_k"
     refs = ("arXiv:2406.07524", "arXiv:2503.09573")
     # Of its own: a process that is another one has no meaning here, too.
     follows_noise: ClassVar[bool] = True
@@ -133,14 +131,14 @@ class ClippedTBound(Bound):
 
     @property
     def quantity(self) -> str:
-        """Return the name under which it is reported."""
+        """The name under which the estimate is reported."""
         return f"t from {self.least:g}"
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield the problem of a batch that cuts the strata."""
+        """Yield a problem if evaluation.batch_size is not a multiple of `batch`."""
         if (rows := experiment.evaluation.batch_size) % self.batch:
-            problem = f"{rows} is no multiple of the {self.batch} rows that share the strata of clipped_t"
-            yield Problem("evaluation.batch_size", f"{problem}; name {self.batch * -(-rows // self.batch)}")
+            problem = f"{rows} is not a multiple of the {self.batch} rows over which clipped_t is stratified"
+            yield Problem("evaluation.batch_size", f"{problem}; set it to {self.batch * -(-rows // self.batch)}")
 
     @override
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, noise: Noise) -> Iterator[WeightedMask]:
@@ -154,7 +152,8 @@ class ClippedTBound(Bound):
 class DiscreteTBound(FollowsNoise):
     """The bound of a process with T steps, t = 1/T … 1: Σ_i (α_s − α_t)/(1 − α_t) · E ΣCE(z_t).
 
-    Another bound at each T, above the others and tending to them as T grows; it is reported under its own name.
+    Each T gives another bound, which is above the others and converges to them as T grows. It is reported under its own
+    name.
     """
 
     name = "discrete_t"
@@ -165,7 +164,7 @@ class DiscreteTBound(FollowsNoise):
 
     @property
     def quantity(self) -> str:
-        """Return the name under which it is reported."""
+        """The name under which the estimate is reported."""
         return f"discrete T={self.steps}"
 
     @override

@@ -1,4 +1,4 @@
-"""Noise schedules: α(t), the probability that a token is still visible at time t."""
+"""Noise schedules: the probability α(t) that a token is still visible at time t."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Noise(Protocol):
 
     @property
     def complete(self) -> bool:
-        """Whether α(0) = 1 and α(1) = 0; else a bound that follows the schedule has infinite or missing end terms."""
+        """Whether α(0) = 1 and α(1) = 0; otherwise a bound that follows the schedule lacks a term or is infinite."""
         ...
 
     def alpha(self, t: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ class Noise(Protocol):
         ...
 
     def time_at(self, rate: Tensor) -> Tensor:
-        """Return the t with 1 − α(t) = rate; rates outside the schedule's range go to its ends."""
+        """Return the t with 1 − α(t) = rate; rates outside the schedule's range are clamped to it."""
         ...
 
 
@@ -58,7 +58,10 @@ class LinearNoise:
 
 @component
 class CosineNoise:
-    """α(t) = 1 − cos(π(1 − t)/2) (MD4, table 4); the mask rate is sin(πt/2). Backwards it is MaskGIT's schedule."""
+    """α(t) = 1 − cos(π(1 − t)/2) (MD4, table 4); the mask rate is sin(πt/2).
+
+    Reversed in time, this is MaskGIT's schedule.
+    """
 
     name = "cosine"
     summary = "cosine: α = 1 − cos(π(1 − t)/2)"
@@ -126,7 +129,7 @@ class PolynomialNoise:
 
 @component
 class GeometricNoise:
-    """α(t) = exp(−σ(t)), σ(t) = σ_min^(1−t) σ_max^t (SEDD, section 5; MD4, table 4): of rates above 0 and below 1."""
+    """α(t) = exp(−σ(t)), σ(t) = σ_min^(1−t) σ_max^t (SEDD, section 5; MD4, table 4); 0 < rate < 1."""
 
     name = "geometric"
     summary = "geometric noise between σ_min and σ_max: α = exp(−σ_min^(1−t) σ_max^t)"
@@ -166,7 +169,7 @@ class GeometricNoise:
 class LogLinearNoise:
     """α(t) = 1 − (1 − ε)t, that is σ(t) = −log(1 − (1 − ε)t) (SEDD and MDLM, with ε = 1e-3).
 
-    A number integrated over this schedule lacks the rates above 1 − ε. `linear` is ε = 0.
+    An integral over this schedule omits the rates above 1 − ε. `linear` is ε = 0.
     """
 
     name = "log_linear"

@@ -1,12 +1,12 @@
-"""Position sets: the order in which a set-causal model reads and predicts a text (docs/explanation/mathematics.md).
+"""Position sets: the order in which a set-causal model reads and predicts a sequence (docs/explanation/mathematics.md).
 
-A map gives each position a step: −1 (given: a prompt, the text around a gap), 0, 1, …, S − 1. The positions of a step
-are a set; they are predicted at once, from the tokens of all earlier steps,
+Each position has a step: −1 (given, such as a prompt or the tokens around a gap), 0, 1, …, S − 1. The positions of a
+step form a set and are predicted at once, from the tokens of all earlier steps,
 
     p(x_free | x_given) = Π_j Π_{i: c_i = j} p_θ(x_i | x_k, c_k < j)
 
-so −log p is exact in S evaluations, whatever the map (Arriola & Kuleshov, arXiv:2607.01775, who speak of position sets
-and order policies; with sets of one position, arXiv:2205.13554). B rows, L positions, n free ones of a row.
+so S forward passes give the exact −log p, for any steps (position sets and order policies: Arriola & Kuleshov,
+arXiv:2607.01775; sets of one position: arXiv:2205.13554). B rows, L positions, n free ones of a row.
 """
 
 from __future__ import annotations
@@ -31,31 +31,30 @@ class PositionSets(Protocol):
 
     @property
     def ascending(self) -> bool:
-        """Whether, if the free positions are neighbours, the first step is 0, and each that before it plus one, or 0.
+        """Whether, for contiguous free positions, the first step is 0, and each other is 0 or the previous one plus 1.
 
-        Then one pass over the text trains every position; else tokens have to be read twice: see `SetCausalObjective`.
+        One forward pass then trains every position; otherwise some tokens are read twice: see `SetCausalObjective`.
         """
         return False
 
     @property
     def deterministic(self) -> bool:
-        """Whether the steps follow from the free positions alone."""
+        """Whether the steps depend only on the free positions, without random numbers."""
         return False
 
     @property
     def reads_importance(self) -> bool:
-        """Whether it calls `score`, for which the experiment needs an estimator that reads the text with masks."""
+        """Whether it calls `score`, which needs an estimator that reads the masked sequence."""
         return False
 
     def step_indices(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the step of every position, int64 [B, L]: −1 where it is not free, else 0 … S − 1, none left out.
+        """Return the step of every position, int64 [B, L]: −1 where not free, otherwise 0 … S − 1, without empty steps.
 
         Args:
-            free: which positions are to be predicted, bool [B, L].
-            keys: one per row, int64 [B]; what is drawn is a function of it.
-            score: maps masked positions, bool [B, L], to the difficulty of their tokens given all others, float
-                [B, L]. Use only the difficulty of tokens that were masked, so that no step depends on a token that is
-                not visible yet.
+            free: the positions to predict, bool [B, L].
+            keys: one random-number key per row, int64 [B].
+            score: maps masked positions, bool [B, L], to the difficulty of their tokens given all others, float [B, L].
+                Use only the values at masked positions, so that no step depends on a token that is not visible yet.
         """
         ...
 
@@ -65,8 +64,8 @@ class StridedPositionSets(PositionSets):
     """Free position number j is in set (j + o) mod s, so neighbours in a set are s positions apart.
 
     Generation takes s decoding steps for any length, and sampling distant positions together loses little. With fewer
-    than s free positions, s is their number. The offset o is 0, or random where the sequence has no given token before
-    a free position. What follows the free positions may be padding.
+    than s free positions, s is their number. The offset o is 0, or random if no given token comes before a free
+    position.
     """
 
     name = "strided"
@@ -115,7 +114,7 @@ class LeftToRightPositionSets(PositionSets):
 
 @component
 class BlocksPositionSets(PositionSets):
-    """Blocks from left to right, each predicted at once: the limit of block diffusion with one step a block."""
+    """Blocks from left to right, each predicted at once: block diffusion with one step per block."""
 
     name = "blocks"
     summary = "blocks of free positions from left to right, one set each"
@@ -149,9 +148,9 @@ class AtOncePositionSets(PositionSets):
 class StaggeredPositionSets(PositionSets):
     """Random positions within a window that slides from left to right, in S sets of about equal size.
 
-    Free position number j comes at the time (1 − w)·j/n + w·u_j^(1/k), u_j uniform on [0, 1), and the sets divide the
-    positions by their times. w = 1 is a uniformly random order, w = 0 goes from left to right. arXiv:2607.01775 has
-    such a window, b there, as its noise schedule, with k below 1.
+    Free position number j has the time (1 − w)·j/n + w·u_j^(1/k), u_j uniform on [0, 1), and the sets are consecutive
+    groups by time. w = 1 is a uniformly random order, w = 0 goes from left to right. The noise schedule of
+    arXiv:2607.01775 is such a window, called b there, with k below 1.
     """
 
     name = "staggered"
@@ -172,7 +171,7 @@ class StaggeredPositionSets(PositionSets):
 
 @component
 class RandomPositionSets(PositionSets):
-    """Uniformly random sets; with as many as there are positions, a uniformly random order."""
+    """Uniformly random sets; with one set per position, a uniformly random order."""
 
     name = "random"
     summary = "uniformly random sets of free positions"
@@ -187,9 +186,9 @@ class RandomPositionSets(PositionSets):
 
 @component
 class ImportancePositionSets(PositionSets):
-    """A random set first; the remaining positions by the estimator's importance.
+    """A random set first, then the remaining positions by the estimator's importance.
 
-    The estimator reads the sequence with all remaining positions masked, so it uses only tokens that are visible then.
+    The estimator reads the sequence with all remaining positions masked, so it uses only visible tokens.
     """
 
     name = "by_importance"
@@ -198,8 +197,8 @@ class ImportancePositionSets(PositionSets):
     reads_importance = True
 
     sets: int = param(16, help="S, the number of sets", ge=2)
-    random_share: float = param(0.25, help="fraction of the positions that come first, at random", gt=0, lt=1)
-    first: Literal["easy", "hard"] = param("easy", help="whether easy or hard tokens come first among the others")
+    random_share: float = param(0.25, help="fraction of the positions that are in the random first set", gt=0, lt=1)
+    first: Literal["easy", "hard"] = param("easy", help="whether easy or hard tokens come next")
 
     @override
     def step_indices(self, free: Tensor, keys: Tensor, score: Callable[[Tensor], Tensor]) -> Tensor:
@@ -218,7 +217,7 @@ class ImportancePositionSets(PositionSets):
 
 @component
 class MixturePositionSets(PositionSets):
-    """Samples one of several kinds of position sets for each sequence, by their shares."""
+    """A mixture: samples one of several kinds of position sets for each sequence."""
 
     name = "mixture"
     summary = "a mixture of position sets over the sequences"
@@ -230,9 +229,11 @@ class MixturePositionSets(PositionSets):
 
     def __attrs_post_init__(self) -> None:
         if len(self.components) < 2:
-            raise ValueError('components names no two kinds; name them, as in [{use = "strided"}, {use = "random"}]')
+            raise ValueError('components needs at least two position sets, as in [{use = "strided"}, {use = "random"}]')
         if self.weights and len(self.weights) != len(self.components):
-            raise ValueError(f"weights has {len(self.weights)} numbers for {len(self.components)} kinds; give one each")
+            raise ValueError(
+                f"weights has {len(self.weights)} numbers for {len(self.components)} components; pass one each"
+            )
 
     @property
     @override
@@ -268,14 +269,14 @@ def _unit(keys: Tensor, count: int) -> Tensor:
 
 
 def _rank(time: Tensor, free: Tensor) -> Tensor:
-    """Return the rank of each free position by its time, from 0, int64 [B, L]; the others come last."""
+    """Return the rank of each free position by its time, from 0, int64 [B, L]; other positions come last."""
     import torch
 
     return torch.where(free, time, torch.inf).argsort(dim=1, stable=True).argsort(dim=1)
 
 
 def _divided(time: Tensor, free: Tensor, sets: int) -> Tensor:
-    """Return the steps of free positions, [B, L], in the order of their times, in sets of about equal size."""
+    """Return the steps of the free positions, [B, L]: consecutive sets of about equal size by time."""
     import torch
 
     n = free.sum(1, keepdim=True)

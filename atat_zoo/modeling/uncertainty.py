@@ -1,7 +1,7 @@
-"""Uncertainty metrics: how unsure a prediction is, from 0 (one token) to 1 (uniform).
+"""Uncertainty metrics of a prediction, from 0 (one certain token) to 1 (uniform).
 
-Each is invariant to permuting the vocabulary and, to rounding, to adding a constant to the logits. Logits of −∞ are
-tokens that are excluded: they do not count in V. One token left gives 0.
+Each is invariant to permuting the vocabulary and, up to rounding, to adding a constant to the logits. Logits of −∞
+exclude tokens, which do not count in V. A single remaining token gives 0.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Uncertainty(Protocol):
 
 @component_base
 class _Metric(Uncertainty):
-    """One of `METRICS`, by its name."""
+    """An uncertainty metric computed by the function of its name in `METRICS`."""
 
     @override
     def __call__(self, logits: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ class _Metric(Uncertainty):
 
 @component
 class EntropyUncertainty(_Metric):
-    """Σ −p log p / log V: the share of the largest entropy possible."""
+    """The entropy as a fraction of its maximum, Σ −p log p / log V."""
 
     name = "entropy"
     summary = "entropy of the prediction divided by log V"
@@ -46,9 +46,9 @@ class EntropyUncertainty(_Metric):
 
 @component
 class VarianceUncertainty(_Metric):
-    """(V/(V−1))(1 − Σp²): the Gini impurity, or total variance of the one-hot token, scaled to reach 1.
+    """(V/(V−1))(1 − Σp²): the Gini impurity, or total variance of the one-hot token, scaled to [0, 1].
 
-    The variance of the probabilities, which the source documents name, is largest when the model is sure.
+    The variance of the probabilities, as in the ATAT report, would be largest for a certain prediction.
     """
 
     name = "variance"
@@ -57,7 +57,7 @@ class VarianceUncertainty(_Metric):
 
 @component
 class ConfidenceUncertainty(_Metric):
-    """(V/(V−1))(1 − max p): the error rate of the best guess, scaled to reach 1."""
+    """(V/(V−1))(1 − max p): the error rate of the most probable token, scaled to [0, 1]."""
 
     name = "confidence"
     summary = "1 − confidence, scaled: (V/(V−1))(1 − max p)"
@@ -66,7 +66,7 @@ class ConfidenceUncertainty(_Metric):
 
 @component
 class MarginUncertainty(_Metric):
-    """1 − (p₁ − p₂), with the two most probable tokens: 1 for a tie, whatever the rest."""
+    """1 − (p₁ − p₂) of the two most probable tokens: 1 for a tie."""
 
     name = "margin"
     summary = "1 − margin of the two most probable tokens, 1 − (p₁ − p₂)"
@@ -75,7 +75,7 @@ class MarginUncertainty(_Metric):
 
 @component
 class CombinedUncertainty(Uncertainty):
-    """The mean of entropy, variance, confidence and margin, by weights that are divided by their sum."""
+    """The weighted mean of entropy, variance, confidence and margin; the weights are normalised."""
 
     name = "combined"
     summary = "weighted mean of entropy, variance, confidence and margin"
@@ -87,7 +87,7 @@ class CombinedUncertainty(Uncertainty):
 
     def __attrs_post_init__(self) -> None:
         if not self.entropy + self.variance + self.confidence + self.margin > 0:
-            raise ValueError("one of entropy, variance, confidence and margin must have a weight above 0")
+            raise ValueError("entropy, variance, confidence and margin all have weight 0; set one above 0")
 
     @override
     def __call__(self, logits: Tensor) -> Tensor:
@@ -129,7 +129,7 @@ METRICS = {"entropy": _entropy, "variance": _variance, "confidence": _confidence
 
 
 def probabilities(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the softmax, [..., V], in float32 or float64, and the number of tokens that −∞ does not exclude, [...]."""
+    """Return the softmax, [..., V], in float32 or float64, and the number of tokens with finite logits, [...]."""
     import torch
 
     wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
@@ -138,7 +138,7 @@ def probabilities(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def bounded(value: Tensor, count: Tensor) -> Tensor:
-    """Return the value in [0, 1] as float32; 0 where fewer than two tokens were left to choose from."""
+    """Return the value in [0, 1] as float32; 0 where fewer than two tokens remain."""
     import torch
 
     return torch.where(count > 1, value.clamp(0, 1), 0.0).float()

@@ -66,7 +66,7 @@ def test_the_likelihood_of_held_out_text_under_a_sampler(bench):
     assert margin["policy_difference"] == pytest.approx(nats[1] - nats[0])
     assert margin["policy_difference_stderr"] > 0
     assert maskgit["policy"] is None
-    assert maskgit["unpriced"] == "it chooses positions by the tokens that are drawn for them"
+    assert maskgit["unpriced"] == "it chooses positions by the tokens sampled for them"
 
     _, out, _ = bench(*words, "--orders", "3")
     lines: dict[str, str] = defaultdict(str)  # of a sampler, over the pieces of a wide table

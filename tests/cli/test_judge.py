@@ -93,7 +93,7 @@ def test_what_the_judge_may_be_called(root):
         (("--judge", "other"), "the run other has the objective 'mdlm', which only bounds a text's likelihood"),
         (("--judge", "{use = 'run'}"), "judge.path: is missing"),
         (("--judge", "unfinished"), "unfinished has no final model yet"),
-        (("--judge", "judge", "--length", "17"), "a length of 17 is more than the 16 tokens the model has learned"),
+        (("--judge", "judge", "--length", "17"), "a length of 17 is more than the model's maximum length, 16"),
         (("--judge", "judge", "--mauve", "--num-samples", "9"), "MAUVE needs 20 texts at least"),
         ((), "--judge"),
         (("--judge", "judge", "--mauve", "--num-samples", "500"), "lower --num-samples to 7"),

@@ -98,7 +98,7 @@ def test_scores_in_hand(root):
     one, two = (repr(model.score(texts)) for texts in (["the"], ["the", "old man"]))
     equal = repr(exact.score(["the", "the"]))
     assert one.startswith("<TextScores of 1 text: nelbo ")
-    assert " nats per token (no standard error, as there is one text), 4 draws each>" in one
+    assert " nats per token (no standard error for a single text), 4 draws each>" in one
     assert "±" not in one
     assert two.startswith("<TextScores of 2 texts: nelbo ")
     assert " ± " in two

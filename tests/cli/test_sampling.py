@@ -159,7 +159,7 @@ def test_what_is_asked_for_is_resolved_once(atat, monkeypatch, words):
 MISTAKES = [
     (("sample", "run", "train.steps=3"), "a run is trained already, and takes another sampler or guidance only"),
     (("sample", "run", "--sampler", "ancestrel"), "did you mean 'ancestral'"),
-    (("sample", "run", "--prompt", "x" * 17), "prompt and suffix are 17 tokens together"),
+    (("sample", "run", "--prompt", "x" * 17), "prompt and suffix take 17 tokens"),
     (("sample", "run", "--prompt", "\udcff"), "--prompt is no UTF-8"),
     (("sample", "run", "--watch"), "--watch needs a terminal"),
     (("sample", "run", "--trace", "run"), "--trace run is a folder; name a file"),
@@ -168,7 +168,7 @@ MISTAKES = [
     (("sample", "unfinished"), "unfinished has no final model yet; finish its training with `atat train --resume"),
     (
         ("sample", "run", "--sampler", "semi_autoregressive", "--length", str(10**9)),
-        "writing 1 texts of 10000000",
+        "generating 1 sequence of 10000000",
     ),
     (("sample", "run", "--chat", "hi"), "--chat needs a chat model, and run was trained on running text; name a run"),
     (("infill", "run"), "TEXT is missing; type one with gaps"),

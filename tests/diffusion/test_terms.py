@@ -43,12 +43,12 @@ def test_what_cannot_be_found_is_named(bpe):
     for word, message in (("  ", "not a word"), ("qxjzv", "'qxjzv' is unknown")):
         with pytest.raises(UserError, match=message):
             forms_of(bpe, word)
-    with pytest.raises(UserError, match="'œuvre' is unknown: the tokenizer cannot write it"):
+    with pytest.raises(UserError, match="'œuvre' is unknown to the tokenizer, which cannot encode it"):
         forms_of(LETTERS, "œuvre")
-    with pytest.raises(UserError, match="'peace' takes 5 tokens and a text has 4"):
+    with pytest.raises(UserError, match="'peace' takes 5 tokens, and a sequence has 4"):
         Terms(LETTERS, ["peace"], longest=4)
     for token in (-1, 27):
-        with pytest.raises(UserError, match=rf"^tokens: there is no token {token}; ids go from 0 to 26$"):
+        with pytest.raises(UserError, match=rf"^tokens: the vocabulary has no token {token}; ids go from 0 to 26$"):
             Terms(LETTERS, [], tokens=[token])
     assert Terms(LETTERS, [], tokens=[0, 26]).pieces.tolist() == [0, 26]
 

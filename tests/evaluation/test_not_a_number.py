@@ -25,7 +25,7 @@ def run(tmp_path_factory):
 
 def test_neither_text_nor_bound_nor_difference_is_made_of_them(run):
     model = Model.from_run(run)
-    with pytest.raises(UserError, match="the network computes logits that are no numbers: its weights are damaged, or"):
+    with pytest.raises(UserError, match="the network's logits are not finite: its weights are damaged, or"):
         model.sample(2, seed=1)
     said, spec = "large: the bound nelbo of 8 of 8 sequences is no number", model.experiment.evaluation
     with pytest.raises(UserError, match=f"{said}: the weights are"):

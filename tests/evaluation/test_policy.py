@@ -200,7 +200,7 @@ def test_the_price_is_that_of_what_is_drawn_from(draw, p):
 
 @pytest.mark.parametrize("name", ["maskgit", "p2", "remdm_cap", "remdm_conf"])
 def test_a_sampler_that_is_not_covered_is_refused(name):
-    with pytest.raises(UserError, match=r"does not cover this sampler: it (masks|chooses)"):
+    with pytest.raises(UserError, match=r"does not cover this sampler: it (remasks|chooses)"):
         priced(Zoo.load().spec("sampler", name))
 
 

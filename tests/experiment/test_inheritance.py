@@ -102,7 +102,7 @@ def test_a_chain_keeps_the_first_tokenizer(run, write, tmp_path):
         ("backbone.preset=small", "backbone.preset: 'small' here, 'nano' in {run}, whose backbone a training that"),
         ("tokenizer=bytes", "tokenizer.use: 'bytes' here, 'bpe' in {run}, whose tokenizer a training that"),
         ("tokenizer.vocabulary_size=300", "tokenizer.vocabulary_size: 300 here, 512 in {run}, whose tokenizer"),
-        ("data.length=97", "data.length: 97 is longer than backbone.max_length = 96; shorten the one or"),
+        ("data.length=97", "data.length: 97 is longer than backbone.max_length = 96; lower data"),
         ("init_from=", "init_from: expected the folder of a finished run, got ''"),
         ("init_from=nowhere", "init_from: nowhere is not a run folder: resolved.toml is missing; name a folder that"),
         ("tokenizer={use='run', path='other'}", "tokenizer.path: 'other' here, but a training that continues from"),

@@ -194,7 +194,8 @@ def test_overrides_take_the_same_validation(write, override, words):
         ("seed = -1", "seed: expected an int from 0 to 2**63 - 1, got -1"),
         (
             "data.length = 64\nestimator = {use = 'hybrid', learned.max_length = 32}",
-            "data.length: 64 is longer than estimator.learned.max_length = 32; shorten the one or raise the other",
+            "data.length: 64 is longer than estimator.learned.max_length = 32; "
+            "lower data.length or raise estimator.learned.max_length",
         ),
         ("requires = 'click'", "requires: expected a list of packages to install, got 'click'"),
         ("extends = 3", "extends: expected a file name or a list of them, got 3"),

@@ -89,13 +89,13 @@ def test_a_ban_gives_way_where_nothing_else_is_possible():
 @pytest.mark.parametrize(
     ("guidance", "says"),
     [
-        (TokenBiasGuidance(words=()), "token_bias names no word"),
-        (ImportanceBiasGuidance(words=()), "importance_bias names no word"),
+        (TokenBiasGuidance(words=()), "token_bias has no words"),
+        (ImportanceBiasGuidance(words=()), "importance_bias has no words"),
         (ImportanceBiasGuidance(words=("naïve",)), "guidance.words: 'naïve' is unknown"),
         (TokenBiasGuidance(words=("cab", "naïve")), "guidance.words: 'naïve' is unknown"),
         (TokenBiasGuidance(words=(), ban=("naïve",)), "guidance.ban: 'naïve' is unknown"),
-        (TokenBiasGuidance(words=(), tokens=(27,)), r"^guidance\.tokens: there is no token 27"),
-        (TokenBiasGuidance(words=("abcdefghijklmnopqrstuvw",)), "takes 23 tokens and a text has 16"),
+        (TokenBiasGuidance(words=(), tokens=(27,)), r"^guidance\.tokens: the vocabulary has no token 27"),
+        (TokenBiasGuidance(words=("abcdefghijklmnopqrstuvw",)), "takes 23 tokens, and a sequence has 16"),
     ],
 )
 def test_mistakes_are_said_in_a_sentence(guidance, says):
@@ -374,7 +374,7 @@ def test_naive_bayes_learns_the_words_that_go_with_the_topic(corpus):
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [((), "names no word"), (("zebra",), "no passage of 50 tokens"), (("the",), "every passage of 50 tokens")],
+    [((), "has no words"), (("zebra",), "no passage of 50 tokens"), (("the",), "every passage of 50 tokens")],
 )
 def test_naive_bayes_says_what_it_cannot_learn(corpus, words, says):
     with pytest.raises(UserError, match=says):
@@ -410,7 +410,7 @@ def test_a_function_is_followed_only_if_a_person_names_it(tmp_path, monkeypatch)
         ("my_scores:positive", "must return a log-probability, at most 0"),
         ("my_scores:short", "must return a log-probability, at most 0"),
         ("my_scores:words", "must return a log-probability for each text"),
-        ("my_scores:NUMBER", "is no function"),
+        ("my_scores:NUMBER", "is not a function"),
         ("my_scores:none", "cannot be imported"),
         ("no_such:x", "cannot be imported"),
         ("my_scores", "expected module:function"),
@@ -504,7 +504,7 @@ def test_a_condition_that_cannot_be_is_a_sentence():
         ClassifierFreeGuidance(condition="").guide(JOINT_WRITER)
     with pytest.raises(UserError, match="takes 3 tokens"):
         ClassifierFreeGuidance(condition="abc").guide(JOINT_WRITER)
-    with pytest.raises(UserError, match="no text begins with 'a'; let every text begin with it"):
+    with pytest.raises(UserError, match="no sequence begins with 'a'; begin every prompt with it"):
         ClassifierFreeGuidance(condition="a").guide(JOINT_WRITER).denoiser(torch.tensor([[1, 3, 0]]), None, mask(1))
 
 

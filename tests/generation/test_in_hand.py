@@ -128,7 +128,7 @@ def test_masks_in_a_text_are_its_gaps(mdlm):
     assert [len(each) for each in best] == [3, 3, 3]
     assert all(a.value >= b.value for each in best for a, b in pairwise(each))
     likeliest = mdlm.tokenizer.decode([int(by_gap.values[0].argmax())])
-    assert repr(by_gap).startswith(f"<LogProbs of 258 tokens at 3 places: {likeliest!r} {best[0][0].value:.2f}, ")
+    assert repr(by_gap).startswith(f"<LogProbs of 258 tokens at 3 positions: {likeliest!r} {best[0][0].value:.2f}, ")
     assert best[0][0].token == likeliest
     assert best[0][0].value == pytest.approx(float(by_gap.values[0].exp().max()))
 
@@ -186,14 +186,14 @@ def test_few_evaluations_fill_many_masks(mdlm):
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
-        (lambda model: model.score([]), "there is no text; give one"),
-        (lambda model: model.score(["a", ""]), "text 2 is empty; give at least a word"),
-        (lambda model: model.score("x" * 23), "the text is 25 tokens, special tokens included.*shorten it"),
-        (lambda model: model.embed(["a", "x" * 30]), "text 2 is 32 tokens"),
-        (lambda model: model.log_probs("abc", [3]), "masked: the text has 3 tokens; name some of 0 to 2"),
-        (lambda model: model.log_probs("abc", []), "masked: the text has 3 tokens; name some"),
+        (lambda model: model.score([]), "texts is empty; pass at least one"),
+        (lambda model: model.score(["a", ""]), "text 2 is empty; pass at least one word"),
+        (lambda model: model.score("x" * 23), "the text takes 25 tokens, including special tokens.*shorten it"),
+        (lambda model: model.embed(["a", "x" * 30]), "text 2 takes 32 tokens"),
+        (lambda model: model.log_probs("abc", [3]), "masked: the text has 3 tokens; pass indices from 0 to 2"),
+        (lambda model: model.log_probs("abc", []), "masked: the text has 3 tokens; pass indices"),
         (lambda model: model.log_probs("abc"), "the text has no gap"),
-        (lambda model: model.log_probs("a[MASK:1-2]"), "a gap without a length; say how many tokens it has"),
+        (lambda model: model.log_probs("a[MASK:1-2]"), "a gap of variable length; fix its number of tokens"),
         (lambda model: model.fill("abc"), "the text has no gap"),
         (lambda model: model.score("abc", bound="exact"), "no bound named 'exact'"),
         (lambda model: model.score(["b", HALF]), f"^text 2 {SURROGATE}"),
@@ -221,7 +221,7 @@ def test_half_a_surrogate_pair_is_found_where_it_is(before, half, after):
 
 
 def test_a_model_that_reads_from_left_to_right_says_what_it_cannot():
-    with pytest.raises(UserError, match="predicts a token from the text before it"):
+    with pytest.raises(UserError, match="predicts a token from the tokens before it"):
         model_of("autoregressive").log_probs("a[MASK:2]")
 
 
@@ -313,12 +313,14 @@ def test_what_has_no_importance_or_uncertainty(mdlm):
     for method in (mdlm.importance, mdlm.uncertainty):
         with pytest.raises(UserError, match="the text is empty"):
             method("")
-        with pytest.raises(UserError, match="is 25 tokens, special tokens included, and the model has learned 24"):
+        with pytest.raises(
+            UserError, match="takes 25 tokens, including special tokens, and the model's maximum length is 24"
+        ):
             method("x" * 23)
         assert len(method("x" * 22)) == 22
     with pytest.raises(UserError, match="there is no uncertainty named 'entropi'; did you mean 'entropy'"):
         mdlm.uncertainty("We", "entropi")
-    with pytest.raises(UserError, match="objective 'autoregressive' has no importance"):
+    with pytest.raises(UserError, match="objective 'autoregressive' estimates no importance"):
         model_of("autoregressive").importance("We")
     assert len(model_of("autoregressive").uncertainty("We the")) == 6
 
@@ -334,7 +336,7 @@ def test_a_model_that_writes_in_turns_sees_all_that_is_given():
     assert (text[:3], text[-3:]) == ("We ", " of")
     (text,) = model.sample(1, prompt="We ", suffix=" of").texts
     assert (text[:3], text[-3:]) == ("We ", " of")
-    with pytest.raises(UserError, match="more than the 24 tokens the model has learned"):
+    with pytest.raises(UserError, match="more than the model's maximum length, 24"):
         model.sample(length=L + 1)
 
 

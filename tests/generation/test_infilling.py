@@ -211,15 +211,15 @@ def test_evaluations_of_two_passes_count_as_two():
 
 def test_a_model_that_reads_only_what_is_before_cannot_choose_a_length():
     def causal(tokens, t, where):
-        raise UserError("objective 'autoregressive' predicts a token from the text before it")
+        raise UserError("objective 'autoregressive' predicts a token from the tokens before it")
 
     text_generator = letters(denoiser=FunctionDenoiser(causal, 17))
     text_generator.denoiser.block_size = 1
-    with pytest.raises(UserError, match=r"predicts nothing behind a gap; state the length, as in \[MASK:3\]"):
+    with pytest.raises(UserError, match=r"reads from left to right; state the length, as in \[MASK:3\]"):
         infill(text_generator, LeftToRightSampler(), ["a[MASK:1-3]bc"])
     # Another mistake is said as it is.
     guided = ClassifierFreeGuidance(condition="bb").guide(letters())
-    with pytest.raises(UserError, match="no text begins with 'bb'"):
+    with pytest.raises(UserError, match="no sequence begins with 'bb'"):
         infill(guided, LeftToRightSampler(), ["ab[MASK:1-3] c"])
 
 
@@ -228,7 +228,9 @@ def test_every_text_that_is_wrong_is_named():
         infill(chains(), LeftToRightSampler(), ["0[MASK]", "00", "0[MASK:9]0"])
     first, second = str(told.value).splitlines()
     assert first.startswith("text 2 has no gap")
-    assert second.startswith("text 3 is 2 tokens and its gaps at least 9, 11 together, and the model has learned 8")
+    assert second.startswith(
+        "text 3 takes 2 tokens and its gaps at least 9, 11 in total, and the model's maximum length is 8"
+    )
 
 
 def test_a_prompt_with_a_space_at_its_end():

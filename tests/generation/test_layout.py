@@ -120,10 +120,12 @@ def test_bounded_gaps_are_not_made_longer_than_fits():
 
 
 def test_a_text_that_does_not_fit():
-    with pytest.raises(UserError, match="is 2 tokens and its gaps at least 4, 6 together, and the model has learned 5"):
+    with pytest.raises(
+        UserError, match="takes 2 tokens and its gaps at least 4, 6 in total, and the model's maximum length is 5"
+    ):
         laid("a[MASK:4-9]b", "bytes", length=5)
     assert laid("a[MASK:3]b", "bytes", length=5).choices == ((3,),)
-    with pytest.raises(UserError, match=r"have 400 combinations of lengths, and at most 256 are weighed"):
+    with pytest.raises(UserError, match=r"allow 400 combinations of lengths, more than 256"):
         laid("[MASK:1-20][MASK:1-20]", "bytes")
     assert len(laid("[MASK:1-16][MASK:1-16]", "bytes").choices) == CHOICES
 
@@ -143,7 +145,7 @@ def test_a_space_behind_a_prompt_is_left_to_the_text():
     assert asked.row[: len(ids) + 2] == [*tokenizer.encode(prompt), V]
     assert asked.opening == ()
     # The space takes a token in either case.
-    with pytest.raises(UserError, match=f"are {len(ids) + 1} tokens together"):
+    with pytest.raises(UserError, match=f"take {len(ids) + 1} tokens, "):
         request(prompt, len(ids))
     assert request("the state", len(ids)).row == ids
 
@@ -176,13 +178,13 @@ def test_brackets_that_are_no_gap_are_text():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a [MASK:0] b", r"'\[MASK:0\]' is a gap without a token"),
+        ("a [MASK:0] b", r"'\[MASK:0\]' is an empty gap"),
         ("a [MASK:5-3] b", r"ends before it begins; write the smaller number first, \[MASK:3-5\]"),
-        ("a [MASK:x] b", r"'\[MASK:x\]' is no gap; write \[MASK\] for a token"),
-        ("a [MASK:2-] b", "is no gap"),
-        ("a [MASK:٣] b", "is no gap"),
-        ("a [MASK:99999999999] b", "is no gap"),
-        ("a [MASK:3 b [MASK]", "is no gap"),
+        ("a [MASK:x] b", r"'\[MASK:x\]' is not a gap; write \[MASK\] for one token"),
+        ("a [MASK:2-] b", "is not a gap"),
+        ("a [MASK:٣] b", "is not a gap"),
+        ("a [MASK:99999999999] b", "is not a gap"),
+        ("a [MASK:3 b [MASK]", "is not a gap"),
         ("no gap at all", r"has no gap: 'no gap at all'; write \[MASK\]"),
     ],
 )

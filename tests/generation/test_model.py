@@ -176,7 +176,7 @@ DAMAGED = [
     *((lambda folder, text=text: written(folder, text), "cannot be read: ") for text in ("", "[]", "ÿ")),
     (lambda folder: describe(folder, experiment={}, context={"x": 1}), "cannot be read: TypeError"),
     (lambda folder: describe(folder, format=2), "has format 2, this version reads 1; update atat-zoo"),
-    (of_sizes, "model.json says that there are 1099511627776 tokens, tokenizer.json has 258"),
+    (of_sizes, "model.json has a vocabulary of 1099511627776 tokens, tokenizer.json has 258"),
 ]
 
 
@@ -197,7 +197,7 @@ def test_weights_that_are_not_finite_are_refused_by_name(saved, value):
     assert said_of(folder).startswith(f"{path}: the weights backbone.head.weight are not finite")
     with torch.no_grad():
         model.module.backbone.head.weight[3, 2] = value
-    with pytest.raises(UserError, match=r"never is not written: after step 3 the weights backbone\.head\.weight are"):
+    with pytest.raises(UserError, match=r"never was not saved: after step 3 the weights backbone\.head\.weight are"):
         model.save(folder.parent / "never")
     assert not (folder.parent / "never").exists()
 
@@ -212,7 +212,7 @@ def test_weights_of_another_model_are_said(saved):
     for changed, problem in ((without, "Missing key(s)"), (smaller, "size")):
         save_file(changed, path)
         rehash(folder)
-        assert f"model.safetensors is of another model than model.json: {problem}" in said_of(folder)
+        assert f"model.safetensors and model.json belong to different models: {problem}" in said_of(folder)
 
 
 def test_a_kill_leaves_the_earlier_model_or_none_that_is_taken_for_one(saved, monkeypatch):

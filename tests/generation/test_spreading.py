@@ -40,7 +40,7 @@ def test_on_a_cpu_it_is_the_same_model(model, tmp_path):
     assert list(own) == list(there)
     assert all(torch.equal(own[name], there[name]) for name in own)
     (tmp_path / "model.json").write_text((tmp_path / "model.json").read_text().replace('"layers": 4', '"layers": 3'))
-    with pytest.raises(UserError, match=r"model\.safetensors is of another model than model\.json"):
+    with pytest.raises(UserError, match=r"model\.safetensors and model\.json belong to different models"):
         Model.load(tmp_path, spreads=True)
 
 

@@ -125,9 +125,9 @@ def test_longer_than_the_denoiser_sees_at_once():
     assert max(shown) == 12
     assert all(text.startswith("abc") and "[MASK]" not in text for text in made.texts)
     for tokens in (torch.full((1, 13), 10), torch.full((1, 13), 3)):
-        with pytest.raises(UserError, match=r'13 is more than the 12 tokens .*"semi_autoregressive"'):
+        with pytest.raises(UserError, match=r'13 is more than the model.s maximum length, 12.*"semi_autoregressive"'):
             text_generator().fill(AncestralSampler(), tokens)
-    with pytest.raises(UserError, match=r"31 is more than the 12 tokens"):
+    with pytest.raises(UserError, match=r"31 is more than the model.s maximum length, 12"):
         text_generator().write(AncestralSampler(), length=31)
 
 
@@ -170,7 +170,9 @@ def test_some_of_the_texts_are_those_of_their_numbers():
 
 def test_texts_that_memory_does_not_hold_are_refused(monkeypatch):
     monkeypatch.setattr("atat_zoo.system.machine.free_memory", lambda: 31.9e9)
-    said = r"^writing 1000000 texts of 1000 tokens needs about 32\.0 GB for those tokens alone, .*; ask for less$"
+    said = (
+        r"^generating 1000000 sequences of 1000 tokens needs about 32\.0 GB for those tokens alone, .*; ask for less$"
+    )
     with pytest.raises(UserError, match=said):
         refuse_length(FIVE_STEPS, 10**6, 1000, 1000)
     refuse_length(FIVE_STEPS, 10**6, 990, 990)
@@ -195,12 +197,12 @@ def test_nothing_to_write():
 @pytest.mark.parametrize(("name", "least"), [("number", 0), ("length", 1), ("batch_size", 1)])
 def test_a_number_that_is_too_small(name, least):
     texts(**{"number": 2, name: least})
-    with pytest.raises(UserError, match=f"^{name} = {least - 1}: at least {least} is needed; ask for more$"):
+    with pytest.raises(UserError, match=f"^{name} = {least - 1} is too small; pass at least {least}$"):
         texts(**{"number": 2, name: least - 1})
 
 
 def test_a_prompt_that_does_not_fit():
-    with pytest.raises(UserError, match=r"prompt and suffix are 13 tokens together.* and the length is 12"):
+    with pytest.raises(UserError, match=r"prompt and suffix take 13 tokens, .* and the length is 12"):
         texts(prompt="abcdefg", suffix="abcdef")
-    with pytest.raises(UserError, match="13 tokens together"):
+    with pytest.raises(UserError, match="take 13 tokens, "):
         texts(prompt="abcdef", suffix="abcde", text_generator=text_generator(special="sequence"))

@@ -49,7 +49,7 @@ def test_each_is_its_function(noise):
 @pytest.mark.parametrize("name", ["continuous_t", "discrete_t"])
 @pytest.mark.parametrize("noise", [LogLinearNoise(), Zoo.load().spec("noise", "geometric")], ids=lambda n: n.name)
 def test_a_schedule_with_open_ends_bounds_nothing(name, noise):
-    message = f"{name} follows the noise schedule, and '{noise.name}' does not go all the way"
+    message = f"{name} needs a noise schedule from α = 1 to α = 0, which '{noise.name}' is not"
     with pytest.raises(UserError, match=message):
         masks_of(name, noise)
     assert estimate(masks_of("exact_k", noise)).nelbo.isfinite().all()
@@ -57,7 +57,7 @@ def test_a_schedule_with_open_ends_bounds_nothing(name, noise):
 
 def test_a_schedule_with_open_ends_is_refused_before_a_training():
     table = {"name": "x", "noise": "geometric", "evaluation": {"bound": "continuous_t"}}
-    with pytest.raises(UserError, match="'geometric' does not go all the way"):
+    with pytest.raises(UserError, match="which 'geometric' is not"):
         from_table(table)
     assert from_table(table | {"noise": "cosine"}).evaluation.bound.name == "continuous_t"
     assert from_table(table | {"noise": {"use": "log_linear", "eps": 0.0}}).parts["noise"].complete
@@ -67,7 +67,7 @@ def test_a_batch_that_cuts_the_strata_is_refused_with_one_that_does_not():
     table = {"name": "x", "evaluation": {"bound": {"use": "clipped_t", "batch": 24}, "batch_size": 64}}
     with pytest.raises(UserError) as error:
         from_table(table)
-    said = "64 is no multiple of the 24 rows that share the strata of clipped_t; name 72"
+    said = "64 is not a multiple of the 24 rows over which clipped_t is stratified; set it to 72"
     assert str(error.value) == f"experiment: evaluation.batch_size: {said}"
     table["evaluation"]["batch_size"] = 72
     assert from_table(table).evaluation.bound.quantity == "t from 0.001"

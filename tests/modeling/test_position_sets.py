@@ -95,8 +95,8 @@ def test_whole_sets_come_by_chance_and_the_others_by_importance(n, first):
 def test_a_mixture_of_one_kind_or_with_other_shares_is_refused():
     two = ["at_once", "left_to_right"]
     for given, said in (
-        ({"components": two[:1]}, "components names no two kinds"),
-        ({"components": two, "weights": [1.0]}, "1 numbers for 2 kinds"),
+        ({"components": two[:1]}, "components needs at least two position sets"),
+        ({"components": two, "weights": [1.0]}, "1 numbers for 2 components"),
     ):
         with pytest.raises(UserError, match=said):
             ZOO.spec("position_sets", {"use": "mixture"} | given)

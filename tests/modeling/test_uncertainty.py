@@ -57,7 +57,7 @@ def test_one_token_left_is_certain_and_excluded_tokens_do_not_count():
 
 
 def test_combined_without_weights_is_refused():
-    with pytest.raises(ValueError, match="must have a weight above 0"):
+    with pytest.raises(ValueError, match="all have weight 0"):
         CombinedUncertainty(entropy=0.0, variance=0.0, confidence=0.0, margin=0.0)
 
 

@@ -107,7 +107,10 @@ def writing(each, arm="plain"):
         (("seeds = [18", "seeds = 18, ["), ["is not valid TOML"]),
         (writing('["ancestral", "left_to_right"]', "none"), ["samplers.arms: 'none' is no arm"]),
         (writing('["ancestral"]'), ["samplers: each has fewer than two samplers"]),
-        (writing('["ancestral", "policy"]'), ["samplers.each[1]: arm 'plain': sampler: the order importance"]),
+        (
+            writing('["ancestral", "policy"]'),
+            ["samplers.each[1]: arm 'plain': sampler: the decoding order 'importance'"],
+        ),
         (writing('["ancestral", "remdm_cap"]'), ["samplers.each[1]: 'remdm_cap' has no policy bound"]),
     ],
 )

@@ -301,5 +301,5 @@ def test_a_diverged_average_is_refused_by_name(tiny):
     spoilt = with_changed("atat_zoo.training.ema:MovingAverage.batch_end", spoil)
     done = tiny.atat("train", str(tiny.path), "--out", "spoilt", check=False, code=spoilt)
     assert done.returncode == 2
-    assert "step-00000005 is not written: after step 5 the weights backbone.embedding.weight are not" in done.stderr
+    assert "step-00000005 was not saved: after step 5 the weights backbone.embedding.weight are not" in done.stderr
     assert not list((tiny.root / "spoilt" / "checkpoints").iterdir())

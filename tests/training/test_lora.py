@@ -201,12 +201,12 @@ def test_a_run_whose_base_is_gone_or_has_changed_is_refused(interrupted, tmp_pat
     with torch.no_grad():
         next(other.module.parameters()).mul_(2)
     other.save(tmp_path / "base" / "model")
-    with pytest.raises(UserError, match=r"model holds LoRA's matrices only, .*, which has other weights now; put back"):
+    with pytest.raises(UserError, match=r"model contains only LoRA matrices .*, whose weights have changed; restore"):
         Model.from_run(interrupted)
     with pytest.raises(UserError, match=r"init_from: .* began with, which is trained by LoRA; train it again with"):
         resume(interrupted)
     shutil.rmtree(tmp_path / "base")
-    with pytest.raises(UserError, match=r"which is not there any more; move that run back to "):
+    with pytest.raises(UserError, match=r"which does not exist any more; move that run back to "):
         Model.from_run(interrupted)
     with pytest.raises(UserError, match=r"init_from: .* is not a run folder"):
         resume(interrupted)
@@ -239,12 +239,12 @@ def test_a_checkpoint_is_continued_from_by_ranks_that_share_the_weights(root, ba
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ([RANK], r"backbone\.lora_rank: LoRA leaves the weights as they are, and these are random; name a run"),
+        ([RANK], r"backbone\.lora_rank: LoRA freezes the backbone, whose weights are random; set init_from"),
         (["backbone.lora_layers=['qkv']"], r"backbone\.lora_rank: lora_layers and lora_alpha have no effect at 0"),
         (["init_from={base}", "backbone.lora_rank=-1"], r"backbone\.lora_rank: must be at least 0, not -1"),
         (
             ["init_from={base}", RANK, 'backbone.lora_layers=["qkv", "query"]'],
-            r"lora_layers: 'dit' has no layer 'query' with a matrix; name some of .*out, qkv, up",
+            r"lora_layers: 'dit' has no linear layer 'query'; name some of .*out, qkv, up",
         ),
         (["init_from={base}", RANK, 'backbone.lora_layers=["head"]'], r"lora_layers: .*Head.* is not supported"),
         (["init_from={base}", RANK, "backbone.width=16"], r"backbone\.width: 16 here, 32 in"),

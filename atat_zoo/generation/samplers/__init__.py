@@ -1,7 +1,7 @@
-"""Samplers: from masks to text.
+"""Samplers: decoding algorithms that fill masks with tokens.
 
 A sampler combines a decoding order, a number of tokens per step, remasking, a stopping rule and token sampling. Each is
-a kind; `loop` runs any combination.
+a kind of component; `loop` runs any combination.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Observer = Callable[[dict[str, Any]], Sequence[int] | None]
 
 @attrs.frozen(kw_only=True, eq=False)
 class Sample:
-    """Tokens, int64 [B, L], without masks, and the network evaluations of each row, int64 [B].
+    """The result of a sampler: tokens, int64 [B, L], and the NFE of each sequence, int64 [B].
 
-    `max_nfe` is the largest number of evaluations that the sampler's settings allow.
+    `max_nfe` is the largest NFE that the sampler's settings allow.
     """
 
     tokens: Tensor
@@ -45,47 +45,47 @@ class Sample:
 class Sampler(Protocol):
     """A component of the kind sampler.
 
-    Objectives whose model reads a text from left to right take only samplers that are `causal` or `blockwise`; a class
-    that inherits from this one is none.
+    Objectives whose model reads from left to right accept only samplers that are `causal` or `blockwise`, which both
+    default to false.
     """
 
     name: str
 
     @property
     def causal(self) -> bool:
-        """Whether it always fills the leftmost mask, one at a time, and asks the denoiser for nothing else."""
+        """Whether the sampler always fills the leftmost mask, one at a time, and needs no other prediction."""
         return False
 
     @property
     def blockwise(self) -> bool:
-        """Whether it goes block by block from left to right, `size` tokens each, or None for those of the model.
+        """Whether the sampler fills blocks from left to right; `block_size` is then set, None for the model's.
 
-        It then shows no more than the denoiser sees at once.
+        Such a sampler accepts sequences that are longer than the model's maximum length.
         """
         return False
 
     @property
     def no_policy_bound_because(self) -> str | None:
-        """Why the policy bound does not cover it, as a clause; None, if it does, and then it has `score_text`.
+        """The reason, as a clause, why the policy bound does not cover the sampler; None if it does.
 
-        Covered are choices of positions that read z and random numbers of their own, and no token that is drawn for
-        them: docs/explanation/mathematics.md, "The likelihood of a sampler".
+        The bound covers samplers whose positions depend only on z and independent random numbers, not on the tokens
+        that are sampled for them: docs/explanation/mathematics.md, "The likelihood of a sampler".
         """
-        return "it does not say that it chooses positions by visible tokens alone"
+        return "it may choose positions by more than the visible tokens"
 
     @property
     def deterministic(self) -> bool:
-        """Whether its choices of positions follow from z alone, without random numbers."""
+        """Whether the chosen positions depend only on z, without random numbers."""
         return False
 
     @property
     def uses_importance(self) -> bool:
-        """Whether it asks the denoiser for the importance of tokens."""
+        """Whether the sampler uses the importance of tokens."""
         return False
 
     @property
     def for_hub(self) -> dict[str, Any] | None:
-        """The options by which `generate` of an exported model does the same; None, the default, if none do."""
+        """The options with which `generate` of an exported model does the same; None, the default, if it cannot."""
         return None
 
     def check(self, experiment: Experiment) -> Iterable[Problem | str]:
@@ -93,15 +93,16 @@ class Sampler(Protocol):
         return ()
 
     def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
-        """Fill every mask in int64 [B, L]; tokens other than the mask are given and never change.
+        """Return `tokens`, int64 [B, L], with every mask filled; all other tokens are given and never change.
 
-        A denoiser that reads the time gets t from the tokens per step where that has its own times, and otherwise from
-        the share
-        of masked tokens, so a step that changes nothing is never evaluated. There is one seed per row, int64 [B]: a row
-        does not depend on its batch. `observe` is called with a record of each step as it happens: `step`, and N
-        entries each of `rows`, `positions` and `tokens` that were filled; or `step` and `hidden`, with the `rows` and
-        `positions` masked again. A list's `append` makes a trace of it. Rows that it returns are given up: they are
-        evaluated no more, and what their masks become has no meaning.
+        A time-conditioned denoiser gets t from the component tokens per step if it defines times, otherwise from the
+        fraction of masked tokens; steps that change nothing need no forward pass. There is one seed per row, int64 [B],
+        so a row does not depend on its batch.
+
+        `observe` is called after each step with a record: `step`, and N entries each of `rows`, `positions` and
+        `tokens` that were filled; or `step` and `hidden`, with the `rows` and `positions` that were remasked. Pass a
+        list's `append` to record a trace. Rows that `observe` returns are abandoned: they are not evaluated any more,
+        and their remaining masks are filled arbitrarily.
         """
         ...
 
@@ -114,27 +115,27 @@ class Sampler(Protocol):
         *,
         observe: Observer | None = None,
     ) -> Sample:
-        """Take the steps of `sample`, and fill with the tokens of a known text instead of drawn ones.
+        """Take the steps of `sample`, but fill in the tokens of a known sequence (teacher forcing).
 
-        z, int64 [B, L], is `forced.tokens` with some of them masked. The policy NLL of each is written into `forced`. A
-        sampler with a `no_policy_bound_because` raises `UserError`.
+        `tokens`, int64 [B, L], is `forced.tokens` with some tokens masked. The policy NLL of each token is stored in
+        `forced`. A sampler with a `no_policy_bound_because` raises `UserError`.
         """
         raise UserError(f"the policy bound does not cover this sampler: {self.no_policy_bound_because}; choose another")
 
 
 class SamplerComponent(Protocol):
-    """What the five parts of a sampler have in common."""
+    """The common interface of the five components of a sampler."""
 
     name: str
 
     @property
     def needs(self) -> frozenset[str]:
-        """Names of the fields of a `Step` that the loop must fill in; none by default."""
+        """The names of the `Step` fields that the loop must provide; empty by default."""
         return frozenset()
 
     @property
     def deterministic(self) -> bool:
-        """Whether an order, tokens per step or a stop decides without random numbers; false by default."""
+        """Whether the component decides without random numbers; false by default."""
         return False
 
     def check(self, experiment: Experiment) -> Iterable[Problem | str]:
@@ -143,13 +144,13 @@ class SamplerComponent(Protocol):
 
 
 def changes(record: Mapping[str, Any], mask_id: int) -> Iterator[tuple[int, int, int]]:
-    """Yield row, position and new token of each position that a step changes; the mask where it is masked again."""
+    """Yield the row, position and new token of each position that a step changes; the mask id if remasked."""
     found = record.get("hidden", record)
     yield from zip(found["rows"], found["positions"], found.get("tokens", itertools.repeat(mask_id)), strict=False)
 
 
 def shifted(observe: Observer | None, *, rows: int = 0, positions: int = 0, steps: int = 0) -> Observer | None:
-    """Return an observer that reports to `observe`, if any, with these offsets."""
+    """Return an observer that calls `observe`, if given, with these offsets added."""
     if observe is None:
         return None
 

@@ -1,4 +1,4 @@
-"""Samplers that consist of parts."""
+"""Samplers that are composed of five components."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class FillingSampler(Sampler):
-    """A sampler that fills with drawn tokens or with those of a known text, in the same steps."""
+    """A sampler that fills in sampled tokens or those of a known sequence, in the same steps."""
 
     @abstractmethod
     def fill(
         self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, observe: Observer | None, forced: TeacherForcing | None
     ) -> Sample:
-        """Fill every mask with drawn tokens or those `forced`: see `Sampler.sample` and `Sampler.score_text`."""
+        """Fill every mask with sampled tokens, or those in `forced`; see `Sampler.sample` and `Sampler.score_text`."""
 
     @override
     def sample(self, denoiser: Denoiser, tokens: Tensor, seeds: Tensor, *, observe: Observer | None = None) -> Sample:
@@ -52,11 +52,11 @@ class FillingSampler(Sampler):
 
 
 class CompositeSampler(FillingSampler):
-    """A sampler that consists of parts, which a subclass names."""
+    """A sampler composed of five components, which a subclass defines."""
 
     @abstractmethod
     def parts(self) -> SamplerChoices:
-        """Return the five parts."""
+        """Return the five components."""
 
     def __attrs_post_init__(self) -> None:
         self.parts()
@@ -76,9 +76,9 @@ class CompositeSampler(FillingSampler):
     def no_policy_bound_because(self) -> str | None:
         parts = self.parts()
         if parts.remasking.active:
-            return "it masks drawn tokens again"
+            return "it remasks sampled tokens"
         # That the draw had confidence in its tokens is read by remasks alone.
-        return "it chooses positions by the tokens that are drawn for them" if "drawn" in parts.needs else None
+        return "it chooses positions by the tokens sampled for them" if "drawn" in parts.needs else None
 
     @property
     @override
@@ -104,13 +104,13 @@ class CompositeSampler(FillingSampler):
 
 @component_base
 class TemperedSampler(CompositeSampler):
-    """A sampler with an exact draw at a temperature."""
+    """A sampler with exact categorical sampling at a temperature."""
 
     temperature: float = param(1.0, help="sampling temperature; 0 is greedy", ge=0)
 
     @property
     def token_sampling(self) -> TokenSampling:
-        """The draw at this temperature."""
+        """The categorical sampling at the sampler's temperature."""
         return CategoricalTokenSampling(temperature=self.temperature)
 
 
@@ -123,6 +123,6 @@ class SteppedSampler(TemperedSampler):
 
 @component_base
 class CappedSampler(TemperedSampler):
-    """A sampler that takes as many steps as it needs, optionally up to a maximum."""
+    """A sampler with a variable number of steps, optionally up to a maximum."""
 
     steps: int | None = param(None, help="maximum NFE; default: one per token", ge=1)

@@ -1,4 +1,4 @@
-"""The one loop of all samplers.
+"""The sampling loop of all samplers.
 
 A decoding step runs tokens per step, network, order, stopping rule, token sampling and remasking. A component that does
 not read the predictions runs before the network, which then evaluates only the sequences that change in this step. If
@@ -28,8 +28,8 @@ from atat_zoo.generation.samplers.teacher_forcing import TeacherForcing
 from atat_zoo.system.errors import Note, UserError
 
 BLOCKS = (
-    "this model predicts a text block by block from the text before, and the sampler asks for more than one block at "
-    'once; choose the sampler "semi_autoregressive", or "left_to_right"'
+    "this model predicts block by block from left to right, and the sampler asks for more than one block at once; "
+    'use the sampler "semi_autoregressive" or "left_to_right"'
 )
 _MANY = 100  # steps for each masked token: with more, it is said that they are many
 
@@ -44,10 +44,10 @@ def run(
     observe: Observer | None = None,
     forced: TeacherForcing | None = None,
 ) -> Sample:
-    """Fill the masks, or only those in `fill`, bool [B, L], with drawn tokens, or `forced` ones; see `Sampler`.
+    """Fill the masks, or only those in `fill`, bool [B, L], with sampled or `forced` tokens; see `Sampler`.
 
     Raises:
-        UserError: when parts do not go together, or the model does not predict the positions that are asked for.
+        UserError: if the components are incompatible, or the model cannot predict the requested positions.
     """
     if problems := list(parts.incompatibilities()):
         raise UserError("\n".join(map(str, problems)))
@@ -60,8 +60,8 @@ def run(
 class _Run:
     """The state of one run; a `Step` holds copies of some rows of `z`, int64 [B, L].
 
-    The counts of each row are int64 [B] on the host: `total` positions that were open at the start, `remaining` ones,
-    `closed` masks that this run does not fill, `most` steps that the tokens per step allows, and `nfe` evaluations.
+    The counts of each row are int64 [B] on the host: `total` positions open at the start, `remaining` open positions,
+    `closed` masks that this run does not fill, `most` allowed steps, and the `nfe`.
     """
 
     parts: SamplerChoices
@@ -97,7 +97,7 @@ class _Run:
         self.steps = parts.tokens_per_step.max_steps_for(longest) if longest else 0
         self.max_nfe = parts.max_nfe(longest)
         if self.steps > _MANY * (100 + longest):
-            asked = f"{self.steps:,} steps are asked for to fill {longest:,} masked tokens"
+            asked = f"the sampler uses {self.steps:,} steps to fill {longest:,} masked tokens"
             warnings.warn(f"{asked}, which takes long; lower the sampler's steps", Note, stacklevel=1)
         self.needs, self.needs_all_logits = parts.needs, parts.needs_all_logits(denoiser.importance_reads)
         self.remembers = not self.needs.isdisjoint({"confidence", "rescored"})
@@ -111,7 +111,7 @@ class _Run:
         self.history = torch.full((len(tokens), evaluations), torch.nan, dtype=torch.float64, device=tokens.device)
 
     def gaps(self, masked: Tensor) -> Tensor:
-        """Return whether a denoiser with an order would have to predict behind a gap, int64 [B]."""
+        """Return whether a block-by-block denoiser would have to predict after an unfilled block, int64 [B]."""
         turn = self.denoiser.step_of(torch.arange(masked.shape[1], device=masked.device))
         if turn is None or self.parts.causal:
             return torch.zeros_like(self.rows)
@@ -154,10 +154,9 @@ class _Run:
         return step
 
     def take_part(self, step: Step) -> tuple[Step, Tensor, Tensor]:
-        """Return the step for the rows that fill a position, their numbers, and how many each fills, int64 [A].
+        """Return the step for the rows that fill a position, their indices, and how many each fills, int64 [A].
 
-        As far as the tokens per step knows before the network: if it decides by the predictions, the number that are
-        open.
+        If tokens per step depends on the predictions, the number is that of the open positions.
         """
         count = self.remaining
         if not step.final and not self.parts.tokens_per_step.needs:
@@ -167,7 +166,7 @@ class _Run:
         return (step if len(rows) in (0, len(count)) else step.select(rows)), rows, count[rows]
 
     def advance(self, step: Step, rows: Tensor, count: Tensor) -> None:
-        """Evaluate the network, choose `count` positions of the rows, and write their tokens."""
+        """Evaluate the network, choose `count` positions of the rows, and fill them."""
         self.nfe[rows] += 1
         step.denoiser = self.denoiser.select(step.rows)
         path = self.predict_then_choose if step.final or self.needs_all_logits else self.choose_then_predict
@@ -184,9 +183,10 @@ class _Run:
             self.tell({"step": step.number} | {key: values.tolist() for key, values in filled.items()})
 
     def choose_then_predict(self, step: Step, rows: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Where, Tensor]:
-        """Choose by z alone, and evaluate the network at the chosen positions only.
+        """Choose positions from z, and evaluate the network only at these.
 
-        Returns them, bool [A, L], their number, int64 [A] on the CPU, where they are, and log-probabilities, [M, V].
+        Returns the positions, bool [A, L], their number, int64 [A] on the CPU, their indices, and log-probabilities,
+        [M, V].
         """
         self.weigh(step)
         chosen = first_of(self.rank(step), count)
@@ -194,7 +194,7 @@ class _Run:
         return chosen, count, where, step.denoiser(step.tokens, self.times(step), where)
 
     def predict_then_choose(self, step: Step, rows: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Where, Tensor]:
-        """Evaluate the network at all open positions, and choose by what it says, in the last step all; likewise."""
+        """Evaluate the network at all open positions, and choose from its predictions; the last step fills all."""
         log_probs = step.log_probs = self.predict(step, rows)
         if "history" in self.needs:
             confidence = step.mean_open(step.spread(log_probs.amax(-1).double().exp())).unsqueeze(1)
@@ -210,7 +210,7 @@ class _Run:
         return chosen, count, where, log_probs[step.among_open(*where)]
 
     def tokens(self, step: Step, log_probs: Tensor, row: Tensor, position: Tensor) -> Tensor:
-        """Return tokens, int64 [M], at rows of the step and positions, int64 [M]: drawn from [M, V], or forced."""
+        """Return sampled or forced tokens, int64 [M], at rows and positions [M], from log-probabilities [M, V]."""
         if self.forced is not None:
             return self.forced.take(self.parts.token_sampling.log_prob, log_probs, step, row, position)
         # The key is the kind's earlier name: another one would change what each seed writes.
@@ -220,12 +220,12 @@ class _Run:
         return self.parts.tokens_per_step.times(step) if self.denoiser.reads_time else None
 
     def weigh(self, step: Step) -> None:
-        """Let an estimator that reads z say the importance, which needs no evaluation of the network."""
+        """Set the step's importance by an estimator that reads z, which needs no forward pass of the network."""
         if self.weighs and not self.drafts:
             step.importance = step.denoiser.importance(step.tokens, step.tokens == self.mask_id)
 
     def predict(self, step: Step, rows: Tensor) -> Tensor:
-        """Return log-probabilities at the open positions, [N, V], and give the step what else of it the parts need."""
+        """Return log-probabilities at the open positions, [N, V], and set other step fields that components need."""
         if step.final:
             return step.denoiser(step.tokens, self.times(step), step.where)
         self.weigh(step)
@@ -240,7 +240,7 @@ class _Run:
         if "order_weights" in self.needs:
             if not step.denoiser.gives_order_weights:
                 raise UserError(
-                    "the order learned takes its order from the model's own reverse weights, and this model has none; "
+                    "the decoding order 'learned' needs the model's reverse weights, and this model has none; "
                     'train it with objective.use = "adaptive", or choose another sampler'
                 )
             log_probs, weights = step.denoiser.predict_with_order(step.tokens, t, where)
@@ -248,9 +248,8 @@ class _Run:
         elif "rescored" in self.needs:
             if not step.denoiser.scores_visible_tokens:
                 raise UserError(
-                    "this sampler's remasking asks the model for its probability of tokens that are already there, "
-                    "which "
-                    "this model, or its guidance, cannot tell; choose another sampler, such as remdm_conf"
+                    "this sampler's remasking needs the probabilities of visible tokens, which this model, or its "
+                    "guidance, does not provide; choose another sampler, such as remdm_conf"
                 )
             row, position = positions(step.free & ~step.open, step.total - step.remaining)
             log_probs, own = step.denoiser.score_visible(step.tokens, t, where, (row, position))
@@ -263,7 +262,7 @@ class _Run:
         return log_probs[among]
 
     def choose(self, step: Step, count: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the positions to fill, bool [A, L], and their number, int64 [A] on the CPU, from the distributions."""
+        """Return the positions to fill, bool [A, L], and their number, int64 [A] on the CPU."""
         tokens_per_step, stop = self.parts.tokens_per_step, self.parts.stopping_rule
         ranking = self.rank(step)
         if tokens_per_step.needs:
@@ -287,7 +286,7 @@ class _Run:
         return scores.sort(dim=1, descending=True, stable=True).indices
 
     def remasking(self, everyone: Step) -> None:
-        """Mask tokens again, in all sequences that had open positions."""
+        """Remask tokens in all sequences that had open positions."""
         masked = self.z == self.mask_id
         open_, fresh = masked & self.free, everyone.open & ~masked
         after = attrs.evolve(everyone, tokens=self.z, open=open_, remaining=self.remaining, fresh=fresh)
@@ -302,7 +301,7 @@ class _Run:
                 self.tell({"step": everyone.number, "hidden": {"rows": row, "positions": position}})
 
     def tell(self, record: dict[str, Any]) -> None:
-        """Tell the observer of a step, and fill the masks of the rows that it gives up: they take part in no other."""
+        """Call the observer, and fill the masks of the rows that it abandons, which take part in no further step."""
         assert self.observe is not None
         # Of several batches, it may name rows of another one.
         rows = {row for row in self.observe(record) or () if 0 <= row < len(self.z)} - self.given_up
@@ -316,7 +315,7 @@ class _Run:
 
 
 def first_of(ranking: Tensor, count: Tensor) -> Tensor:
-    """Return the first `count` positions, int64 [A], of a ranking, int64 [A, L]; bool [A, L]."""
+    """Return the first `count` positions, int64 [A], of a ranking, int64 [A, L], as bool [A, L]."""
     there = count.to(ranking.device, non_blocking=True)
     first = torch.arange(ranking.shape[1], device=ranking.device) < there.unsqueeze(1)
     return torch.zeros_like(first).scatter_(1, ranking, first)

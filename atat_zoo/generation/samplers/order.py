@@ -1,7 +1,7 @@
-"""Orders: which masked position comes first.
+"""Decoding orders: the order in which masked positions are filled.
 
-Any that is fixed before the draw reproduces, one token at a time, the joint distribution of an exact denoiser; one that
-depends on the drawn tokens (MaskGIT as published) does not.
+With one token per step, an order that is fixed before the token is sampled reproduces the joint distribution of an
+exact denoiser; one that depends on the sampled tokens (MaskGIT as published) does not.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Offset: TypeAlias = Literal["none", "random"]
 class Order(SamplerComponent, Protocol):
     """A component of the kind order.
 
-    It may need "log_probs", "importance", "order_weights" or "history"; or "drawn", which makes it an order after the
-    draw. If it needs nothing, the network is evaluated only at the chosen positions.
+    It may need "log_probs", "importance", "order_weights" or "history"; or "drawn", the tokens sampled at all open
+    positions. If it needs nothing, the network is evaluated only at the chosen positions.
     """
 
     def __call__(self, step: Step) -> Tensor:
-        """Return a score per open position, float [A, L]: the highest comes first, of equal scores the leftmost."""
+        """Return a score per open position, float [A, L]; the highest comes first, ties from left to right."""
         ...
 
 
@@ -72,11 +72,11 @@ class LeftToRightOrder(Order):
 
 @component
 class UncertaintyOrder(Order):
-    """By an uncertainty metric of the prediction, optionally times the token's importance.
+    """The positions sorted by an uncertainty metric of the prediction, optionally times the token's importance.
 
     Most certain first with `margin` or `confidence` (Chang et al., arXiv:2202.04200; Kim et al., arXiv:2502.06768)
-    lowers diversity, so report the unigram entropy; there is no published evidence for most uncertain first. The
-    importance is that of a draft, z with the most probable token at every mask, or, by an estimator that reads z, of
+    lowers diversity, so report the unigram entropy; we know of no published results for most uncertain first. The
+    importance is that of a draft, z with the most probable token at every mask, or, if the estimator reads z, that of
     the masked token. Without an estimator the factor is 1.
     """
 
@@ -97,7 +97,7 @@ class UncertaintyOrder(Order):
         return frozenset({"log_probs", "importance"}) if self.importance else frozenset({"log_probs"})
 
     def __call__(self, step: Step) -> Tensor:
-        """Return the uncertainty, times the importance, with its sign, float [A, L]."""
+        """Return the signed uncertainty, optionally times importance, float [A, L]."""
         score = step.measure(self.uncertainty)
         if self.importance and step.importance is not None:
             score = score * step.importance
@@ -106,11 +106,11 @@ class UncertaintyOrder(Order):
 
 @component
 class ImportanceOrder(Order):
-    """By the importance of the masked tokens, the scores with which the masking `reveal` trains the model.
+    """The positions sorted by the importance of the masked tokens, as in training with the masking `reveal`.
 
     With an estimator that reads z, the order is known before the network is evaluated, which then predicts only the
     chosen positions. Other estimators score a draft: z with the most probable token at every mask. Without an estimator
-    all positions are equal, and the leftmost comes first.
+    the order is left to right.
     """
 
     name = "importance"
@@ -125,16 +125,16 @@ class ImportanceOrder(Order):
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Refuse a model that estimates no importance, or none that it has learned."""
+        """Yield a problem if the model has no trained importance estimator."""
         if "estimator" not in experiment.parts["objective"].uses or not experiment.parts["estimator"].learns:
             yield Problem(
                 "sampler",
-                "the order importance follows an estimator that was trained with the model, and this experiment has "
-                'none; set estimator.use = "transformer" and its reads to "z", or choose another sampler',
+                "the decoding order 'importance' needs an estimator that was trained with the model, and this "
+                'experiment has none; set estimator.use = "transformer" and its reads to "z", or use another sampler',
             )
 
     def __call__(self, step: Step) -> Tensor:
-        """Return the importance with its sign, float [A, L]."""
+        """Return the signed importance, float [A, L]."""
         if step.importance is None:
             return step.open.float().zero_()
         return step.importance if self.first == "hard" else -step.importance
@@ -144,9 +144,9 @@ class ImportanceOrder(Order):
 class LearnedOrder(Order):
     """Masked position i comes next with probability ŵ_i / Ŵ, learned by the objective `adaptive`.
 
-    The order is sampled by Gumbel noise on log ŵ. With one position at a time, this is exactly the reverse process of
-    the adaptive bound; several at once are sampled without replacement (Plackett–Luce). ŵ is known before the token is
-    sampled.
+    The order is sampled by Gumbel noise on log ŵ. With one position per step, this is exactly the reverse process of
+    the adaptive bound; several positions are sampled without replacement (Plackett–Luce). ŵ is known before the token
+    is sampled.
     """
 
     name = "learned"
@@ -156,19 +156,19 @@ class LearnedOrder(Order):
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Refuse an objective that learns no order."""
+        """Yield a problem if the objective learns no order."""
         objective = experiment.parts["objective"]
         if not objective.learns_order:
             yield Problem(
                 "sampler",
-                f"the order learned needs reverse weights, and objective {objective.name!r} learns none; set "
-                'objective.use = "adaptive", or choose another sampler',
+                f"the decoding order 'learned' needs reverse weights, and objective {objective.name!r} learns none; "
+                'set objective.use = "adaptive", or choose another sampler',
             )
 
     def __call__(self, step: Step) -> Tensor:
         """Return log ŵ plus Gumbel noise, float64 [A, L]."""
         if step.order_weights is None:
-            raise RuntimeError("the order learned was called without the model's order weights")
+            raise RuntimeError("the decoding order 'learned' needs the model's order weights")
         return step.spread(step.order_weights.double()) - (-step.uniform("order").log()).log()
 
 
@@ -216,10 +216,10 @@ class BlockwiseOrder(Order):
 
 @component
 class DilatedOrder(Order):
-    """Coarse to fine: positions far apart first, because neighbours depend on one another most.
+    """Coarse to fine: distant positions first, because neighbouring tokens depend on each other most.
 
     Of n positions to fill, group t contains those whose number is a multiple of ⌊n/a^t⌋ and that are in no earlier
-    group. Groups come one after the other, in random order within each. As published (Luxembourg et al.,
+    group. Groups follow one another, with a random order within each. As published (Luxembourg et al.,
     arXiv:2506.19037), each step fills one of ⌈log_a n⌉ groups; here the number of tokens per step is independent of the
     groups.
     """
@@ -231,7 +231,7 @@ class DilatedOrder(Order):
     base: int = param(2, help="a, factor by which the distance shrinks from one group of positions to the next", ge=2)
 
     def __call__(self, step: Step) -> Tensor:
-        """Return minus the group, plus a uniform, float64 [A, L]."""
+        """Return minus the group number plus a uniform in [0, 1), float64 [A, L]."""
         import torch
 
         number = (step.free.cumsum(1) - 1).clamp(min=0)
@@ -246,18 +246,18 @@ class DilatedOrder(Order):
 
 @component_base
 class Strided:
-    """Base of the order and the sampler `strided` and of `position_set`: position j comes in step (j + o) mod s."""
+    """The base of the order and sampler `strided` and of `position_set`: position j is filled in step (j + o) mod s."""
 
     stride: int = param(16, help="s, the number of decoding steps", ge=1)
-    offset: Offset = param("none", help="random: draw the offset of each text at random")
+    offset: Offset = param("none", help="random: sample an offset for each sequence")
 
     @property
     def deterministic(self) -> bool:
-        """Whether o is the same for all texts."""
+        """Whether the offset o is the same for all sequences."""
         return self.offset == "none"
 
     def offsets(self, seeds: Tensor) -> Tensor:
-        """Return o, 0 or drawn by the seed of each row, int64 [A], below the stride; on the device of the seeds."""
+        """Return the offsets o, int64 [A], 0 or random in [0, stride) by the seed of each row, on the seeds' device."""
         import torch
 
         from atat_zoo.diffusion.randomness import fold, stream, uniform
@@ -270,26 +270,27 @@ class Strided:
 
 @component
 class StridedOrder(Strided, Order):
-    """Position number j of those to fill comes in step (j + o) mod s.
+    """The strided order: position number j of those to fill is filled in step (j + o) mod s.
 
-    Positions of one step are s apart, so filling them at once loses little. `position_set` (tokens per step) does so.
+    Positions of one step are s apart, so filling them at once, as `position_set` (tokens per step) does, loses little.
     """
 
     name = "strided"
     summary = "strided: step i of s fills every s-th position"
 
     def __call__(self, step: Step) -> Tensor:
-        """Return minus the turn, float64 [A, L]."""
+        """Return minus the step of each position, float64 [A, L]."""
         number = step.free.cumsum(1) - 1
         return -((number + self.offsets(step.seeds)[:, None]) % self.stride).double()
 
 
 @component
 class DrawnProbabilityOrder(Order):
-    """By the probability of the sampled token, highest first, as in MaskGIT (Chang et al., arXiv:2202.04200).
+    """The positions by the probability of the sampled token, highest first (MaskGIT: Chang et al., arXiv:2202.04200).
 
-    It is not exact, even with one position at a time and an exact denoiser, because it lowers the temperature. Gumbel
-    noise on the log-probabilities reduces this effect; its scale, the choice temperature, decreases linearly to 0.
+    This order is not exact, even with one position per step and an exact denoiser: it has the effect of a lower
+    temperature. Gumbel noise on the log-probabilities reduces this effect; its scale, the choice temperature, decreases
+    linearly to 0.
     """
 
     name = "drawn_probability"
@@ -302,9 +303,9 @@ class DrawnProbabilityOrder(Order):
     )
 
     def __call__(self, step: Step) -> Tensor:
-        """Return log p_θ of the drawn tokens plus noise, float64 [A, L]."""
+        """Return log p_θ of the sampled tokens plus Gumbel noise, float64 [A, L]."""
         if step.drawn_log_probs is None:
-            raise RuntimeError("the order drawn_probability was called without the tokens that were drawn")
+            raise RuntimeError("the decoding order 'drawn_probability' needs the sampled tokens")
         score = step.spread(step.drawn_log_probs.double())
         if self.choice_temperature == 0:
             return score

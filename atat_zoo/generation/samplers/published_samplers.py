@@ -1,6 +1,6 @@
-"""The published samplers: name, reference, parameters and parts of each; other parts are `SamplerChoices`' defaults.
+"""The published samplers: name, reference, parameters and components; by default those of `SamplerChoices`.
 
-`fitting` returns every named one at given numbers of steps: the rows of a benchmark.
+`fitting` returns all samplers at given numbers of steps, as the rows of a benchmark.
 """
 
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ class AncestralSampler(SteppedSampler):
 
 @component
 class LeftToRightSampler(CompositeSampler):
-    """Left to right, one token and one forward pass per step, as causal models need. Exact."""
+    """Left to right, one token per step, which is exact; for causal models."""
 
     name = "left_to_right"
     summary = "left to right, one token per step; for autoregressive and block-diffusion models"
@@ -71,10 +71,10 @@ class LeftToRightSampler(CompositeSampler):
 
 @component
 class StridedSampler(orders.Strided, CompositeSampler):
-    """Position number j of those to fill is sampled in step j mod s, together with all others of that step.
+    """Strided decoding: position number j of those to fill is sampled in step j mod s.
 
-    A text of any length takes s forward passes. The order does not adapt, so it is the baseline for an adaptive sampler
-    with the same NFE. With a random offset o per text, the step is (j + o) mod s, and the distribution of the text is
+    A sequence of any length takes s forward passes. The order does not adapt, so this is the baseline for an adaptive
+    sampler with the same NFE. With a random offset o per sequence, the step is (j + o) mod s, and the distribution is
     the mean over the s offsets.
     """
 
@@ -102,7 +102,7 @@ class StridedSampler(orders.Strided, CompositeSampler):
 
 @component
 class CombinationSampler(CompositeSampler):
-    """Any order, tokens per step, remasking, stopping rule and token sampling, each in a table of its own.
+    """Any combination of order, tokens per step, remasking, stopping rule and token sampling, each set by a table.
 
     The defaults are those of `ancestral`.
     """
@@ -158,7 +158,7 @@ class FirstHittingSampler(CappedSampler):
 class MaskGITSampler(SteppedSampler):
     """Samples every token and keeps the most probable ones, few at first, then many (Chang et al., arXiv:2202.04200).
 
-    Its text is more probable and less diverse than the model's distribution, for any number of steps.
+    Its samples are more probable and less diverse than the model's distribution, for any number of steps.
     """
 
     name = "maskgit"
@@ -179,7 +179,7 @@ class MaskGITSampler(SteppedSampler):
 
 @component
 class MarginSampler(SteppedSampler):
-    """Largest margin between the two most probable tokens first (Kim et al., arXiv:2502.06768)."""
+    """Positions with the largest margin between the two most probable tokens first (Kim et al., arXiv:2502.06768)."""
 
     name = "margin"
     summary = "largest margin between the two most probable tokens first, the same number of tokens per step"
@@ -195,7 +195,7 @@ class MarginSampler(SteppedSampler):
 
 @component
 class EntropySampler(SteppedSampler):
-    """The position with the lowest entropy first, as in Dream (Ye et al., arXiv:2508.15487); otherwise as `margin`."""
+    """Positions with the lowest entropy first, as in Dream (Ye et al., arXiv:2508.15487); otherwise like `margin`."""
 
     name = "entropy"
     summary = "lowest entropy first, the same number of tokens per step"
@@ -230,7 +230,10 @@ class EntropyBoundedSampler(CappedSampler):
 
 @component
 class ConfidenceThresholdSampler(CappedSampler):
-    """Every position above a confidence: Fast-dLLM, in blocks, at temperature 0 (Wu et al., arXiv:2505.22618)."""
+    """All positions above a confidence threshold per step, as in Fast-dLLM (Wu et al., arXiv:2505.22618).
+
+    Fast-dLLM also uses blocks and temperature 0.
+    """
 
     name = "confidence_threshold"
     summary = "all positions above a confidence threshold per step, as in Fast-dLLM"
@@ -247,7 +250,10 @@ class ConfidenceThresholdSampler(CappedSampler):
 
 @component
 class KLASSSampler(CappedSampler):
-    """Every confident, stable prediction; KLASS is in blocks, at temperature 0 (Kim et al., arXiv:2511.05664)."""
+    """All confident and stable predictions per step, as in KLASS (Kim et al., arXiv:2511.05664).
+
+    KLASS also uses blocks and temperature 0.
+    """
 
     name = "klass"
     summary = "KLASS: all positions whose prediction is confident and stable, at least one per step"
@@ -273,7 +279,7 @@ class KLASSSampler(CappedSampler):
 
 @component
 class UncertaintyGuidedSampler(TemperedSampler):
-    """Order by uncertainty × importance, more tokens per step when certain, and early stopping, by one metric."""
+    """ATAT's sampler: order by uncertainty × importance, more tokens per step when certain, and early stopping."""
 
     name = "uncertainty_guided"
     summary = "ATAT's sampler: order by uncertainty × importance, adaptive number of tokens per step, early stopping"
@@ -336,7 +342,7 @@ class ConfidenceHistorySampler(CompositeSampler):
 
 @component
 class PolicySampler(TemperedSampler):
-    """Decoding order by the importance estimator; if it reads z, the policy that the masking `reveal` trains for."""
+    """Decoding order by the importance estimator; if it reads z, this is the policy that `reveal` trains for."""
 
     name = "policy"
     summary = "by the learned importance estimator, easiest or hardest positions first, any number of tokens per step"
@@ -358,7 +364,7 @@ class PolicySampler(TemperedSampler):
 
 @component
 class LearnedOrderSampler(CappedSampler):
-    """Reverse process of the adaptive bound: samples a position by ŵ, then its token; several with `steps`."""
+    """The reverse process of the adaptive bound: samples a position by ŵ, then its token; several with `steps`."""
 
     name = "learned_order"
     summary = "reverse process of the objective `adaptive`: samples a position by its learned weight, then its token"
@@ -376,7 +382,7 @@ class LearnedOrderSampler(CappedSampler):
 
 @component_base
 class _Reworked(SteppedSampler):
-    """Ancestral sampling with remasking and nucleus draws, as published."""
+    """The base of the ReMDM samplers: ancestral sampling with remasking and nucleus sampling."""
 
     refs = ("arXiv:2503.00307",)
 
@@ -395,7 +401,7 @@ class _Reworked(SteppedSampler):
 
 @component
 class ReMDMCapSampler(_Reworked):
-    """Ancestral sampling that masks visible tokens at random, σ = min(η, σ_max) (Wang et al., arXiv:2503.00307)."""
+    """Ancestral sampling that remasks visible tokens at random, σ = min(η, σ_max) (Wang et al., arXiv:2503.00307)."""
 
     name = "remdm_cap"
     summary = "ReMDM-cap: ancestral sampling with remasking at a capped probability"
@@ -411,7 +417,7 @@ class ReMDMCapSampler(_Reworked):
 
 @component
 class ReMDMRescaleSampler(_Reworked):
-    """Ancestral sampling that masks visible tokens again at random, σ = η σ_max (Wang et al., arXiv:2503.00307)."""
+    """Ancestral sampling that remasks visible tokens at random, σ = η σ_max (Wang et al., arXiv:2503.00307)."""
 
     name = "remdm_rescale"
     summary = "ReMDM-rescale: ancestral sampling with remasking at a fraction of the maximum probability"
@@ -425,7 +431,7 @@ class ReMDMRescaleSampler(_Reworked):
 
 @component
 class ReMDMConfSampler(_Reworked):
-    """Ancestral sampling that masks unlikely tokens again; see `ReMDMConfRemasking` (Wang et al., arXiv:2503.00307)."""
+    """Ancestral sampling that remasks improbable tokens; see `ReMDMConfRemasking` (Wang et al., arXiv:2503.00307)."""
 
     name = "remdm_conf"
     summary = "ReMDM-conf: ancestral sampling that remasks tokens of low confidence more often"
@@ -439,10 +445,10 @@ class ReMDMConfSampler(_Reworked):
 
 @component
 class ReMDMLoopSampler(_Reworked):
-    """Fills most of the text, revises it from `begin` to `end`, then fills the rest (Wang et al., arXiv:2503.00307)."""
+    """Fills most of a sequence, revises it from `begin` to `end`, fills the rest (Wang et al., arXiv:2503.00307)."""
 
     name = "remdm_loop"
-    summary = "ReMDM-loop: fills most of a text, revises it by remasking, then fills the rest"
+    summary = "ReMDM-loop: fills most of a sequence, revises it by remasking, then fills the rest"
 
     eta: float = param(0.02, help="η, probability of remasking a visible token in a step", ge=0, le=1)
     height: float = param(0.9, help="fraction of visible tokens during the revision", gt=0, lt=1)
@@ -480,10 +486,10 @@ class P2Sampler(SteppedSampler):
 def fitting(
     experiment: Experiment, steps: Sequence[int], rows: Sequence[Row] | None = None
 ) -> tuple[list[Row], dict[str, str]]:
-    """Return the samplers that fit an experiment, the reference with the most steps first; and why others do not.
+    """Return the samplers that fit an experiment, the reference with the most steps first, and why others do not fit.
 
-    They are those of `rows`, or, if None, all named ones at each number of `steps`, in ascending order. One that fits
-    only as the experiment has set it is taken as that.
+    The candidates are `rows`, or by default all named samplers at each number of `steps`, in ascending order. A sampler
+    that fits only with the experiment's settings is included with these.
     """
     own: Any = experiment.parts["sampler"]
     if rows is None:
@@ -501,7 +507,7 @@ def fitting(
 
 
 def at_steps(name: str, steps: Sequence[int]) -> list[Row]:
-    """Return a sampler at each number of steps; once, unchanged, if it has no such parameter."""
+    """Return a sampler at each number of steps, or only the sampler itself if it has no such parameter."""
     zoo = Zoo.load()
     parameters, spec = zoo.describe("sampler", name).parameters, zoo.spec("sampler", name)
     cap = next((key for key in ("steps", "max_steps") if key in parameters), None)

@@ -1,4 +1,4 @@
-"""Remasks: which drawn tokens are masked again, to be drawn anew."""
+"""Remasking: which sampled tokens are masked again and resampled."""
 
 from __future__ import annotations
 
@@ -15,31 +15,28 @@ if TYPE_CHECKING:
 
 
 class Remasking(SamplerComponent, Protocol):
-    """A component of the kind remasking, called after the draw in every step but the last.
+    """A component of the kind remasking, called after token sampling in every step but the last.
 
-    It needs "confidence" or nothing; with "rescored" beside it the confidence is that of the latest evaluation.
-    If it is active, the tokens per step must have a number of steps that does not depend on the text, or no run would
-    end.
+    It needs "confidence" or nothing; if it also needs "rescored", the confidence is that of the latest forward pass.
+    With active remasking, the number of steps must not depend on the sequence, or sampling would not terminate.
     """
 
     @property
     def active(self) -> bool:
-        """Whether it ever masks a token. If not, it is not called, and the loop counts without reading the device."""
+        """Whether it ever masks a token; if not, it is not called and the loop never waits for the device."""
         return True
 
     @property
     def needs_grid(self) -> bool:
-        """Whether it reads `step.rates`, so that it refuses tokens per step without a grid; false by default."""
+        """Whether it reads `step.rates`, which needs tokens per step with a time grid; false by default."""
         return False
 
     def rate(self, step: Step) -> float | Tensor:
-        """Return σ, the share of visible tokens that the tokens per step makes up for, a number or [A] on the CPU;
-        default 0.
-        """
+        """Return σ, the remasked fraction for which tokens per step compensates, a number or [A] on the CPU."""
         return 0.0
 
     def __call__(self, step: Step) -> Tensor:
-        """Return which tokens to mask again, bool [A, L]; the loop never masks given tokens. New ones are `fresh`."""
+        """Return which tokens to remask, bool [A, L]; `fresh` marks new tokens. The loop never masks given tokens."""
         ...
 
 
@@ -57,19 +54,19 @@ class NoRemasking(Remasking):
 
 
 def grid(step: Step) -> tuple[float, float]:
-    """Return 1 − α_t and 1 − α_s; `SamplerChoices.incompatibilities` refuses tokens per step that has none."""
+    """Return 1 − α_t and 1 − α_s; `SamplerChoices.incompatibilities` refuses tokens per step without them."""
     assert step.rates is not None
     return step.rates
 
 
 def greatest(step: Step) -> float:
-    """Return σ_max = min(1, (1 − α_s)/α_t): a larger σ would mask more than the share 1 − α_s."""
+    """Return σ_max = min(1, (1 − α_s)/α_t): a larger σ would mask more than the fraction 1 − α_s."""
     before, after = grid(step)
     return min(1.0, after / (1 - before)) if before < 1 else 1.0
 
 
 def by_chance(step: Step, rate: float | Tensor) -> Tensor:
-    """Return settled tokens at random, each with probability `rate`, a number, [A] or [A, L]; bool [A, L]."""
+    """Return random settled tokens, bool [A, L], each with probability `rate`, a number, [A] or [A, L]."""
     if not isinstance(rate, int | float):
         rate = rate.to(step.open.device, non_blocking=True)
         rate = rate.unsqueeze(-1) if rate.ndim == 1 else rate
@@ -78,30 +75,28 @@ def by_chance(step: Step, rate: float | Tensor) -> Tensor:
 
 
 def settled(step: Step) -> Tensor:
-    """Return the visible tokens that were drawn before this step, bool [A, L]."""
+    """Return the visible tokens that were sampled before this step, bool [A, L]."""
     drawn = step.free & ~step.open
     return drawn if step.fresh is None else drawn & ~step.fresh
 
 
 @component_base
 class GridRemasking(Remasking):
-    """A remasking that follows the tokens per step's grid; by default it masks each settled token with probability
-    σ.
-    """
+    """A remasking on the time grid of tokens per step; by default it masks each settled token with probability σ."""
 
     refs = ("arXiv:2503.00307",)
     needs_grid = True
 
     def __call__(self, step: Step) -> Tensor:
-        """Return each settled token with probability σ, bool [A, L]."""
+        """Return random settled tokens, bool [A, L], each with probability σ."""
         return by_chance(step, step.remask_rate)
 
 
 @component_base
 class SwitchedRemasking(GridRemasking):
-    """A remasking that can be active in a part of the steps only: ReMDM-switch."""
+    """A remasking that is active only in an interval of the steps: ReMDM-switch."""
 
-    switch_on: float = param(1.0, help="remasking only once the fraction of masked tokens is at most this", ge=0, le=1)
+    switch_on: float = param(1.0, help="start remasking once the fraction of masked tokens is at most this", ge=0, le=1)
     switch_off: float = param(0.0, help="stop remasking once the fraction of masked tokens is at most this", ge=0, le=1)
 
     def __attrs_post_init__(self) -> None:
@@ -109,17 +104,17 @@ class SwitchedRemasking(GridRemasking):
             raise ValueError(f"switch_off must be at most switch_on, {self.switch_on}, not {self.switch_off}")
 
     def is_on(self, step: Step) -> bool:
-        """Return whether the mask rate with which a step begins is in the interval."""
+        """Return whether the mask rate at the beginning of a step is in the interval."""
         return self.switch_off < grid(step)[0] <= self.switch_on
 
 
 @component
 class ReMDMCapRemasking(SwitchedRemasking):
-    """σ = min(η, σ_max): at random, all tokens alike, with a constant cap.
+    """Random remasking of all tokens alike, with a constant cap: σ = min(η, σ_max).
 
-    Every token that was visible before the step is masked with probability σ. The paces `binomial` and `plateau`
-    unmask as many more, so the share of masked tokens follows the grid (Wang et al., arXiv:2503.00307). With an exact
-    denoiser and many steps the joint distribution does not change.
+    Every token that was visible before the step is masked with probability σ. The tokens per step `binomial` and
+    `plateau` unmask correspondingly more, so the fraction of masked tokens follows the grid (Wang et al.,
+    arXiv:2503.00307). With an exact denoiser and many steps the joint distribution does not change.
     """
 
     name = "remdm_cap"
@@ -136,7 +131,7 @@ class ReMDMCapRemasking(SwitchedRemasking):
 
 @component
 class ReMDMRescaleRemasking(SwitchedRemasking):
-    """σ = η σ_max: as `ReMDMCapRemasking`, with a fraction of the maximum probability."""
+    """Random remasking like `ReMDMCapRemasking`, with a fraction of the maximum probability: σ = η σ_max."""
 
     name = "remdm_rescale"
     summary = "ReMDM-rescale: every visible token, with a fraction of the maximum probability"
@@ -150,11 +145,11 @@ class ReMDMRescaleRemasking(SwitchedRemasking):
 
 @component
 class ReMDMConfRemasking(SwitchedRemasking):
-    """At random, tokens with a low probability more often: σ_i = η σ_max · softmax(−ψ)_i.
+    """Random remasking that prefers tokens of low probability: σ_i = η σ_max · softmax(−ψ)_i.
 
-    ψ_i is p_θ of the token when it was drawn. The softmax is over tokens drawn before the step, so each step masks
-    about η σ_max tokens of a text of any length. As published, the tokens per step does not compensate for them:
-    masked tokens are unmasked as without remasking, and the last step fills the rest (Wang et al., arXiv:2503.00307).
+    ψ_i is p_θ of the token when it was sampled. The softmax is over tokens sampled before the step, so each step masks
+    about η σ_max tokens of a sequence of any length. As published, tokens per step does not compensate for them: tokens
+    are unmasked as without remasking, and the last step fills the rest (Wang et al., arXiv:2503.00307).
     """
 
     name = "remdm_conf"
@@ -164,7 +159,7 @@ class ReMDMConfRemasking(SwitchedRemasking):
     eta: float = param(1.0, help="η, fraction of σ_max", ge=0, le=1)
 
     def __call__(self, step: Step) -> Tensor:
-        """Return each settled token with its own probability, bool [A, L]."""
+        """Return random settled tokens, bool [A, L], each with its own probability."""
         assert step.confidence is not None
         if not self.is_on(step):
             return step.open.new_zeros(step.open.shape)
@@ -175,10 +170,9 @@ class ReMDMConfRemasking(SwitchedRemasking):
 
 @component
 class ReMDMLoopRemasking(GridRemasking):
-    """σ = min(η, σ_max) in steps in which the tokens per step's grid is constant, otherwise 0 (Wang et al.,
-    arXiv:2503.00307).
+    """Random remasking, σ = min(η, σ_max), while the time grid is constant (Wang et al., arXiv:2503.00307).
 
-    With the tokens per step `plateau`: write most of a text, rework it for many steps, then fill in the rest.
+    With the tokens per step `plateau`, it fills most of a sequence, revises it for many steps, then fills the rest.
     """
 
     name = "remdm_loop"
@@ -194,12 +188,12 @@ class ReMDMLoopRemasking(GridRemasking):
 
 @component
 class PlannerRemasking(GridRemasking):
-    """Masks the least likely tokens, new or old, down to the share that the tokens per step's grid leaves visible.
+    """Path planning: masks the tokens of lowest score, new or old, down to the time grid's fraction of visible tokens.
 
     Self-planning of P2 (Peng et al., arXiv:2502.03540), with tokens_per_step `everything`: the score of a new token is
-    its
-    log-probability when it was drawn, that of an old one η times its log-probability in the same evaluation; at visible
-    tokens a masked model is not trained, and not reliable. η = 0 never masks an old token, a higher η more of them.
+    its log-probability when it was sampled, that of an old one η times its log-probability in the same forward pass. A
+    masked model is not trained at visible tokens, so these scores are less reliable. η = 0 never masks an old token; a
+    higher η masks more of them.
     """
 
     name = "planner"
@@ -212,7 +206,7 @@ class PlannerRemasking(GridRemasking):
     )
 
     def __call__(self, step: Step) -> Tensor:
-        """Return the tokens with the lowest scores, beyond the share that stays, bool [A, L]."""
+        """Return the tokens with the lowest scores, bool [A, L]; the time grid's fraction of tokens stays visible."""
         import torch
 
         assert step.confidence is not None

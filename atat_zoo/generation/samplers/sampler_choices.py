@@ -1,4 +1,4 @@
-"""The five parts of a sampler as one object."""
+"""The five components of a sampler as one object."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen(kw_only=True)
 class SamplerChoices:
-    """The parts of a sampler; `run` in `atat_zoo.generation.samplers.loop` runs them."""
+    """The five components of a sampler; `run` in `atat_zoo.generation.samplers.loop` executes them."""
 
     tokens_per_step: TokensPerStep
     order: Order = attrs.field(factory=RandomOrder)
@@ -35,23 +35,23 @@ class SamplerChoices:
 
     @property
     def needs(self) -> frozenset[str]:
-        """The needs of all parts together."""
+        """The combined needs of all components."""
         return frozenset().union(*(part.needs for part in self.all))
 
     def needs_all_logits(self, importance_reads: str = "x") -> bool:
-        """Return whether the distributions at all open positions are needed; a stop may fill them all."""
+        """Return whether the predictions at all open positions are needed, as by a stopping rule."""
         # Importance that is read from z is known without them.
         free = {"confidence", "importance"} if importance_reads == "z" else {"confidence"}
         return self.stopping_rule.active or bool(self.needs - free)
 
     @property
     def causal(self) -> bool:
-        """Whether they fill the leftmost mask, one at a time, and ask for nothing else."""
+        """Whether the components fill the leftmost mask, one at a time, and need no other prediction."""
         alone = isinstance(self.order, LeftToRightOrder) and isinstance(self.tokens_per_step, OneAtATimeTokensPerStep)
         return alone and not self.remasking.active and not self.needs_all_logits()
 
     def incompatibilities(self) -> Iterator[Problem]:
-        """Yield each pair of parts that do not go together; `run` refuses them."""
+        """Yield a problem for each pair of incompatible components."""
         if self.remasking.active:
             remasking, tokens_per_step = self.remasking.name, self.tokens_per_step.name
             if self.remasking.needs_grid and self.tokens_per_step.rates(0) is None:
@@ -68,11 +68,11 @@ class SamplerChoices:
                     "maximum number of steps; set sampler.tokens_per_step.steps, or choose a component with steps",
                 )
         if {"rescored", "order_weights"} <= self.needs:
-            both = f"the order {self.order.name} and the remasking {self.remasking.name} each want more of the same "
-            end = "evaluation of the model than it can give at once; choose another order or another remasking"
+            both = f"the order {self.order.name!r} and the remasking {self.remasking.name!r} need two different "
+            end = "forward passes in the same step; choose another order or another remasking"
             yield Problem("sampler", both + end)
 
     def max_nfe(self, n: int) -> int:
-        """Return the most network evaluations for a row with n open positions."""
+        """Return the maximum NFE of a row with n open positions."""
         most = self.tokens_per_step.max_steps_for(n) if n else 0
         return most if self.remasking.active else min(most, n)  # without remasking each fills at least one position

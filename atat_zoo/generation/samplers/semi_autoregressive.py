@@ -1,4 +1,4 @@
-"""The sampler that writes a text block by block, from left to right, however long it is."""
+"""The sampler that generates sequences of any length block by block, from left to right."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Block(NamedTuple):
-    """The positions [start, stop) of a text, and [low, high), the part of the text that is seen with them."""
+    """A block of a sequence: the positions [start, stop), and the window [low, high) that the model sees."""
 
     start: int
     stop: int
@@ -33,10 +33,10 @@ class Block(NamedTuple):
 
 
 def blocks_of(length: int, size: int, room: int, begin: int, *, cached: bool) -> list[Block]:
-    """Return the blocks of a text of L tokens, from left to right, each in a row that has room for some of them.
+    """Return the blocks of a sequence of L tokens, from left to right, each with its window.
 
-    What is cached of a row cannot be moved, so when it is full another one begins with half of its text. With `begin`
-    tokens before the text, the blocks of a row begin at multiples of the size.
+    Cached keys and values cannot be moved, so when a window is full, the next one begins with its second half. With
+    `begin` tokens before the sequence, the blocks of a window begin at multiples of the block size.
     """
     blocks: list[Block] = []
     low = start = 0
@@ -55,14 +55,14 @@ def blocks_of(length: int, size: int, room: int, begin: int, *, cached: bool) ->
 
 
 class _Window:
-    """Shows a denoiser each of its `blocks` in its window of the text, between the ends that it has learned."""
+    """The windows of a sequence for a denoiser, with BOS and EOS if the model was trained with them."""
 
     decoder: BlockDecoder
     low = -1  # where the row of the decoder begins
     read = 0  # how much of the row it has read
 
     def __init__(self, denoiser: Denoiser, size: int | None, length: int) -> None:
-        """Lay out a text of L tokens in blocks of a size; if None, of the model's size, or 32."""
+        """Split L tokens into blocks of a given size; by default the model's block size, or 32."""
         self.denoiser, own = denoiser, denoiser.block_size
         self.window = denoiser.window or max(length, 1)
         # Beyond its length a model that has learned ends would write them wherever it has learned that they stand.
@@ -75,9 +75,9 @@ class _Window:
         self.blocks = blocks_of(length, size, self.room, self.begin, cached=own is not None)
 
     def show(self, z: Tensor, block: Block) -> tuple[Denoiser, Tensor, int]:
-        """Return the denoiser of a block, what it sees, int64 [B, S], and the position in z of its first token.
+        """Return the denoiser of a block, the tokens that it sees, int64 [B, S], and the position of the first in z.
 
-        A model that reads block by block has a decoder, which reads the finished blocks of a row once.
+        A model that reads block by block provides a decoder, which reads each finished block once.
         """
         import torch
 
@@ -100,16 +100,15 @@ class _Window:
 
 @component
 class SemiAutoregressiveSampler(FillingSampler):
-    """Blocks from left to right, each filled by another sampler; texts of any length.
+    """Blocks from left to right, each filled by another sampler; for sequences of any length.
 
     A model that reads block by block (objectives `block` and `autoregressive`) reads every finished block once and
-    caches its keys and values (Arriola et al., arXiv:2503.09573, algorithm 2), which is exact and does not count as an
-    evaluation. Any other model sees a window of its training length, which ends with the block or begins with the text
-    (Sahoo et al., arXiv:2406.07524, section 4.4).
-
-    If every sequence of the training stood between BOS and EOS, each window of a longer text does; they are no part of
-    it. With cached keys a window then does not slide: when it is full the next one begins, with the second half of its
-    text, which is read anew. Importance is that of a draft of the window, or of the block alone if keys are cached.
+    caches its keys and values (Arriola et al., arXiv:2503.09573, algorithm 2), which is exact and does not count
+    towards the NFE. Any other model sees a window of its training length, which ends with the block or begins with the
+    sequence (Sahoo et al., arXiv:2406.07524, section 4.4). If training sequences had BOS and EOS, so has each window of
+    a longer sequence, without adding them to the result. With cached keys such a window does not slide: when it is
+    full, the next one begins with its second half, which is read again. Importance is that of a draft of the window, or
+    only of the block if keys are cached.
     """
 
     name = "semi_autoregressive"
@@ -131,13 +130,13 @@ class SemiAutoregressiveSampler(FillingSampler):
         yield from list(self.incompatibilities()) or self.block_sampler.check(experiment)
 
     def incompatibilities(self) -> Iterator[Problem]:
-        """Yield a problem if the sampler within cannot fill a block."""
+        """Yield a problem if the inner sampler cannot fill a single block."""
         name = self.block_sampler.name
         if not isinstance(self.block_sampler, CompositeSampler):
-            text = f'{name!r} cannot be told to fill one block; use = "ancestral", or another of parts'
+            text = f'{name!r} cannot fill a single block; use = "ancestral", or another composite sampler'
             yield Problem("sampler.block_sampler", text)
         elif self.steps is not None and "steps" not in {f.name for f in fields_of(type(self.block_sampler))}:
-            text = f"{name!r}, the sampler within, has no number of steps to set; leave sampler.steps out"
+            text = f"the block sampler {name!r} has no number of steps; leave sampler.steps out"
             yield Problem("sampler.steps", text)
 
     @property

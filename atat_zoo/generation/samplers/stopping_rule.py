@@ -1,4 +1,4 @@
-"""Stops: when all remaining masks are filled in one draw."""
+"""Stopping rules: when to fill all remaining masks in one step."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class StoppingRule(SamplerComponent, Protocol):
-    """A component of the kind stopping_rule, called before tokens are drawn.
+    """A component of the kind stopping_rule, called before token sampling.
 
     It needs "log_probs", "history" or nothing.
     """
 
     @property
     def active(self) -> bool:
-        """Whether it ever stops early; if not, it is not called."""
+        """Whether the rule ever stops early; if not, it is not called."""
         return True
 
     def __call__(self, step: Step) -> Tensor:

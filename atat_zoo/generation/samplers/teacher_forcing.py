@@ -1,4 +1,4 @@
-"""A known text in place of the draws of a run, for its policy NLL (docs/explanation/mathematics.md)."""
+"""Teacher forcing: the policy NLL of a known sequence (docs/explanation/mathematics.md)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from atat_zoo.diffusion.decoding_step import Step
 
 
 class TeacherForcing:
-    """A text, int64 [B, L], that a run writes where it would draw, and the policy NLL of each token.
+    """A known sequence, int64 [B, L], that a run fills in, and the policy NLL of each token.
 
-    `nats` is −log of the probability with which it would have been drawn, ∞ if never, float64 [B, L]; 0 elsewhere.
+    `nats` is −log of the probability of sampling the token, float64 [B, L], ∞ if impossible, and 0 for given tokens.
     """
 
     def __init__(self, tokens: Tensor) -> None:
@@ -32,7 +32,7 @@ class TeacherForcing:
     ) -> Tensor:
         """Return the tokens, int64 [M], at rows of the step and positions, int64 [M], and record their nats.
 
-        `log_prob` is that of the `TokenSampling` that would have drawn them from [M, V].
+        `log_prob` is that of the `TokenSampling` for log-probabilities [M, V].
         """
         index = step.rows[row], self.first + position
         tokens = self.tokens[index]
@@ -40,7 +40,7 @@ class TeacherForcing:
         return tokens
 
     def at(self, first: int) -> TeacherForcing:
-        """Return the same, with the same `nats`, for a run on the part of the text that begins at position `first`."""
+        """Return a view, with shared `nats`, for a run on the subsequence that begins at position `first`."""
         part = copy.copy(self)
         part.first = first
         return part

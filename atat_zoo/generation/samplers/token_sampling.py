@@ -1,4 +1,4 @@
-"""Draws: from log-probabilities to a token."""
+"""Token sampling: from log-probabilities to tokens."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ if TYPE_CHECKING:
 
 
 class TokenSampling(SamplerComponent, Protocol):
-    """A component of the kind token_sampling: its `distribution` is what tokens are drawn from.
+    """A component of the kind token_sampling, which samples tokens from its `distribution`.
 
-    The draw and the probability of a token (docs/explanation/mathematics.md) follow from it.
+    `distribution` determines both the sampled token and its probability (docs/explanation/mathematics.md).
     """
 
     def distribution(self, log_probs: Tensor, step: Step, rows: Tensor) -> tuple[Tensor, float | Tensor]:
-        """Return scores [M, V] and a temperature, a number or [M]: p ∝ exp(score / temperature); 0.0 is the maximum.
+        """Return scores [M, V] and a temperature, a number or [M]: p ∝ exp(score / temperature); 0 is greedy.
 
-        The SUBS log-probabilities are [M, V], of these rows of the step, int64 [M]. Probabilities of zero stay so.
+        `log_probs` are the SUBS log-probabilities [M, V] at `rows` of the step, int64 [M]. Zero probabilities stay
+        zero.
         """
         ...
 
     def __call__(self, log_probs: Tensor, keys: Tensor, step: Step, rows: Tensor) -> Tensor:
-        """Return a token per distribution, int64 [M], by keys of (row seed, step, position), int64 [M]."""
+        """Return one token per distribution, int64 [M], by keys of (row seed, step, position), int64 [M]."""
         from atat_zoo.diffusion.categorical import draw
 
         scores, temperature = self.distribution(log_probs, step, rows)
         return draw(scores, keys, temperature)
 
     def log_prob(self, tokens: Tensor, log_probs: Tensor, step: Step, rows: Tensor) -> Tensor:
-        """Return the log-probability with which it draws each token, int64 [M], in nats, float64 [M]."""
+        """Return the log-probability of sampling each token, int64 [M], in nats, float64 [M]."""
         from atat_zoo.diffusion.categorical import log_prob
 
         scores, temperature = self.distribution(log_probs, step, rows)
@@ -65,7 +66,7 @@ class CategoricalTokenSampling(TokenSampling):
 
 @component
 class ConfidenceTemperedTokenSampling(TokenSampling):
-    """Categorical sampling at the temperature unsure + c · (sure − unsure); with both at 1 this is `categorical`.
+    """Categorical sampling with the temperature unsure + c · (sure − unsure); `categorical` if both are 1.
 
     c is the running confidence of a sequence: the mean over the last `window` decoding steps of max p_θ at its masks.
     """
@@ -151,7 +152,7 @@ class MinPTokenSampling(TokenSampling):
 
 @component
 class GreedyLastTokenSampling(TokenSampling):
-    """Greedy in the last decoding step, another token sampling before: the noise removal step of MDLM."""
+    """Greedy in the last decoding step and another token sampling before: the noise-removal step of MDLM."""
 
     name = "greedy_last"
     summary = "greedy in the last decoding step, another token sampling before"

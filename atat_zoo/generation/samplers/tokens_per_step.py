@@ -1,7 +1,6 @@
-"""Paces: how many masked positions are unmasked in a step, and in how many steps at most.
+"""Tokens per step: how many positions each decoding step unmasks, and the maximum number of steps.
 
-The loop fills everything in the last step that `most` allows, so no tokens_per_step needs a final evaluation of its
-own.
+The loop fills all masks in the last allowed step, so no component needs a final step of its own.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ _CHUNK = 1 << 24  # probabilities that `KLStableTokensPerStep` compares at once
 class TokensPerStep(SamplerComponent, Protocol):
     """A component of the kind tokens_per_step.
 
-    Without `needs` it decides on the CPU before the network is evaluated: rows that unmask nothing skip the step and
-    cost nothing. One that needs "log_probs" or "history" decides afterwards and can read `step.ranking`.
+    Without `needs` it decides on the CPU before the forward pass, and rows that unmask nothing skip it. One that needs
+    "log_probs" or "history" decides after the forward pass and can read `step.ranking`.
     """
 
     def max_steps_for(self, n: int) -> int:
@@ -40,24 +39,24 @@ class TokensPerStep(SamplerComponent, Protocol):
         ...
 
     def rates(self, number: int) -> tuple[float, float] | None:
-        """Return the expected share of masked tokens before and after step `number`; None, the default, for no grid."""
+        """Return the expected fraction of masked tokens before and after step `number`; None without a time grid."""
         return None
 
     def num_to_unmask(self, step: Step) -> Tensor:
         """Return how many positions to unmask, int64 [A], on the CPU if `needs` is empty, or which, bool [A, L].
 
-        tokens per step with `needs` takes at least one per row.
+        A component with `needs` must unmask at least one per row.
         """
         ...
 
     def times(self, step: Step) -> Tensor | None:
-        """Return t, float32 [A] in (0, 1], or None, the default, if t follows from the share of masked tokens."""
+        """Return t, float32 [A] in (0, 1], or None, the default, for that of the fraction of masked tokens."""
         return None
 
 
 @component_base
 class SteppedTokensPerStep(TokensPerStep):
-    """tokens per step with a fixed number of steps, known before the network is evaluated; the default grid is even."""
+    """Tokens per step with a fixed number of steps; the default time grid is even."""
 
     steps: int = param(64, help="T, number of decoding steps", ge=1)
 
@@ -66,13 +65,13 @@ class SteppedTokensPerStep(TokensPerStep):
         return self.steps
 
     def rates(self, number: int) -> tuple[float, float]:
-        """Return 1 − k/T and 1 − (k + 1)/T: the share that is masked before and after step k."""
+        """Return 1 − k/T and 1 − (k + 1)/T, the fractions masked before and after step k."""
         return 1 - number / self.steps, 1 - (number + 1) / self.steps
 
 
 @component_base
 class CappedTokensPerStep(TokensPerStep):
-    """tokens per step with as many steps as positions, or with fewer steps of several positions each."""
+    """Tokens per step with one position per step, or several positions in fewer steps."""
 
     needs = frozenset({"log_probs"})
 
@@ -84,13 +83,13 @@ class CappedTokensPerStep(TokensPerStep):
     )
 
     def max_steps_for(self, n: int) -> int:
-        """Return the steps, or n."""
+        """Return `steps`, or n without it."""
         return n if self.steps is None else self.steps
 
 
 @component_base
 class ByChanceTokensPerStep(SteppedTokensPerStep):
-    """Base: each masked token is unmasked at random, with the probability that the grid of times gives."""
+    """The base of random tokens per step: each masked token is unmasked with a probability from the time grid."""
 
     def num_to_unmask(self, step: Step) -> Tensor:
         """Return Binomial(remaining, (α_s − (1 − σ) α_t) / (1 − α_t)) with σ the remasking rate, int64 [A] on the
@@ -115,12 +114,13 @@ class ByChanceTokensPerStep(SteppedTokensPerStep):
 
 @component
 class BinomialTokensPerStep(ByChanceTokensPerStep):
-    """Unmasks each masked token at random on a grid of times, as ancestral sampling does.
+    """Unmasks each masked token at random on a time grid, as in ancestral sampling.
 
     A token that is masked at t = 1 − k/T is unmasked until s = t − 1/T with probability
     (α_s − (1 − σ) α_t) / (1 − α_t), where σ is the remasking rate (Sahoo et al., arXiv:2406.07524, eq. 6; with σ > 0
     Wang
-    et al., arXiv:2503.00307). Only the number is drawn here: with the order `random`, as if each token were by itself.
+    et al., arXiv:2503.00307). Only the number is sampled here; with the order `random`, tokens are unmasked
+    independently.
     """
 
     name = "binomial"
@@ -148,7 +148,7 @@ class FixedTokensPerStep(SteppedTokensPerStep):
     deterministic = True
 
     def num_to_unmask(self, step: Step) -> Tensor:
-        """Return what brings each row to its share, int64 [A] on the CPU."""
+        """Return the number that brings each row to its fraction, int64 [A] on the CPU."""
         left: Tensor = step.total - step.total * (step.number + 1) // self.steps
         return step.remaining - left
 
@@ -172,10 +172,10 @@ class OneAtATimeTokensPerStep(TokensPerStep):
 
 @component
 class CosineTokensPerStep(SteppedTokensPerStep):
-    """Few positions at first, many at the end: after step k of T, ⌊n cos(π/2 · (k + 1)/T)⌋ of n are still masked.
+    """MaskGIT's cosine schedule: after step k of T, ⌊n cos(π/2 · (k + 1)/T)⌋ of n positions are still masked.
 
-    At least one per step, as in MaskGIT (Chang et al., arXiv:2202.04200). It is `binomial` with the noise schedule
-    `cosine`, made deterministic.
+    Few positions at first, many at the end, and at least one per step (Chang et al., arXiv:2202.04200). This is the
+    deterministic form of `binomial` with the noise schedule `cosine`.
     """
 
     name = "cosine"
@@ -190,21 +190,21 @@ class CosineTokensPerStep(SteppedTokensPerStep):
         return before, after if number + 1 < self.steps else 0.0
 
     def num_to_unmask(self, step: Step) -> Tensor:
-        """Return what brings each row to its share, int64 [A] on the CPU."""
+        """Return the number that brings each row to its fraction, int64 [A] on the CPU."""
         left: Tensor = (step.total * self.rates(step.number)[1]).floor().long()
         return (step.remaining - left).clamp(min=1)
 
 
 @component
 class PlateauTokensPerStep(ByChanceTokensPerStep):
-    """`binomial` on a time grid with a plateau, during which a remasking revises the text.
+    """`binomial` on a time grid with a plateau, during which a remasking revises the sequence.
 
     The schedule of ReMDM-loop (Wang et al., arXiv:2503.00307): α rises linearly to `height` while t falls from 1 to
     `begin`, is constant until `end`, and then rises to 1.
     """
 
     name = "plateau"
-    summary = "time grid with a plateau, during which a remasking revises the text, as in ReMDM-loop"
+    summary = "time grid with a plateau, during which a remasking revises the sequence, as in ReMDM-loop"
     refs = ("arXiv:2503.00307",)
 
     height: float = param(0.9, help="α on the plateau: the fraction of visible tokens", gt=0, lt=1)
@@ -232,9 +232,10 @@ class FirstHittingTokensPerStep(CappedTokensPerStep):
     """One position per step, at the time at which the reverse process unmasks the next one.
 
     With k positions masked at a mask rate r, the next is unmasked at r' = r · u^{1/k} with u uniform (Zheng et al.,
-    arXiv:2409.02908): ancestral sampling with infinitely many steps, in n evaluations, with the order `random`. r
-    begins as the share of masked tokens; masks that are not to be filled always count. A denoiser that reads the time
-    gets that at which the model's noise has this rate. With `steps`, several positions share the first of their times.
+    arXiv:2409.02908): ancestral sampling with infinitely many steps, in n forward passes, with the order `random`. r
+    starts as the fraction of masked tokens, which includes masks that this run does not fill. A time-conditioned
+    denoiser gets the time at which the noise schedule has the rate r. With `steps`, several positions share the first
+    of their times.
     """
 
     name = "first_hitting"
@@ -246,12 +247,12 @@ class FirstHittingTokensPerStep(CappedTokensPerStep):
 
     @override
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Refuse a model that reads the times of another noise."""
+        """Yield a problem if the model is time-conditioned with another noise schedule."""
         own = experiment.parts["noise"]
         if experiment.parts["backbone"].reads_time and own != self.noise:
             yield Problem(
                 "sampler",
-                f"tokens_per_step 'first_hitting' has the noise {self.noise.name!r}, but the model reads the times of "
+                f"tokens_per_step 'first_hitting' has the noise {self.noise.name!r}, but the model was trained with "
                 f"{own.name!r}; set sampler.tokens_per_step.noise to the [noise] of the experiment",
             )
 
@@ -260,7 +261,7 @@ class FirstHittingTokensPerStep(CappedTokensPerStep):
         return quota(step, self.steps)
 
     def times(self, step: Step) -> Tensor:
-        """Return the time at rate r', float32 [A], and remember the rate at which this step's last position is hit."""
+        """Return the time at rate r', float32 [A], and store the rate at the step's last position."""
         import torch
 
         from atat_zoo.diffusion.randomness import uniform
@@ -303,7 +304,7 @@ class EverythingTokensPerStep(SteppedTokensPerStep):
 
 @component
 class PositionSetTokensPerStep(Strided, TokensPerStep):
-    """Step k fills the positions whose number j has (j + o) mod s = k; use it with the order `strided`."""
+    """Step k fills the positions j with (j + o) mod s = k; use it with the order `strided`."""
 
     name = "position_set"
     summary = "one residue class of the order `strided` per step"
@@ -320,7 +321,7 @@ class PositionSetTokensPerStep(Strided, TokensPerStep):
 
 @component_base
 class BoundedTokensPerStep(TokensPerStep):
-    """A tokens_per_step between two numbers of steps, by an uncertainty metric."""
+    """Tokens per step between two numbers of steps, by an uncertainty metric."""
 
     needs = frozenset({"log_probs"})
     deterministic = True
@@ -461,7 +462,7 @@ class KLStableTokensPerStep(CappedTokensPerStep):
         return topped_up(step, sure & (self._unchanged(step, log_probs.float()) >= self.history_length), self.steps)
 
     def _unchanged(self, step: Step, now: Tensor) -> Tensor:
-        """Return for how many consecutive evaluations each position has been stable, int64 [A, L]."""
+        """Return for how many consecutive steps each position has been stable, int64 [A, L]."""
         import torch
 
         memory, device = step.memory, step.tokens.device
@@ -495,7 +496,7 @@ class KLStableTokensPerStep(CappedTokensPerStep):
 
 
 def topped_up(step: Step, taken: Tensor, steps: int | None) -> Tensor:
-    """Return `taken` [A, L], filled up to the quota with the first others of the order, bool [A, L]."""
+    """Return `taken`, bool [A, L], extended to the quota by the next positions of the order."""
     import torch
 
     assert step.ranking is not None
@@ -508,7 +509,7 @@ def topped_up(step: Step, taken: Tensor, steps: int | None) -> Tensor:
 
 
 def quota(step: Step, steps: int | None) -> Tensor:
-    """Return ⌈remaining / steps left⌉, at least 1, int64 [A] on the CPU: the minimum per step to end within `steps`."""
+    """Return ⌈remaining / steps left⌉, at least 1, int64 [A] on the CPU, which suffices to finish within `steps`."""
     if steps is None:
         return step.remaining.clamp(max=1)
     return -(-step.remaining // max(steps - step.number, 1))

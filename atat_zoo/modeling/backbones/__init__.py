@@ -1,7 +1,7 @@
 """Backbones: the network that reads noisy tokens.
 
-The embedding has V + 1 rows (the last is the mask token), the head V columns:
-the mask is an input and never predicted.
+The embedding has V + 1 rows (the last is the mask token), the head V columns, because the mask token is an input but
+never predicted.
 """
 
 from __future__ import annotations
@@ -43,35 +43,35 @@ class BackboneModule(Protocol):
         """Return hidden states [B, L, D].
 
         Args:
-            tokens: int64 [B, L], ids 0 … V, V is the mask.
+            tokens: int64 [B, L], ids 0 … V, where V is the mask.
             t: diffusion time [B], read by a time-conditioned backbone.
-            positions: int64 [L] or [B, L], the position of each token, which may repeat; 0 … L−1 when None.
-            attention: None for all to all, `"causal"`, or a bool mask [L, L] or [B, 1, L, L], true where attended.
-            cache: a `Cache` (cache.py) of C earlier tokens that all tokens also attend to (a mask is then
-                [L, C + L]; `"causal"` is refused). `positions` must be given.
+            positions: int64 [L] or [B, L], the position of each token, which may repeat; by default 0 … L−1.
+            attention: None for full attention, `"causal"`, or a bool mask [L, L] or [B, 1, L, L], true where attended.
+            cache: a `Cache` of C earlier tokens, to which all tokens also attend; `attention` is then a bool mask
+                [L, C + L], and `positions` are required.
         """
 
 
 class Backbone(Protocol):
     """A component of the kind backbone.
 
-    It may have `flops(vocabulary_size, rows, length, positions)`, the FLOPs of the matrix products of a forward pass
-    over [rows, length] with logits at so many positions, two for a multiplication and an addition; without it a run has
-    no figures of them. If it `returns_first`, that takes `first`, too.
+    It may define `flops(vocabulary_size, rows, length, positions)`, the FLOPs of the matrix products of a forward pass
+    over [rows, length] with logits at `positions` positions; a multiply-add counts as two. Without this method a run
+    reports no FLOPs. If it `returns_first`, `flops` also takes `first`.
 
-    For `atat export` of the package atat-zoo-checkpoints it may have `export(module, tokenizer, experiment, folder, *,
-    dtype, max_shard_size)`: it writes a trained module, which `build` has returned, and its tokenizer into an empty
-    folder, as the libraries of the Hugging Face hub read them: config.json, safetensors in files of at most that size,
-    as "5GB", of torch's name of a dtype or its own if None, and the tokenizer. Then it has
-    `no_export_because(experiment)`, too, which says in a clause why an experiment's network cannot be written so, or
-    returns None, and imports no torch.
+    `atat export` of the package atat-zoo-checkpoints calls `export(module, tokenizer, experiment, folder, *, dtype,
+    max_shard_size)`, which writes a trained module from `build` and its tokenizer to an empty folder in the Hugging
+    Face format: config.json, safetensors files of at most `max_shard_size` (such as "5GB"), and the tokenizer. `dtype`
+    is the torch name of a dtype, or None for the module's own. Such a backbone also defines
+    `no_export_because(experiment)`, which returns a clause that says why the network cannot be exported, or None; it
+    does not import torch.
 
-    One for which `atat import` of that package makes runs of models that others have published has three more methods.
-    Two are of its class: `reads(config)`, whether it knows a model by the content of its config.json, or by the
-    settings in a checkpoint; and `import_table(published, said)`, the tables of the model's experiment (backbone,
-    tokenizer, objective, noise, data), where `said` has those that the user has given, which come after it.
-    `imported(module, published)` gives the `ObjectiveModule` of that experiment the model's weights, and returns the
-    backbone of the run. They raise `UserError` where something does not fit.
+    A backbone that `atat import` of that package can load from a published model defines three more methods. Two are
+    class methods: `reads(config)` returns whether it recognises a model by its config.json or by the settings in a
+    checkpoint; `import_table(published, said)` returns the tables of the model's experiment (backbone, tokenizer,
+    objective, noise, data), which the user's own tables, `said`, override. `imported(module, published)` copies the
+    published weights into the `ObjectiveModule` of that experiment and returns the backbone of the run. They raise
+    `UserError` for a model that does not fit.
     """
 
     name: str
@@ -81,23 +81,23 @@ class Backbone(Protocol):
     both_ways_only: ClassVar[bool] = False
     returns_first: ClassVar[bool] = False  #: whether its module does
     built_with_weights: ClassVar[bool] = False  #: whether its network computes with its weights while it is built
-    pretrained: ClassVar[bool] = False  #: whether it is built with weights that are no random ones
+    pretrained: ClassVar[bool] = False  #: whether it is built with pretrained weights
     #: Parameters on which no weight depends: only these may change in a training that continues from another run.
     adjustable: ClassVar[tuple[str, ...]] = ()
 
     @property
     def lora_rank(self) -> int:
-        """The rank of LoRA's matrices; 0, by default, where all is trained."""
+        """The LoRA rank; 0, the default, trains the whole backbone."""
         return 0
 
     @property
     def ngram_prior(self) -> int:
-        """How many visible neighbours on either side the n-gram prior reads; 0, the default, for no prior."""
+        """The number of visible neighbours on each side that the n-gram prior reads; 0, the default, for no prior."""
         return 0
 
     @property
     def reads_time(self) -> bool:
-        """Whether its module reads t."""
+        """Whether the module reads the diffusion time t."""
 
     def build(self, context: Context) -> nn.Module:
         """Return a `BackboneModule` for `context.vocabulary_size` and `context.length`."""

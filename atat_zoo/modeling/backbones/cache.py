@@ -1,4 +1,4 @@
-"""The keys and values of tokens that a backbone has read. B rows, C tokens so far, H heads, D width."""
+"""The key-value cache of a backbone. B rows, C cached tokens, H heads, D width."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from atat_zoo.system.devices import move_to
 
 
 class Cache:
-    """Keys and values of every layer, [B, H, C, D/H], of tokens that later ones attend to.
+    """The keys and values of earlier tokens in every layer, [B, H, C, D/H].
 
-    Tokens that are read are added to it while it `grows`.
+    While it `grows`, every forward pass adds its tokens.
     """
 
     def __init__(self, grows: bool = False) -> None:
@@ -25,7 +25,7 @@ class Cache:
     def join(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Return the layer's keys and values, followed by those of the new tokens; a cache that grows stores them.
 
-        The layers come in turn, from 0; the keys [B, H, L, D/H] are turned to their positions.
+        Layers must be joined in order, from 0. The keys [B, H, L, D/H] are already rotated (RoPE).
         """
         if layer < len(self.layers):
             old_keys, old_values = self.layers[layer]
@@ -35,13 +35,13 @@ class Cache:
         return keys, values
 
     def trim(self, tokens: int) -> None:
-        """Forget all but the last tokens."""
+        """Drop all but the last `tokens` tokens."""
         if len(self) > tokens:
             start = len(self) - tokens
             self.layers = [(keys[:, :, start:].clone(), values[:, :, start:].clone()) for keys, values in self.layers]
 
     def select(self, rows: Tensor) -> Cache:
-        """Return the cache of some of the rows, int64 [A]."""
+        """Return the cache of the given rows, int64 [A]."""
         cache = Cache()
         for keys, values in self.layers:
             own = move_to(rows, keys.device)

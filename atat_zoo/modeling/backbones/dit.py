@@ -40,16 +40,16 @@ PRESETS: dict[str, tuple[int, int, int]] = {
 class DiTBackbone(LoRABackbone):
     """A bidirectional transformer with rotary positions and normalised queries and keys.
 
-    Residual branches and an untied head start at zero, so that an untrained model predicts its output bias alone. With
+    Residual branches and an untied head start at zero, so an untrained model predicts its output bias. With
     time conditioning, t scales, shifts and gates every branch (adaLN-zero, Peebles and Xie, ICCV 2023). Attention is
     PyTorch's `scaled_dot_product_attention`: no kernel is built.
 
-    A network that reads masks must first learn to attend to a masked token's neighbours, while an autoregressive one
-    reads the preceding token directly. `local_heads` start with this attention: constant vectors are added to queries
-    and keys, and their product under rotary positions depends on the distance alone. They are trained like all other
-    weights, cost nothing, and respect the attention mask.
+    A masked model must first learn to attend to a masked token's neighbours, while an autoregressive one reads the
+    preceding token directly. The first `local_heads` heads start with this attention: constant vectors are added to
+    queries and keys, and under rotary positions their product depends only on the distance. The vectors are trained
+    like all other weights and respect the attention mask.
 
-    `ngram_prior` > 0 adds the scores of an n-gram model of the training text to the logits of the head (ngram.py).
+    `ngram_prior` > 0 adds the n-gram prior of the training text to the logits (ngram_prior_module.py).
     """
 
     name = "dit"
@@ -97,18 +97,18 @@ class DiTBackbone(LoRABackbone):
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Layers, width and heads, after the overrides."""
+        """The number of layers, the width and the number of heads, with the preset's values where none is set."""
         layers, width, heads = PRESETS[self.preset]
         return self.layers or layers, self.width or width, self.heads or heads
 
     @property
     def matrices(self) -> int:
-        """Weights of all layers that multiply every token."""
+        """The number of weights in the matrices that multiply every token."""
         layers, width, _ = self.shape
         return layers * width * (4 * width + 2 * max(1, int(width * self.mlp_ratio)))
 
     def weights(self, vocabulary_size: int) -> int:
-        """Return the number of its parameters, V = `vocabulary_size`."""
+        """Return the number of parameters for a vocabulary size V."""
         layers, width, heads = self.shape
         outside = (vocabulary_size + 1) * width + (self.output_bias != "none") * vocabulary_size + 2 * self.ngram_prior
         outside += 0 if self.tied else vocabulary_size * width
@@ -119,9 +119,9 @@ class DiTBackbone(LoRABackbone):
         return outside + self.matrices + norms + layers * of_layer
 
     def flops(self, vocabulary_size: int, rows: int, length: int, positions: float, first: int | None = None) -> float:
-        """Return the FLOPs of a pass without what is done once a row, for t; attention counts in full under a mask.
+        """Return the FLOPs of a forward pass, without the time embedding; masked attention counts as full attention.
 
-        If the `first` tokens are asked for, the last layer has queries, keys and values of the others, and no more.
+        If only the `first` tokens are needed, the last layer computes just queries, keys and values of the others.
         """
         layers, width, _ = self.shape
         of_layers = rows * length * (self.matrices + 2 * layers * length * width)
@@ -130,18 +130,18 @@ class DiTBackbone(LoRABackbone):
         return 2 * of_layers + 2 * positions * vocabulary_size * width
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield the problems: the length, heads that do not divide the width, or shards that cannot be counted."""
+        """Yield a problem if the length, the number of heads or the n-gram prior does not fit the experiment."""
         yield from LoRABackbone.check(self, experiment)
         if experiment.data.length > self.max_length:
             yield Problem(
                 "data.length",
                 f"{experiment.data.length} is longer than backbone.max_length = {self.max_length}; "
-                "shorten the one or raise the other",
+                "lower data.length or raise backbone.max_length",
             )
         _, width, heads = self.shape
         if self.local_heads > heads:
             yield Problem(
-                "backbone.local_heads", f"{self.local_heads} is more than the {heads} heads there are; lower it"
+                "backbone.local_heads", f"{self.local_heads} is more than the number of heads, {heads}; lower it"
             )
         if width % (2 * heads):
             yield Problem(
@@ -150,7 +150,7 @@ class DiTBackbone(LoRABackbone):
         if self.ngram_prior and experiment.data.on_corrupt == "skip":
             yield Problem(
                 "data.on_corrupt",
-                '"skip" leaves rows out of the stream, and backbone.ngram_prior counts those of every '
+                '"skip" drops damaged shards, but backbone.ngram_prior needs the counts of every '
                 "training shard; set backbone.ngram_prior = 0, or build the damaged shards again",
             )
 

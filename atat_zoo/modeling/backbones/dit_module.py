@@ -1,4 +1,4 @@
-"""The network of `dit`. B sequences, L tokens, D width, H heads, V predictable tokens."""
+"""The module of `dit`. B sequences, L tokens, D width, H heads, V predictable tokens."""
 
 import math
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from atat_zoo.system.errors import UserError
 
 
 class DiTModule(nn.Module):
-    """Tokens [B, L] to hidden states [B, L, D]; `head` maps those to logits [..., V]."""
+    """The module of `dit`: maps tokens [B, L] to hidden states [B, L, D]; `head` maps these to logits [..., V]."""
 
     returns_first = True
 
@@ -77,7 +77,7 @@ class DiTModule(nn.Module):
         # Positions may repeat, so that a text and its noisy copy fit side by side.
         if positions is None:
             if length > self.max_length:
-                raise ValueError(f"{length} tokens are more than this backbone's {self.max_length}")
+                raise ValueError(f"{length} tokens are more than this backbone's maximum, {self.max_length}")
             positions = torch.arange(length, device=tokens.device)
         h = self.embedding(tokens)
         c = None
@@ -100,7 +100,7 @@ class DiTModule(nn.Module):
 
 
 def prior_of(context: Context, neighbours: int) -> NGramPriorModule:
-    """Return the count model of so many neighbours on either side; a model that is loaded brings its counts."""
+    """Return the n-gram prior for `neighbours` tokens on each side; loading a model fills in its counts."""
     try:
         table = context.ngram_prior() if context.ngram_prior else None
     except UserError as error:
@@ -148,9 +148,9 @@ class Layer(nn.Module):
         keys: Tensor | None,
         first: int | None = None,
     ) -> Tensor:
-        """Return h [B, L, D], of the first tokens alone if asked for; `join` puts earlier keys and values first.
+        """Return h [B, L, D], or [B, first, D]; `join` prepends cached keys and values.
 
-        Dropout draws twice, by `keys` [B] and the numbers from `call` on.
+        Its two dropouts draw by `keys` [B] and the call numbers `call` and `call` + 1.
         """
         B, L, D = h.shape
         qkv = self.qkv(self.norm_attention(h, c)).view(B, L, 3, self.heads, D // self.heads)
@@ -179,16 +179,16 @@ class Layer(nn.Module):
         return h + gate_mlp * self.dropout(self.mlp(h, c), call + 1, keys)
 
     def mlp(self, h: Tensor, c: Tensor | None) -> Tensor:
-        """Return what the feed-forward network makes of h [B, L, D]."""
+        """Return the output of the feed-forward network, [B, L, D]."""
         return self.down(F.gelu(self.up(self.norm_mlp(h, c)), approximate="tanh"))
 
 
 def local_offset(heads: int, width: int, local: int, contrast: float = 5.0) -> Tensor:
-    """Return what is added to queries and keys so that the first heads attend to a neighbour in any text, [2·H·width].
+    """Return the offset of queries and keys with which the first heads attend to a neighbour, [2·H·width].
 
     Under rotary positions constant vectors q = (a, 0) and k = a·(cos ωδ, sin ωδ) give the logit Σ a² cos ω(i − j − δ),
-    whose peak is at j = i − δ. `local` of the H heads get them, with δ = 1, −1, 2, −2 … in turn; the neighbour's logit
-    exceeds those beside it by `contrast`. A vector, so that no optimizer takes it for a matrix to decay.
+    whose peak is at j = i − δ. The first `local` heads get δ = 1, −1, 2, −2, …; the neighbour's logit exceeds the
+    adjacent ones by `contrast`. The result is a vector because optimizers apply weight decay to matrices.
     """
     rates = _rates(width)
     # Fast angles tell neighbours apart; the slow ones would only add a constant.
@@ -207,7 +207,7 @@ def _rates(width: int) -> Tensor:
 
 
 class Norm(nn.Module):
-    """Layer normalisation with a learned gain, or with scale and shift from the time embedding."""
+    """Layer normalisation with a learned gain, or with a scale and shift computed from the time embedding."""
 
     def __init__(self, width: int, conditioned: bool) -> None:
         super().__init__()
@@ -218,7 +218,7 @@ class Norm(nn.Module):
             nn.init.zeros_(self.modulation.bias)
 
     def forward(self, h: Tensor, c: Tensor | None) -> Tensor:
-        """Return h [B, L, D] normalised over D."""
+        """Return h [B, L, D], normalised over D."""
         normed = self.layer(h)
         if self.modulation is None:
             return normed
@@ -228,7 +228,7 @@ class Norm(nn.Module):
 
 
 class Head(nn.Module):
-    """Hidden states [..., D] to logits [..., V]; starts at its bias, and has no column for the mask."""
+    """The output head: maps hidden states [..., D] to logits [..., V], without a column for the mask token."""
 
     def __init__(self, embedding: nn.Embedding, tied: bool, bias: str, counts: NDArray[np.int64] | None) -> None:
         super().__init__()
@@ -248,7 +248,7 @@ class Head(nn.Module):
 
 
 class TimeEmbedding(nn.Module):
-    """t in (0, 1] to a vector [B, D], by sinusoids of 1,000·t and two layers."""
+    """The time embedding: maps t in (0, 1] to [B, D] by sinusoids of 1,000·t and two linear layers."""
 
     def __init__(self, width: int, frequencies: int = 256) -> None:
         super().__init__()
@@ -265,7 +265,7 @@ class TimeEmbedding(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Rotary position embedding (Su et al., 2021): angles from positions, in float32."""
+    """Rotary position embedding (Su et al., 2021), in float32."""
 
     def __init__(self, head_width: int) -> None:
         super().__init__()
@@ -273,13 +273,13 @@ class Rotary(nn.Module):
         self.rates: Tensor
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines [L, 1, 1, D/(2H)], or [B, L, …] of positions [B, L]."""
+        """Return cosines and sines [L, 1, 1, D/(2H)], or [B, L, …] for positions [B, L]."""
         angles = (positions.float()[..., None] * self.rates)[..., None, None, :]
         return angles.cos().to(dtype), angles.sin().to(dtype)
 
 
 def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn the two halves of each head of x [B, L, 2, H, D/H] by its position's angles."""
+    """Rotate the two halves of each head of x [B, L, 2, H, D/H] by the angles of its position."""
     cos, sin = rotation
     a, b = x.chunk(2, dim=-1)
     return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)

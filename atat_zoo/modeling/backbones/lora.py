@@ -1,6 +1,6 @@
-"""LoRA (Hu et al., 2021): low-rank matrices beside a backbone's linear layers, which are all of it that is trained.
+"""LoRA (Hu et al., 2021): trains low-rank updates of a backbone's linear layers and freezes the rest.
 
-The layers are peft's, as it knows those of `transformers`, too, merges them, and its files are what others load.
+The implementation is peft's, which also supports the models of `transformers` and merges the updates.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WITHIN = ".base_layer."  # in the names of the weights beside which they are
 
 @component_base
 class LoRABackbone(Backbone):
-    """A backbone of which LoRA can be trained; `assemble` adds the matrices to what `build` returns."""
+    """A backbone that supports LoRA; `assemble` adds the matrices to the module that `build` returns."""
 
     adjustable: ClassVar[tuple[str, ...]] = ("lora_rank", "lora_alpha", "lora_layers")
     # What the names of the module's layers begin with, but not those of an export; None where they differ otherwise.
@@ -43,16 +43,16 @@ class LoRABackbone(Backbone):
         return ("peft", "atat-zoo[lora]") if self.lora_rank else None
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield the problem of weights that are random: whoever overrides this yields from it."""
+        """Yield a problem if LoRA would train a backbone with random weights; overrides must yield from it."""
         if not self.lora_rank and (self.lora_layers or self.lora_alpha != 16):
             yield Problem("backbone.lora_rank", "lora_layers and lora_alpha have no effect at 0; set a rank")
         if self.lora_rank and experiment.init_from is None and not self.pretrained:
-            text = "LoRA leaves the weights as they are, and these are random; name a run by init_from, or set it to 0"
+            text = "LoRA freezes the backbone, whose weights are random; set init_from to a run, or lora_rank to 0"
             yield Problem("backbone.lora_rank", text)
 
 
 def adapt(module: nn.Module, spec: Any) -> None:
-    """Add the matrices of LoRA to a backbone's module, and freeze all else of it; without a rank do nothing."""
+    """Add the LoRA matrices to a backbone's module and freeze its other weights; do nothing at rank 0."""
     if not spec.lora_rank:
         return
     if problems := lacking([spec]):
@@ -64,9 +64,7 @@ def adapt(module: nn.Module, spec: Any) -> None:
     for name in spec.lora_layers:
         if not any(f".{each}".endswith(f".{name}") for each in there):
             known = ", ".join(sorted({each.rpartition(".")[2] for each in there}))
-            raise UserError(
-                f"backbone.lora_layers: {spec.name!r} has no layer {name!r} with a matrix; name some of {known}"
-            )
+            raise UserError(f"backbone.lora_layers: {spec.name!r} has no linear layer {name!r}; name some of {known}")
     settings = settings_of(spec, layers)
     try:
         with warnings.catch_warnings():
@@ -81,14 +79,14 @@ def adapt(module: nn.Module, spec: Any) -> None:
 
 
 def settings_of(spec: Any, layers: list[str] | str, **more: Any) -> Any:
-    """Return the settings of peft for a backbone's LoRA of these layers."""
+    """Return the peft settings of a backbone's LoRA for these layers."""
     import peft
 
     return peft.LoraConfig(r=spec.lora_rank, lora_alpha=spec.lora_alpha, target_modules=layers, **more)
 
 
 def merge(module: nn.Module) -> None:
-    """Add the product of LoRA's matrices to the weights beside them, in place; a module without them stays as it is."""
+    """Merge the LoRA matrices into the weights, in place; a module without LoRA does not change."""
     for name, layer in list(module.named_modules()):
         if hasattr(layer, "get_base_layer"):
             layer.merge()
@@ -97,20 +95,20 @@ def merge(module: nn.Module) -> None:
 
 
 def of_base(objective: nn.Module) -> dict[str, str]:
-    """Return the names of the weights that a training by LoRA leaves as they are, with those that they have without it.
+    """Return the names of the frozen weights, each with the name that it has without LoRA.
 
-    They are the backbone's own, in an order that is the same on all ranks.
+    Their order is the same on all ranks.
     """
     names = [name for name, _ in objective.named_parameters() if name.startswith("backbone.")]
     return {name: plain for name in names if (plain := without_lora(name))}
 
 
 def without_lora(name: str) -> str:
-    """Return the name that a tensor has without LoRA; an empty text for one of LoRA's matrices."""
+    """Return the name that a tensor has without LoRA; an empty string for a LoRA matrix."""
     return "" if _ADDED in name else name.replace(_WITHIN, ".")
 
 
 def with_base(own: Mapping[str, Tensor], base: Mapping[str, Tensor], names: Iterable[str]) -> dict[str, Tensor]:
-    """Return tensors by `names` of a model with LoRA: its own, and those that only the model has that it began with."""
+    """Return the tensors `names` of a model with LoRA: its own ones, and the others from the base model."""
     plain = {name: without_lora(name) for name in names}
     return {**{name: base[plain[name]] for name in plain if plain[name] in base}, **own}

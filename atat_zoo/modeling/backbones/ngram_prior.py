@@ -1,23 +1,23 @@
-"""The n-gram prior: counts of neighbouring tokens in the training text, and the probabilities that follow from them.
+"""The n-gram prior: counts of neighbouring tokens in the training text, and the probabilities estimated from them.
 
-Interpolated Witten–Bell estimates (Witten & Bell, IEEE Transactions on Information Theory 37, 1991; Chen & Goodman,
-Computer Speech & Language 13, 1999, section 2.5). With N(h) occurrences of a context h, T(h) different tokens seen in
-it and p' the estimate of a shorter context,
+The estimates are interpolated Witten–Bell (Witten & Bell, IEEE Transactions on Information Theory 37, 1991; Chen &
+Goodman, Computer Speech & Language 13, 1999, section 2.5). With N(h) occurrences of a context h, T(h) different tokens
+seen in it and p' the estimate of a shorter context,
 
     p(x | h) = (c(h, x) + T(h) · p'(x)) / (N(h) + T(h)),     and p'(x) where h was never seen
 
-    p(x)            (c(x) + 1) / (Σ c + V): nothing is visible
+    p(x)            (c(x) + 1) / (Σ c + V): no neighbour is visible
     p(x | l)        the token to the left; backs off to p(x). Likewise p(x | r), the one to the right
-    p(x | l, r)     both neighbours; backs off to the mean of p(x | l) and p(x | r), which are equally good
+    p(x | l, r)     both neighbours; backs off to the mean of p(x | l) and p(x | r)
     p(x | k, l)     the two tokens to the left; backs off to p(x | l)
 
-Each sums to 1 over x. Counts are within sequences: no pair spans two of them, or padding.
+Each sums to 1 over x. Counts do not cross sequence boundaries or padding.
 
-The table of a folder of shards is counted when it is first asked for, and kept beside them in `neighbours.npz`. A file
-that is damaged, or of other shards, is counted again; where nothing can be written, every process counts.
+The counts of a folder of shards are computed on first use and stored there in `neighbours.npz`. A file that is damaged
+or belongs to other shards is replaced; in a read-only folder every process counts for itself.
 
-Legend: V tokens, N predictions. A neighbour that is not visible (masked, padding, outside of the sequence) is any id
-outside of 0 … V−1, as the mask is. Arguments broadcast: x [1, V] beside neighbours [N, 1] gives distributions [N, V].
+Legend: V tokens, N predictions. A neighbour that is not visible (masked, padding, outside the sequence) is any id
+outside 0 … V−1, such as the mask id. Arguments broadcast: x [1, V] and neighbours [N, 1] give distributions [N, V].
 """
 
 from __future__ import annotations
@@ -52,26 +52,26 @@ _CHUNK = 1 << 22  # keys that are sorted at once, or as many as there are alread
 
 
 class KeyCounts(NamedTuple):
-    """Different keys with their counts."""
+    """Unique keys with their counts."""
 
     keys: NDArray[np.int64]  # ascending, [M]
     counts: NDArray[np.int64]  # at least 1, [M]
 
     def lookup(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the count of each key, 0 for those that are not there."""
+        """Return the count of each key; 0 for a key that does not occur."""
         if not len(self.keys):
             return np.zeros_like(keys)
         i = np.minimum(np.searchsorted(self.keys, keys), len(self.keys) - 1)
         return np.where(self.keys[i] == keys, self.counts[i], 0)
 
     def sum_by_group(self, group: NDArray[np.int64]) -> tuple[KeyCounts, KeyCounts]:
-        """Return the sum of the counts, and the number of keys, of each group; `group` [M] has that of each key."""
+        """Return the sum of the counts and the number of keys in each group; `group` [M] is the group of each key."""
         groups, inside, types = np.unique(group, return_inverse=True, return_counts=True)
         total = np.bincount(inside, self.counts, len(groups)).astype(np.int64)
         return KeyCounts(groups, total), KeyCounts(groups, types)
 
     def add_keys(self, keys: list[NDArray[np.int64]]) -> KeyCounts:
-        """Return the counts with those of more keys, in any order and any number of times."""
+        """Return the counts with further keys added, which may repeat and need no order."""
         new, counts = np.unique(np.concatenate([np.zeros(0, np.int64), *keys]), return_counts=True)
         both = np.concatenate([self.keys, new])
         order = np.argsort(both, kind="stable")  # linear, as both parts are sorted
@@ -82,7 +82,7 @@ class KeyCounts(NamedTuple):
 
 @attrs.frozen(kw_only=True, eq=False)
 class NGramPrior:
-    """Counts of single tokens, of pairs a·V + b and of triples (a·V + b)·V + c of adjacent tokens."""
+    """Counts of single tokens, pairs (key a·V + b) and triples (key (a·V + b)·V + c) of adjacent tokens."""
 
     tokens: NDArray[np.int64]  # how often each occurs, [V]
     pairs: KeyCounts
@@ -93,11 +93,11 @@ class NGramPrior:
     def count(cls, blocks: Iterable[NDArray[np.integer]], vocabulary_size: int) -> NGramPrior:
         """Count tokens in blocks of sequences, each [rows, L]; ids from `vocabulary_size` on are padding.
 
-        Memory: 64 bytes for each token at most, 16 for each different triple at the end.
+        It takes at most 64 bytes per token, and the result 16 bytes per unique triple.
         """
         V = vocabulary_size
         if V > LARGEST_VOCABULARY:
-            raise UserError(f"a table counts at most {LARGEST_VOCABULARY:,} different tokens, not {V:,}")
+            raise UserError(f"an n-gram prior supports at most {LARGEST_VOCABULARY:,} token ids, not {V:,}")
         tokens, sequences = np.zeros(V, np.int64), 0
         pairs, triples = _Counter(), _Counter()
         for block in blocks:
@@ -111,13 +111,13 @@ class NGramPrior:
         return cls(tokens=tokens, pairs=pairs.finish(), triples=triples.finish(), sequences=sequences)
 
     def pairs_at(self, distance: int) -> KeyCounts:
-        """Return how often a token is followed by another `distance` positions later, 1 or 2, by the key a·V + b."""
+        """Return the counts of token pairs `distance` positions apart (1 or 2), by the key a·V + b."""
         return self.pairs if distance == 1 else self._around[0]
 
     def prob_between(
         self, x: NDArray[np.int64], left: NDArray[np.int64], right: NDArray[np.int64]
     ) -> NDArray[np.float64]:
-        """Return p(x | what is visible of the two neighbours) of tokens x, all [N]."""
+        """Return p(x | l, r), or that of the visible neighbours, of tokens x, all [N]."""
         V = len(self.tokens)
         by_left, by_right = self.prob_given_neighbour(x, left), self.prob_given_neighbour(x, right, of_the_right=True)
         both = _visible(V, left, right)
@@ -138,7 +138,7 @@ class NGramPrior:
     def prob_given_neighbour(
         self, x: NDArray[np.int64], neighbour: NDArray[np.int64], *, of_the_right: bool = False
     ) -> NDArray[np.float64]:
-        """Return p(x | one neighbour), that to the left or `of_the_right`, of tokens x, all [N]."""
+        """Return p(x | one neighbour) of tokens x, all [N]; `of_the_right` selects the right neighbour."""
         V = len(self.tokens)
         there = _visible(V, neighbour)
         h = np.where(there, neighbour, 0)
@@ -170,7 +170,7 @@ class NGramPrior:
 
 
 class _Counter:
-    """Counts keys that come in pieces, and sorts each a few times only."""
+    """Counts keys that arrive in batches, with few sorts."""
 
     def __init__(self) -> None:
         self.counted, self.size = KeyCounts(np.zeros(0, np.int64), np.zeros(0, np.int64)), 0
@@ -214,11 +214,11 @@ def _interpolated(
 
 
 def load_ngram_prior(folder: Path) -> NGramPrior:
-    """Return the n-gram prior of the training shards of a folder, counted unless it is stored there."""
+    """Return the n-gram prior of the training shards in a folder, from its file if that is valid."""
     contents = shard_manifest.load(folder)
     tokens, most = contents.splits["train"].tokens, min(_MOST, machine.memory() // _SHARE // _EACH)
     if tokens > most:
-        raise UserError(f"at most {most:,} training tokens are counted on this machine, and {folder} has {tokens:,}")
+        raise UserError(f"{folder} has {tokens:,} training tokens, and this machine can count at most {most:,}")
     path = folder / FILE
     with ExitStack() as stack:
         with suppress(OSError):
@@ -229,7 +229,7 @@ def load_ngram_prior(folder: Path) -> NGramPrior:
 
 
 def _count(folder: Path, path: Path, contents: ShardManifest) -> NGramPrior:
-    """Count the training shards, and write the table to a file where that is possible."""
+    """Count the training shards, and write the counts to a file unless the folder is read-only."""
     blocks = (read(folder, contents, shard) for shard in contents.splits["train"].shards)
     if contents.form == "chat":  # what is padding has an id that no token has
         blocks = (block & IDS for block in blocks)
@@ -248,24 +248,24 @@ def _about(contents: ShardManifest) -> dict[str, Any]:
 
 
 def _kept(path: Path, contents: ShardManifest) -> NGramPrior:
-    """Read the file; raise nearly any exception if it is absent, damaged, or of other shards.
+    """Read the file; raise an exception of any type if it is absent, damaged or of other shards.
 
-    Its size says how much memory it takes at most, and every array has a checksum.
+    The file size bounds the memory, and every array has a checksum.
     """
     V, split = contents.vocabulary_size, contents.splits["train"]
     if path.stat().st_size > 2 * _PAIR * split.tokens + 8 * V + (1 << 16):
-        raise ValueError("it is larger than the counts of so many tokens")
+        raise ValueError("it is larger than counts of this many tokens can be")
     about, tokens = arrays_of(path, "about", "tokens")
     if json.loads(about.tobytes()) != _about(contents):
-        raise ValueError("it is of other shards")
+        raise ValueError("it belongs to other shards")
     if tokens.shape != (V,) or tokens.dtype != np.int64 or tokens.sum() != split.tokens or tokens.min() < 0:
-        raise ValueError("its tokens are not those of the shards")
+        raise ValueError("its token counts do not match the shards")
     counted = {}
     for order, name in ((2, "pairs"), (3, "triples")):
         keys, counts = arrays_of(path, f"{name}_keys", f"{name}_counts")
         if keys.ndim != 1 or keys.shape != counts.shape or keys.dtype != np.int64 or counts.dtype != np.uint32:
-            raise ValueError(f"its {name} are no counts")
+            raise ValueError(f"its {name} have a wrong shape or dtype")
         if len(keys) and (keys[0] < 0 or keys[-1] >= V**order or np.diff(keys).min(initial=1) < 1 or counts.min() < 1):
-            raise ValueError(f"its {name} are not in order")
+            raise ValueError(f"its {name} are not sorted, or out of range")
         counted[name] = KeyCounts(keys, counts.astype(np.int64))
     return NGramPrior(tokens=tokens, sequences=split.sequences, **counted)

@@ -1,23 +1,22 @@
-"""What counts of the training text say about a token beside others, added to the logits of a network.
+"""The n-gram prior as a module: adds scores of the visible neighbours to the logits of a network.
 
-A masked language model spends its first epochs on learning which tokens stand beside each other, and a head of width D
-can hold no more than D directions of it, while an n-gram prior has it after one reading of the text. With c(h, y) times
-that y occurs at some distance from the context h in training text, N(h) times that h has a token there, T(h) different
-ones, and p(y) the unigram distribution, the interpolated Witten–Bell estimate over p is
+A masked language model spends its first epochs on learning which tokens are neighbours, and a head of width D
+represents at most D directions of this, while an n-gram prior takes one pass over the text. Let c(h, y) count how often
+y occurs at a given distance from the context h in the training text, N(h) = Σ_y c(h, y), T(h) the number of different
+y, and p(y) the unigram distribution. The interpolated Witten–Bell estimate gives
 
     s(y | h) = log p(y | h) / p(y) = log (1 + c(h, y) / (T(h)·p(y))) − log (1 + N(h)/T(h))
 
 and 0 where h is not visible or was never seen. The logits are those of the head plus Σ_h γ_h·s(y | h) over the visible
-neighbours of the position, γ learned: log-linear interpolation of small models (Klakow, ICSLP 1998), with a network
-that learns the residual here, what they do not tell (Li et al., arXiv:2210.14431, for n-grams to the left).
+neighbours of the position, γ learned: log-linear interpolation (Klakow, ICSLP 1998), while the network learns the
+residual (Li et al., arXiv:2210.14431, for n-grams to the left).
 
-In a training the text that is predicted has been counted too. For the true y, c(h, y) is therefore taken less one:
-leaving-one-out (Ney, Essen & Kneser, IEEE PAMI 17, 1995), or the network would learn to trust what it will not find in
-held-out text. T and N stay as they are: N moves all tokens alike, and T changes only where c = 1, by one. Nor is it
-seen that a token between two like itself is in two of the pairs that are counted, which is rare. Padding is read as the
-token 0, which it is for the network, too.
+The counts include the training sequence itself. For the true y, c(h, y) is therefore reduced by one: leaving-one-out
+(Ney, Essen & Kneser, IEEE PAMI 17, 1995); otherwise the network would trust counts that held-out text does not have. T
+and N are not changed: N shifts all tokens alike, and T would change only where c = 1. A token between two copies of
+itself occurs in two pairs; this rare case is ignored. Padding is read as token 0, as in the network.
 
-Legend: B sequences of L tokens, N predictions, V tokens, R the reach, M different pairs.
+Legend: B sequences of L tokens, N predictions, V tokens, R the reach, M unique pairs.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _SHARE = 1 / 16
 
 
 def neighbours_of(tokens: Tensor, reach: int, absent: int) -> Tensor:
-    """Return what stands at −1, 1, −2, 2 … ±R of every position of [B, L], `absent` beyond the ends: [B, L, 2R]."""
+    """Return the tokens at offsets −1, 1, −2, 2 … ±R of every position, `absent` beyond the ends: [B, L, 2R]."""
     length = tokens.shape[1]
     padded = F.pad(tokens, (reach, reach), value=absent)
     offsets = [by for distance in range(1, reach + 1) for by in (-distance, distance)]
@@ -46,10 +45,10 @@ def neighbours_of(tokens: Tensor, reach: int, absent: int) -> Tensor:
 
 
 class NGramPriorModule(nn.Module):
-    """Logits [N, V] to logits with the counts of the visible neighbours.
+    """Adds the scores of the visible neighbours to logits [N, V].
 
-    The counts are buffers `apart_1`, … `apart_R`, int32 [M, 3]: a token, the one so many positions after it, and how
-    often they occur. They are saved with the weights; a module without a table has none until it is loaded.
+    The counts are buffers `apart_1`, … `apart_R`, int32 [M, 3]: a token, the token that many positions later, and the
+    count of the pair. They are saved with the weights; without an n-gram prior they are empty until loaded.
     """
 
     def __init__(self, vocabulary_size: int, reach: int, table: NGramPrior | None) -> None:
@@ -73,8 +72,8 @@ class NGramPriorModule(nn.Module):
     def forward(self, logits: Tensor, neighbours: Tensor, x: Tensor | None = None) -> Tensor:
         """Return logits, float32 [N, V], from those of the head.
 
-        The neighbours are the tokens at −1, 1, −2, 2, … ±R positions, int64 [N, 2R], V where nothing is visible; x are
-        the true tokens, int64 [N], whose own occurrence is left out, or None where they have not been counted.
+        The neighbours are the tokens at offsets −1, 1, −2, 2, … ±R, int64 [N, 2R], V where not visible. x, int64 [N],
+        are the true tokens, whose own occurrence is subtracted (training), or None (held-out text).
         """
         scores = self.scores()
         row = neighbours + (self.vocabulary_size + 1) * torch.arange(2 * self.reach, device=neighbours.device)
@@ -94,7 +93,7 @@ class NGramPriorModule(nn.Module):
         return logits.scatter_add_(1, x[:, None], change[:, None])
 
     def scores(self) -> _Scores:
-        """Return the scores of all positions, made of the counts when they are first needed."""
+        """Return the scores of all offsets, computed from the counts on first use."""
         scores, dtype = self._scores, self.gain.dtype
         if scores is None or scores.full.device != self.tokens.device or scores.full.dtype != dtype:
             apart = [self.get_buffer(f"apart_{distance}") for distance in range(1, self.reach + 1)]
@@ -103,13 +102,13 @@ class NGramPriorModule(nn.Module):
 
 
 def ngram_prior_counts(model: nn.Module) -> dict[str, Tensor]:
-    """Return the counts of the priors in a model, by the names that its state has for them."""
+    """Return the n-gram counts in a model, by their names in its state dict."""
     priors = {name: module for name, module in model.named_modules() if isinstance(module, NGramPriorModule)}
     return {f"{name}.{key}": counts for name, prior in priors.items() for key, counts in prior.named_buffers()}
 
 
 def _resize(prior: NGramPriorModule, state: Mapping[str, Any], prefix: str, *rest: Any) -> None:
-    """Before counts are loaded: make room for any number of pairs, for a saved model is built without its text."""
+    """Resize the buffers before counts are loaded, since the number of pairs is unknown when the module is built."""
     errors: list[str] = rest[-1]
     for name, own in list(prior.named_buffers()):
         saved = state.get(prefix + name)
@@ -117,19 +116,18 @@ def _resize(prior: NGramPriorModule, state: Mapping[str, Any], prefix: str, *res
             continue  # torch has the words for it
         ids = saved[:, :2] if name != "tokens" else saved.new_zeros(0)
         if saved.numel() and (int(saved.min()) < 0 or (ids.numel() and int(ids.max()) >= prior.vocabulary_size)):
-            errors.append(f"{prefix}{name} has counts of tokens that there are not")
+            errors.append(f"{prefix}{name} has negative counts, or token ids outside the vocabulary")
         elif name != "tokens":
             prior.register_buffer(name, torch.empty_like(saved, device=own.device))
     prior._scores = None
 
 
 class _Scores(NamedTuple):
-    """s(y | h) of all positions, one after the other: row h of a position is V when nothing is visible.
+    """The scores s(y | h) of all neighbour offsets; row h of an offset is V when its neighbour is not visible.
 
-    Beside most contexts few tokens were ever seen, and all others have one score there, −log (1 + N(h)/T(h)). So memory
-    grows with the pairs, not with V²: a row is there in full, with 4·V bytes, only where many tokens were seen, and of
-    the others are those alone, 8 bytes each. How many they are is never asked of the device in a step: each row is read
-    as if it were as long as the longest.
+    Most contexts have few different neighbours, and all other tokens share the score −log (1 + N(h)/T(h)). So memory
+    grows with the number of pairs, not with V²: a row is dense, 4·V bytes, only if it has many neighbours; other rows
+    store 8 bytes per neighbour. Sparse rows are read padded to the longest, so a step never waits for the device.
     """
 
     full: Tensor  # the rows in full, [F + 1, V]; the first is −1 everywhere
@@ -145,7 +143,7 @@ class _Scores(NamedTuple):
 
     @classmethod
     def of(cls, apart: Sequence[Tensor], tokens: Tensor, dtype: torch.dtype) -> _Scores:
-        """Return them from the counts [M, 3] of each distance, and of single tokens [V]."""
+        """Return the scores, from the counts [M, 3] of each distance and the counts of single tokens [V]."""
         V = len(tokens)
         # What is in float64 is computed where that is.
         there, exact = tokens.device, exact_device(tokens.device)
@@ -178,11 +176,11 @@ class _Scores(NamedTuple):
         )
 
     def seen(self, row: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the tokens seen in rows [N] that are not in full, int64 [N, K], and their scores, 0 after the last."""
+        """Return the tokens of sparse rows [N], int64 [N, K], and their scores, padded with 0."""
         first, positions = self.first[row], torch.arange(self.token.shape[1], device=row.device)
         return self.token[first].long(), torch.where(positions < self.length[row, None], self.score[first], 0)
 
     def left_out(self, own: Tensor, row: Tensor, x: Tensor) -> Tensor:
-        """Return how s(x | h) = `own` changes if x occurred once less beside h, [N, 2R]; rows [N, 2R] and x [N, 1]."""
+        """Return the change of s(x | h) = `own` when its count is reduced by 1, [N, 2R]; rows are [N, 2R], x [N, 1]."""
         less = self.less[row]
         return ((own + less).expm1() - self.unit[x] / self.types[row]).clamp(min=0).log1p() - less - own

@@ -1,7 +1,8 @@
-"""Curricula: loss weights that move the training from easy to hard tokens, or follow what is shown of a text.
+"""Curricula: loss weights that move the training from easy to hard tokens, or depend on the visible tokens.
 
-Weights by the importance of x tilt what is learned towards the tokens that weigh more. Those of `context_adaptive` and
-`planner_aware`, and any by the importance of z, do not: docs/explanation/adaptive-masks.md, "Masks by visible tokens".
+Weights that depend on the importance of the clean sequence x bias the learned distribution towards tokens of high
+weight. Weights that depend only on z, such as those of `context_adaptive` and `planner_aware`, do not:
+docs/explanation/adaptive-masks.md, "Masks by visible tokens".
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class CurriculumModule(Protocol):
-    """The result of `build`. One that follows the loss is an `nn.Module` and implements `StatefulComponent`."""
+    """The result of `build`. A curriculum that follows the loss is an `nn.Module` and a `StatefulComponent`."""
 
     def stage(self, progress: float) -> str:
         """Return the name of the stage at this progress, for the metrics."""
@@ -30,14 +31,14 @@ class CurriculumModule(Protocol):
     def weights(self, noised: NoisedBatch, importance: Tensor, progress: float) -> Tensor:
         """Return c, float32 [B, L]: positive, with mean 1 over each row's maskable tokens.
 
-        Importance, [B, L] in [0, 1], detached, is of the clean tokens, or of z, as the estimator reads. Progress is the
-        completed share of the training, in [0, 1].
+        `importance`, [B, L] in [0, 1], is detached; the estimator computed it from the clean tokens or from z.
+        `progress` is the completed fraction of the training, in [0, 1].
         """
 
 
 @runtime_checkable
 class ExponentialWeighting(Protocol):
-    """A `CurriculumModule` in which a token of importance 1 weighs exp(strength) times one of importance 0."""
+    """A `CurriculumModule` that weights a token of importance 1 exp(strength) times as much as one of importance 0."""
 
     def strength(self, progress: float) -> float:
         """Return the strength at this progress, for the metrics: below 0 while easy tokens weigh more."""
@@ -58,7 +59,7 @@ class Curriculum(Protocol):
 
 
 class StatelessCurriculum(CurriculumModule):
-    """A curriculum of one stage, which is its own module."""
+    """A curriculum with a single stage, which is its own module."""
 
     name: str
     reads_importance: ClassVar[bool] = False
@@ -70,7 +71,7 @@ class StatelessCurriculum(CurriculumModule):
 
 @component
 class NoCurriculum(StatelessCurriculum):
-    """Every token has weight 1."""
+    """No curriculum: every token has weight 1."""
 
     name = "none"
     summary = "no curriculum: every token has weight 1"
@@ -87,18 +88,18 @@ class ThreeStageCurriculum(Curriculum):
     """Loss weights exp(−s·I) in the easy stage, 1 in the medium stage, exp(+s·I) in the hard one.
 
     The weights are divided by their mean over each row's maskable tokens, so the curriculum shifts weight between
-    tokens and does not change the learning rate. `progress` decides how the strength changes within a stage:
+    tokens without changing the scale of the loss. `progress` decides how the strength changes within a stage:
 
     - `step`: constant −s, 0 and +s;
     - `linear`: from −s to 0 over the easy stage, from 0 to +s over the hard one;
     - `exponential`: between the same ends, fast at first, then slowly.
 
-    With `thresholds` a token is easy below the one and hard above the other: easy tokens weigh exp(s) in the easy
-    stage, hard ones in the hard stage, and all others 1, before the division.
+    With `thresholds` a token is easy below the first and hard above the second: before the division, easy tokens weigh
+    exp(s) in the easy stage, hard tokens weigh exp(s) in the hard stage, and all others weigh 1.
 
-    During warm-up the strength grows from 0: over the first tenth of the easy stage, whatever the length of the
-    training. A number of `warmup_steps` is taken as it is, and cut off where the easy stage ends; one that is not small
-    beside the stage takes the stage away, since its strength is reached at the end or, if it falls, never.
+    During warmup the strength grows from 0: by default over the first tenth of the easy stage, otherwise over
+    `warmup_steps`, which are cut off at the end of the easy stage. Choose `warmup_steps` much shorter than the stage,
+    or the stage never reaches its strength.
     """
 
     name = "three_stage"
@@ -128,13 +129,13 @@ class ThreeStageCurriculum(Curriculum):
             raise ValueError(f"thresholds must be in [0, 1] and not fall, not {list(self.thresholds)}")
 
     def extends(self, done: int, steps: int, more: int) -> bool:
-        """Return whether `done` steps of a training of `steps` are those of `more`: the stages are shares of it."""
+        """Return whether the first `done` steps are the same in a training of `steps` and of `more` steps."""
         return False
 
 
 @component
 class DynamicCurriculum(Curriculum):
-    """The stages of `three_stage`, changed by the trend of the loss.
+    """The stages of `three_stage`, switched by the trend of the loss.
 
     A stage has two running means of the masked cross-entropy, a fast and a slow one. The trend of the loss is their
     relative difference, gain = (slow − fast)/slow:
@@ -169,13 +170,13 @@ class DynamicCurriculum(Curriculum):
 
 @component
 class ContextAdaptiveCurriculum(StatelessCurriculum):
-    """A token weighs more, the more visible tokens are near it: CART, of Dream 7B (Ye et al., arXiv:2508.15487).
+    """Higher loss weights for tokens near visible tokens: CART, of Dream 7B (Ye et al., arXiv:2508.15487).
 
         c_i ∝ ε + (1 − ε) · Σ_{j visible, j ≠ i} ½ p (1 − p)^{|i − j| − 1}
 
-    The sum is the share of the neighbourhood that is visible, by a geometric distribution to either side: 1 in the
-    middle of a visible text. The floor ε, which CART does not have, keeps tokens without visible neighbours in the
-    loss. As for any curriculum, the mean over the maskable tokens of a row is 1.
+    The sum is the visible fraction of the neighbourhood, weighted by a geometric distribution on each side. The floor
+    ε, which CART does not have, keeps tokens without visible neighbours in the loss. As for any curriculum, the mean
+    over the maskable tokens of a sequence is 1.
     """
 
     name = "context_adaptive"
@@ -206,7 +207,7 @@ class ContextAdaptiveCurriculum(StatelessCurriculum):
 
 @component
 class PlannerAwareCurriculum(StatelessCurriculum):
-    """Higher loss weights for the tokens that the sampler `policy` would fill next (Peng et al., arXiv:2509.23405).
+    """Higher loss weights for the tokens that the sampler `policy` fills next (Peng et al., arXiv:2509.23405).
 
         c_i = (1 − a) + a · k · softmax_j(∓I_j / T)_i   over the k masked tokens of a sequence, and 1 elsewhere
 
@@ -215,23 +216,23 @@ class PlannerAwareCurriculum(StatelessCurriculum):
     """
 
     name = "planner_aware"
-    summary = "higher loss weights for the masked tokens that the sampler `policy` would fill next"
+    summary = "higher loss weights for the masked tokens that the sampler `policy` fills next"
     reads_importance = True
     refs = ("arXiv:2509.23405",)
 
     first: Literal["easy", "hard"] = param("easy", help="whether the sampler fills easy or hard tokens first")
     share: float = param(0.5, help="a, fraction of the weight that follows the planner", ge=0, lt=1)
     temperature: float = param(
-        0.3, help="T, temperature; small puts this fraction on the next token only", ge=1e-3, le=1e9
+        0.3, help="T, temperature; a small value puts this fraction on the next token only", ge=1e-3, le=1e9
     )
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield a sentence if the estimator reads the clean text."""
+        """Yield a problem if the estimator reads the clean sequence."""
         if experiment.parts["estimator"].reads != "z":
             yield Problem(
                 "curriculum",
-                f"{self.name!r} weighs tokens by how hard they are when hidden, and the estimator "
-                'reads the clean text; set estimator.use = "transformer" and its reads to "z"',
+                f"{self.name!r} needs the importance of masked tokens, but the estimator "
+                'reads the clean sequence; set estimator.use = "transformer" and its reads to "z"',
             )
 
     @override

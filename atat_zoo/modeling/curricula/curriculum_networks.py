@@ -1,4 +1,4 @@
-"""The networks of the curricula: a schedule, and a module that follows the loss. B sequences, L tokens."""
+"""The modules of the curricula: a schedule, and a module that follows the loss. B sequences, L tokens."""
 
 import math
 from typing import Literal
@@ -17,7 +17,7 @@ _DECAY = 5.0  # of `exponential`: the strength falls to e^-5 of its distance ove
 
 
 class ThreeStageModule(CurriculumModule):
-    """The schedule of `three_stage`: stateless, a function of progress."""
+    """The module of `three_stage`: a stateless function of progress."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class ThreeStageModule(CurriculumModule):
         return "easy" if progress < first else "medium" if progress < second else "hard"
 
     def strength(self, progress: float) -> float:
-        """Return the factor of importance in the exponent, in [−s, +s]."""
+        """Return the strength, in [−s, +s], by which importance is multiplied in the exponent."""
         first, second = self.boundaries
         stage, gradual = self.stage(progress), self.shape != "step"
         if stage == "medium":
@@ -54,7 +54,7 @@ class ThreeStageModule(CurriculumModule):
         return self.sharpness * size * started
 
     def _moved(self, share: float) -> float:
-        """Return how far a gradual strength has moved when `share` of the stage is over."""
+        """Return the completed fraction of a gradual change at the fraction `share` of the stage."""
         return share if self.shape == "linear" else math.expm1(-_DECAY * share) / math.expm1(-_DECAY)
 
     @override
@@ -67,7 +67,7 @@ class ThreeStageModule(CurriculumModule):
 
 
 class DynamicModule(nn.Module, CurriculumModule):
-    """A stage, and the fast and the slow mean of the loss in it.
+    """The module of `dynamic`: a stage, with a fast and a slow running mean of its loss.
 
     Decisions are arithmetic on the buffers, not Python branches, so a step never waits for the GPU.
     """
@@ -101,7 +101,7 @@ class DynamicModule(nn.Module, CurriculumModule):
         return _STAGES[int(self.position)]
 
     def strength(self, progress: float) -> float:
-        """Return −s, 0 or +s by the stage, whatever the progress."""
+        """Return −s, 0 or +s, depending on the stage only."""
         return self.sharpness * (int(self.position) - 1)
 
     @override
@@ -115,9 +115,9 @@ class DynamicModule(nn.Module, CurriculumModule):
         return torch.stack([(loss.detach().double() * here).sum(), here.sum()])
 
     def update(self, total: Tensor, progress: float) -> None:
-        """Update the means with the loss of a step, and change the stage if the trend requires it.
+        """Update the means with the loss of a step, and switch the stage if the trend requires it.
 
-        A step without masks or with a non-finite loss changes nothing.
+        A step without masks or with a non-finite loss is ignored.
         """
         mean = total[0] / total[1].clamp(min=1)
         usable = (total[1] > 0) & mean.isfinite()
@@ -138,8 +138,8 @@ class DynamicModule(nn.Module, CurriculumModule):
 def tilt(importance: Tensor, strength: float | Tensor, maskable: Tensor) -> Tensor:
     """Return exp(strength · I), divided by its mean over each row's maskable tokens.
 
-    The mean is not taken over the masked tokens, where a single one would always weigh 1. A negative strength favours
-    easy tokens, a positive one hard tokens. The result is float32 [B, L], positive, and 1 where not maskable.
+    A mean over the masked tokens would give a single masked token the weight 1. A negative strength favours easy
+    tokens, a positive one hard tokens. The result is float32 [B, L], positive, and 1 where not maskable.
     """
     # In float64 and log space: the mean stays 1 to rounding, and no strength overflows.
     logits = (importance.double() * strength).masked_fill(~maskable, -torch.inf)

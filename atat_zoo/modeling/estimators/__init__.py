@@ -1,11 +1,11 @@
-"""Importance estimators: which tokens of a text are hard to predict.
+"""Importance estimators: how hard each token of a sequence is to predict.
 
-The module of an estimator maps tokens to importance in [0, 1]. It gets the backbone's embedding as a detached input,
-so its loss does not train the backbone.
+The module of an estimator maps tokens to importance in [0, 1]. Its input is the backbone's detached embedding, so its
+loss does not train the backbone.
 
-An estimator reads x, the clean text, or z, the text with masks. One on x knows the tokens that it weighs: masks and
-weights by it tilt what the model learns, since the posterior of a hidden token is then no longer what fits best. One on
-z says how hard a hidden token is, given what is shown: nothing that follows from it tilts anything.
+An estimator reads x, the clean sequence, or z, the masked one. Importance of x depends on the masked tokens, so masks
+and weights that use it bias the model: the loss is no longer minimised by the posterior. Importance of z depends only
+on visible tokens, so it introduces no such bias.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class EstimatorModule(Protocol):
     reads_time: bool = False  # whether `t` changes the result
 
     def __call__(self, tokens: Tensor, embedded: Tensor, t: Tensor | None, maskable: Tensor) -> Tensor:
-        """Return importance, float32 [B, L] in [0, 1]; where not `maskable`, bool [B, L], it is not used.
+        """Return importance, float32 [B, L] in [0, 1]; values outside `maskable`, bool [B, L], are ignored.
 
-        The tokens are x or z, as `reads` says, int64 [B, L]; the mask is the id after the last. Their embedding by the
-        backbone, [B, L, D], is detached. The diffusion time, [B], may be None for an estimator that does not read it.
+        `tokens` are x or z, as `reads` says, int64 [B, L]; the mask id is V. `embedding` is their detached embedding by
+        the backbone, [B, L, D]. The diffusion time `t`, [B], may be None for an estimator that does not read it.
         """
 
 
@@ -52,25 +52,25 @@ class Estimator(Protocol):
 
     @property
     def reads(self) -> Reads:
-        """Whether its module reads the clean text, "x", by default, or the one with masks, "z"."""
+        """Whether the module reads the clean sequence, "x" (the default), or the masked one, "z"."""
         return "x"
 
     @property
     def reads_time(self) -> bool:
-        """Whether its module reads t; by default it does not."""
+        """Whether the module reads the diffusion time t; false by default."""
         return False
 
     @property
     def learns(self) -> bool:
-        """Whether it has anything to train; by default it has not."""
+        """Whether the estimator has parameters to train; false by default."""
         return False
 
     def tells_apart(self, trained: bool) -> bool:
-        """Return whether tokens can have different importance, if what can be learned of it is `trained`, or is not."""
+        """Return whether tokens can differ in importance, given whether the estimator is `trained`."""
         return True
 
     def weights(self, vocabulary_size: int, width: int, length: int) -> int:
-        """Return the number of its parameters, 0 by default; `width` is the backbone's D."""
+        """Return the number of parameters, 0 by default; `width` is the backbone's D."""
         return 0
 
     def flops(self, rows: int, length: int, width: int) -> float:
@@ -78,18 +78,18 @@ class Estimator(Protocol):
         return 0.0
 
     def activations(self, rows: int, length: int, width: int) -> int:
-        """Return the bytes that it keeps for the backward pass under autocast to bf16, 0 by default."""
+        """Return the bytes of activations kept for the backward pass under bf16 autocast, 0 by default."""
         return 0
 
     def build(self, context: Context) -> nn.Module:
-        """Return an `EstimatorModule`; one without parameters is not trained."""
+        """Return an `EstimatorModule`; a module without parameters is not trained."""
         module: nn.Module = network_of(self, context)
         return module
 
 
 @component
 class UniformEstimator(Estimator):
-    """Importance ½ for every token, so masking and curriculum treat all tokens alike."""
+    """Importance ½ for every token; masking and curriculum then treat all tokens alike."""
 
     name = "uniform"
     summary = "the same importance for every token"
@@ -104,8 +104,8 @@ class UniformEstimator(Estimator):
 class FrequencyEstimator(Estimator):
     """Importance from the unigram prior of the training shards.
 
-    I(v) = log p(v) / min log p, with one added to every count: a certain token would have 0, a token that was never
-    seen has 1. The table is a buffer of the model.
+    I(v) = log p(v) / min log p, with one added to every count, so a token that never occurs has importance 1. The
+    values are a buffer of the model.
     """
 
     name = "frequency"
@@ -117,10 +117,11 @@ class FrequencyEstimator(Estimator):
 class TransformerEstimator(Estimator):
     """Two transformer layers over the sequence; importance is a sigmoid output for each token.
 
-    With `reads = "z"` they read the masked sequence and learn the difficulty of each masked token, given the others.
+    With `reads = "z"` the layers read the masked sequence and learn the difficulty of each masked token.
 
-    The input is the backbone's token embedding through a projection, which adds about 2 % to a backbone of 124M.
-    `own_embedding` adds a separate embedding, as in ATAT's documents: 13M parameters for a vocabulary of 50k.
+    The input is a projection of the backbone's token embedding; the estimator adds about 2 % to a backbone of 124M
+    parameters. `own_embedding` adds a separate embedding, as in the ATAT report: 13M parameters for a vocabulary of
+    50k.
     """
 
     name = "transformer"
@@ -148,12 +149,12 @@ class TransformerEstimator(Estimator):
         return trained  # it starts at ½ everywhere
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield the problems: the length, or heads that do not divide the width."""
+        """Yield a problem if the length or the number of heads does not fit."""
         if experiment.data.length > self.max_length:
             yield Problem(
                 "data.length",
                 f"{experiment.data.length} is longer than estimator.max_length = {self.max_length}; "
-                "shorten the one or raise the other",
+                "lower data.length or raise estimator.max_length",
             )
         if self.width % self.heads:
             yield Problem(
@@ -190,13 +191,13 @@ class TransformerEstimator(Estimator):
 
 @component_base
 class _ComposedEstimator(Estimator):
-    """An estimator with others inside."""
+    """An estimator composed of others."""
 
     inside: ClassVar[tuple[str, ...]]  # the parameters that are estimators; the first one is trained
 
     @property
     def trained(self) -> Estimator:
-        """The estimator inside that is trained; all read the text that it reads."""
+        """The inner estimator that is trained; all inner estimators read the same input, x or z."""
         trained: Estimator = getattr(self, self.inside[0])
         return trained
 
@@ -232,14 +233,14 @@ class _ComposedEstimator(Estimator):
         return any(getattr(self, name).reads_time for name in self.inside)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield the problems of the estimators inside; they read the same text."""
+        """Yield the problems of the inner estimators, which must all read x or all read z."""
         for key in self.inside:
             inner = getattr(self, key)
             if inner.reads != self.reads:
                 yield Problem(
                     f"estimator.{key}",
                     f"{inner.name!r} reads {inner.reads} and the {self.inside[0]} one "
-                    f'{self.reads}; set reads = "{inner.reads}" there too, or take it without the other',
+                    f'{self.reads}; set reads = "{inner.reads}" in both, or use only one of them',
                 )
             for problem in problems_of(inner, experiment):
                 # It names the table `estimator`; here it is nested one level deeper.
@@ -248,7 +249,7 @@ class _ComposedEstimator(Estimator):
 
 @component
 class HybridEstimator(_ComposedEstimator):
-    """I = mix · learned + (1 − mix) · prior; only the learned part is trained."""
+    """The mixture I = mix · learned + (1 − mix) · prior; only the learned estimator is trained."""
 
     name = "hybrid"
     summary = "mixture of a learned estimator and the frequency prior, 0.7 to 0.3"
@@ -267,7 +268,7 @@ class HybridEstimator(_ComposedEstimator):
 
 @component
 class TermBiasEstimator(_ComposedEstimator):
-    """Raises the importance of given words over that of another estimator: I + s · (1 − I) for their tokens.
+    """Another estimator with the importance of given words raised: I + s · (1 − I) for their tokens.
 
     With a negative strength it is I + s · I. The mean mask rate of a sequence does not change, so these words are
     masked more often and all others less. The guidance `importance_bias` does the same for sampling, with any model.
@@ -291,12 +292,12 @@ class TermBiasEstimator(_ComposedEstimator):
 
     @override
     def build(self, context: Context) -> nn.Module:
-        """Return the module, or raise `UserError`, naming a word that the tokenizer does not know."""
+        """Return the module; raises a `UserError` that names a word unknown to the tokenizer."""
         return super().build(context) if self.words and self.strength else self.base.build(context)
 
 
 def require_estimator(experiment: Experiment, run: object, *, constant: bool = False) -> None:
-    """Raise a `UserError` if a run has no importance, or, unless it may be `constant`, none that tells tokens apart."""
+    """Raise a `UserError` if a run has no importance estimator, or one that is constant and `constant` is false."""
     objective = experiment.parts["objective"]
     if "estimator" not in objective.uses:
         problem = f"was trained by the objective {objective.name!r}, which uses no importance estimator"
@@ -305,4 +306,4 @@ def require_estimator(experiment: Experiment, run: object, *, constant: bool = F
         problem = f"has the estimator {name!r}, which gives every token the same importance"
     else:
         return
-    raise UserError(f"{run} {problem}; name a run whose experiment has an [estimator] that tells tokens apart")
+    raise UserError(f"{run} {problem}; name a run with an [estimator] whose importance differs between tokens")

@@ -1,4 +1,4 @@
-"""The networks of the estimators. B sequences, L tokens, D the backbone's width, E the estimator's own."""
+"""The modules of the estimators. B sequences, L tokens, D the backbone's width, E the estimator's width."""
 
 import math
 
@@ -14,7 +14,7 @@ from atat_zoo.registry import Context
 
 
 class TransformerModule(nn.Module):
-    """Tokens to importance [B, L] in [0, 1]; starts at ½ everywhere."""
+    """The module of `transformer`: maps tokens to importance [B, L] in [0, 1], initially ½ everywhere."""
 
     def __init__(
         self,
@@ -101,9 +101,9 @@ class ConstantModule(nn.Module, EstimatorModule):
 
 
 class SurprisalModule(nn.Module, EstimatorModule):
-    """−log p(v) of the training tokens over its largest value; ½ without counts.
+    """The unigram surprisal −log p(v) of the training tokens, divided by its largest value; ½ without counts.
 
-    The table [V + 1] is saved with the model, so that counts are needed only once.
+    The values [V + 1] are saved with the model, so the counts are needed only once.
     """
 
     values: Tensor
@@ -124,7 +124,7 @@ class SurprisalModule(nn.Module, EstimatorModule):
 
 
 class MixModule(nn.Module):
-    """mix · learned + (1 − mix) · prior."""
+    """The module of `hybrid`: mix · learned + (1 − mix) · prior."""
 
     def __init__(self, context: Context, *, mix: float, learned: nn.Module, prior: nn.Module) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class BiasedModule(nn.Module):
     def __init__(self, context: Context, *, words: tuple[str, ...], strength: float, base: nn.Module) -> None:
         super().__init__()
         if context.tokenizer is None:
-            raise RuntimeError("the estimator term_bias looks words up and needs a context with a tokenizer")
+            raise RuntimeError("the estimator term_bias needs a tokenizer; pass a context that has one")
         self.terms = Terms(context.tokenizer, words, longest=context.length, key="estimator.words")
         self.base, self.strength = base, strength
         self.reads, self.reads_time = base.reads, bool(base.reads_time)

@@ -1,15 +1,14 @@
-"""MaskRates: which mask rates a training sees, and how often.
+"""Mask-rate distributions of the training.
 
-A row's rate is drawn from a density f on (0, 1], stratified over the rows of a step. A bound's own weight of a row is
-1/(r·f(r)), so that the mean over the draws is the one over uniform rates:
+The rate of each sequence is drawn from a density f on (0, 1], stratified over the sequences of a training step. The
+NELBO's weight of a sequence is 1/(r·f(r)), so the expectation does not depend on f:
 
     E_{r ~ f} [ g(r) / (r·f(r)) ]  =  ∫₀¹ g(r)/r dr
 
-With weights of 1 no such claim is made: then f is how much each rate counts. A network that reads the time is told the
-time at which the noise has the drawn rate; noise, bounds and samplers know nothing of rates. Evaluations neither.
-
-Objectives with another law of their own take none: `mlm` masks one fixed share, `d3pm` draws one of its T steps,
-`adaptive` the number of masks or the time of its own process, and `autoregressive` masks nothing.
+With weights of 1, f instead decides how much each rate counts. A time-conditioned network reads the time at which the
+noise schedule has the drawn rate. Noise, bounds, samplers and evaluations do not depend on f. Some objectives use no
+mask-rate distribution: `mlm` masks a fixed fraction, `d3pm` draws one of its T steps, `adaptive` draws the number of
+masks or the time of its own process, and `autoregressive` masks nothing.
 """
 
 from __future__ import annotations
@@ -28,36 +27,37 @@ if TYPE_CHECKING:
 
 
 class MaskRates(Protocol):
-    """A component of the kind mask_rates, or what its `build(context)` returns.
+    """A component of the kind mask_rates, or the result of its `build(context)`.
 
-    One with tensors of its own has a `network` with `levels`; one with a state implements `StatefulComponent` there.
+    A component with tensors has a `network` that defines `levels`; with a state, it also implements
+    `StatefulComponent`.
     """
 
     name: str
 
     @property
     def finite_variance(self) -> bool:
-        """Whether ∫ 1/f dr is finite, a fact of the specification; by default it is.
+        """Whether ∫ 1/f dr is finite; true by default.
 
-        If not, a training with the bound's own weights has gradients of infinite variance, and is refused.
+        If not, a training with NELBO weights has gradients of infinite variance and is refused.
         """
         return True
 
     def levels(self, u: Tensor, noise: Noise, progress: float) -> NoiseLevels:
-        """Return rates, their times and the bound's weights, float32, in the shape of u; no random number is drawn.
+        """Return rates, their times and their NELBO weights, float32, in the shape of u; draws no random numbers.
 
-        u is a uniform number in (0, 1] for each row, [B], or for each block, [B, K]; their strata become strata of f.
-        The noise has the drawn rate at the time t, as far as it reaches. Progress is the completed share of the
-        training, in [0, 1].
+        u is uniform in (0, 1] for each sequence, [B], or each block, [B, K]; strata of u become strata of f. t is the
+        time at which the noise schedule has the drawn rate, clamped to the schedule's range. `progress` is the
+        completed fraction of the training, in [0, 1].
         """
 
 
 @component
 class NoiseRates(MaskRates):
-    """Uniform times, with the mask rates of the noise schedule: r = 1 − α(u), weight −α'/(1 − α).
+    """The mask rates of the noise schedule at uniform times: r = 1 − α(u), weight −α'/(1 − α).
 
-    The density of the rates is −1/α' at their time. It is uniform only for linear noise; with cosine noise, r =
-    sin(πu/2), and high rates are more frequent than low ones.
+    The density of the rates is −1/α' at their times. It is uniform only for linear noise; with cosine noise, r =
+    sin(πu/2), and high rates are more frequent.
     """
 
     name = "noise"
@@ -86,10 +86,10 @@ class UniformRates(MaskRates):
 
 @component_base
 class _MixedRates:
-    """A density f of its own, mixed with a uniform share: f̄ = (1 − ρ) f + ρ; 1 in the stretches that are uniform.
+    """A density f mixed with a uniform fraction, f̄ = (1 − ρ) f + ρ; optionally uniform early or late in training.
 
-    A u up to ρ becomes the uniform rate u/ρ, one above it the quantile of f at (u − ρ)/(1 − ρ): both parts are
-    stratified, and the share is exact.
+    u ≤ ρ becomes the uniform rate u/ρ, and u > ρ the quantile of f at (u − ρ)/(1 − ρ). So both components of the
+    mixture are stratified, and the fraction ρ is exact.
     """
 
     uniform_share: float = param(0.0, help="ρ, fraction of the sequences with a uniform mask rate", ge=0, le=1)
@@ -107,26 +107,26 @@ class _MixedRates:
             )
 
     def extends(self, done: int, steps: int, more: int) -> bool:
-        """Return whether `done` steps of a training of `steps` are those of `more`: no stretch is a share of it."""
+        """Return whether the first `done` steps are the same in a training of `steps` and of `more` steps."""
         return (self.uniform_until, self.uniform_from) == (0, 1)
 
     @property
     def finite_variance(self) -> bool:
-        """Whether ∫ 1/f̄ dr is finite: with a uniform share f̄ ≥ ρ, and without one it is a matter of f."""
+        """Whether ∫ 1/f̄ dr is finite: always with ρ > 0, since f̄ ≥ ρ; otherwise it depends on f."""
         return self.uniform_share > 0 or self.uniform_until == self.uniform_from or self.reaches_ends
 
     @property
     @abstractmethod
     def reaches_ends(self) -> bool:
-        """Whether ∫ 1/f dr is finite: f must not vanish too fast towards the rates 0 and 1."""
+        """Whether ∫ 1/f dr is finite, that is, whether f vanishes slowly enough towards the rates 0 and 1."""
 
 
 @component
 class LogitNormalRates(_MixedRates):
-    """Logit-normal mask rates r = σ(m + s·Φ⁻¹(u)): most in the middle, few near 0 and 1 (Esser et al., section 3.1).
+    """Logit-normal mask rates r = σ(m + s·Φ⁻¹(u)), with few rates near 0 and 1 (Esser et al., section 3.1).
 
-    Near 0 almost everything is visible, and the few masked tokens teach little; near 1 there is almost no context. The
-    density falls faster than any power towards both ends.
+    Near 0 there are few masked tokens to learn from; near 1 there is almost no context. The density falls faster than
+    any power towards both ends.
     """
 
     name = "logit_normal"
@@ -141,9 +141,9 @@ class LogitNormalRates(_MixedRates):
 
 @component
 class BetaRates(_MixedRates):
-    """f(r) = r^(a−1) (1 − r)^(b−1) / B(a, b); a = b = 1 is uniform, a > b prefers high rates.
+    """Beta-distributed mask rates, f(r) = r^(a−1) (1 − r)^(b−1) / B(a, b).
 
-    1/f has an integral where a < 2 and b < 2.
+    a = b = 1 is uniform, and a > b prefers high rates. ∫ 1/f dr is finite if a < 2 and b < 2.
     """
 
     name = "beta"
@@ -165,9 +165,9 @@ class AdaptiveRates(_MixedRates):
     """f(r) ∝ ε + max(0, r·(H₁ − CE(r))): mask rates are more frequent where the model gains more from context.
 
     CE(r) is the running mean of the cross-entropy at masked tokens of sequences with about this rate, and H₁ the
-    unigram entropy of the training tokens. Their difference is the gain from context, and r times it the gain per token
-    of the sequence. At r = 0 hardly any token is masked, at r = 1 there is no context; the maximum in between moves
-    during training. f is constant over bins, and uniform until a token was masked in each of them.
+    unigram entropy of the training tokens. H₁ − CE(r) is the gain from context per masked token, and r times this the
+    gain per token. Near r = 0 few tokens are masked, and near r = 1 there is little context; the maximum in between
+    moves during training. f is piecewise constant over bins, and uniform until every bin has had a masked token.
     """
 
     name = "adaptive"

@@ -1,4 +1,4 @@
-"""The networks of the rates. B rows of a micro-batch, or as many blocks; R bins of the rate."""
+"""The modules of the mask-rate distributions. B sequences of a micro-batch, K blocks of each, R bins of the rate."""
 
 import math
 from abc import abstractmethod
@@ -17,7 +17,7 @@ SMALLEST = 2.0**-53
 
 
 class MixedRatesModule(nn.Module):
-    """A density and its quantiles, mixed with a uniform share; see `MixedRates`."""
+    """A density and its quantiles, mixed with a uniform fraction; see `_MixedRates`."""
 
     def __init__(self, uniform_share: float, uniform_until: float, uniform_from: float) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class MixedRatesModule(nn.Module):
 
     @abstractmethod
     def quantile(self, u: Tensor) -> Tensor:
-        """Return the r with ∫₀^r f = u, float64 in [0, 1], in the shape of u, float64 in [0, 1]."""
+        """Return the r with ∫₀^r f = u, float64 in [0, 1], in the shape of u."""
 
     def levels(self, u: Tensor, noise: Noise, progress: float) -> NoiseLevels:
         """Return rates, their times and weights, in the shape of u; see `MaskRates.levels`."""
@@ -44,7 +44,7 @@ class MixedRatesModule(nn.Module):
 
 
 class LogitNormalRatesModule(MixedRatesModule):
-    """The logit-normal density; the distance from the median in log-odds by s is normal."""
+    """The module of the logit-normal density: (logit r − m)/s is standard normal."""
 
     def __init__(self, context: Context, *, location: float, scale: float, **uniform: float) -> None:
         super().__init__(**uniform)
@@ -67,8 +67,8 @@ class LogitNormalRatesModule(MixedRatesModule):
 class BetaRatesModule(MixedRatesModule):
     """The beta density, with its quantiles by cubic interpolation between the nodes of a table.
 
-    The table is in log-odds x, where the density σ(x)^a σ(−x)^b / B(a, b) is smooth and falls like e^{ax} and e^{−bx},
-    so that one grid serves any a and b. Quantiles are accurate to about 1e-9 in log-odds.
+    The table is over the log-odds x, where the density σ(x)^a σ(−x)^b / B(a, b) is smooth and falls like e^{ax} and
+    e^{−bx}, so one grid suits all a and b. Quantiles are accurate to about 1e-9 in log-odds.
     """
 
     nodes: Tensor  # x, float64 [n + 1], evenly spaced
@@ -114,7 +114,7 @@ class BetaRatesModule(MixedRatesModule):
 
 
 class AdaptiveRatesModule(MixedRatesModule):
-    """A density that is constant in bins, from exponentially decaying sums of the loss and the count in each."""
+    """A piecewise constant density, from exponentially decaying sums of the loss and the count in each bin."""
 
     sums: Tensor  # float64 [2, R]: sum of the losses at masked tokens, and their count
     unigram: Tensor  # float64 []: H₁ in nats
@@ -138,7 +138,7 @@ class AdaptiveRatesModule(MixedRatesModule):
         return heights / heights.mean()
 
     def bins(self, rate: Tensor) -> Tensor:
-        """Return the bin of each rate, int64 in its shape; the end of a bin belongs to it."""
+        """Return the bin of each rate, int64; a bin includes its upper end."""
         R = self.sums.shape[-1]
         return (rate.double() * R).ceil().long().sub(1).clamp(0, R - 1)
 

@@ -1,10 +1,10 @@
-"""Masking strategies: which tokens of a text are masked, at a given rate.
+"""Masking strategies: which tokens of a sequence are masked, at a given rate.
 
-There are two contracts. A `Masking` turns importance and a rate into the probability of masking each token; importance
-of x makes these depend on what is masked, which tilts what the model learns. A `VisibleTextMasking` strategy draws a
-mask by what is visible under it, and tilts nothing.
+There are two contracts. A `Masking` maps importance and a rate to the probability of masking each token. Importance of
+x makes this probability depend on the masked tokens, which biases the model. A `VisibleTextMasking` draws a mask that
+depends only on the tokens it leaves visible, which does not bias the model.
 
-With r a row's rate and n its maskable tokens, every `Masking` has these properties
+With r a sequence's rate and n its number of maskable tokens, every `Masking` has these properties:
 
     (a) mean of p over maskable tokens = r, per row; r = 0 and r = 1 exactly
     (b) p_i does not fall when I_i rises (the inverse strategy: does not rise)
@@ -13,7 +13,8 @@ With r a row's rate and n its maskable tokens, every `Masking` has these propert
     (e) tokens that are not maskable have p = 0 and do not count
     (f) equal importance gives equal p; permuting tokens permutes p
 
-`atat_zoo.testing` checks any strategy, ours or a plugin's. The kinds position_bias and mask_drawing have modules here.
+`atat_zoo.testing` checks any strategy, built-in or from a plugin. The kinds position_bias and mask_drawing are also
+defined in this package.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ if TYPE_CHECKING:
 
 
 class Masking(Protocol):
-    """A component of the kind masking, or what its `build(context)` returns.
+    """A component of the kind masking, or the result of its `build(context)`.
 
-    One with a state has a `network` with this method, which implements `StatefulComponent`.
+    A component with a state has a `network` that defines `probabilities` and implements `StatefulComponent`.
     """
 
     name: str
@@ -44,14 +45,11 @@ class Masking(Protocol):
 
     @property
     def reads_importance(self) -> bool:
-        """Whether it masks all tokens alike where all have the same importance."""
+        """Whether equal importance for all tokens gives uniform masking."""
         return self.direction != 0 and not self.positional
 
     def probabilities(self, importance: Tensor, rate: Tensor, maskable: Tensor) -> Tensor:
-        """Return p, float32 [B, L], from I, [B, L] in [0, 1], detached; r, [B] in [0, 1]; and `maskable`, bool [B, L].
-
-        The precision of the input does not matter.
-        """
+        """Return p, float32 [B, L], from detached importance [B, L], rates [B], both in [0, 1], and maskable, bool."""
 
 
 # Which tokens are masked, bool [B, L] → the score of each, [B, L], computed from the text with these masked.
@@ -60,10 +58,10 @@ Scores: TypeAlias = "Callable[[Tensor], Tensor]"
 
 @runtime_checkable
 class VisibleTextMasking(Protocol):
-    """A component of the kind masking that draws a mask by what is visible under it.
+    """A component of the kind masking whose mask depends only on the tokens that it leaves visible.
 
-    The number of masked tokens is ⌊rn⌋ or ⌈rn⌉, with mean rn over the keys. Changing the tokens that are masked changes
-    nothing: scores may be asked for more than once, but only under masks of at least what is masked at the end.
+    The number of masked tokens is ⌊rn⌋ or ⌈rn⌉, with mean rn over the keys. The mask must not depend on the tokens that
+    it masks: a strategy may call `scores` several times, but each time with at least the finally masked tokens masked.
     """
 
     name: str
@@ -71,14 +69,14 @@ class VisibleTextMasking(Protocol):
 
     @property
     def reads_importance(self) -> bool:
-        """Whether it asks for scores at all."""
+        """Whether the strategy calls `scores`."""
         return True
 
     def draw_mask(self, scores: Scores, rate: Tensor, maskable: Tensor, keys: Tensor) -> Tensor:
         """Return which tokens are masked, bool [B, L], at the rates r, [B] in [0, 1]; `maskable` is bool [B, L].
 
-        `scores` are the estimator's of z: how hard each masked token is, if these tokens are masked, in [0, 1].
-        There is one counter-based key per row, int64 [B] (`diffusion.randomness`).
+        `scores` maps a mask, bool [B, L], to the estimated difficulty of each masked token, in [0, 1]. `keys` has one
+        counter-based key per sequence, int64 [B] (`diffusion.randomness`).
         """
 
 
@@ -86,7 +84,7 @@ class VisibleTextMasking(Protocol):
 class UniformMasking(Masking):
     """p_i = r for every maskable token; ignores importance (MDLM, equation 3).
 
-    The only strategy whose training loss, with weight 1/r, estimates the bound behind the perplexity.
+    The only strategy whose training loss, with weight 1/r, estimates the NELBO.
     """
 
     name = "uniform"
@@ -101,7 +99,7 @@ class UniformMasking(Masking):
 
 @component_base
 class _CalibratedMasking(Masking):
-    """A function of `diffusion.calibration` applied to I / T, or to −I / T where `direction` is −1."""
+    """A masking by a calibration function of I / T, or of −I / T if `direction` is −1."""
 
     calibration: ClassVar[str]
     temperature: float = param(
@@ -121,7 +119,7 @@ class _CalibratedMasking(Masking):
 class ImportanceMasking(_CalibratedMasking):
     """p_i = min(1, λ exp(I_i / T)), with λ per row such that the mean over its maskable tokens is r.
 
-    `softmax(I / T) · r · L` clamped to 1, the textbook form, masks too little as soon as one token is clamped; here the
+    `softmax(I / T) · r · L` clamped to 1, the simpler form, masks too few tokens as soon as one is clamped; here the
     other tokens compensate for it.
     """
 
@@ -155,8 +153,8 @@ class InverseMasking(_CalibratedMasking):
 class PowerMasking(_CalibratedMasking):
     """p_i = τ^{w_i} with w_i = exp(−I_i / T), and τ per row such that the mean over its maskable tokens is r.
 
-    Each token follows α_i = 1 − τ^{w_i} in the time τ, the polynomial path of GenMD4; in reverse, tokens are unmasked
-    in a Plackett–Luce order with weights w. No token is masked with certainty before r = 1.
+    Each token has the polynomial schedule α_i = 1 − τ^{w_i} of GenMD4; in reverse, tokens are unmasked in a
+    Plackett–Luce order with weights w. No token has p = 1 before r = 1.
     """
 
     name = "power"
@@ -181,10 +179,10 @@ class LogitMasking(_CalibratedMasking):
 
 @component
 class PositionMasking(Masking):
-    """p_i = min(1, λ exp((I_i + a·bias_i) / T)): `importance` masking of importance and bias together.
+    """p_i = min(1, λ exp((I_i + a·bias_i) / T)): `importance` masking of importance plus bias.
 
     The bias is in [0, 1] like importance, and a is its weight relative to importance. Both are divided by T, so a high
-    temperature is uniform here too.
+    temperature again approaches uniform masking.
     """
 
     name = "position"
@@ -212,16 +210,16 @@ class PositionMasking(Masking):
 
 @component
 class RevealMasking(VisibleTextMasking):
-    """Of k₀ = min(n, ⌈c·k⌉) tokens masked uniformly, shows the easiest (or hardest) k₀ − k again, as scored from z.
+    """Masks k₀ = min(n, ⌈c·k⌉) tokens uniformly, then reveals the easiest (or hardest) k₀ − k, as scored from z.
 
-    k is ⌊rn⌋ or ⌈rn⌉ with mean rn, so the mean rate is exact whatever the scores. The tokens that stay masked had no
-    part in the choice: the mask depends on visible tokens alone, and the optimal denoiser is the posterior, as for
+    k is ⌊rn⌋ or ⌈rn⌉ with mean rn, so the mean rate is exact for any scores. The tokens that stay masked do not
+    influence the choice: the mask depends only on visible tokens, and the optimal denoiser is the posterior, as for
     uniform masks (missing at random: Rubin, Biometrika 1976). With `first = "easy"` the model learns the contexts that
-    the sampler `policy` meets which fills the easiest positions first.
+    the sampler `policy` produces when it fills the easiest positions first.
     """
 
     name = "reveal"
-    summary = "masks too many tokens at random, then reveals the easiest or hardest by what is visible"
+    summary = "masks extra tokens at random, then reveals the easiest or hardest, as scored from the visible tokens"
     refs = ("doi:10.1093/biomet/63.3.581",)
 
     excess: float = param(
@@ -248,9 +246,9 @@ class RevealMasking(VisibleTextMasking):
         return self.of_order(scores, uniform_order(maskable, fold(keys, 0)), count, maskable)
 
     def of_order(self, scores: Scores, order: Tensor, count: Tensor, maskable: Tensor) -> Tensor:
-        """Return the mask of `count` tokens, int64 [B], if tokens are masked at first in this order, [B, L].
+        """Return the mask of `count` tokens, int64 [B], with candidates taken in this order, [B, L].
 
-        The scores are asked for once, and not at all if the excess is 1.
+        Calls `scores` once, or not at all if the excess is 1.
         """
         from atat_zoo.diffusion.calibration import first_masked, lowest
 

@@ -1,4 +1,4 @@
-"""Mask drawings: draw a mask from masking probabilities, with marginals exactly p."""
+"""Mask drawings: samplers of a mask from masking probabilities, with marginals exactly p."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class MaskDrawing(Protocol):
     name: str
 
     def __call__(self, p: Tensor, keys: Tensor) -> Tensor:
-        """Return which tokens are masked, bool [B, L], by probabilities p, float32 [B, L], and a key per row, [B]."""
+        """Return a mask, bool [B, L], sampled by probabilities p, float32 [B, L], and a key per row, [B]."""
 
 
 @component
 class BernoulliMaskDrawing(MaskDrawing):
-    """Token i is masked where u_i < p_i, with its own uniform u_i in [0, 1).
+    """Independent masks: token i is masked if u_i < p_i, with u_i uniform in [0, 1).
 
-    The uniforms depend on the keys alone, so with one key the masks of a higher
-    rate contain those of a lower one. p = 1 masks always and p = 0 never.
+    The uniforms depend only on the keys, so for the same key a higher rate masks a superset. p = 1 always masks and p =
+    0 never does.
     """
 
     name = "bernoulli"
@@ -42,10 +42,11 @@ class BernoulliMaskDrawing(MaskDrawing):
 
 @component
 class SystematicMaskDrawing(MaskDrawing):
-    """Systematic sampling: marginals exactly p, and the count is the floor or ceiling of Σp.
+    """Systematic sampling: the marginals are exactly p, and the number of masks is ⌊Σp⌋ or ⌈Σp⌉.
 
-    The row is shuffled and its p are laid end to end on a line. A comb has teeth at u, u + 1, u + 2, … with one uniform
-    u: a token is masked if a tooth falls into its piece. Pieces have a length of at most 1, so none contains two teeth.
+    The tokens are shuffled, and intervals of lengths p are laid end to end on a line. A token is masked if its interval
+    contains one of the points u, u + 1, u + 2, … with a single uniform u. Intervals have length at most 1, so none
+    contains two points.
 
     Tokens are not independent and masks of two rates are not nested: for training only, never for a bound.
     """
@@ -68,10 +69,10 @@ class SystematicMaskDrawing(MaskDrawing):
 
 
 def comb(p: Tensor, start: Tensor) -> Tensor:
-    """Return which pieces of lengths p [B, L] are hit by teeth at start [B], start + 1, …: bool [B, L].
+    """Return which intervals of lengths p [B, L] contain one of the points start [B], start + 1, …: bool [B, L].
 
-    Piece i lies between the cumulative sums before and after p_i, and is hit when a tooth is in [before, after). Each
-    sum is rounded once and shared by both of its neighbours, so a tooth is never lost between them.
+    Interval i is [before, after), the cumulative sums before and after p_i. Each sum is rounded once and shared by two
+    adjacent intervals, so no point is lost between them.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The networks of position masking and of the position biases. B sequences, L tokens."""
+"""The modules of position masking and of the position biases. B sequences, L tokens."""
 
 from collections.abc import Callable
 from typing import cast
@@ -14,7 +14,10 @@ from atat_zoo.registry import Context
 
 
 class PositionModule(nn.Module):
-    """Water-filling of (importance + strength · bias) / temperature; it has the state of a bias that learns."""
+    """The module of `position`: water-filling of (importance + strength · bias) / temperature.
+
+    It has the state of a learned bias.
+    """
 
     def __init__(self, context: Context, *, temperature: float, strength: float, bias: nn.Module) -> None:
         super().__init__()
@@ -29,7 +32,7 @@ class PositionModule(nn.Module):
 
 
 class FixedBiasModule(nn.Module, PositionBiasModule):
-    """A bias that is a function of the positions 0 … L−1 alone. It has no saved state."""
+    """A bias that depends only on the position, 0 … L−1, and has no saved state."""
 
     device_of: Tensor  # empty; only for the module's device, where float64 is
 
@@ -46,7 +49,8 @@ class FixedBiasModule(nn.Module, PositionBiasModule):
 class RunningBiasModule(nn.Module, PositionBiasModule):
     """Exponentially decaying sums of the loss and the count at each position.
 
-    Sums, not means: a rarely masked position retains its estimate, and the first steps need no correction.
+    With sums in place of means, a rarely masked position keeps its estimate, and the first steps need no bias
+    correction.
     """
 
     sums: Tensor  # float64 [2, L]: sum of losses, count
@@ -74,7 +78,7 @@ class RunningBiasModule(nn.Module, PositionBiasModule):
 
 
 class GradientBiasModule(nn.Module, PositionBiasModule):
-    """θ [L], which follows the loss at each position."""
+    """The module of `gradient`: θ [L], updated from the loss at each position."""
 
     theta: Tensor  # float64 [L]
 
@@ -88,7 +92,7 @@ class GradientBiasModule(nn.Module, PositionBiasModule):
         return _sums(noised, loss, len(self.theta))
 
     def update(self, total: Tensor, progress: float) -> None:
-        """Move θ by the gradient over the global batch; a position without a mask stays."""
+        """Update θ by the gradient over the global batch; positions without a mask do not change."""
         mean, overall = _means(total)
         slope = self.theta.sigmoid() * (1 - self.theta.sigmoid())
         self.theta.add_(self.learning_rate * slope * (mean - overall) / overall.clamp(min=1e-12))
@@ -100,14 +104,14 @@ class GradientBiasModule(nn.Module, PositionBiasModule):
 
 
 def _sums(noised: NoisedBatch, loss: Tensor, length: int) -> Tensor:
-    """Return the sum of masked losses and their count at each of so many positions, float64 [2, length]."""
+    """Return the sum of masked losses and their count at each of `length` positions, float64 [2, length]."""
     here = noised.masked.double()
     seen = torch.stack([(loss.detach().double() * here).sum(0), here.sum(0)])
     return nn.functional.pad(seen, (0, length - seen.shape[-1]))
 
 
 def _means(sums: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean loss of each position, that of all where there is none, and the mean of all."""
+    """Return the mean loss of each position (the overall mean where it was never masked), and the overall mean."""
     loss, count = sums
     overall = loss.sum() / count.sum().clamp(min=1e-12)
     return torch.where(count > 0, loss / count.clamp(min=1e-12), overall), overall

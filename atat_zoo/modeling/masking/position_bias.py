@@ -1,4 +1,4 @@
-"""Position biases: which positions to mask more often; position masking adds them to importance."""
+"""Position biases: values that position masking adds to importance, to mask some positions more often."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class PositionBiasModule(Protocol):
-    """The result of `build`: an `nn.Module`; one that learns implements `StatefulComponent`."""
+    """The result of `build`: an `nn.Module`; a learned bias implements `StatefulComponent`."""
 
     def values(self, length: int) -> Tensor:
         """Return the bias of each position, float32 [length] in [0, 1]."""
@@ -27,14 +27,14 @@ class PositionBias(Protocol):
     network: ClassVar[str]
 
     def build(self, context: Context) -> nn.Module:
-        """Return a `PositionBiasModule`; the fixed ones take any length, and others that of the context."""
+        """Return a `PositionBiasModule`; a fixed bias accepts any length, a learned one that of the context."""
         module: nn.Module = network_of(self, context)
         return module
 
 
 @component_base
 class _FixedBias(PositionBias):
-    """A bias that is a function of the positions alone."""
+    """A bias that depends only on the position."""
 
     @abstractmethod
     def bias(self, positions: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ class _FixedBias(PositionBias):
 
 @component
 class FlatBias(_FixedBias):
-    """0 at every position: no effect."""
+    """No bias: 0 at every position."""
 
     name = "flat"
     summary = "fixed: 0 at every position"
@@ -64,7 +64,8 @@ class FlatBias(_FixedBias):
 class LeftToRightBias(_FixedBias):
     """bias_i = i/(L−1): 0 at the first position, 1 at the last.
 
-    A token with more bias is masked longer, so text appears from left to right, the more strictly the stronger it is.
+    A token with a larger bias stays masked longer, so tokens tend to be unmasked from left to right, more strictly for
+    a larger weight.
     """
 
     name = "left_to_right"
@@ -99,9 +100,9 @@ class UShapeBias(_FixedBias):
 class RunningBias(PositionBias):
     """The running mean of the masked cross-entropy at each position, scaled to [0, 1].
 
-    The easiest position has 0 and the hardest 1, unless all differ by less than `floor` of the mean loss: then
-    differences are divided by that floor, so noise does not become a preference. Positions that were never masked have
-    the mean of all. Until the first update every position has 0.
+    The easiest position has 0 and the hardest 1, unless the losses differ by less than `floor` times their mean: then
+    differences are divided by that floor, so noise is not amplified. Positions that were never masked have the overall
+    mean. Before the first update every position has 0.
     """
 
     name = "running"
@@ -116,15 +117,15 @@ class RunningBias(PositionBias):
 
 @component
 class GradientBias(PositionBias):
-    """σ(θ) of a parameter θ of each position, by ascent of the masked loss.
+    """σ(θ) of one parameter θ per position, trained by gradient ascent on the masked loss.
 
-    The loss of a draw says nothing of the probability that made it: no gradient goes through the draw. That of its mean
-    does: if masks of one rate r are spread by softmax weights of a bias b, Σ p_i ℓ_i with the loss ℓ_i of a masked
-    position i has ∂/∂b_i = p_i(ℓ_i − ℓ̄)/T, and θ follows it from where all p are alike, ℓ_i − ℓ̄ in units of ℓ̄:
+    No gradient passes through the draw of a mask, but the expected loss has one. For masks of rate r with softmax
+    weights of a bias b, the expected loss Σ p_i ℓ_i, with the loss ℓ_i of a masked position i, has ∂/∂b_i = p_i(ℓ_i −
+    ℓ̄)/T. θ follows this gradient at equal p, with ℓ_i − ℓ̄ in units of ℓ̄:
 
         θ_i ← θ_i + η σ'(θ_i) (ℓ_i − ℓ̄)/ℓ̄
 
-    It counts what θ changes at once, and not that other masks make other losses. Until the first update all have 1/2.
+    The gradient ignores that the losses themselves depend on the masks. Before the first update every position has 1/2.
     """
 
     name = "gradient"

@@ -1,7 +1,7 @@
-"""Objectives: the loss of a training, and the bound that is reported.
+"""Objectives: the training loss and the reported likelihood bounds.
 
-An objective joins the other parts into one `nn.Module`. `uses` names the kinds
-it takes; an experiment that declares another kind is refused.
+An objective combines the other components into one `nn.Module`. `uses` names the kinds that it takes; an experiment
+with a component of another kind is refused.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ if TYPE_CHECKING:
 
 
 class Observer(Protocol):
-    """Sees the predictions of masked tokens, some of them at a time."""
+    """A callback that receives the predictions of masked tokens in chunks."""
 
     def __call__(
         self, *, log_probs: Tensor, tokens: Tensor, weight: Tensor, row: Tensor, position: Tensor | None = None
     ) -> None:
-        """Receive log-probabilities [N, V], true tokens int64 [N], weights float64 [N], rows and positions int64 [N].
+        """Receive log-probabilities [N, V], true tokens [N], weights float64 [N], rows and positions int64 [N].
 
-        Without positions, the EOS that fill rows of dialogues count as their answers do.
+        Without positions, EOS tokens that pad chat sequences count like the tokens of the answers.
         """
 
 
 @attrs.frozen(kw_only=True, eq=False)
 class Batch:
-    """A micro-batch of the stream."""
+    """A micro-batch of the training stream."""
 
     tokens: Tensor  # x, int64 [B, L]
     maskable: Tensor  # bool [B, L]
     index: Tensor  # the global sample number of each row, int64 [B]; every draw is a function of it
     mean_maskable: Tensor  # maskable tokens per row, averaged over the global batch, float32 scalar
     progress: float  # share of the training that is done, in [0, 1]
-    #: The number of the dialogue of each token within its row, int64 [B, L], −1 at padding: a token reads its own
-    #: dialogue alone. None where a row is read as a whole; only an objective that `separates_documents` is given them.
+    #: The document number of each token within its row, int64 [B, L], −1 at padding; tokens attend within their
+    #: document. None if rows are read as a whole; only an objective that `separates_documents` is given them.
     documents: Tensor | None = None
 
 
 class ObjectiveModule(Protocol):
-    """What `build` returns: an `nn.Module` that holds the parts."""
+    """The result of `build`: an `nn.Module` that holds the components."""
 
     def loss(self, batch: Batch) -> dict[str, Tensor]:
-        """Return `loss`, a scalar to minimise, and detached figures by name.
+        """Return `loss`, the scalar to minimise, and detached metrics by name.
 
-        The loss is a mean over rows, so that the average over micro-batches and
-        ranks, weighted by their rows, is the loss of the global batch.
+        The loss is a mean over sequences, so its average over micro-batches and ranks, weighted by their sizes, is the
+        loss of the global batch.
         """
 
     def bound(
@@ -69,39 +69,40 @@ class ObjectiveModule(Protocol):
         observe: Observer | None = None,
         documents: Tensor | None = None,
     ) -> dict[str, Estimate]:
-        """Return bounds on −log p_θ(x) by name, and show the predictions to an observer.
+        """Return bounds on −log p_θ(x) by name, and pass the predictions to the observer.
 
-        The exponential of `nelbo` is called perplexity: it bounds the negative log-likelihood of the model under
-        uniform masking, or equals it where that is known. Bounds under the objective's own forward process have names
-        of their own. The observer sees what is predicted under the masks of the first bound, with their weights, whose
-        expected sum over a row is its number of tokens; under each mask once, or all tokens if the likelihood is exact.
+        `nelbo` bounds the negative log-likelihood of the model under uniform masking, or equals it where that is exact;
+        its exponential per token is called perplexity. Bounds under the objective's own forward process have other
+        names. The observer receives the predictions under the masks of the first bound, with weights whose expected sum
+        over a sequence is its number of tokens; if the likelihood is exact, it receives every token once.
 
-        The tokens are x, int64 [B, L], `maskable` is bool [B, L], with one key per row, int64 [B]; `draws` is the
-        number of masks per sequence, and `method` how the bound under uniform masking is estimated. An objective whose
-        likelihood cannot be estimated in this way raises `UserError`. `documents` are as in `Batch`.
+        `tokens` are x, int64 [B, L], `maskable` is bool [B, L], `keys` has one key per sequence, int64 [B]; `draws` is
+        the number of masks per sequence, and `method` estimates the bound under uniform masking. An objective to which
+        `method` does not apply raises `UserError`. `documents` are as in `Batch`.
         """
 
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> Iterable[WeightedMask]:
-        """Return the masks that the first bound is averaged over, so that others are measured under the same ones.
+        """Return the weighted masks of the first bound, so that other quantities can be averaged over the same masks.
 
-        Arguments as for `bound`. If the likelihood is exact, one mask of every token, with weight 1.
+        The arguments are those of `bound`. If the likelihood is exact, the result is one mask of every token with
+        weight 1.
         """
 
     def cross_entropy(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> Tensor:
-        """Return −log p_θ(x_i | z) at the N masked positions, nats, [N]: what the first bound averages.
+        """Return −log p_θ(x_i | z) at the N masked positions, in nats, [N]: the quantity that the first bound averages.
 
-        z is x with masks, int64 [B, L], and `masked`, bool [B, L], where. Without a diffusion time, [B], it follows
-        from the share of masked tokens. x is read only by models that see the clean text of earlier positions.
+        z is the masked x, int64 [B, L], and `masked` is the mask, bool [B, L]. The diffusion time, [B], defaults to
+        that of the fraction of masked tokens. x is read only by models that see the clean tokens of earlier positions.
         """
 
     def importance(self, tokens: Tensor, maskable: Tensor, t: Tensor | None) -> Tensor:
-        """Return the importance of tokens, float32 [B, L]; for objectives that use an estimator, which reads x or z."""
+        """Return the importance of tokens, float32 [B, L]; only for objectives that use an estimator, of x or z."""
 
     def embed(self, tokens: Tensor) -> Tensor:
-        """Return the last hidden state of each token of a text, int64 [B, L] to [B, L, D]; at t = 0, nothing masked."""
+        """Return the last hidden states [B, L, D] of unmasked tokens, int64 [B, L], at t = 0."""
 
     def stage(self, progress: float) -> str:
-        """Return the name of the training's stage, for the metrics; "train" by default, for one stage."""
+        """Return the name of the training stage, for the metrics; "train" by default."""
         return "train"
 
     def curriculum_strength(self, progress: float) -> float | None:
@@ -112,16 +113,16 @@ class ObjectiveModule(Protocol):
         """Return p_θ(x_i | z)."""
 
     def begin_step(self) -> None:
-        """Forget the statistics since `end_step`: of a step that ran out of memory, and begins again."""
+        """Discard the statistics since `end_step`, before a step that ran out of memory is repeated."""
 
     def end_step(self, reduce: Callable[[Tensor], None], progress: float) -> None:
-        """Update the stateful parts with the statistics of the step; `reduce` sums over ranks in place."""
+        """Update the stateful components with the statistics of the step; `reduce` sums over ranks in place."""
 
 
 class Objective(Protocol):
     """A component of the kind objective.
 
-    Its `network` is a class of (context, parts, batch_size, **parameters).
+    Its `network` names a class that is constructed as `(context, parts, batch_size, **parameters)`.
     """
 
     name: str
@@ -136,45 +137,45 @@ class Objective(Protocol):
     #: How its network is read where atat_zoo is not: `masked`, any masked token from all visible ones in one pass;
     #: `turns`, likewise, and each token in its turn; `causal`; or, the default, in no such way.
     hub_form: ClassVar[Literal["masked", "turns", "causal", ""]] = ""
-    importance_reads: ClassVar[str] = "x"  #: what an estimator that learns may read: "x" or "z", or "z" alone
+    importance_reads: ClassVar[str] = "x"  #: what a learned estimator may read: "x" (or "z") or only "z"
     learns_order: ClassVar[bool] = False  #: whether its denoiser gives the weights of the next position
 
     @property
     def reads_importance(self) -> bool:
-        """Whether it does nothing where all tokens have the same importance; by default it can do without."""
+        """Whether the objective needs importance that differs between tokens; false by default."""
         return False
 
     @property
     def learn_importance(self) -> bool:
-        """Whether the bound's gradient trains the estimator; by default it does not."""
+        """Whether the gradient of the bound trains the estimator; false by default."""
         return False
 
     @property
     def importance_loss_weight(self) -> float:
-        """The weight of the estimator's loss: at 0 it learns nothing."""
+        """The weight of the estimator's loss; at 0 the estimator is not trained."""
         return 1.0
 
     def factorisations(self, experiment: Experiment) -> Mapping[str, str]:
-        """Return the factorisation of the text that each of its bounds is of, as tables name it."""
+        """Return the factorisation that each bound refers to, as tables name it."""
         return {"nelbo": "any-order ELBO"}
 
     def network_input(self, experiment: Experiment) -> tuple[int, int]:
-        """Return how many rows its network reads in a step over the global batch, and how many tokens of each."""
+        """Return the number of rows that the network reads in a step over the global batch, and the tokens of each."""
         return experiment.train.batch_size, experiment.data.length
 
     def build(self, context: Context, parts: Mapping[str, object], batch_size: int) -> nn.Module:
         """Return an `ObjectiveModule`; row n of the stream belongs to step n // `batch_size`.
 
-        The parts are what the other kinds' `build` returned.
+        `parts` are the results of `build` of the other components.
         """
         module: nn.Module = network_of(self, context, parts, batch_size)
         return module
 
 
 def assemble(experiment: Experiment, context: Context) -> nn.Module:
-    """Build the parts that the objective uses and join them; returns an `ObjectiveModule`.
+    """Return an `ObjectiveModule` built from the objective and the components that it uses.
 
-    Initial values are drawn under `context.seed` without touching the caller's generator.
+    Initial weights are drawn from `context.seed`; torch's global generator does not change.
     """
     import torch
 

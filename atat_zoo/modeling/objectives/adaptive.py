@@ -1,4 +1,4 @@
-"""The objective of masked diffusion whose masks may depend on the text."""
+"""The objective of masked diffusion whose masks may depend on the clean sequence."""
 
 from __future__ import annotations
 
@@ -18,22 +18,23 @@ if TYPE_CHECKING:
 
 @component
 class AdaptiveObjective(Objective):
-    """Masks by forward weights w_i(x), learned reverse weights ŵ_i(z), and a bound that is valid for them.
+    """Masked diffusion with forward weights w_i(x), learned reverse weights ŵ_i(z), and a likelihood bound for both.
 
         log w_i = −(I_i − ½)/T − s · (bias_i − mean bias) + φ_i
 
-    A token with a large w is unmasked early: the important ones, and those with more bias, stay masked longest. I is
-    the estimator's importance of the clean text, φ a learned table of positions. The model sees z alone: p_θ, and ŵ,
-    the weights of the next position. A small head on the same hidden states learns the part of ŵ that does not depend
-    on position alone. The bound pays for the information about the text that the order carries,
-    log (w_i/W)/(ŵ_i/Ŵ), so it is a bound whatever w is.
+    A token with a large w is unmasked early, so important tokens and those with a large bias stay masked longest. I is
+    the estimator's importance of the clean sequence, φ a learned weight per position. The model sees only z and
+    predicts p_θ and ŵ, the weights of the next position. A small head on the same hidden states learns the component of
+    ŵ that does not depend only on the position. The bound includes the information about x that the order carries, log
+    (w_i/W)/(ŵ_i/Ŵ), so it is valid for any w.
 
         loss = Σ_masked c_i · CE_i + λ · Σ_masked n (w_i/W_M) log (w_i/W_M)/(ŵ_i/Ŵ_M)   by Σ maskable
 
-    Here c is `weight`, independent of the bound: the bound's own is n·w_i/W_M, which for a sharp order puts almost all
-    gradient on the next token or two. The estimator follows the experiment's target, or, with `learn_importance`, the
-    gradient of the bound by leave-one-out over several masks of the same text; so does φ. The bound is reported as
-    `adaptive`, in addition to the bound under uniform masking; only the latter is called perplexity.
+    c is `weight`. The weight of the bound itself, n·w_i/W_M, puts almost all gradient on the next one or two tokens if
+    the order is sharp. The estimator is trained towards the experiment's target or, with `learn_importance`, by the
+    gradient of the bound with a leave-one-out baseline over several masks of the same sequence; so is φ. The bound is
+    reported as `adaptive`, in addition to the bound under uniform masking; only the exponential of the latter is called
+    perplexity.
     """
 
     name = "adaptive"
@@ -58,21 +59,19 @@ class AdaptiveObjective(Objective):
     learn_position: bool = param(False, help="learn φ, a weight per position, by the gradient of the bound")
     mask_samples: int | None = param(
         None,
-        help="K, masks per sequence and step; default: 2 if something is learned by the bound, else 1",
+        help="K, masks per sequence and step; default: 2 if the bound trains the estimator or φ, else 1",
         ge=1,
         le=64,
     )
     weight: Literal["bound", "nelbo", "simple"] = param(
-        "simple", help="c, loss weight. bound: that of the bound; nelbo: 1/mask rate; simple: 1"
+        "simple", help="c, loss weight. bound: the weight of the bound; nelbo: 1/mask rate; simple: 1"
     )
     reverse_loss_weight: float = param(1.0, help="λ, weight of the loss of the reverse weights", ge=0)
     importance_loss_weight: float = param(0.1, help="weight of the loss of the estimator and of φ", ge=0)
 
     def __attrs_post_init__(self) -> None:
         if self.learns and self.mask_samples == 1:
-            raise ValueError(
-                "mask_samples must be at least 2 when importance or position is learned by the bound's gradient"
-            )
+            raise ValueError("mask_samples must be at least 2 if learn_importance or learn_position is true")
 
     @property
     @override
@@ -82,12 +81,12 @@ class AdaptiveObjective(Objective):
 
     @property
     def learns(self) -> bool:
-        """Whether anything in the forward weights is learned by the bound's gradient."""
+        """Whether the gradient of the bound trains the estimator or φ."""
         return self.learn_importance or self.learn_position
 
     @property
     def repeats(self) -> int:
-        """K, masks of each text in a step."""
+        """K, the number of masks of each sequence in a training step."""
         return self.mask_samples or (2 if self.learns else 1)
 
     @override
@@ -95,18 +94,18 @@ class AdaptiveObjective(Objective):
         return self.repeats * experiment.train.batch_size, experiment.data.length
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield the problems: an estimator that reads z or t, or one that cannot be learned."""
+        """Yield a problem if the estimator reads z or t, or has nothing to learn."""
         estimator = experiment.parts["estimator"]
         if estimator.reads != "x":
             yield Problem(
                 "estimator",
-                "objective 'adaptive' draws the order of a text by the importance of its tokens, and this "
-                'estimator reads the text with masks; set its reads to "x"',
+                "objective 'adaptive' draws the order by the importance of the clean tokens, but this "
+                'estimator reads the masked sequence; set its reads to "x"',
             )
         if estimator.reads_time:
             yield Problem(
                 "estimator",
-                "objective 'adaptive' fixes the order of a text before any time, and this estimator reads "
+                "objective 'adaptive' draws the order before the diffusion time, but this estimator reads "
                 "the time; set its time_conditioning to false",
             )
         if self.learn_importance and not estimator.learns:

@@ -1,4 +1,4 @@
-"""The network of `adaptive`. B rows of a micro-batch, K masks of each, L tokens, N masked ones, D width.
+"""The module of `adaptive`. B rows of a micro-batch, K masks of each, L tokens, N masked ones, D width.
 
 Repeated rows are ordered by draw: row b of draw j is row j·B + b of K·B.
 """
@@ -32,7 +32,7 @@ from atat_zoo.system.devices import move_to
 
 
 class AdaptiveModule(DenoisingModule):
-    """Backbone with a head for ŵ; estimator, bias and table of positions, which define w."""
+    """A backbone with a head for ŵ, and the estimator, the bias and φ, which define w."""
 
     def __init__(
         self,
@@ -67,22 +67,22 @@ class AdaptiveModule(DenoisingModule):
         self.follow(bias=self.bias, target=self.target)
 
     def log_weights(self, importance: Tensor) -> Tensor:
-        """Return log w, float64 [B, L], with a gradient where the bound trains it."""
+        """Return log w, float64 [B, L], differentiable in what the bound trains."""
         if not self.learn_importance:
             importance = importance.detach()
         return (0.5 - importance.double()) / self.temperature + self.by_position(importance.shape[1])
 
     def by_position(self, length: int) -> Tensor:
-        """Return the part of log w that does not depend on the text, float64 [L]."""
+        """Return the terms of log w that depend only on the position, float64 [L]."""
         bias = self.bias.values(length).double()
         log_w = -self.strength * (bias - bias.mean())
         return log_w if self.position is None else log_w + move_to(self.position[:length], log_w.device)
 
     def reverse(self, hidden: Tensor, where: Where, length: int) -> Tensor:
-        """Return log ŵ [N] from the hidden states [N, D] of the masked positions of z, L = `length` tokens long.
+        """Return log ŵ [N] from the hidden states [N, D] of the masked positions of z, of length L = `length`.
 
-        The model knows the part of w that depends on position alone, so the head learns the rest: where w does not
-        depend on the text, ŵ is right from the first noised. In float32, because small differences decide the order.
+        The position-dependent terms of w are added, so the head learns only the rest: if w does not depend on x, ŵ is
+        exact from the first step. Computed in float32, because small differences decide the order.
         """
         by_position = self.by_position(length).detach().float()[pairs(where)[1]]
         with torch.autocast(hidden.device.type, enabled=False):
@@ -90,14 +90,14 @@ class AdaptiveModule(DenoisingModule):
         return move_to(log_reverse, by_position.device) + by_position
 
     def look(self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return −log p_θ(x_i | z) and log ŵ_i at the masked positions, each [N], by one pass of the network."""
+        """Return −log p_θ(x_i | z) and log ŵ_i at the masked positions, each [N], by one forward pass."""
         where = pairs(masked)
         head_inputs = self.head_inputs(z, t).at(where)
         ce = self.cross_entropy_at(head_inputs, x[where])
         return ce, self.reverse(head_inputs.hidden, where, z.shape[1])
 
     def draw(self, batch: Batch, log_w: Tensor) -> tuple[NoisedBatch, DrawnMask]:
-        """Draw K masks of each text by log w [K·B, L], the same number of tokens (or the same time) in all of them."""
+        """Draw K masks of each sequence by log w [K·B, L], all with the same number of masks (or the same time)."""
         K = self.repeats
         row = sequence_keys(self.context.seed, "mask", batch.index)
         keys = torch.cat([fold(row, j) for j in range(K)])
@@ -148,7 +148,7 @@ class AdaptiveModule(DenoisingModule):
         }
 
     def _bound_loss(self, drawn: DrawnMask, batch: Batch, log_w: Tensor, ce: Tensor, log_reverse: Tensor) -> Tensor:
-        """Return the bound per token, whose gradient reaches the forward weights and not the network."""
+        """Return the bound per token, whose gradient reaches the forward weights but not the backbone."""
         # φ is part of both w and ŵ: the gradient of the bound goes through both.
         by_position = self.by_position(batch.tokens.shape[1])
         log_reverse = log_reverse + (by_position - by_position.detach())
@@ -173,7 +173,7 @@ class AdaptiveModule(DenoisingModule):
 
 
 class _Denoiser(Predictor):
-    """p_θ with the order weights that the objective learns."""
+    """The denoiser p_θ with the learned order weights."""
 
     module: AdaptiveModule
     gives_order_weights = True

@@ -1,4 +1,4 @@
-"""The objectives of models that write a text from left to right, in blocks or one token at a time."""
+"""The objectives of models that generate from left to right, block by block or token by token."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class BlockObjective(Objective):
 
         loss = Σ_b ω(t_b) Σ_{i in b, masked} −log p_θ(x_i | z_b, x_<b) / Σ maskable
 
-    Every block b has its own rate, at the time t_b, stratified over the blocks of the global batch. One pass over 2L
-    tokens, the noisy and the clean text at the same positions, predicts all blocks: a noisy token sees the noisy tokens
-    of its block and the clean tokens of earlier blocks, a clean token the clean tokens of its block and of earlier
-    blocks.
+    Every block b has its own mask rate, at a time t_b stratified over the blocks of the global batch. One forward pass
+    over 2L tokens, the noisy and the clean sequence at the same positions, predicts all blocks: a noisy token attends
+    to the noisy tokens of its block and the clean tokens of earlier blocks, a clean token to the clean tokens of its
+    own and earlier blocks.
 
-    Its perplexity is the bound by exact-k within every block, all blocks at once. A block as long as the text is
-    `mdlm`; blocks of one token are autoregressive, and the bound is the likelihood.
+    The bound behind its perplexity is estimated by exact-k within every block, for all blocks at once. With one block
+    per sequence the objective is `mdlm`; with blocks of one token it is autoregressive, and the bound is the exact NLL.
     """
 
     name = "block"
@@ -54,7 +54,7 @@ class BlockObjective(Objective):
         return experiment.train.batch_size, 2 * experiment.data.length
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield the problems: the length, rates without a variance, or a choice that does not fit a causal model."""
+        """Yield a problem for a length, mask-rate distribution or other choice that does not fit block diffusion."""
         if experiment.data.length % self.block_size:
             length = experiment.data.length
             yield Problem(
@@ -71,8 +71,8 @@ class AutoregressiveObjective(Objective):
         loss = Σ_i −log p_θ(x_i | x_<i) / Σ maskable,   i maskable
 
     The network reads [m, x_1 … x_{L−1}], with the mask as the start token, and predicts x_1 … x_L. Its perplexity is
-    that of the exact likelihood, by the chain rule, and needs no draws. Text is written from left to right; given
-    tokens behind a gap do not change and are not read.
+    exact, by the chain rule. Generation goes from left to right; given tokens to the right of a gap do not change and
+    are not read.
     """
 
     name = "autoregressive"
@@ -89,15 +89,15 @@ class AutoregressiveObjective(Objective):
         return {"nelbo": "left to right, exact"}
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield the problems: a choice that does not fit a causal model."""
+        """Yield a problem for each choice that does not fit an autoregressive model."""
         yield from not_causal(experiment, 1)
 
 
 def not_causal(experiment: Experiment, block: int) -> Iterator[Problem]:
-    """Yield the choices that do not fit a model that reads blocks from left to right.
+    """Yield a problem for each choice that does not fit a model that reads blocks from left to right.
 
-    These are a sampler that needs more than the leftmost block, a backbone that reads t, and a bound that follows a
-    noise schedule, which the evaluation would refuse at the end of the training.
+    These are a sampler that fills other positions than those of the leftmost block, a backbone that reads t, and a
+    bound that follows a noise schedule.
     """
     sampler, objective = experiment.parts["sampler"], experiment.parts["objective"]
     if sampler.blockwise:
@@ -105,33 +105,33 @@ def not_causal(experiment: Experiment, block: int) -> Iterator[Problem]:
         if size is not None and block % size:
             yield Problem(
                 "sampler.block_size",
-                f"{size} does not divide the blocks of {block} of {objective.name!r}; leave it "
-                "out, and the blocks are the model's",
+                f"{size} does not divide the block size {block} of {objective.name!r}; "
+                "remove it to use the model's block size",
             )
     elif not sampler.causal:
         unit = "a block" if block > 1 else "one token"
         yield Problem(
             "sampler",
-            f"objective {objective.name!r} writes from left to right, {unit} at a time, and {sampler.name!r}, "
-            'as it is set, asks for more; use = "semi_autoregressive" or "left_to_right"',
+            f"objective {objective.name!r} generates from left to right, {unit} at a time, and {sampler.name!r}, "
+            'as configured, does not; use = "semi_autoregressive" or "left_to_right"',
         )
     yield from has_no_time(experiment)
     yield from has_own_bound(experiment)
 
 
 def has_own_bound(experiment: Experiment) -> Iterator[Problem]:
-    """Yield a sentence if the evaluation's bound follows a noise schedule, which the objective does not."""
+    """Yield a problem if evaluation.bound follows a noise schedule, which the objective does not have."""
     objective, bound = experiment.parts["objective"], experiment.evaluation.bound
     if bound.follows_noise:
         yield Problem(
             "evaluation.bound",
-            f"objective {objective.name!r} has a bound of its own, and {bound.name!r} has no meaning "
-            "there; leave it at exact_k",
+            f"{bound.name!r} follows the noise schedule, which objective {objective.name!r} does not use; "
+            "set it to exact_k",
         )
 
 
 def has_no_time(experiment: Experiment) -> Iterator[Problem]:
-    """Yield a sentence if the backbone reads a diffusion time that the objective cannot give."""
+    """Yield a problem if the backbone reads the diffusion time, which the objective does not have."""
     backbone, objective = experiment.parts["backbone"], experiment.parts["objective"]
     if backbone.reads_time:
         yield Problem(
@@ -141,11 +141,11 @@ def has_no_time(experiment: Experiment) -> Iterator[Problem]:
 
 
 def infinite_weights(experiment: Experiment) -> Iterator[Problem]:
-    """Yield a sentence if an objective with the bound's own weights draws rates for which these have no variance."""
+    """Yield a problem if NELBO weights have infinite variance under the mask-rate distribution."""
     rates, objective = experiment.parts["mask_rates"], experiment.parts["objective"]
     if objective.weight == "nelbo" and not rates.finite_variance:
         yield Problem(
             "mask_rates",
-            'with objective.weight = "nelbo" a row weighs 1/(r·f(r)), which has an infinite variance under '
-            f'{rates.name!r}, as it is set; set mask_rates.uniform_share above 0, or objective.weight = "simple"',
+            f'objective.weight = "nelbo" has infinite variance under {rates.name!r}, as configured; '
+            'set mask_rates.uniform_share above 0, or objective.weight = "simple"',
         )

@@ -1,4 +1,4 @@
-"""The networks of block and autoregressive, and their denoisers.
+"""The modules of the objectives `block` and `autoregressive`, and their denoisers.
 
 B rows of a micro-batch, L tokens in K blocks of S, D width, V predictable tokens, N positions.
 """
@@ -29,15 +29,15 @@ from atat_zoo.system.errors import UserError
 
 
 def one_stream(length: int, size: int, device: torch.device) -> Tensor:
-    """Return which tokens see which, bool [L, L]: those of their own block and of earlier ones."""
+    """Return the attention mask, bool [L, L]: a token sees its own block and earlier ones."""
     block = torch.arange(length, device=device) // size
     return block[:, None] >= block
 
 
 def two_streams(length: int, size: int) -> Rule:
-    """Return which tokens of [z ; x] see which, as a rule for `visible`: L noisy tokens, and then L clean ones.
+    """Return the attention rule of [z ; x], L noisy tokens followed by L clean ones, for `attention_mask`.
 
-    A noisy token sees the noisy ones of its own block and the clean ones of earlier blocks, a clean token the clean
+    A noisy token sees the noisy tokens of its block and the clean ones of earlier blocks; a clean token sees the clean
     ones of both.
     """
 
@@ -50,7 +50,7 @@ def two_streams(length: int, size: int) -> Rule:
 
 
 class BlockModule(DenoisingModule):
-    """A denoiser that reads its own block with masks and earlier blocks without."""
+    """The module of `block`: predicts masked tokens from the noisy block and the clean earlier blocks."""
 
     objective: ClassVar[str] = "block"
 
@@ -71,7 +71,7 @@ class BlockModule(DenoisingModule):
         self.stride = golden_stride(self.strata)
 
     def block_times(self, index: Tensor, blocks: int) -> Tensor:
-        """Return t, float32 [B, K] in (0, 1], stratified over all blocks of the step; see `times`."""
+        """Return t, float32 [B, K] in (0, 1], stratified over all blocks of the training step; see `times`."""
         step, row = index // self.batch_size, index % self.batch_size
         stratum = row[:, None] * blocks + torch.arange(blocks, device=index.device)
         keys = sequence_keys(self.context.seed, "time", step)[:, None]
@@ -104,7 +104,7 @@ class BlockModule(DenoisingModule):
         return within.masked_fill(block > own, self.context.mask_id)
 
     def mask(self, batch: Batch) -> tuple[NoisedBatch, NoiseLevels]:
-        """Mask uniformly within every block at its own rate; returns that, and the levels of the blocks, [B, K]."""
+        """Mask uniformly within every block at its own rate; returns the noisy batch and the block levels, [B, K]."""
         x, maskable = batch.tokens, batch.maskable
         levels = self.levels(self.block_times(batch.index, x.shape[1] // self.size), batch)
         p = levels.rate.repeat_interleave(self.size, dim=1) * maskable
@@ -128,7 +128,7 @@ class BlockModule(DenoisingModule):
     @override
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> Iterator[WeightedMask]:
         # Of Σ_b E_{k_b} (n_b/k_b) ΣCE, k_b uniform on {1 … n_b}: `exact_k` in every block.
-        refuse_method(method, self.objective, "every block is bounded by exact-k")
+        refuse_method(method, self.objective, "the bound is estimated by exact-k in every block")
         return block_masks(maskable, keys, draws, self.size)
 
     @override
@@ -139,7 +139,7 @@ class BlockModule(DenoisingModule):
 def block_masks(maskable: Tensor, keys: Tensor, draws: int, size: int) -> Iterator[WeightedMask]:
     """Yield for each draw a mask [B, L] with k_b tokens of block b, its weights n_b/k_b [B, L], and the rate [B].
 
-    k_b is stratified over the draws, each block by itself.
+    k_b is stratified over the draws, independently for each block.
     """
     B, L = maskable.shape
     by_block = maskable.view(B, L // size, size)
@@ -155,7 +155,7 @@ def block_masks(maskable: Tensor, keys: Tensor, draws: int, size: int) -> Iterat
 
 
 class AutoregressiveModule(DenoisingModule):
-    """A denoiser that reads only the preceding text."""
+    """The module of `autoregressive`: predicts each token from the tokens before it."""
 
     objective: ClassVar[str] = "autoregressive"
 
@@ -211,7 +211,7 @@ class AutoregressiveModule(DenoisingModule):
     @override
     def masks(self, maskable: Tensor, keys: Tensor, draws: int, method: Bound) -> list[WeightedMask]:
         # One mask of every token: the chain rule gives −log p_θ(x) exactly, without draws.
-        refuse_method(method, self.objective, "the likelihood is exact and nothing is estimated")
+        refuse_method(method, self.objective, "the likelihood is exact")
         return [WeightedMask(masked=maskable, weight=torch.ones_like(keys), t=None)]
 
     @override
@@ -220,7 +220,7 @@ class AutoregressiveModule(DenoisingModule):
 
 
 class BlockPredictor(Predictor):
-    """p_θ of a module that reads block by block."""
+    """The denoiser p_θ of a module that reads block by block."""
 
     module: BlockModule | AutoregressiveModule
     block_size: int
@@ -238,9 +238,8 @@ class BlockPredictor(Predictor):
             first = torch.where(tokens == self.mask_id, turn, tokens.shape[1]).amin(1)
             if bool((where & (turn > first[:, None])).any()):
                 raise UserError(
-                    f"objective {self.module.objective!r} predicts a token from the text before it, and the "
-                    "sampler asked for one behind a gap; use a causal sampler, such as left_to_right, or "
-                    "semi_autoregressive"
+                    f"objective {self.module.objective!r} predicts a token from the tokens before it, and the sampler "
+                    "asked for a token after a gap; use a causal sampler, such as left_to_right, or semi_autoregressive"
                 )
         return super().__call__(tokens, t, where)
 
@@ -250,11 +249,11 @@ class BlockPredictor(Predictor):
 
 
 class CachedBlocks(Predictor, BlockDecoder):
-    """Texts whose finished blocks are cached as keys and values of every layer.
+    """A block decoder that caches the keys and values of finished blocks.
 
-    Within the window the logits are those of a pass over the text (Arriola et al., arXiv:2503.09573, section 3.2).
-    Beyond it every block sees the last `window` tokens up to its own end, the training length; the cached keys and
-    values of these still depend on earlier tokens.
+    Up to `window` tokens, the logits equal those of a forward pass over the whole sequence (Arriola et al.,
+    arXiv:2503.09573, section 3.2). Beyond that, every block sees the last `window` tokens up to its own end; their
+    cached keys and values still depend on earlier tokens.
     """
 
     def __init__(self, module: DenoisingModule, size: int, window: int, batch: int) -> None:
@@ -277,7 +276,7 @@ class CachedBlocks(Predictor, BlockDecoder):
 
     @property
     def reach(self) -> int:
-        """How many earlier tokens the prior reads of those that are seen."""
+        """The number of earlier tokens that the n-gram prior reads."""
         return 0 if self.module.prior is None else min(self.module.prior.reach, self.seen - self.size)
 
     @override
@@ -290,7 +289,7 @@ class CachedBlocks(Predictor, BlockDecoder):
         self.before = text[:, text.shape[1] - self.reach :]
 
     def pass_through(self, inputs: Tensor) -> Tensor:
-        """Return hidden states [B, L, D] of the next tokens; each block sees itself and the blocks before."""
+        """Return hidden states [B, L, D] of the next tokens; each block sees itself and earlier blocks."""
         length = inputs.shape[1]
         position = torch.arange(self.start - len(self.cache), self.start + length, device=inputs.device)
         mask = None
@@ -309,7 +308,7 @@ class CachedBlocks(Predictor, BlockDecoder):
 
 
 class AutoregressivePredictor(BlockPredictor):
-    """p_θ of a model that reads the start token and then the text shifted by one, in blocks of one token."""
+    """The denoiser p_θ of an autoregressive model, with blocks of one token."""
 
     @override
     def begin(self, batch: int, window: int) -> CachedTokens:
@@ -320,7 +319,7 @@ class AutoregressivePredictor(BlockPredictor):
 
 
 class CachedTokens(CachedBlocks):
-    """Reading a token predicts the next one: reading costs a pass of the network, predicting only the head."""
+    """A decoder with blocks of one token: reading a token takes a forward pass, predicting the next only the head."""
 
     @override
     def head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
@@ -337,9 +336,9 @@ class CachedTokens(CachedBlocks):
 
 
 def refuse_method(method: Bound, objective: str, why: str) -> None:
-    """Refuse an estimator of the bound that follows a noise schedule, which the objective does not."""
+    """Raise a `UserError` for a bound that follows the noise schedule, which the objective does not use."""
     if method.follows_noise:
         raise UserError(
-            f"evaluation.bound: under objective {objective!r} {why}, so {method.name!r} has no meaning there; "
-            "leave it at exact_k, or leave --bound out"
+            f"evaluation.bound: {method.name!r} does not apply to objective {objective!r}, where {why}; "
+            "set it to exact_k, or leave --bound out"
         )

@@ -1,4 +1,4 @@
-"""Functions of logits, a bounded number of positions at a time: [N, V] never stands in memory where it is large."""
+"""Functions of logits in chunks of positions, so that logits [N, V] are never in memory at once."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,12 +15,12 @@ LOGITS, ON_ACCELERATOR = 1 << 25, 1 << 29
 
 
 def rows_for(vocabulary_size: int, device: torch.device) -> int:
-    """Return how many positions have their logits in memory at once, at most."""
+    """Return the maximum number of positions whose logits are in memory at once."""
     return max(1, (LOGITS if device.type == "cpu" else ON_ACCELERATOR) // vocabulary_size)
 
 
 def cuts(positions: int, rows: int) -> list[slice]:
-    """Return the fewest slices of at most so many rows, nearly equal: a short one would cost as a long one."""
+    """Return the fewest slices of at most `rows` positions, of nearly equal length."""
     length = math.ceil(positions / max(1, math.ceil(positions / rows)))
     return [slice(first, first + length) for first in range(0, positions, max(1, length))]
 
@@ -31,11 +31,11 @@ def wide(logits: Tensor) -> Tensor:
 
 
 def in_chunks(function: Callable[..., dict[str, Tensor]], rows: int, *tensors: Tensor | None) -> dict[str, Tensor]:
-    """Return what a function makes of N positions, by names [N], evaluated `rows` positions at a time.
+    """Return the values of a function at N positions, by name [N], evaluated in chunks of `rows` positions.
 
-    It is a function of n positions of the tensors, each [N, …], or None. A gradient recomputes each chunk (Chen et al.,
-    arXiv:1604.06174): one more product with the head's weights in place of logits kept from forward to backward. Up to
-    `rows` positions nothing changes.
+    The function takes n positions of each tensor, [N, …] or None. The backward pass recomputes each chunk (Chen et al.,
+    arXiv:1604.06174), one more product with the head's weights, so that no logits are stored. Up to `rows` positions
+    form a single chunk, without recomputation.
     """
     positions = next(len(tensor) for tensor in tensors if tensor is not None)
     if positions <= rows:
@@ -52,7 +52,7 @@ def in_chunks(function: Callable[..., dict[str, Tensor]], rows: int, *tensors: T
 
 
 def joined(chunks: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Return the values of all chunks by name, one after the other."""
+    """Return the values of all chunks by name, concatenated."""
     return {name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]}
 
 
@@ -64,12 +64,12 @@ def weighted_sum(
     hidden: Tensor,
     *others: Tensor | None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return Σ_i weight_i · loss_i over N positions, and what the function makes of them, by names [N], as `in_chunks`.
+    """Return Σ_i weight_i · loss_i over N positions, and the function's values by name, [N]; see `in_chunks`.
 
-    Only the sum has a gradient. Each chunk's is formed as soon as its logits are known, and backward only scales them:
-    nothing is computed twice (Hsu et al., Liger Kernel, arXiv:2410.10989; here for any head and any loss, by autograd).
-    The loss is the function's `"loss"`, and the weight, [N], has no gradient. Of the function's arguments only the
-    first gets one, `hidden` [N, D]; `others` are [N, …] each, or None. `parameters` are leaves that it reads besides.
+    Only the sum has a gradient, which is computed chunk by chunk in the forward pass; the backward pass only scales it,
+    so nothing is computed twice (Hsu et al., Liger Kernel, arXiv:2410.10989; here for any head and any loss, by
+    autograd). The loss is the function's `"loss"`. The gradient reaches its first argument, `hidden` [N, D], and
+    `parameters`, the leaf tensors that it reads; the weight, [N], and `others`, [N, …] or None, get none.
     """
     of_hidden, of_parameters = torch.empty_like(hidden), dict[int, Tensor]()
 
@@ -93,7 +93,7 @@ def weighted_sum(
 
 
 class _WithGradients(torch.autograd.Function):
-    """A value whose gradients have been computed with it."""
+    """An autograd function whose gradients are computed in the forward pass."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, gradients: list[Tensor], *inputs: Tensor) -> Tensor:

@@ -1,9 +1,9 @@
-"""The masked objective, read from top to bottom: times, masks, forward, losses, and the loss of `mdlm` that joins them.
+"""The modules of masked diffusion, read from top to bottom: times, masks, forward pass, losses, and the `mdlm` loss.
 
-`DenoisingModule` has the steps, which all objectives with a denoiser p_θ(x_i | z) share, and the bound; `MDLMModule`
-is the masked objective itself, and `Predictor` the denoiser of a trained module.
+`DenoisingModule` defines what all objectives with a denoiser p_θ(x_i | z) share, and the bound; `MDLMModule` is the
+module of `mdlm`, and `Predictor` the denoiser of a trained module.
 
-B rows of a micro-batch, N of the global batch, L tokens; N positions where only some are meant, V predictable tokens.
+B rows of a micro-batch, L tokens, N selected positions (in `times`, N rows of the global batch), V predictable tokens.
 """
 
 from __future__ import annotations
@@ -42,25 +42,25 @@ Losses = Callable[..., dict[str, Tensor]]
 
 
 class HeadInputs(NamedTuple):
-    """What the head reads of positions, [B, L] or [N]; R is the reach of the backbone's prior.
+    """The inputs of the head at positions [B, L] or [N]; R is the reach of the n-gram prior.
 
-    The hidden states are on the network's device, and the neighbours where the tokens are.
+    The hidden states are on the network's device, the neighbours on the device of the tokens.
     """
 
     hidden: Tensor  # [..., D]
     neighbours: Tensor | None = None  # the visible ones, int64 [..., 2R], as `neighbours_of` has them; None without
 
     def at(self, where: Where) -> HeadInputs:
-        """Return those of some positions; `where` is anything that indexes a tensor."""
+        """Return the inputs at some positions; `where` is any tensor index."""
         hidden = self.hidden[move_to(where, self.hidden.device)]
         return HeadInputs(hidden, None if self.neighbours is None else self.neighbours[where])
 
 
 class DenoisingModule(nn.Module, ObjectiveModule):
-    """An `ObjectiveModule` without its loss: the steps of a loss in their order, then the bound of the denoiser.
+    """An `ObjectiveModule` without a loss: the stages of a loss in their order, then the bound of the denoiser.
 
-    Networks are on the device of the weights, and give what they compute of tokens to the device of these. Times, masks
-    and weights are where float64 is, as are the parts with a state in float64: see `atat_zoo.system.devices`.
+    Networks are on the device of the weights, and their results are moved to the device of the tokens. Times, masks,
+    weights and components with a float64 state are on a device that supports float64: see `atat_zoo.system.devices`.
     """
 
     def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int) -> None:
@@ -91,7 +91,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return device
 
     def begin(self, batch: Batch) -> Batch:
-        """Give the dropout layers their keys for a training step; returns the batch on a device with float64."""
+        """Set the dropout keys of a training step, and return the batch on a device with float64."""
         if self.training:
             set_keys(self, move_to(sequence_keys(self.context.seed, "dropout", batch.index), self.device))
         if (exact := exact_device(batch.tokens.device)) == batch.tokens.device:
@@ -103,18 +103,16 @@ class DenoisingModule(nn.Module, ObjectiveModule):
     def times(self, index: Tensor) -> Tensor:
         """Return t_j = 1 − ((u + j/N) mod 1), float32 [B] in (0, 1]; one u in [0, 1) for all rows of a step.
 
-        An objective with rates draws these by the same numbers. Rows take the strata j in strides of about N/φ, so the
-        times of every micro-batch cover (0, 1]: the number of masked positions, and so the memory for logits, is about
-        the same in each.
+        Mask rates are drawn from the same numbers. Rows take the strata j in strides of about N/φ, so the times of
+        every micro-batch cover (0, 1], and the number of masked positions, which determines the memory for logits, is
+        about the same in each.
         """
         step, row = index // self.batch_size, index * self.stride % self.batch_size
         keys = sequence_keys(self.context.seed, "time", step)
         return (1 - stratified(keys, row, self.batch_size, torch.float64)).float()
 
     def levels(self, u: Tensor, batch: Batch) -> NoiseLevels:
-        """Return the rates that u, [B] or [B, K] in (0, 1], draws at the progress of the batch; see
-        `MaskRates.levels`.
-        """
+        """Return the noise levels for u, [B] or [B, K] in (0, 1], at the batch's progress; see `MaskRates.levels`."""
         return self.rates.levels(u, self.noise, batch.progress)
 
     # Masks
@@ -125,14 +123,14 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return move_to(self.estimator(own, self.backbone.embedding(own).detach(), t, maskable), tokens.device)
 
     def noised(self, batch: Batch, masked: Tensor, t: Tensor, p: Tensor, rate: Tensor | None = None) -> NoisedBatch:
-        """Return the batch under a mask drawn with probabilities p, both [B, L]; the rate is 1 − α(t) unless given."""
+        """Return the noisy batch for a mask sampled with probabilities p, both [B, L]; `rate` defaults to 1 − α(t)."""
         z = torch.where(masked, self.context.mask_id, batch.tokens)
         rate = 1 - self.noise.alpha(t) if rate is None else rate
         x, maskable, documents = batch.tokens, batch.maskable, batch.documents
         return NoisedBatch(x=x, z=z, masked=masked, maskable=maskable, t=t, rate=rate, p=p, documents=documents)
 
     def masked_uniformly(self, batch: Batch, t: Tensor, rate: Tensor | None = None) -> NoisedBatch:
-        """Mask every maskable token with the same probability, [B], by its row's key: 1 − α(t) unless given."""
+        """Return the batch with every maskable token masked at probability `rate`, [B], by default 1 − α(t)."""
         rate = 1 - self.noise.alpha(t) if rate is None else rate
         p = rate[:, None] * batch.maskable
         keys = sequence_keys(self.context.seed, "mask", batch.index)
@@ -141,27 +139,28 @@ class DenoisingModule(nn.Module, ObjectiveModule):
     # Forward: from noisy tokens to what the head reads
 
     def masked_hidden_states(self, noised: NoisedBatch) -> HeadInputs:
-        """Return what the head reads at the masked positions of a batch, [N]."""
+        """Return the head inputs at the masked positions of a batch, [N]."""
         return self.head_inputs_of(noised.z, noised.t, noised.masked, noised.x, noised.documents).at(noised.where)
 
     def head_inputs_of(
         self, z: Tensor, t: Tensor | None, masked: Tensor, x: Tensor, documents: Tensor | None = None
     ) -> HeadInputs:
-        """Return what the head reads at every position, [B, L], to predict the masked ones; as for `cross_entropy`.
+        """Return the head inputs at every position, [B, L], with which the masked ones are predicted.
 
-        Tokens read those of their own document alone, by its number, int64 [B, L]; all of the row if None.
+        Arguments as for `cross_entropy`. With `documents`, the document number of each token, int64 [B, L], tokens
+        attend only within their own document.
         """
         return self.head_inputs(z, t, documents)
 
     def head_inputs(self, z: Tensor, t: Tensor | None, documents: Tensor | None = None) -> HeadInputs:
-        """Return what the head reads at every position, [B, L]."""
+        """Return the head inputs at every position, [B, L]."""
         near = None if self.prior is None else self.neighbours(z, self.prior.reach)
         return HeadInputs(self.hidden(z, t, documents), near)
 
     def read(self, *inputs: Tensor, first: int | None = None, **more: Any) -> Tensor:
-        """Return the backbone's hidden states [B, L, D] on its device, of inputs that may be on another.
+        """Return the backbone's hidden states [B, L, D], on its device; the inputs may be on another.
 
-        If the `first` tokens are asked for, it is those of these alone.
+        With `first`, return only the hidden states of the first tokens.
         """
         if first is not None and self.backbone.returns_first:
             more["first"] = first
@@ -170,7 +169,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return hidden if first in (None, hidden.shape[1]) else hidden[:, :first]
 
     def seen(self, documents: Tensor | None, causal: bool = False) -> dict[str, Any]:
-        """Return positions and attention by the documents of the rows; nothing where all of a row is seen."""
+        """Return positions and attention for tokens that attend only within their document; empty without documents."""
         if documents is None:
             return {"attention": "causal"} if causal else {}
         rule, blocks = document_rule(documents, causal=causal), self.attends_in_blocks(documents)
@@ -179,12 +178,12 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return {"positions": positions_in_documents(documents), "attention": seen}
 
     def attends_in_blocks(self, tokens: Tensor) -> bool:
-        """Return whether a pass over tokens has a `BlockMask`: a training is compiled, and a GPU is faster with it."""
+        """Return whether a forward pass uses a `BlockMask`, which is faster in compiled training on a GPU."""
         in_blocks: bool = self.context.compiled and self.backbone.takes_block_masks
         return in_blocks and self.training and tokens.is_cuda
 
     def hidden(self, z: Tensor, t: Tensor | None, documents: Tensor | None = None) -> Tensor:
-        """Return the backbone's hidden states [B, L, D]; if t is None, it follows from the share of masked tokens."""
+        """Return the hidden states [B, L, D] of z; without t, the time is that of the fraction of masked tokens."""
         seen = self.seen(documents)
         if not self.backbone.reads_time:
             return self.read(z, **seen)
@@ -197,19 +196,19 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return move_to(self.hidden(tokens, torch.zeros(len(tokens), device=tokens.device)), tokens.device)
 
     def after_the_start(self, tokens: Tensor, **how: Any) -> Tensor:
-        """Return hidden states [B, L, D] of tokens that are read one position later, the start first."""
+        """Return hidden states [B, L, D] of tokens shifted by one position, with a start token in front."""
         read = torch.cat([torch.full_like(tokens[:, :1], self.context.mask_id), tokens], dim=1)
         positions = torch.arange(read.shape[1], device=read.device)
         return move_to(self.read(read, positions=positions, **how)[:, 1:], tokens.device)
 
     @property
     def prior(self) -> NGramPriorModule | None:
-        """What the backbone's counts say of neighbouring tokens, or None."""
+        """The backbone's n-gram prior, or None."""
         prior: NGramPriorModule | None = self.backbone.prior
         return prior
 
     def neighbours(self, z: Tensor, reach: int) -> Tensor:
-        """Return the tokens beside each position that its prediction may read, int64 [B, L, 2R]; V for none."""
+        """Return the neighbours that the prediction of each position may read, int64 [B, L, 2R]; V if absent."""
         return neighbours_of(z, reach, self.context.mask_id)
 
     # Losses: from what the head reads to a scalar, some positions at a time
@@ -217,7 +216,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
     def logits(self, head_inputs: HeadInputs, x: Tensor | None = None) -> Tensor:
         """Return logits of N positions, float32 or wider, [N, V].
 
-        The prior has counted the text of a training, and leaves out its true tokens x [N].
+        In training the n-gram prior subtracts the occurrence of the true tokens x [N] from its counts.
         """
         logits = wide(self.backbone.head(head_inputs.hidden))
         if head_inputs.neighbours is None:
@@ -225,7 +224,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return cast("Tensor", self.backbone.prior(logits, move_to(head_inputs.neighbours, logits.device), x))
 
     def of_head_inputs(self, losses: Losses) -> Losses:
-        """Return losses of logits as a function of hidden states, neighbours, true tokens and what else they read."""
+        """Return losses of logits as a function of hidden states, neighbours, true tokens and other tensors."""
 
         def losses_of(hidden: Tensor, neighbours: Tensor | None, x: Tensor, *others: Tensor) -> dict[str, Tensor]:
             logits = self.logits(HeadInputs(hidden, neighbours), x if self.training else None)
@@ -234,13 +233,13 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return losses_of
 
     def compile_losses(self, losses: Losses) -> Losses:
-        """Return losses of a chunk of positions, whose number differs from step to step, faster if that is asked."""
+        """Return the losses, compiled for a varying number of positions if the context asks for compilation."""
         return torch.compile(losses, dynamic=True) if self.context.compiled else losses
 
     def chunked_losses(self, head_inputs: HeadInputs, x: Tensor, losses: Losses, *others: Tensor) -> dict[str, Tensor]:
-        """Return functions of the logits of N positions with true tokens x, [N] by name, some positions at a time.
+        """Return the losses of N positions with true tokens x, by name [N], computed in chunks.
 
-        The losses are of logits [n, V], tokens [n], hidden states [n, D] and `others` [n], whatever else they read.
+        `losses` is a function of logits [n, V], tokens [n], hidden states [n, D] and `others` [n].
         """
         hidden, neighbours = head_inputs
         rows = rows_for(self.context.vocabulary_size, hidden.device)
@@ -257,11 +256,11 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         losses: Losses | None = None,
         *others: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """Return Σ weight · loss / Σ maskable, as `normalised` has it, and the cross-entropy [B, L] without gradient.
+        """Return Σ weight · loss / Σ maskable, see `normalised`, and the cross-entropy [B, L] without gradient.
 
-        That the weights are known before the losses makes it as fast in chunks as without: see `weighted_sum`. Neither
-        the weights [B, L] nor `others` have a gradient. The losses of the N masked positions are as in
-        `chunked_losses`, with a `"loss"` and a `"cross_entropy"`; if None the latter is both.
+        Weights that do not depend on the losses make chunks as fast as a single pass: see `weighted_sum`. The weights
+        [B, L] and `others` get no gradient. `losses` is as in `chunked_losses` and returns `"loss"` and
+        `"cross_entropy"`; by default the cross-entropy is both.
         """
         where, shape, losses = noised.where, noised.x.shape, losses or cross_entropy
         x, hidden = noised.x[where], head_inputs.hidden
@@ -284,13 +283,13 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return self.cross_entropy_at(self.head_inputs_of(z, t, masked, x).at(where), x[where])
 
     def cross_entropy_at(self, head_inputs: HeadInputs, x: Tensor) -> Tensor:
-        """Return −log p_θ(x_i | z) of N positions, nats, float32 or wider [N], from what the head reads of them."""
+        """Return −log p_θ(x_i | z) of N positions in nats, float32 or wider [N], from their head inputs."""
         return self.chunked_losses(head_inputs, x, cross_entropy)["cross_entropy"]
 
     def dense_cross_entropy(self, noised: NoisedBatch) -> Tensor:
         """Return the cross-entropy of a batch with its gradient, float32 [B, L], zero where nothing is masked.
 
-        For losses whose weights depend on it; with weights that are known before, `weighted_loss` is faster.
+        Use it when the weights depend on the cross-entropy; otherwise `weighted_loss` is faster.
         """
         ce = self.cross_entropy_at(self.masked_hidden_states(noised), noised.x[noised.where])
         return dense(noised.where, ce, noised.x.shape)
@@ -298,12 +297,12 @@ class DenoisingModule(nn.Module, ObjectiveModule):
     # The statistics of a step, for the parts whose state follows the training
 
     def follow(self, **parts: Any) -> None:
-        """Name the parts of which those with a state are given the statistics of each step."""
+        """Register components; those with a state receive the statistics of each step."""
         self.stateful = {name: part for name, part in parts.items() if isinstance(part, StatefulComponent)}
         self.totals: dict[str, Tensor] = {}
 
     def observe(self, noised: NoisedBatch, ce: Tensor) -> None:
-        """Add the statistics of a micro-batch of a training, with its cross-entropy [B, L]."""
+        """Add the statistics of a training micro-batch, given its cross-entropy [B, L]."""
         for name, part in self.stateful.items() if self.training else ():
             statistics = part.statistics(noised, ce.detach())
             self.totals[name] = self.totals[name] + statistics if name in self.totals else statistics
@@ -361,7 +360,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
         return averages | self.own_bounds(tokens, maskable, keys, draws, documents)
 
     def token_bounds(self, logits: Tensor, x: Tensor, quantity: str) -> dict[str, Tensor]:
-        """Return the losses of the masked tokens x [N], nats [N], by the name of the bound; logits are [N, V]."""
+        """Return the losses of the masked tokens x [N], in nats [N], by the name of the bound; logits are [N, V]."""
         return {quantity: F.cross_entropy(logits, x, reduction="none")}
 
     def own_bounds(
@@ -372,7 +371,7 @@ class DenoisingModule(nn.Module, ObjectiveModule):
 
 
 class MDLMModule(DenoisingModule):
-    """The network of `mdlm`: backbone, estimator and the parts that choose masks and loss weights."""
+    """The module of `mdlm`: the backbone, the estimator and the components that choose masks and loss weights."""
 
     def __init__(
         self,
@@ -418,7 +417,7 @@ class MDLMModule(DenoisingModule):
         return metrics(noised, ce, diffusion, loss) | learned
 
     def mask_batch(self, batch: Batch, levels: NoiseLevels) -> tuple[NoisedBatch, Tensor]:
-        """Draw z from x; return both, and the importance [B, L] of x or of z, with its gradient."""
+        """Return the noisy batch and the importance [B, L] of x or z, with its gradient."""
         if self.estimator.reads == "x":
             importance = self.importance(batch.tokens, batch.maskable, levels.t)
             return self.mask(batch, importance.detach(), levels), importance
@@ -429,7 +428,7 @@ class MDLMModule(DenoisingModule):
         return noised, self.importance(noised.z, batch.maskable, levels.t)
 
     def mask(self, batch: Batch, importance: Tensor, levels: NoiseLevels) -> NoisedBatch:
-        """Draw z from x by importance, with one key per row."""
+        """Return the batch masked by importance, with one key per row."""
         p, rate = self.masking.probabilities(importance, levels.rate, batch.maskable), levels.rate
         if self.correction == "horvitz_thompson":
             p = torch.where(batch.maskable, torch.lerp(p, rate[:, None], self.floor), p)
@@ -437,7 +436,7 @@ class MDLMModule(DenoisingModule):
         return self.noised(batch, masked, levels.t, p, rate)
 
     def mask_by_visible_text(self, batch: Batch, levels: NoiseLevels) -> NoisedBatch:
-        """Draw z by what it shows of x, with one key per row."""
+        """Return the batch masked by a `VisibleTextMasking`, with one key per row."""
 
         def scores(masked: Tensor) -> Tensor:
             # Not under no_grad: autocast remembers the weights as it has cast them, and these would have no gradient
@@ -450,7 +449,7 @@ class MDLMModule(DenoisingModule):
         return self.noised(batch, masked, levels.t, levels.rate[:, None] * batch.maskable, levels.rate)
 
     def weights(self, noised: NoisedBatch, levels: NoiseLevels, importance: Tensor, progress: float) -> Tensor:
-        """Return c·ω·h, the weight of each token's loss, [B, L]: see its specification."""
+        """Return c·ω·h, the weight of each token's loss, [B, L]: see `MDLMObjective`."""
         weight: Tensor = self.curriculum.weights(noised, importance, progress)
         if self.weight == "nelbo":
             weight = weight * levels.weight[:, None]
@@ -468,33 +467,33 @@ class MDLMModule(DenoisingModule):
 
 
 def cross_entropy(logits: Tensor, x: Tensor, _: Tensor) -> dict[str, Tensor]:
-    """Return −log p(x) of N positions, nats [N], from logits [N, V]; it is the loss, too."""
+    """Return −log p(x) of N positions, nats [N], from logits [N, V], as `"loss"` and `"cross_entropy"`."""
     ce = F.cross_entropy(logits, x, reduction="none")
     return {"loss": ce, "cross_entropy": ce}
 
 
 def dense(where: tuple[Tensor, Tensor], values: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return [N] values at rows and positions, int64 [N] each, zero elsewhere, in the shape [B, L]."""
+    """Return a tensor [B, L] with N values at the given rows and positions, int64 [N] each, and zero elsewhere."""
     # For its gradient `masked_scatter` would count the positions again, for which the host waits.
     return torch.zeros(shape, dtype=values.dtype, device=values.device).index_put(where, values)
 
 
 def normalised(losses: Tensor, batch: Batch) -> Tensor:
-    """Return Σ losses / Σ maskable over the global batch, as this micro-batch's mean over rows, from [B, L]."""
+    """Return this micro-batch's contribution to Σ losses / Σ maskable of the global batch, from losses [B, L]."""
     return losses.sum(1).mean() / batch.mean_maskable
 
 
 def importance_loss(importance: Tensor, target: Tensor, counted: Tensor) -> Tensor:
-    """Return the squared distance of the importance to its target over the tokens that count, all [B, L].
+    """Return the mean squared error of the importance over the tokens that count; all arguments are [B, L].
 
-    A mean over rows of means within rows: the same whatever the micro-batch.
+    It is a mean over rows of means within rows, so it does not depend on the micro-batch size.
     """
     squared = torch.where(counted, importance - target, 0.0).square().sum(1)
     return (squared / counted.sum(1).clamp(min=1)).mean()
 
 
 def metrics(noised: NoisedBatch, ce: Tensor, diffusion_loss: Tensor, loss: Tensor | None = None) -> dict[str, Tensor]:
-    """Return the metrics of a step, from the cross-entropy [B, L], the loss of p_θ and, if it has more terms, all."""
+    """Return the metrics of a step from the cross-entropy [B, L], the diffusion loss and the total loss."""
     ce = ce.detach()
     masked, maskable = noised.masked.sum(), noised.maskable.sum().clamp(min=1)
     return {
@@ -511,13 +510,13 @@ def metrics(noised: NoisedBatch, ce: Tensor, diffusion_loss: Tensor, loss: Tenso
 
 
 def golden_stride(strata: int) -> int:
-    """Return the smallest stride from N/φ upwards that visits all N strata."""
+    """Return the smallest stride of at least N/φ that visits all N strata."""
     golden = round(strata * 0.618034)
     return next(s for s in range(max(1, golden), 2 * strata + 1) if math.gcd(s, strata) == 1)
 
 
 class Predictor(Denoiser):
-    """p_θ(x_i | z) of a module, which scores visible tokens and has the importance of the module's estimator."""
+    """The denoiser p_θ(x_i | z) of a module; it scores visible tokens and estimates importance."""
 
     scores_visible_tokens = True
 
@@ -541,17 +540,17 @@ class Predictor(Denoiser):
         return self.module.importance(tokens, torch.ones_like(masked), t)  # all tokens count as maskable
 
     def head_inputs(self, tokens: Tensor, t: Tensor | None) -> HeadInputs:
-        """Return what the head reads at every position, [B, L]."""
+        """Return the head inputs at every position, [B, L]."""
         return self.module.head_inputs(tokens, t)
 
     def log_probs(self, head_inputs: HeadInputs, device: torch.device) -> Tensor:
-        """Return log-probabilities of N positions, [N, V], on the device of the text."""
+        """Return log-probabilities of N positions, [N, V], on the device of the tokens."""
         log_probs = move_to(self.module.logits(head_inputs).log_softmax(-1), device)
         # One logit of a row makes all of the row so. An accelerator would have to be waited for.
         if log_probs.device.type == "cpu" and bool(log_probs[..., :1].isnan().any()):
             raise UserError(
-                "the network computes logits that are no numbers: its weights are damaged, or too large for its "
-                "precision; compute with --precision fp32, or take another model"
+                "the network's logits are not finite: its weights are damaged, or too large for its "
+                "precision; pass --precision fp32, or use another model"
             )
         return log_probs
 

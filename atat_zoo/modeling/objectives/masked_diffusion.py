@@ -1,4 +1,4 @@
-"""The objectives of masked diffusion whose model reads a text in any order: mdlm, mlm, sedd, d3pm."""
+"""The objectives of masked diffusion in any order: mdlm, mlm, sedd, d3pm."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 @component
 class MDLMObjective(Objective):
-    """Cross-entropy at masked tokens under SUBS (Sahoo et al., NeurIPS 2024), weighted token by token.
+    """Weighted cross-entropy at masked tokens under SUBS (Sahoo et al., NeurIPS 2024).
 
         loss = Σ_masked c_i · h_i · ω · CE_i / Σ maskable
 
-    ω is the NELBO's weight 1/(r·f(r)), f the density of the rates, or 1; h_i is 1 or r/p_i (Horvitz–Thompson), c_i the
-    curriculum's weight. An estimator that reads z has no part in what masking strategies with probabilities do; it
-    scores for those that draw a mask by what is visible, and its importance of the final z is the curriculum's. The
-    importance estimator is trained at the same time, towards the experiment's target. Only uniform masking with `nelbo`
-    weights, whatever the rates, makes this loss an estimate of the bound; it is never reported as one: the bound is
-    computed separately, under uniform masking.
+    ω is the NELBO's weight 1/(r·f(r)), with the density f of the mask rates, or 1; h_i is 1 or r/p_i
+    (Horvitz–Thompson), c_i the curriculum's weight. The importance estimator is trained at the same time, towards the
+    experiment's target. An estimator that reads z does not affect masking by probabilities; it scores tokens for
+    masking strategies such as `reveal`, and the curriculum uses its importance of the final z. The loss estimates the
+    NELBO only for uniform masking with `nelbo` weights, at any mask rates. The reported bound is always computed
+    separately, under uniform masking.
     """
 
     name = "mdlm"
@@ -48,21 +48,20 @@ class MDLMObjective(Objective):
     importance_loss_weight: float = param(0.1, help="λ, weight of the importance estimator's loss", ge=0)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield the problems: rates whose weights have no variance, masking that needs another importance."""
+        """Yield a problem for mask rates with infinite variance, or masking that does not fit the estimator."""
         yield from infinite_weights(experiment)
         masking, estimator = experiment.parts["masking"], experiment.parts["estimator"]
         if isinstance(masking, VisibleTextMasking):
             if estimator.reads != "z":
                 yield Problem(
                     "masking",
-                    f"{masking.name!r} asks how hard tokens are that it has hidden, and estimator "
-                    f'{estimator.name!r} reads the clean text; set estimator.use = "transformer" and its reads to "z"',
+                    f"{masking.name!r} needs the importance of masked tokens, but estimator {estimator.name!r} "
+                    'reads the clean sequence; set estimator.use = "transformer" and its reads to "z"',
                 )
             if self.correction == "horvitz_thompson":
                 yield Problem(
                     "objective.correction",
-                    f"masking {masking.name!r} has no probability for each token to correct by, "
-                    'and tilts nothing that needs a correction; set it to "none"',
+                    f'masking {masking.name!r} has no masking probabilities and needs no correction; set it to "none"',
                 )
             if not isinstance(experiment.parts["mask_drawing"], BernoulliMaskDrawing):
                 yield Problem(
@@ -71,23 +70,22 @@ class MDLMObjective(Objective):
         elif estimator.reads == "z" and masking.direction:
             yield Problem(
                 "masking",
-                f"{masking.name!r} needs the importance before anything is masked, and the estimator reads "
-                'the text with masks; set masking.use to "reveal" or "uniform", or the estimator\'s reads to "x"',
+                f"{masking.name!r} needs the importance of the clean sequence, and the estimator reads "
+                'the masked sequence; set masking.use to "reveal" or "uniform", or the estimator\'s reads to "x"',
             )
 
 
 @component
 class MLMObjective(Objective):
-    """Cross-entropy at a fixed share of masked tokens (Devlin et al., NAACL 2019, section 3.1).
+    """Cross-entropy at a fixed fraction of masked tokens (Devlin et al., NAACL 2019, section 3.1).
 
         loss = Σ_rows (n/k) Σ_masked CE / Σ n,   k = rate·n rounded, at least 1
 
-    n is a row's number of maskable tokens, so where all rows are full the loss is the mean over the masked tokens. A
-    row gets exactly k masks, as in BERT's own code: every row has a loss, and the number of logits is known. Every
-    chosen token becomes the mask; BERT leaves a tenth unchanged and replaces a tenth by other tokens, which a denoiser
-    under SUBS never sees.
+    n is a row's number of maskable tokens, so without padding the loss is the mean over the masked tokens. A row gets
+    exactly k masks, as in BERT's code: every row has a loss, and the number of logits is known. Every chosen token is
+    masked; BERT leaves a tenth unchanged and replaces a tenth by other tokens, which a denoiser under SUBS never sees.
 
-    Its perplexity is the bound of a denoiser trained at one mask rate only: valid, and large.
+    Its perplexity is a valid but loose bound, because the denoiser is trained at one mask rate only.
     """
 
     name = "mlm"
@@ -100,7 +98,7 @@ class MLMObjective(Objective):
     rate: float = param(0.15, help="mask rate", gt=0, le=1)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield the problems: a backbone that reads t, which would see a single value."""
+        """Yield a problem if the backbone reads t, which has a single value here."""
         yield from has_no_time(experiment)
 
 
@@ -131,7 +129,7 @@ class SEDDObjective(Objective):
     weight: Literal["nelbo", "simple"] = param("nelbo", help=OMEGA)
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield the problems: rates whose weights have no variance."""
+        """Yield a problem for mask rates with infinite variance."""
         yield from infinite_weights(experiment)
 
 

@@ -1,4 +1,4 @@
-"""The networks of mlm, sedd and d3pm; what they share with `mdlm` stands in `denoising`.
+"""The modules of mlm, sedd and d3pm, based on denoising.py.
 
 B rows of a micro-batch, L tokens, D width, V predictable tokens, N masked positions.
 """
@@ -25,7 +25,7 @@ Weight: TypeAlias = Literal["nelbo", "simple"]
 
 
 class MLMModule(DenoisingModule):
-    """A denoiser that is trained at one mask rate."""
+    """The module of `mlm`: a denoiser trained at one mask rate."""
 
     def __init__(self, context: Context, parts: Mapping[str, Any], batch_size: int, *, rate: float) -> None:
         # The training has no schedule; estimators of the bound that follow one get the linear schedule.
@@ -55,7 +55,7 @@ def score_entropy(f: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class SEDDModule(DenoisingModule):
-    """A head that gives log-ratios; its softmax is the denoiser."""
+    """The module of `sedd`: its head predicts log-ratios, whose softmax is the denoiser."""
 
     offset: Tensor
 
@@ -95,9 +95,9 @@ class SEDDModule(DenoisingModule):
 def step_kl(log_p: Tensor, log_mu: Tensor, beta: Tensor) -> Tensor:
     """Return KL(q(x_s | x_t, x) ‖ p_θ(x_s | x_t)) at masked positions, nats, in β's precision [N].
 
-    Computed as −β log p̃(x) − (1 − β) log1p(βμ/(1 − β)), which is accurate for small β or small μ; at β = 1 the
-    second term is 0. All are [N]: log p̃_θ(x) of the clean token among V + 1 outcomes, log μ of the mask, and β in
-    [0, 1], float64, or float32 on a device without it.
+    Computed as −β log p̃(x) − (1 − β) log1p(βμ/(1 − β)), which is accurate for small β or small μ; at β = 1 the second
+    term is 0. The arguments are [N]: log p̃_θ(x) of the clean token among V + 1 outcomes, log μ of the mask, and β in
+    [0, 1], float64, or float32 on a device without float64.
     """
     stay = 1 - beta
     odds = beta * log_mu.to(beta.dtype).exp() / stay.clamp(min=torch.finfo(stay.dtype).tiny)
@@ -105,7 +105,7 @@ def step_kl(log_p: Tensor, log_mu: Tensor, beta: Tensor) -> Tensor:
 
 
 class D3PMModule(DenoisingModule):
-    """A denoiser with the mask as an additional outcome, by a linear layer of its own."""
+    """The module of `d3pm`: a denoiser with the mask as an additional outcome, from a separate linear layer."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The objectives of set-causal models: every position from the tokens of all earlier position sets."""
+"""The objectives of set-causal models, which predict each position from the tokens of all earlier position sets."""
 
 from __future__ import annotations
 
@@ -20,28 +20,27 @@ if TYPE_CHECKING:
 
 @component
 class SetCausalObjective(Objective):
-    """Cross-entropy of every free token given the tokens of all earlier steps c; those of step −1 are given.
+    """Cross-entropy of every free token given the tokens of all earlier steps c; given tokens have step −1.
 
         loss = Σ_{i free} w_i · −log p_θ(x_i | x_k, c_k < c_i) / Σ maskable
 
-    The steps are those of the part `position_sets`. In a share of the rows tokens are given: the beginning of the text
-    (`prompts`), all but a gap (`gaps`), or a uniformly random subset of uniformly random size (`subsets`), so that one
-    model writes whole texts, continues prompts and fills gaps.
+    The steps come from the component `position_sets`. In a fraction of the sequences some tokens are given: the
+    beginning (`prompts`), all but a gap (`gaps`), or a uniformly random subset of uniformly random size (`subsets`), so
+    one model generates from scratch, continues prompts and fills gaps.
 
-    The network reads inputs: the one at position i carries x_{i−1}, as in next-token prediction, or the mask if that
-    token comes no earlier than x_i, and predicts x_i where it is free. Token x_k can be read from step c_k + 1 on. Its
-    input is the one at position k + 1, if that one's step is this; for all other tokens that a later step may read,
-    there is another input at that position, which predicts nothing. An input sees the inputs of tokens whose step
-    is not later than its own, and itself; so no prediction reads a token of its own or of a later step. The mask before
-    the first token, the start, counts as a token that is given, so that every input sees one. In sets that are
-    `ascending` no other inputs are needed, but for the last token, if no random subset is given: one pass over the
-    text trains them all.
+    The input at position i is x_{i−1}, as in next-token prediction, or the mask if x_{i−1} does not come before x_i;
+    its output predicts x_i if that is free. Token x_k is readable from step c_k + 1. If the input at position k + 1 has
+    exactly this step, it provides x_k; otherwise an extra input at that position provides x_k and predicts nothing. An
+    input attends to itself and to the inputs of tokens whose step is not later than its own, so no prediction reads a
+    token of its own or a later step. The start, a mask before the first token, counts as given, so every input attends
+    to a token. If the sets are `ascending` and no random subset is given, only the last token needs an extra input, and
+    one forward pass trains all positions.
 
-    Every prediction has a context of its own and, without a curriculum, weight 1. An estimator reads the text as it
-    stands before a step that is drawn for each row: it learns how hard the tokens of that step are, and the curriculum
-    weighs all that are still masked, so both know only what is visible to them. The exact likelihood of the sets is
-    reported as the bound `sets`; the perplexity is the bound under uniform masking, as for `mdlm`, of p_θ with all
-    visible tokens given.
+    Every prediction has a context of its own and, without a curriculum, weight 1. An estimator reads the sequence as it
+    is before a randomly drawn step: it learns the difficulty of the tokens of that step, and the curriculum weights all
+    tokens that are still masked, so both depend only on visible tokens. The exact NLL in the order of the sets is
+    reported as the bound `sets`; the perplexity is the bound under uniform masking, as for `mdlm`, with all visible
+    tokens given.
     """
 
     name = "set_causal"
@@ -69,23 +68,23 @@ class SetCausalObjective(Objective):
         return experiment.train.batch_size, (1 if once else 2) * experiment.data.length + 1
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield the problems: shares above 1, an estimator that reads the clean text, or one that reads a time."""
+        """Yield a problem for fractions above 1, an estimator that reads the clean sequence, or one that reads t."""
         total = self.prompt_share + self.gap_share + self.subset_share
         if total > 1 + 1e-9:
-            yield Problem("objective", f"prompts + gaps + subsets = {total:g} is more than all rows; lower them")
+            yield Problem("objective", f"prompts + gaps + subsets = {total:g} is more than 1; lower them")
         estimator, sets = experiment.parts["estimator"], experiment.parts["position_sets"]
         weighs = not isinstance(experiment.parts["curriculum"], NoCurriculum)
         if estimator.reads != "z" and (estimator.learns or weighs or sets.reads_importance):
             yield Problem(
                 "estimator",
-                f"objective {self.name!r} weighs and orders tokens by what is visible before them, and "
-                f'{estimator.name!r}, as it is set, reads the clean text; set estimator.use = "transformer" and its '
-                'reads to "z"',
+                f"objective {self.name!r} needs importance that depends only on visible tokens, and "
+                f'{estimator.name!r}, as configured, reads the clean sequence; set estimator.use = "transformer" '
+                'and its reads to "z"',
             )
         if estimator.reads_time:
             yield Problem(
                 "estimator.time_conditioning",
-                f"objective {self.name!r} has no diffusion time to tell it; set it to false",
+                f"objective {self.name!r} has no diffusion time; set it to false",
             )
         yield from has_no_time(experiment)
 
@@ -96,11 +95,11 @@ class StridedCausalObjective(Objective):
 
         loss = Σ_i −log p_θ(x_i | x_k, c_k < c_i) / Σ maskable,   i maskable
 
-    `sets` of the one kind `strided`, with nothing given: then the likelihood of the model's only order is exact in one
-    pass, without draws, and is what perplexity is of. The tokens of a step are drawn apart, and lie s positions apart,
-    so that little is lost by it; a text of any length is written in s evaluations. With s = L it reads what
-    `autoregressive` does, and what is not maskable. It can be told a prompt or what stands around a gap, but has not
-    learned from such rows, as `sets` does.
+    This is `sets` with `strided` position sets and no given tokens. One forward pass gives the exact likelihood in the
+    model's only order, from which the perplexity follows. The tokens of a step are sampled independently but are s
+    positions apart, so little is lost; generation takes s forward passes for any length. With s = L it equals
+    `autoregressive`, but also reads tokens that are not maskable. It accepts prompts and gaps, but unlike `sets` is not
+    trained on them.
     """
 
     name = "strided_causal"
@@ -122,7 +121,7 @@ class StridedCausalObjective(Objective):
         return experiment.train.batch_size, (1 if once else 2) * experiment.data.length + 1
 
     def check(self, experiment: Experiment) -> Iterator[Problem]:
-        """Yield the problems: the stride, or a sampler of another order than the only one that is learned."""
+        """Yield a problem if the stride exceeds the length, or the sampler uses another order than the learned one."""
         length, order = experiment.data.length, experiment.parts["sampler"]
         if self.stride > length:
             yield Problem("objective.stride", f"{self.stride} is more than data.length = {length}; lower it")

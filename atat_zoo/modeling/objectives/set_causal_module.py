@@ -1,4 +1,4 @@
-"""The networks of sets and strided, and their denoiser.
+"""The modules of `sets` and `strided_causal`, and their denoiser.
 
 B rows of a micro-batch, L positions, T inputs, C cached ones, D width, N predictions, H heads.
 """
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class QueryAndContentTokens(NamedTuple):
-    """What the network reads: the first L inputs predict the free positions among 0 … L − 1."""
+    """The inputs of the network; the first L inputs predict the free positions among 0 … L − 1."""
 
     tokens: Tensor  # int64 [B, T]
     positions: Tensor  # int64 [B, T]
@@ -54,7 +54,7 @@ class QueryAndContentTokens(NamedTuple):
 
 
 class TokenRoles(NamedTuple):
-    """What the inputs at positions 0 … L do; the first carries the start, which is given. All [B, L + 1]."""
+    """The roles of the inputs at positions 0 … L, all [B, L + 1]; the first input is the start, which is given."""
 
     token: Tensor  # the token
     readable_from: Tensor  # the step from which that token may be read
@@ -63,9 +63,7 @@ class TokenRoles(NamedTuple):
 
 
 def token_roles(x: Tensor, steps: Tensor, mask_id: int) -> TokenRoles:
-    """Return the roles for tokens x by their steps, int64 [B, L] both, with no step left out: see
-    `SetCausalObjective`.
-    """
+    """Return the roles for tokens x and their steps, int64 [B, L], without empty steps; see `SetCausalObjective`."""
     ready = F.pad(steps + 1, (1, 0))
     own = F.pad(steps, (0, 1), value=-1)  # the step of the prediction there, −1 for none
     step = torch.where(own >= 0, own, ready)
@@ -76,7 +74,7 @@ def token_roles(x: Tensor, steps: Tensor, mask_id: int) -> TokenRoles:
 def query_and_content_tokens(
     of: TokenRoles, mask_id: int, others: int, in_blocks: bool = False
 ) -> QueryAndContentTokens:
-    """Return the inputs, with so many others besides those at positions 0 … L."""
+    """Return the inputs at positions 0 … L and `others` extra content tokens."""
     readable = of.readable_from <= of.step
     content, step = readable & (of.readable_from == of.step), of.step
     tokens = torch.where(readable, of.token, mask_id)
@@ -99,18 +97,21 @@ def query_and_content_tokens(
 
 
 def num_extra_content_tokens(needed: Tensor, of: TokenRoles) -> int:
-    """Return how many other inputs rows get that need so many, int64 [B] on the host: each shape is compiled anew."""
+    """Return how many extra content tokens to use when rows need `needed`, int64 [B] on the host.
+
+    The number is rounded up, because every new shape is compiled anew.
+    """
     most = int(needed.max())
     return most if most < 2 else min(of.step.shape[1] - 1, -(-most // 8) * 8)
 
 
 class SetCausalModule(DenoisingModule):
-    """A denoiser that reads the tokens of earlier steps."""
+    """The base module: predicts each token from the tokens of earlier steps."""
 
     def inputs_in_steps(self, x: Tensor, steps: Tensor, ascending: bool = False) -> HeadInputs:
-        """Return what the head reads at every position, [B, L], if the tokens come in these steps.
+        """Return the head inputs at every position, [B, L], for tokens with these steps.
 
-        If they are `ascending`, it is known that none but position L needs an input for its token alone.
+        If the steps are `ascending`, only position L needs an extra content token.
         """
         hidden = self.hidden_in_steps(x, steps, ascending)
         if self.prior is None:
@@ -120,7 +121,7 @@ class SetCausalModule(DenoisingModule):
         return HeadInputs(hidden, neighbours_of(x, reach, absent).masked_fill(later, absent))
 
     def hidden_in_steps(self, x: Tensor, steps: Tensor, ascending: bool) -> Tensor:
-        """Return hidden states [B, L, D]. Rows that need inputs for tokens alone are a pass of their own."""
+        """Return hidden states [B, L, D]. Rows that need extra content tokens are read in a separate forward pass."""
         of = token_roles(x, steps, self.context.mask_id)
 
         def read(part: TokenRoles, others: int = 0) -> Tensor:
@@ -161,7 +162,7 @@ class SetCausalModule(DenoisingModule):
 
 
 class StridedModule(SetCausalModule, AutoregressiveModule):
-    """Trained, like an autoregressive one, on the only order that it learns."""
+    """The module of `strided_causal`, trained on a single order."""
 
     objective: ClassVar[str] = "strided_causal"
 
@@ -180,7 +181,7 @@ class StridedModule(SetCausalModule, AutoregressiveModule):
 
 
 class PositionSetsModule(SetCausalModule):
-    """Trained on the steps of position sets, with tokens given in a share of the rows, by what an estimator says."""
+    """The module of `sets`, trained on position sets, with given tokens in a fraction of the rows."""
 
     def __init__(
         self,
@@ -204,7 +205,7 @@ class PositionSetsModule(SetCausalModule):
     # Steps
 
     def given(self, maskable: Tensor, keys: Tensor) -> Tensor:
-        """Draw which of the maskable tokens are given, bool [B, L]; at least one of them is free."""
+        """Return a random choice of given tokens, bool [B, L]; at least one maskable token per row stays free."""
         which, first, share = uniform(fold(keys, -2), 3, torch.float64).unbind(1)
         n, number = maskable.sum(1), maskable.cumsum(1) - 1
         length = 1 + (share * n).long()  # of what is free, uniform on {1 … n}
@@ -218,14 +219,14 @@ class PositionSetsModule(SetCausalModule):
         return maskable & ((kind == 0) & prompt | (kind == 1) & gap | (kind == 2) & subset)
 
     def step_indices(self, batch: Batch) -> Tensor:
-        """Draw the steps of a training batch, int64 [B, L]: −1 for tokens that are given or not maskable."""
+        """Return random steps for a training batch, int64 [B, L]: −1 for tokens that are given or not maskable."""
         keys = sequence_keys(self.context.seed, "sets", batch.index)
         return self.step_indices_of(
             batch.tokens, batch.maskable, batch.maskable & ~self.given(batch.maskable, keys), keys
         )
 
     def step_indices_of(self, x: Tensor, maskable: Tensor, free: Tensor, keys: Tensor) -> Tensor:
-        """Return the steps of free positions, which may read what is visible before them, int64 [B, L]."""
+        """Return the steps of the free positions, int64 [B, L], which may depend on the visible tokens."""
 
         def score(masked: Tensor) -> Tensor:
             # Not under no_grad: see `MDLMModule.mask_by_visible_text`.
@@ -235,7 +236,7 @@ class PositionSetsModule(SetCausalModule):
         return steps
 
     def state_before_step(self, batch: Batch, steps: Tensor) -> tuple[NoisedBatch, Tensor]:
-        """Return the batch as it stands before a step that is drawn for each row, and which tokens that step has."""
+        """Return the batch before a step drawn at random for each row, and the tokens of that step, bool [B, L]."""
         drawn = uniform(sequence_keys(self.context.seed, "turn", batch.index), 1, torch.float64)
         step = (drawn * (1 + steps.amax(1, keepdim=True))).long()
         masked = steps >= step
@@ -300,7 +301,7 @@ class PositionSetsModule(SetCausalModule):
 
 
 class SetCausalPredictor(Predictor):
-    """p_θ(x_i | z) with all visible tokens given; and, of a text that is written, with each read in its step."""
+    """The denoiser p_θ(x_i | z) with all visible tokens given; `begin_generation` returns the incremental one."""
 
     scores_visible_tokens = False
 
@@ -310,10 +311,10 @@ class SetCausalPredictor(Predictor):
 
 
 class IncrementalPredictor(Predictor):
-    """p_θ of texts that are written: what is visible at the first call is given, and every call is a step.
+    """The denoiser of sequences during generation: tokens visible at the first call are given, and each call is a step.
 
-    The tokens that have come since the last one are read then, and their keys and values are cached, so an evaluation
-    reads these and the mask at the positions asked for. The logits are those of a pass over all steps.
+    A call reads only the tokens that are new since the last call, whose keys and values it caches, and the mask at the
+    requested positions. The logits equal those of a forward pass over all steps.
     """
 
     scores_visible_tokens = False
@@ -367,7 +368,7 @@ class IncrementalPredictor(Predictor):
 
 
 class GenerationState:
-    """The state of texts that are written: which tokens have been read, and their keys and values by layer."""
+    """The state of sequences during generation: which tokens have been read, and their keys and values by layer."""
 
     def __init__(self, batch: int, length: int, device: torch.device) -> None:
         self.known = torch.zeros(batch, length, dtype=torch.bool, device=device)  # bool [B, L]
@@ -377,10 +378,10 @@ class GenerationState:
 
 
 class StepCache(Cache):
-    """The cache of some rows in a step. A row's new keys and values follow its cached ones; some of them stay.
+    """The cache of some rows in a step, where each row may have another number of cached tokens.
 
-    Those of its new tokens come first and are counted as cached by `finish`; the others are overwritten in the next
-    step.
+    New keys and values follow the cached ones of their row. Those of new tokens come first, and `finish` counts them as
+    cached; the others are overwritten in the next step.
     """
 
     def __init__(self, texts: GenerationState, rows: Tensor | None, host_rows: Tensor, inputs: int) -> None:
@@ -398,11 +399,11 @@ class StepCache(Cache):
             self.input = (torch.arange(self.width) - self.cached[:, None]).to(device, non_blocking=True)
 
     def __len__(self) -> int:
-        """Return C, the most cached tokens of a row."""
+        """Return C, the largest number of cached tokens of a row."""
         return self.most
 
     def attention(self, is_content: Tensor) -> Tensor:
-        """Return what each input sees, bool [A, 1, T, C + T]: cached tokens, new ones, and itself."""
+        """Return the attention mask, bool [A, 1, T, C + T]: an input attends to cached tokens, new ones and itself."""
         T = is_content.shape[1]
         if self.even:
             itself = torch.eye(T, dtype=torch.bool, device=is_content.device)
@@ -430,5 +431,5 @@ class StepCache(Cache):
         return joined[0], joined[1]
 
     def finish(self, new: Tensor) -> None:
-        """Count the first inputs of each row, as many as `new` says, int64 [A] on the host, as cached."""
+        """Count the first `new` inputs of each row, int64 [A] on the host, as cached."""
         self.texts.count[self.host_rows] += new

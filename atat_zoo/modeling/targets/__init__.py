@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Target(Protocol):
     """A component of the kind target: a callable on tensors.
 
-    One with a state has a `network` with this call, which implements `StatefulComponent`.
+    A target with a state has a `network` with the same `__call__` that implements `StatefulComponent`.
     """
 
     name: str
@@ -23,22 +23,21 @@ class Target(Protocol):
     def __call__(self, noised: NoisedBatch, loss: Tensor) -> tuple[Tensor, Tensor]:
         """Return the target, float32 [B, L] in [0, 1], and where it counts, bool [B, L].
 
-        The loss is the cross-entropy in nats, detached, float32 [B, L], zero where nothing is masked.
+        The loss is the detached cross-entropy in nats, float32 [B, L], zero at tokens that are not masked.
         """
 
 
 @component
 class DifficultyTarget:
-    """The cross-entropy at masked tokens, on a scale from 0 to 1.
+    """The cross-entropy at masked tokens, scaled to [0, 1].
 
     `rank`: its rank among the row's n masked tokens, (rank + ½)/n with rank 0 the easiest and ties sharing their mean
-    rank. A row has one rate, so only tokens masked at the same rate are compared. Rows with fewer than two masked
-    tokens have no order and do not count.
+    rank. All tokens of a row have the same mask rate. Rows with fewer than two masked tokens do not count.
 
-    `running`: σ((CE − μ(r))/s(r)), with mean and standard deviation followed over the training per mask rate, since
-    cross-entropy grows with the rate. It compares tokens of different rows. Nothing counts before the first update.
+    `running`: σ((CE − μ(r))/s(r)), with a running mean and standard deviation per mask rate, since cross-entropy grows
+    with the rate. Tokens of different rows are comparable. No token counts before the first update.
 
-    Targets exist at masked tokens only: elsewhere the denoiser predicts nothing.
+    Only masked tokens have a target, because the denoiser predicts only these.
     """
 
     name = "difficulty"
@@ -49,11 +48,11 @@ class DifficultyTarget:
     scale: Literal["rank", "running"] = param(
         "rank", help="rank: within the sequence; running: by running mean and deviation at each mask rate"
     )
-    decay: float = param(0.99, help="with running: decay per step", ge=0, lt=1)
+    decay: float = param(0.99, help="with running: decay of the running moments per step", ge=0, lt=1)
     bins: int = param(10, help="with running: number of mask-rate bins, each with its own scale", ge=1, le=1000)
 
     def build(self, context: Context) -> Callable[[NoisedBatch, Tensor], tuple[Tensor, Tensor]]:
-        """Return itself for `rank`, a module with the running moments for `running`."""
+        """Return the component itself for `rank`, or a module with running moments for `running`."""
         made: Callable[[NoisedBatch, Tensor], tuple[Tensor, Tensor]]
         made = self if self.scale == "rank" else network_of(self, context)
         return made
@@ -61,7 +60,7 @@ class DifficultyTarget:
     def __call__(self, noised: NoisedBatch, loss: Tensor) -> tuple[Tensor, Tensor]:
         """Return the ranks, float32 [B, L] in (0, 1), and where they count, bool [B, L]."""
         if self.scale != "rank":
-            raise TypeError("the running scale has a state: call build(context) and use what it returns")
+            raise TypeError("the running scale has a state; call build(context) and use its result")
         from atat_zoo.modeling.targets.target_networks import rank_within
 
         return rank_within(loss, noised.masked)
@@ -69,16 +68,16 @@ class DifficultyTarget:
 
 @component
 class WasMaskedTarget:
-    """1 where the token was masked and 0 where it was not, over all maskable tokens.
+    """1 for masked tokens and 0 for the other maskable tokens.
 
-    It has no information about difficulty. An estimator that minimises the squared error to it converges to
-    E_r[p_i(r)], the average masking that the estimator itself caused: ½ everywhere with uniform masking and rates
-    uniform in [0, 1]. It exists for comparison, and because the ATAT report names it.
+    This target carries no information about difficulty: an estimator that minimises the squared error converges to
+    E_r[p_i(r)], its own average masking probability, which is ½ for uniform masking and uniform rates. It is provided
+    for comparison, because the ATAT report names it.
     """
 
     name = "was_masked"
     summary = "whether the token was masked; converges to the estimator's own masking, E_r[p_i(r)] (for comparison)"
 
     def __call__(self, noised: NoisedBatch, loss: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the mask, float32 [B, L], and the maskable tokens, bool [B, L]; the loss is not read."""
+        """Return the mask, float32 [B, L], and the maskable tokens, bool [B, L]."""
         return noised.masked.float(), noised.maskable

@@ -1,4 +1,4 @@
-"""The networks of the targets: the rank within a row, and running moments. B sequences, L tokens."""
+"""The modules of the targets: the rank within a row, and running moments. B sequences, L tokens."""
 
 import torch
 from torch import Tensor, nn
@@ -8,9 +8,9 @@ from atat_zoo.registry import Context
 
 
 def rank_within(values: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
-    """Return (rank + ½)/n of each value among the n of its row that take part, float32 [B, L]; 0 where none counts.
+    """Return (rank + ½)/n of each value among the n selected values of its row, float32 [B, L]; 0 elsewhere.
 
-    Tied values share their mean rank. Also returns where ranks count, bool [B, L]: in the rows with n ≥ 2.
+    Ties share their mean rank. The second result, bool [B, L], is true where ranks count: in rows with n ≥ 2.
     """
     values = values.detach().float().masked_fill(~among, torch.inf).contiguous()
     rising = values.sort(dim=-1).values
@@ -26,10 +26,10 @@ def rank_within(values: Tensor, among: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class RunningDifficulty(nn.Module):
-    """Mean and deviation of the cross-entropy per mask rate, and a logistic scale based on them.
+    """The module of `difficulty` with a running scale: mean and deviation of the cross-entropy per mask rate.
 
-    The state is the exponentially decaying sum of count, loss and squared loss per interval of the rate, so a rarely
-    visited interval retains its moments, and the first steps need no correction.
+    The state holds exponentially decaying sums of count, loss and squared loss per interval of the mask rate, so a rare
+    interval keeps its moments, and the first steps need no bias correction.
     """
 
     moments: Tensor  # float64 [3, bins]: count, sum and sum of squares

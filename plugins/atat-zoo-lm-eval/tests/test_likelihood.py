@@ -218,7 +218,7 @@ def test_wrong_arguments_are_said_in_a_sentence(tmp_path, run, monkeypatch):
         ({"max_gen_toks": 11}, "max_gen_toks = 11: a row has room for 10; lower it"),
         ({"after": 9}, "after = 9: rows of 12 tokens have no room for it"),
         ({"sampler": "klas"}, "did you mean 'klass'"),
-        ({"objective": "autoregressive", "sampler": "klass"}, "writes from left to right"),
+        ({"objective": "autoregressive", "sampler": "klass"}, "generates from left to right"),
     ):
         with pytest.raises(UserError, match=message):
             small(**options)

@@ -92,7 +92,7 @@ def test_a_text_longer_than_those_of_the_training(client, model):
     assert [f"ab {text}"] == model.sample(1, prompt="ab ", length=63, seed=2, sampler=sampler, precision="fp32").texts
     answer = client.post("/v1/completions", json={"max_tokens": 60})
     assert answer.status_code == 400
-    assert "the model has learned 24" in answer.json()["error"]["message"]
+    assert "the model's maximum length is 24" in answer.json()["error"]["message"]
 
 
 def test_health_and_what_may_be_asked_for(client):
@@ -218,9 +218,9 @@ def test_a_stream_appends_the_text_from_the_left(client):
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        ({"text": "no gap"}, "the text has no gap: 'no gap'; write [MASK] for a token"),
-        ({"text": ["[MASK]", "[MASK:3"]}, "text 2: '[MASK:3' is no gap"),
-        ({"text": "[MASK:30]"}, "the model has learned 24; shorten the text or its gaps"),
+        ({"text": "no gap"}, "the text has no gap: 'no gap'; write [MASK] for one token"),
+        ({"text": ["[MASK]", "[MASK:3"]}, "text 2: '[MASK:3' is not a gap"),
+        ({"text": "[MASK:30]"}, "the model's maximum length is 24; shorten the text or its gaps"),
         ({}, "text: is missing"),
         ({"text": "[MASK]", "stop": "a"}, "stop: is no field of this request"),
         ({"text": "[MASK]", "sampler": {"use": "p3"}}, "there is no sampler named 'p3' (there are: "),
@@ -244,4 +244,4 @@ def test_a_model_that_reads_from_left_to_right_says_what_it_cannot_do():
         ]
         answer = client.post("/v1/infill", json={"text": "a[MASK:2]b[MASK:2-3]c"})
         assert answer.status_code == 400
-        assert "predicts nothing behind a gap; state the length, as in [MASK:3]" in answer.json()["error"]["message"]
+        assert "reads from left to right; state the length, as in [MASK:3]" in answer.json()["error"]["message"]

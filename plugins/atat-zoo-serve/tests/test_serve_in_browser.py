@@ -99,7 +99,7 @@ def test_what_is_refused_is_said_and_what_takes_long_is_stopped(opened):
         page.locator("#write").click()
     assert answer.value.status == 400
     page.wait_for_selector("#status.wrong")
-    assert "the model has learned 24; shorten the text or its gaps" in page.locator("#status").inner_text()
+    assert "the model's maximum length is 24; shorten the text or its gaps" in page.locator("#status").inner_text()
     page.locator("#text").fill("a")
     page.locator("#pause").fill("500")
     page.locator("#write").click()

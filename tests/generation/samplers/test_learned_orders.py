@@ -69,7 +69,9 @@ def test_a_model_and_an_experiment_without_weights_are_refused():
         LearnedOrder()(example_step(frozenset()))
     order = {"use": "blockwise", "inner": "learned"}  # also of an order within another
     table = {"name": "wrong", "objective": {"use": "mdlm"}, "sampler": {"use": "combination", "order": order}}
-    with pytest.raises(UserError, match=r"sampler: the order learned needs reverse weights, and objective 'mdlm'"):
+    with pytest.raises(
+        UserError, match=r"sampler: the decoding order 'learned' needs reverse weights, and objective 'mdlm'"
+    ):
         from_table(table, where="here")
 
 
@@ -140,7 +142,7 @@ def test_training_and_sampling_show_the_same_positions_first(first):
 
 def test_without_an_estimator_the_experiment_is_refused():
     for table in ({}, {"estimator": "frequency"}, {"objective": "sedd"}):
-        with pytest.raises(UserError, match="the order importance follows an estimator"):
+        with pytest.raises(UserError, match="the decoding order 'importance' needs an estimator"):
             from_table({"name": "a", "sampler": "policy", **table}, where="here")
     assert not ImportanceOrder()(example_step(frozenset())).any()  # from Python, all positions are alike
     table = {"masking": "reveal", "estimator": {"use": "transformer", "reads": "z"}}

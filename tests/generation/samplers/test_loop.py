@@ -186,7 +186,7 @@ def test_a_remask_without_a_grid_still_needs_an_end():
         ),
         (
             {"order": "learned", "tokens_per_step": "everything", "remasking": "planner"},
-            "the order learned and the remasking planner",
+            "the order 'learned' and the remasking 'planner'",
         ),
         (
             {"remasking": {"use": "remdm_cap", "switch_on": 0.1, "switch_off": 0.2}},
@@ -222,7 +222,9 @@ def test_steps_without_number_are_said_before_they_are_taken():
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # few are not said
         sample(AncestralSampler(steps=1000), z)
-    asked = "^1,000,000,000 steps are asked for to fill 4 masked tokens, which takes long; lower the sampler's steps$"
+    asked = (
+        "^the sampler uses 1,000,000,000 steps to fill 4 masked tokens, which takes long; lower the sampler's steps$"
+    )
     every = assemble(tokens_per_step=EverythingTokensPerStep(steps=10**9))
     with pytest.warns(Note, match=asked), pytest.raises(Done):
         sample(every, z, observe=stop)
@@ -262,7 +264,7 @@ def test_a_model_that_reads_time_is_told_that_of_the_pace():
 def test_an_order_and_a_remask_may_want_too_much_of_a_model():
     parts = SamplerChoices(order=LearnedOrder(), remasking=PlannerRemasking(), tokens_per_step=FixedTokensPerStep())
     (problem,) = parts.incompatibilities()
-    assert (problem.key, "each want more of the same evaluation" in problem.text) == ("sampler", True)
+    assert (problem.key, "need two different forward passes" in problem.text) == ("sampler", True)
 
 
 def test_importance_is_not_asked_for_unless_the_order_wants_it():

@@ -145,11 +145,9 @@ def test_blocks_that_do_not_fit_the_model_are_refused():
     built, z = module("block"), torch.full((1, L), V)
     with pytest.raises(UserError, match=r"sampler.block_size = 2 does not divide the model's blocks of 3"):
         SemiAutoregressiveSampler(block_size=2).sample(built.denoiser(), z, torch.arange(1))
-    with pytest.raises(
-        UserError, match=r"sampler.block_sampler: 'semi_autoregressive' cannot be told to fill one block"
-    ):
+    with pytest.raises(UserError, match=r"sampler.block_sampler: 'semi_autoregressive' cannot fill a single block"):
         SemiAutoregressiveSampler(block_sampler="semi_autoregressive").sample(Hashed(V), z, torch.arange(1))
-    with pytest.raises(UserError, match=r"sampler.steps: 'left_to_right'.* has no number of steps"):
+    with pytest.raises(UserError, match=r"sampler.steps: the block sampler 'left_to_right' has no number of steps"):
         SemiAutoregressiveSampler(block_sampler="left_to_right", steps=3).sample(Hashed(V), z, torch.arange(1))
 
 
@@ -174,11 +172,11 @@ def test_objectives_that_write_block_by_block_take_it():
     experiment(block, {"use": "semi_autoregressive"})
     experiment(block, {"use": "block", "block_size": 4})
     experiment({"use": "autoregressive"}, {"use": "semi_autoregressive"})
-    with pytest.raises(UserError, match=r"sampler.block_size: 3 does not divide the blocks of 8 of 'block'"):
+    with pytest.raises(UserError, match=r"sampler.block_size: 3 does not divide the block size 8 of 'block'"):
         experiment(block, {"use": "semi_autoregressive", "block_size": 3})
-    with pytest.raises(UserError, match=r"sampler.block_size: 4 does not divide the blocks of 1 of 'autoregressive'"):
+    with pytest.raises(UserError, match=r"sampler.block_size: 4 does not divide the block size 1 of 'autoregressive'"):
         experiment({"use": "autoregressive"}, {"use": "semi_autoregressive", "block_size": 4})
-    with pytest.raises(UserError, match="writes from left to right, a block at a time, and 'ancestral'"):
+    with pytest.raises(UserError, match="generates from left to right, a block at a time, and 'ancestral'"):
         experiment(block, {"use": "ancestral"})
 
 

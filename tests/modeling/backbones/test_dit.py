@@ -155,7 +155,7 @@ def test_time_and_cache_are_refused_or_asked_for(tokens):
             build()(tokens, cache=Cache(), **options)
     model = build(max_length=L)
     assert torch.equal(model(tokens, time()), model(tokens))
-    with pytest.raises(ValueError, match="10 tokens are more than this backbone's 9"):
+    with pytest.raises(ValueError, match="10 tokens are more than this backbone's maximum, 9"):
         model(torch.zeros(1, L + 1, dtype=torch.int64))
 
 
@@ -164,16 +164,16 @@ def test_what_the_network_cannot_be_is_refused():
         (
             {"ngram_prior": 1},
             {"on_corrupt": "skip"},
-            r'data\.on_corrupt: "skip" leaves rows out .*; set backbone\.ngram_prior = 0',
+            r'data\.on_corrupt: "skip" drops damaged shards, .*; set backbone\.ngram_prior = 0',
         ),
         (
             {"max_length": 48},
             {"length": 49},
-            r"data\.length: 49 is longer than backbone\.max_length = 48; shorten the one",
+            r"data\.length: 49 is longer than backbone\.max_length = 48; lower data",
         ),
         ({"width": 48, "heads": 5}, {}, r"backbone\.width: 48 does not divide into 5 heads of even width"),
         ({"width": 48, "heads": 16}, {}, r"backbone\.width: 48 does not divide into 16 heads of even width"),
-        ({"preset": "nano", "local_heads": 5}, {}, r"backbone.local_heads: 5 is more than the 4 heads there are"),
+        ({"preset": "nano", "local_heads": 5}, {}, r"backbone.local_heads: 5 is more than the number of heads, 4"),
     ):
         with pytest.raises(UserError, match=said):
             from_table({"name": "x", "backbone": backbone, "data": data})

@@ -83,5 +83,5 @@ def test_damaged_counts_are_refused(value, column):
     state = NGramPriorModule(V, REACH, TABLE).state_dict()
     state["apart_2"] = state["apart_2"].clone()
     state["apart_2"][3, column] = value
-    with pytest.raises(RuntimeError, match="apart_2 has counts of tokens that there are not"):
+    with pytest.raises(RuntimeError, match="apart_2 has negative counts, or token ids outside the vocabulary"):
         NGramPriorModule(V, REACH, None).load_state_dict(state)

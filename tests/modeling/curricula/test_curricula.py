@@ -242,7 +242,7 @@ def test_they_tilt_nothing_that_is_learned(curriculum):
 
 
 def test_a_planner_that_reads_the_clean_text_is_refused():
-    with pytest.raises(UserError, match="curriculum: 'planner_aware' weighs tokens by how hard they are when hidden"):
+    with pytest.raises(UserError, match="curriculum: 'planner_aware' needs the importance of masked tokens"):
         from_table({"name": "a", "curriculum": "planner_aware"}, where="here")
     table = {"curriculum": "planner_aware", "estimator": {"use": "transformer", "reads": "z"}, "name": "a"}
     assert from_table(table, where="here").parts["curriculum"].share == 0.5

@@ -135,7 +135,7 @@ def test_a_problem_of_an_estimator_inside_is_told_where_it_is():
     with pytest.raises(UserError, match=r"estimator\.learned\.width: 6 .* change estimator\.learned\.heads"):
         from_table(table, where="here")
     longer = {"name": "a", "estimator": {"use": "transformer", "max_length": 32}, "data": {"length": 33}}
-    with pytest.raises(UserError, match=r"data\.length: 33 is longer than estimator\.max_length = 32; shorten the one"):
+    with pytest.raises(UserError, match=r"data\.length: 33 is longer than estimator\.max_length = 32; lower data"):
         from_table(longer)
     inside = {"use": "term_bias", "base": {"use": "hybrid", "learned": {"use": "transformer"}, "prior": wide}}
     with pytest.raises(UserError, match=r"estimator\.base\.prior\.width: 6 .* change estimator\.base\.prior\.heads"):
@@ -195,7 +195,7 @@ def test_the_tokens_of_words_move_towards_one_or_zero(strength, there):
 def test_words_that_cannot_be_found_are_refused():
     about = Context(vocabulary_size=27, length=4, width=D, tokenizer=LETTERS)
     TermBiasEstimator(words=("cab",)).build(about)
-    for word, said in (("naïve", "'naïve' is unknown"), ("cable", "'cable' takes 5 tokens and a text has 4")):
+    for word, said in (("naïve", "'naïve' is unknown"), ("cable", "'cable' takes 5 tokens, and a sequence has 4")):
         with pytest.raises(UserError, match=rf"estimator\.words: {said}"):
             TermBiasEstimator(words=(word,)).build(about)
     with pytest.raises(RuntimeError, match="tokenizer"):

@@ -260,11 +260,11 @@ def test_the_estimator_learns_from_what_it_says_of_the_final_mask(bf16):
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ({"masking": "importance", "estimator": ON_Z}, "needs the importance before anything is masked"),
-        ({"masking": "reveal"}, 'reads the clean text; set estimator.use = "transformer" and its reads to "z"'),
+        ({"masking": "importance", "estimator": ON_Z}, "needs the importance of the clean sequence"),
+        ({"masking": "reveal"}, 'reads the clean sequence; set estimator.use = "transformer" and its reads to "z"'),
         (
             {"masking": "reveal", "estimator": ON_Z, "objective": {"use": "mdlm", "correction": "horvitz_thompson"}},
-            'tilts nothing that needs a correction; set it to "none"',
+            'needs no correction; set it to "none"',
         ),
         (
             {"masking": "reveal", "estimator": ON_Z, "mask_drawing": "systematic"},

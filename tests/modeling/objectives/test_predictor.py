@@ -80,7 +80,7 @@ def test_logits_that_are_no_numbers_are_refused():
     with torch.no_grad():
         module.backbone.embedding.weight[4] = torch.nan  # of a token of the second row
         found(Z[:1], None, MASKED[:1])
-        with pytest.raises(UserError, match="logits that are no numbers"):
+        with pytest.raises(UserError, match="logits are not finite"):
             found(Z, None, MASKED)
 
 

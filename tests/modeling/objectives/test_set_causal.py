@@ -330,7 +330,7 @@ def test_strided_is_sets_of_one_kind_and_its_perplexity_their_likelihood(data, l
         ({"sampler": {"use": "strided", "stride": 4}}, 'set it to {use = "strided", stride = 8}'),
         ({"sampler": {"use": "strided", "stride": 8, "offset": "random"}}, "learns one order, in 8 steps"),
         ({"backbone": {"time_conditioning": True}}, "backbone.time_conditioning: objective 'strided_causal'"),
-        ({"evaluation": {"bound": {"use": "continuous_t"}}}, "evaluation.bound: objective 'strided_causal'"),
+        ({"evaluation": {"bound": {"use": "continuous_t"}}}, "evaluation.bound: 'continuous_t' follows"),
     ],
 )
 def test_what_does_not_fit_strided_is_refused_in_a_sentence(changes, said):
