@@ -100,7 +100,7 @@ GAPS = re.compile(r"^<!-- gaps of (\w+), (\w+) -->\n\n((?:\|.*\n)+)", re.MULTILI
 
 def test_a_table_of_gaps_says_what_was_measured():
     tables = [table for page in PAGES for table in GAPS.findall(page.read_text(encoding="utf-8"))]
-    assert {name for name, *_ in tables} == {"sets", "sets_budgets"}  # the others are in docs/studies only
+    assert {name for name, *_ in tables} == {"sets"}  # the others are in docs/studies only
     for name, arm, table in tables:
         report = RESULTS[name]
         for said, part in zip(cells(table), report["gaps"], strict=True):
