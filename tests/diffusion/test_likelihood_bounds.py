@@ -1,6 +1,7 @@
 """Estimators of the bound agree with each other, with enumeration, and on a toy with the entropy."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -177,6 +178,8 @@ def test_discrete_steps_on_the_toy_give_the_known_figures(steps, figure):
     found = enumerate_discrete(losses, joint.states, mask_id=joint.mask_id, alpha=linear.alpha, steps=steps)
     assert float((joint.p * found).sum()) == pytest.approx(figure, abs=1e-6)
     assert float((joint.p * found).sum()) > ENTROPY
+    page = (Path(__file__).parents[2] / "docs/explanation/mathematics.md").read_text(encoding="utf-8")
+    assert f"{figure:.6f} " in page.replace("\n", " ")
 
 
 @pytest.mark.parametrize("steps", [1, 3, 8])
