@@ -3,7 +3,7 @@
 A process that a test starts in another folder would look there for mutmut's configuration, so it does not count which
 functions it calls. A test that fails though nothing is changed (one that looks at the names of functions) holds none;
 `failing.txt` has their names. mutmut would stop in both cases. What a fixture calls is called for all tests that use
-it, not for the first alone.
+it, not only for the first. Tests in a browser take too long for each mutant.
 """
 
 import os
@@ -16,6 +16,7 @@ from mutmut.runners.harness import PytestRunner
 from mutmut.state import state
 
 FAILING = Path("failing.txt").absolute()
+os.environ["PYTEST_ADDOPTS"] = "--ignore-glob=*_in_browser.py"
 execute, set_mutant = PytestRunner.execute_pytest, mutmut.set_mutant_under_test
 
 

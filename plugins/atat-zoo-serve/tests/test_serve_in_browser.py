@@ -26,6 +26,12 @@ def browser():
         yield found
 
 
+@pytest.fixture(scope="module")
+def axe():
+    found = pytest.importorskip("axe_playwright_python.sync_playwright", reason="make test-browser installs it")
+    return found.Axe()
+
+
 @pytest.fixture
 def opened(browser, model):
     """Return a function that opens the page; nothing is wrong on it, and it asks no other server."""
@@ -111,11 +117,10 @@ def test_what_is_refused_is_said_and_what_takes_long_is_stopped(opened):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_is_accessible(opened, scheme):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="make test-browser installs it")
+def test_it_is_accessible(axe, opened, scheme):
     page = opened(color_scheme=scheme, viewport={"width": 390, "height": 800}, reduced_motion="reduce")
     page.locator("#text").fill("a [MASK:3] b")
     page.locator("#write").click()
     written(page)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert axe.Axe().run(page).response["violations"] == []
+    assert axe.run(page).response["violations"] == []
