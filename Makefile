@@ -165,10 +165,10 @@ study-gpu: $(VENV)/installed-dev
 	$(BIN)/atat study sets_30m --jobs 9 --write docs/studies/sets_30m.md
 
 baselines: $(VENV)/installed-test
-	$(BIN)/python -m benchmarks baselines --all --markdown docs/results/baselines.md
+	$(BIN)/python -m benchmarks baselines --all --markdown docs/studies/baselines.md
 
 samplers: $(VENV)/installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks samplers --markdown docs/results/samplers.md
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks samplers --markdown docs/studies/samplers.md
 
 clean:
 	rm -rf $(VENV) $(VENV)-current $(VENV)-plugins build dist docs/reference/components docs/plugins

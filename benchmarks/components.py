@@ -1,4 +1,4 @@
-"""The cost of each component of the ATAT report's system relative to MDLM: the table of docs/results/efficiency.md.
+"""The cost of each component of the ATAT report's system relative to MDLM: the table of docs/studies/efficiency.md.
 
 The small preset with GPT-2's vocabulary, as `owt-small/documented` has it, on this machine.
 """
@@ -47,7 +47,7 @@ METHOD = """\
 
 ## Method
 
-`python -m benchmarks components --markdown docs/results/efficiency.md` writes this page. Every row is a ratio to
+`python -m benchmarks components --markdown docs/studies/efficiency.md` writes this page. Every row is a ratio to
 MDLM: the system of the ATAT report, `owt-small/documented`, one component at a time; 12 layers of width 768, 50,257
 tokens. Time is processor time of a training step over {rows} sequences of {length} tokens: median and quartiles of
 {pairs} interleaved pairs, {machine}, {threads}, torch {torch}. FLOPs are those of matrix products, as torch counts

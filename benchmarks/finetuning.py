@@ -36,7 +36,7 @@ INTRODUCTION = """\
 
 {note}
 
-Written by `python -m benchmarks finetuning --markdown docs/results/fine-tuning.md`, from `experiments/finetuning/`.
+Written by `python -m benchmarks finetuning --markdown docs/studies/fine-tuning.md`, from `experiments/finetuning/`.
 
 - Source model: plain masked diffusion on the State of the Union addresses up to 1945, {source_steps} training steps.
 - Small corpus: {sequences} training sequences of {length} tokens from the addresses since 1981.

@@ -106,7 +106,7 @@ METHOD = """\
 
 ## Method
 
-`python -m benchmarks guidance --run RUN --judge JUDGE --markdown docs/results/guidance.md` writes this page. RUN is the
+`python -m benchmarks guidance --run RUN --judge JUDGE --markdown docs/studies/guidance.md` writes this page. RUN is the
 MDLM baseline and JUDGE, the judge model, the autoregressive one (`experiments/baselines/`): {number} texts per
 setting with seed {seed}, ± one standard error over texts. Guidance gets the named words: {named}. The related words
 belong to the topic, and guidance does not get them. Words of the prompt are not counted.

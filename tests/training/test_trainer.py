@@ -81,7 +81,8 @@ def test_a_run_leaves_everything_behind(tiny, uninterrupted):
     environment = json.loads(folder.environment.read_text())
     assert environment["seed"] == 5
     assert environment["packages"]["mosaicml"]
-    assert (found := evaluations(folder))
+    found = evaluations(folder)
+    assert found
     for evaluation in found:
         assert (evaluation["ema"], evaluation["step"]) == (True, 24)
         assert evaluation["perplexity"] == pytest.approx(math.exp(evaluation["nats_per_token"]))
