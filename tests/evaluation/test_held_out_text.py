@@ -71,7 +71,7 @@ def test_mistakes_are_said_in_one_sentence(atat, run):
     for option, value, said in (
         ("--bound", "exactk", "did you mean 'exact_k'"),
         ("--bound", "{use = 'discrete_t', steps = 0}", "steps: must be at least 1, not 0"),
-        ("--corpus", "no/such/file.txt", "no/such/file.txt: there is no such file and no corpus of that name"),
+        ("--corpus", "no/such/file.txt", "no/such/file.txt: no file or corpus has this name"),
         ("--corpus", "sotuu", "did you mean 'sotu'?"),
     ):
         code, _, err = atat("eval", str(run), option, value)

@@ -69,8 +69,8 @@ def test_metrics_have_columns_of_their_own():
     columns, (a, b) = table.headings, table.texts
     expected = [["brier score", "mine"], ["0.2500 ± 0.0100", "0.5000"], ["—", "—"]]
     assert [columns[-2:], a[-2:], b[-2:]] == expected
-    assert any("brier score: 0 is perfect" in line for line in notes(comparison))
-    assert not any("brier score" in line for line in notes(found(subject("a"), subject("b"))))
+    assert any("Brier score: 0 is best" in line for line in notes(comparison))
+    assert not any("Brier score" in line for line in notes(found(subject("a"), subject("b"))))
 
 
 def test_other_bounds_have_names_and_differences_of_their_own():
@@ -97,7 +97,7 @@ def test_without_the_likelihood_bound_nothing_is_called_perplexity():
     assert comparison.quantity == "discrete T=8"
     assert all("perplexity" not in row for row in comparison.to_table()["runs"])
     assert quality(comparison).headings[2] == "discrete T=8 bound"
-    assert notes(comparison)[0].startswith("discrete T=8 bound: of 50 sequences")
+    assert notes(comparison)[0].startswith("discrete T=8 bound: on 50 sequences")
 
 
 def test_a_run_without_the_baselines_bound_is_refused():
@@ -121,8 +121,8 @@ def test_the_value_to_reach_is_the_worst_final_one():
     assert found(silent, subject("b")).reach is None
     assert not any("sequences ×" in line for line in notes(comparison))
     known = attrs.evolve(slow, history=attrs.evolve(slow.history, evaluated_on="9 sequences, 2 masks each"))
-    assert "as recorded during the training (9 sequences, 2 masks each), is not above." in notes(found(known, fast))[-1]
-    assert any("no evaluation was recorded" in line for line in notes(found(silent, subject("b"))))
+    assert "(9 sequences, 2 masks each) is at most this." in notes(found(known, fast))[-1]
+    assert any("no run recorded an evaluation" in line for line in notes(found(silent, subject("b"))))
 
 
 def experiment(name="a", seed=1, neighbours=0, objective="mdlm", **train):

@@ -59,7 +59,7 @@ def everything_else_works(atat):
     assert code == 0
     assert {"helix", "uniform", "importance"} <= {line.split()[1] for line in out.splitlines()}
     assert atat("check", "mdlm", "masking.use=helix", "estimator.use=frequency")[0] == 0
-    assert atat("zoo", "check", "atat-zoo-helix") == (0, "8 promises hold: masking helix\n", "")
+    assert atat("zoo", "check", "atat-zoo-helix") == (0, "8 conformance checks passed: masking helix\n", "")
 
 
 @pytest.mark.parametrize("how", BROKEN)
@@ -115,14 +115,14 @@ def test_a_menu_that_is_wrong_breaks_its_own_plugin_only(plugins, install, atat)
 
 
 NO_EXAMPLES = "made_up_shown.examples has no EXAMPLES to be read: "
-UNTESTED = "masking spiral: needs parameters, and its package has no example; only its description is tested\n"
+UNTESTED = "masking spiral: has required parameters and no example, so only its description was checked\n"
 
 
 @pytest.mark.parametrize(
     ("old", "new", "files", "code", "sentence"),
     [
-        ("param(0.5, ", "param(", {"examples.py": EXAMPLE}, 0, "8 promises hold: masking spiral\n"),
-        ("param(0.5, ", "param(", {}, 0, f"{UNTESTED}2 promises hold: masking spiral\n"),
+        ("param(0.5, ", "param(", {"examples.py": EXAMPLE}, 0, "8 conformance checks passed: masking spiral\n"),
+        ("param(0.5, ", "param(", {}, 0, f"{UNTESTED}2 conformance checks passed: masking spiral\n"),
         ("", "", {"examples.py": "import no_such_module"}, 2, f"{NO_EXAMPLES}ModuleNotFoundError: No module"),
         ("", "", {"examples.py": ""}, 2, f"{NO_EXAMPLES}AttributeError: module"),
         (

@@ -179,9 +179,9 @@ def test_the_figures_are_files_and_their_rows_are_those_of_the_page(atat, runs, 
     [
         (["nowhere"], "is not a run folder"),
         (["{one}", "{one}"], "is named twice"),
-        (["{one}", "--out", "page.pdf"], "name an HTML file"),
-        (["{one}", "--frontier"], "add that, or leave it out"),
-        (["{one}", "--out", "{one}.html"], "name an HTML file, which ends in .html and is no folder"),
+        (["{one}", "--out", "page.pdf"], "pass a path such as report.html"),
+        (["{one}", "--frontier"], "--frontier only works with --compute"),
+        (["{one}", "--out", "{one}.html"], "is a folder, or does not end in .html"),
         (["{one}", "--out", "{one}/resolved.toml/page.html"], "resolved.toml/page.html: belongs to the run "),
         (["{one}", "--out", "{one}.toml/page.html"], "page.html cannot be written: "),
         (["{one}", "--out", "/proc/nowhere/page.html"], "/proc/nowhere/page.html cannot be written: "),
@@ -191,7 +191,7 @@ def test_the_figures_are_files_and_their_rows_are_those_of_the_page(atat, runs, 
             "--figures {one}/resolved.toml: belongs to the run",
         ),
         (["{one}", "--out", "{one}/page.html", "--figures", "{one}.toml"], ".toml: File exists"),
-        ([str(CONFIRM), "--compute"], "is a study"),
+        ([str(CONFIRM), "--compute"], "does not work with a study"),
         (["nowhere.json"], "cannot be read"),
         (["{one}/report/text.json"], "is not the results of a study"),
     ],
@@ -372,7 +372,7 @@ def test_a_page_has_the_numbers_that_commands_print(atat, tmp_path, plain):
     run = make_run(tmp_path, "mdlm", objective="mdlm", estimator=learned)
     said = printed(atat, "report", str(run), "--compute")
     assert f"{run}: text took " in said
-    assert "; --frontier does that, and takes longest\n" in said
+    assert ": no sampler is evaluated; pass --frontier to do so (slow)\n" in said
     bounds = json.loads(printed(atat, "eval", str(run), "--json", "--mask-samples", "1"))["bounds"]
     data = collect([run])
     assert [row["value"] for row in data["tables"]["bounds"]] == [bound["value"] for bound in bounds.values()]
@@ -388,7 +388,7 @@ def test_runs_are_compared_and_the_verdict_is_what_compare_prints(atat, tmp_path
     one = make_run(tmp_path, "mdlm", objective="mdlm")
     other = make_run(tmp_path, "mlm", objective="mlm")
     said = printed(atat, "report", str(one), str(other), "--compute", "--out", str(tmp_path / "page.html"))
-    assert f"{one}: the comparison of all took " in said
+    assert f"{one}: the comparison took " in said
     row = json.loads(printed(atat, "compare", str(one), str(other), "--json"))["runs"][1]
     difference = next(iter(row["bounds"].values()))["difference"]
     change = interval(*(difference[key] for key in ("percent", "percent_low", "percent_high")))

@@ -157,7 +157,7 @@ def test_a_page_is_left_as_it_is_while_no_run_is_finished(place, more):
     (place.root / "page.md").write_text("numbers")
     (place.root / "page.json").write_text("{}")
     _, err = place.study("--measure", "--write", "page.md", code=1)
-    assert "error: --write page.md: nothing is written there, as no run is finished; train one first" in err
+    assert "error: --write page.md: not written, because no run is finished; train one first" in err
     assert ("error: fast-seed19: is not finished (study/logs/fast-seed19.txt)" in err) is not bool(more)
     assert [(place.root / name).read_text() for name in ("page.md", "page.json")] == ["numbers", "{}"]
 

@@ -81,7 +81,7 @@ def test_it_is_trained_by_elements_and_measured_at_the_end(slurm, tmp_path):
     out, _ = stopped.communicate()
     assert (stopped.returncode, place.runs()) == (143, ["fast-seed18"]), out
     out, _ = place.study("--cluster", "--write", "page.md")
-    assert out.splitlines() == ["2 trainings, and a job that measures them: study/cluster.sh", "Submitted batch job 8"]
+    assert out.splitlines() == ["2 training runs, and a job that evaluates them: study/cluster.sh", "Submitted batch job 8"]
     assert (tmp_path / "options").read_text().splitlines() == ["--parsable", "--array=1-2", "--dependency=afterany:7"]
     asked = (tmp_path / "asked").read_text().splitlines()
     elements = ["study study.toml --array-index 1", "study study.toml --array-index 2"]
@@ -104,7 +104,7 @@ def test_it_is_trained_by_elements_and_measured_at_the_end(slurm, tmp_path):
         (["--array-index", "3"], "--array-index 3: the study has 2 trainings; name one of them"),
         (
             ["--array-index", "1", "--measure"],
-            "--array-index and --measure: each asks for something else; leave all but one",
+            "--array-index and --measure cannot be combined; leave all but one",
         ),
     ):
         assert sentence in place.study(*words, code=2)[1]

@@ -126,10 +126,10 @@ def test_tasks_on_the_command_line(root, atat, monkeypatch):
     few = "{use = 'infilling', gap = 3, texts = 6}"
     for words, said in (
         (["--task", "infiling"], "did you mean 'infilling'"),
-        (["--task", few, "--split", "test"], "--split: is of the bound, and --task measures a task"),
-        (["--task", few, "--corpus", "ptb"], "--corpus: is of the bound"),
-        (["--task", few, "--metric", "brier_score"], "--metric: is of the bound"),
-        (["--task", few, "sampler.steps=2"], "sampler.steps=2: is of the bound"),
+        (["--task", few, "--split", "test"], "--split: does not apply to --task"),
+        (["--task", few, "--corpus", "ptb"], "--corpus: does not apply to --task"),
+        (["--task", few, "--metric", "brier_score"], "--metric: does not apply to --task"),
+        (["--task", few, "sampler.steps=2"], "sampler.steps=2: does not apply to --task"),
     ):
         code, out, err = atat("eval", "run", *words)
         assert (code, out, err.count("\n"), said in err) == (2, "", 1, True), err
@@ -159,4 +159,4 @@ def test_tasks_of_an_experiment_are_measured_after_its_training(tiny, atat, monk
     code, _, err = atat("train", str(tiny.path), *lacking)
     assert (code, "task zero_shot: PTB: there is no file" in err) == (2, True)
     assert not RunFolder(tiny.root / "without").exists
-    assert "not here: PTB: there is no file" in atat("check", str(tiny.path), "evaluation.tasks=['zero_shot']")[1]
+    assert "missing: PTB: there is no file" in atat("check", str(tiny.path), "evaluation.tasks=['zero_shot']")[1]
