@@ -1,6 +1,6 @@
-"""Measurements: what runs a model and returns its numbers, `measure(model, text, …) -> RunResult`.
+"""Evaluation: functions that run a model and return its numbers, `measure(model, text, …) -> RunResult`.
 
-Imports no torch: the specifications of judges are in this package too.
+Imports no torch, because the components of the kind judge are in this package too.
 """
 
 from collections.abc import Callable, Collection, Iterator

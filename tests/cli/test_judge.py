@@ -94,11 +94,11 @@ def test_what_the_judge_may_be_called(root):
         (("--judge", "{use = 'run'}"), "judge.path: is missing"),
         (("--judge", "unfinished"), "unfinished has no final model yet"),
         (("--judge", "judge", "--length", "17"), "a length of 17 is more than the 16 tokens the model has learned"),
-        (("--judge", "judge", "--mauve", "--num-samples", "9"), "MAUVE needs 20 texts at least"),
+        (("--judge", "judge", "--mauve", "--num-samples", "9"), "MAUVE needs at least 20 texts"),
         ((), "--judge"),
         (("--judge", "judge", "--mauve", "--num-samples", "500"), "lower --num-samples to 7"),
         # The metric by its name is held to the same.
-        (("--judge", "judge", "--metric", MAUVE, "--num-samples", "9"), "MAUVE needs 20 texts at least"),
+        (("--judge", "judge", "--metric", MAUVE, "--num-samples", "9"), "MAUVE needs at least 20 texts"),
         (("--judge", "judge", "--metric", MAUVE, "--num-samples", "500"), "lower --num-samples to 7"),
     ],
 )

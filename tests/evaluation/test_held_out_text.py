@@ -63,7 +63,7 @@ def test_a_result_that_cannot_be_kept_is_printed(atat, run, tmp_path, words):
     (other / "evaluations").touch()
     expected, done = (atat(*words, str(each), "--json") for each in (run, other))
     assert json.loads(done[1]) | {"run": 0} == json.loads(expected[1]) | {"run": 0}
-    assert done[2].startswith("note: this result is not kept in the run: ")
+    assert done[2].startswith("note: this result is not saved in the run: ")
     assert done[2].count("\n") == 1
 
 

@@ -178,7 +178,7 @@ def test_the_figures_are_files_and_their_rows_are_those_of_the_page(atat, runs, 
     ("words", "sentence"),
     [
         (["nowhere"], "is not a run folder"),
-        (["{one}", "{one}"], "is named twice"),
+        (["{one}", "{one}"], "is passed twice"),
         (["{one}", "--out", "page.pdf"], "pass a path such as report.html"),
         (["{one}", "--frontier"], "--frontier only works with --compute"),
         (["{one}", "--out", "{one}.html"], "is a folder, or does not end in .html"),
@@ -193,7 +193,7 @@ def test_the_figures_are_files_and_their_rows_are_those_of_the_page(atat, runs, 
         (["{one}", "--out", "{one}/page.html", "--figures", "{one}.toml"], ".toml: File exists"),
         ([str(CONFIRM), "--compute"], "does not work with a study"),
         (["nowhere.json"], "cannot be read"),
-        (["{one}/report/text.json"], "is not the results of a study"),
+        (["{one}/report/text.json"], "has no results of a study"),
     ],
 )
 def test_mistakes_are_sentences(atat, runs, words, sentence, plain):
@@ -343,7 +343,7 @@ def test_elsewhere_every_path_but_those_of_the_training_is_a_whole_one(tmp_path,
     monkeypatch.chdir(tmp_path)
     runs, train = [Path("zst/full"), Path("zst/a run")], ["atat train z.toml --out full", None]
     note, *found = commands(runs, train, True, out=Path("page.html"), figures=Path("charts"))
-    assert note == "# In the folder where the runs were trained, where the paths of `atat train` begin:"
+    assert note == "# Run these commands in the folder where the runs were trained:"
     full, other = f"{tmp_path}/zst/full", shlex.quote(f"{tmp_path}/zst/a run")
     assert found == [
         train[0],

@@ -44,7 +44,7 @@ def test_a_process_runs_atat_by_itself_and_imports_nothing_from_the_working_fold
     [
         ("step 1\nTraceback\nValueError: no\n\n", 1, "ValueError: no (exit code 1, logs/x.txt)"),
         ("error: one\nsome\nerror: two\n", 2, "one; two (exit code 2, logs/x.txt)"),
-        ("", -9, "no word (signal 9, logs/x.txt)"),
+        ("", -9, "no message (signal 9, logs/x.txt)"),
     ],
 )
 def test_what_a_training_said_last(tmp_path, text, code, problem):

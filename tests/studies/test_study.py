@@ -87,7 +87,7 @@ def test_what_is_finished_is_not_repeated(copy):
 def test_another_experiment_under_the_name_of_an_arm_is_refused(copy):
     copy.write("overrides = ['train.steps=5']\n" + STUDY)
     _, err = copy.study(code=2)
-    assert "study/plain-seed18 is a run of another experiment: train.steps is 3 there, and 5 in the study" in err
+    assert "study/plain-seed18 is a run of another experiment: its train.steps is 3, not 5 as in the study" in err
 
 
 def test_stopped_and_continued(place, one_seed):
@@ -284,8 +284,8 @@ orders = 2
 @pytest.mark.parametrize(
     ("was", "now", "problem"),
     [
-        ('"plain", "sets"', '"sets"', "gaps.arms: 'plain', with which the others are compared, is not there; add it"),
-        ("[4]", "[16]", "gaps.lengths: 16 leaves nothing around it in 16 tokens; make it shorter"),
+        ('"plain", "sets"', '"sets"', "gaps.arms: the baseline 'plain' is missing; add it"),
+        ("[4]", "[16]", "gaps.lengths: 16 is not shorter than the sequence of 16 tokens; lower it"),
         ('use = "strided", stride = 4', 'use = "p2"', "gaps.each[0]: 'p2' has no policy bound"),
         (
             'use = "combination", order = "random", tokens_per_step = "one_at_a_time"',

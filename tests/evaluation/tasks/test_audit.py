@@ -266,7 +266,7 @@ def test_another_text_and_a_judge(root, atat, monkeypatch):
         (["--protocol", "theirs"], "'theirs' is not one of"),
         (
             ["--judge", "sedd"],
-            "the run sedd has the objective 'sedd', which only bounds a text's likelihood; name a run",
+            "the run sedd has the objective 'sedd', which only bounds a text's likelihood; choose a run",
         ),
         (["--corpus", "nowhere.txt"], "no file or corpus has this name"),
     ],
@@ -275,5 +275,5 @@ def test_mistakes_are_refused_in_a_sentence(root, atat, monkeypatch, words, mess
     monkeypatch.chdir(root)
     code, _, err = atat("audit", "mdlm", *words)
     assert (code, message in err) == (2, True)
-    with pytest.raises(ValueError, match="a run has learned most of its own text"):
+    with pytest.raises(ValueError, match="split = all: includes the run's training text"):
         HeldOutTask(split="all")

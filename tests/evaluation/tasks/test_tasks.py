@@ -105,7 +105,7 @@ def test_what_is_measured_once_is_read(root, monkeypatch):
 def test_a_result_that_cannot_be_kept_is_returned(root):
     run = shutil.copytree(root / "run", root / "read-only", ignore=shutil.ignore_patterns("evaluations"))
     (run / "evaluations").touch()
-    with pytest.warns(UnsavedNote, match="this result is not kept in the run"):
+    with pytest.warns(UnsavedNote, match="this result is not saved in the run"):
         found = measure_tasks([FEW], Model.from_run(run), run, seed=5)
     assert found == measure_tasks([FEW], Model.from_run(root / "run"), root / "run", seed=5)
 
@@ -115,7 +115,7 @@ def test_what_a_task_lacks_is_said_with_its_name(root):
     with pytest.raises(UserError) as said:
         require(tasks, Model.from_run(root / "run").experiment)
     first, second = str(said.value).splitlines()
-    assert first.startswith("task infilling (gap = 20): a gap of 20 tokens leaves no text")
+    assert first.startswith("task infilling (gap = 20): a gap of 20 tokens leaves no token")
     assert second.startswith("task zero_shot (corpora = ['ptb'], root = nowhere): PTB: there is no file nowhere/corpor")
     with pytest.raises(ValueError, match="tasks has 'infilling' twice"):
         EvaluationSpec(tasks=("infilling", {"use": "infilling", "gap": 3}, "infilling"))
