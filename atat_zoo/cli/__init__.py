@@ -138,7 +138,7 @@ def _instead(error: click.NoSuchOption) -> str:
 
 
 def _say(text: str) -> None:
-    """Print a line on standard error, if there is room for it."""
+    """Print a line to standard error, if it can be written."""
     with suppress(OSError):
         click.echo(text, err=True)
 

@@ -1,4 +1,4 @@
-"""The arguments and options that commands share, each declared once, and the parsing of their values."""
+"""Shared arguments and options of commands, and the parsing of their values."""
 
 from __future__ import annotations
 
@@ -303,7 +303,7 @@ def _value(kind: str, text: str) -> Any:
     except TrailingInput:
         raise UserError(f"--{kind} {text!r}: text follows the table; remove it") from None
     except ValueError as error:
-        raise UserError(f"--{kind} {text!r}: is not a valid TOML table: {error}") from None
+        raise UserError(f"--{kind} {text!r}: {error}; pass a TOML table like {{use = 'name'}}") from None
     if not isinstance(table, dict) or not isinstance(table.get("use"), str):
         raise UserError(f'--{kind} {text!r}: expected a table with use, like {{use = "name"}}')
     return table

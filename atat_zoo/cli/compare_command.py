@@ -1,4 +1,4 @@
-"""`atat compare`: runs compared on the same held-out sequences, under the same masks."""
+"""`atat compare`: compare runs on the same held-out sequences with the same masks."""
 
 from __future__ import annotations
 

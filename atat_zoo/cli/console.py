@@ -31,7 +31,7 @@ def on_terminal() -> bool:
 
 
 def printable(text: str) -> str:
-    """Replace unprintable characters, which could move the cursor or change colours."""
+    """Return a text without unprintable characters, which could move the cursor or change colours."""
     return "".join(c if c == "\n" or c.isprintable() else " " if c.isspace() else "\ufffd" for c in text)
 
 

@@ -72,7 +72,7 @@ def write_package(kind: str, name: str, folder: Path) -> Path:
     part = name.replace("-", "_")
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", part) or len(part) > _LONGEST:
         raise UserError(
-            f"{name!r} is not a component name; use at most {_LONGEST} of a to z and digits, with - or _ between words"
+            f"{name!r} is not a component name; use at most {_LONGEST} characters: a to z, digits, - or _ in between"
         )
     zoo = Zoo.load()
     if part in zoo.names(kind):
@@ -130,7 +130,7 @@ def _using(experiment: str, tables: dict[str, Any]) -> str:
 @_IN
 @click.option("--like", default="base/sotu", show_default=True, help="Experiment to start from.")
 def experiment(name: str | None, overrides: tuple[str, ...], where: Path, like: str, **chosen: str | None) -> None:
-    """Write NAME.toml with every parameter and its meaning. Without NAME, ask for the choices.
+    """Write NAME.toml with every parameter and its meaning. Without NAME, the command asks for the main choices.
 
     KEY=VALUE changes a parameter, as in train.steps=200.
     """

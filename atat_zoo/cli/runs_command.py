@@ -48,7 +48,7 @@ def ls(folder: Path, sort: str, objective: str | None, state: str | None, as_jso
     stopped. Bound: the last one recorded, with its standard error over sequences. Age: the time since its last entry.
     """
     if not folder.is_dir():
-        raise UserError(f"{clip(folder)} is not a folder; name a folder of runs")
+        raise UserError(f"{clip(folder)} is not a folder; pass a folder of runs")
     runs = [
         glance(path, folder.resolve().name if path == folder else str(path.relative_to(folder)))
         for path in find(folder)

@@ -81,7 +81,7 @@ def sample(
     experiment, tokenizer = chosen(run, overrides, sampler, step)
     if chat and experiment.data.format == "text" and tokenizer.template is None:
         raise UserError(
-            f'--chat needs a chat model, and {run} was trained on running text; name a run with data.format = "chat", '
+            f'--chat needs a chat model, and {run} was trained on running text; pass a run with data.format = "chat", '
             "or use --prompt"
         )
     request = TextForm.from_experiment(experiment, tokenizer).request(
@@ -184,7 +184,7 @@ def watching(rows: list[list[int]], tokenizer: TokenizerModel, console: Console)
 def tracing(path: Path, header: dict[str, Any]) -> Iterator[Callable[[dict[str, Any]], None]]:
     """Yield an observer that writes each decoding step as a JSON line, after a header; an error leaves no file."""
     if path.is_dir():
-        raise UserError(f"--trace {path} is a folder; name a file")
+        raise UserError(f"--trace {path} is a folder; pass a file")
     with replacing(path) as beside, beside.open("w", encoding="utf-8") as file:
         file.write(json.dumps(header) + "\n")
         yield lambda record: print(json.dumps(record), file=file)

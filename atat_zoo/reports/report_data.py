@@ -85,7 +85,7 @@ def collect(runs: Sequence[Path], *, out: Path | None = None, figures: Path | No
 
 
 def page_data(kind: str, title: str, verdict: list[str], tables: dict[str, list[Table]], **more: Any) -> Table:
-    """Return what the data of every page have, and more."""
+    """Return the data that every page has, with the fields of `more` added or replaced."""
     about = {"format": 1, "kind": kind, "title": title, "written": datetime.now(UTC).isoformat(timespec="seconds")}
     shown = {
         "version": __version__,

@@ -77,7 +77,7 @@ class StudyRunner:
             raise again_refused(record)  # it could only end in a second evaluation
 
     def look(self) -> None:
-        """Load the state of the study without training or evaluation; raise `UserError` if tasks lack files."""
+        """Load the state of the study, without training or evaluation; raise `UserError` if tasks lack files."""
         study = self.study
         require(study.held_out.tasks, study.run(study.baseline, study.seeds[study.baseline][0]).experiment)
         for run in study.sweep_runs():

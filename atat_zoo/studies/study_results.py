@@ -134,7 +134,7 @@ def apart(one: Measured, other: Measured) -> str | None:
     """Return why two runs of a seed cannot be compared, or None."""
     mine, _ = bounds_of(one, other)
     if mine not in one.nats:
-        return f"no bound {mine!r} (there are: {', '.join(one.nats)})"
+        return f"no bound {mine!r} (bounds: {', '.join(one.nats)})"
     return None if one.text == other.text else "other held-out tokens, because its corpus or tokenizer differs"
 
 

@@ -75,7 +75,7 @@ def _holds_text(module: Any, tokens: Tensor, t: Tensor | None, hidden: Tensor, l
     _near(
         module.head(hidden[some]),
         logits[some],
-        "the head must read one position only, and accept some of the positions",
+        "the head must read one position at a time, and accept a subset of positions",
     )
     alone = module(tokens[1:2], None if t is None else t[1:2])
     _near(alone, hidden[1:2], "a row must not depend on the rest of its batch")

@@ -34,7 +34,7 @@ share = 1.0
 
 
 def for_examples(count: int, **drawn: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], None]:
-    """Return a decorator that calls a function on `count` examples, the same each time; hypothesis stores nothing."""
+    """Return a decorator that calls a function at once on `count` examples, the same each time."""
     repeatable = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
     tried = settings(repeatable, max_examples=max(1, round(count * share)), report_multiple_bugs=False)
     return lambda check: tried(given(**drawn)(check))()

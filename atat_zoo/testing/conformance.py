@@ -205,8 +205,8 @@ def check_description(kind: str, cls: type, zoo: Zoo | None = None) -> None:
     table = unstructure(spec)
     assert table.pop("use") == spec.name, f"{kind} {spec.name}: its table must begin with its name"
     again, problems = structure(cls, table, kind, zoo)
-    assert not problems, f"{kind} {spec.name}cannot be loaded from its own table: {problems}"
-    assert again == spec, f"{kind} {spec.name}loads from its own table as another component"
+    assert not problems, f"{kind} {spec.name}: cannot be loaded from its own table: {problems}"
+    assert again == spec, f"{kind} {spec.name}: loading its own table must give an equal component"
     try:
         spec.name_of_no_field = 1
     except AttributeError:

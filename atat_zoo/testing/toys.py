@@ -87,9 +87,9 @@ def toy() -> Joint:
 class ExactBackbone(nn.Module):
     """A backbone that knows a joint: its hidden states are log p(x_i | the tokens that position i attends to).
 
-    D = V and the head is the identity; everything is float64. To the logits it adds `shift`, log V by default, which
-    is what an objective of ratios takes off. If `shifted`, position i reads the token before it, or a mask for none;
-    under `"causal"` attention it always does.
+    D = V, the head is the identity, and all tensors are float64. `shift` (default: log V) is added to the logits,
+    because objectives of ratios subtract it. With `shifted`, and always with causal attention, position i reads the
+    previous token, or a mask at the first position.
     """
 
     reads_time = False

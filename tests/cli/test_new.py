@@ -120,7 +120,7 @@ def test_nothing_is_left_of_the_template_but_what_it_says(tmp_path):
     [
         (("nois", "mine"), "there is no kind named 'nois'; did you mean 'noise'?"),
         (("noise", "linear"), "atat-zoo already has a noise named 'linear'; choose another name"),
-        (("noise", "x" * 31), "at most 30 of a to z"),
+        (("noise", "x" * 31), "at most 30 characters"),
         (("noise", "mine", "--in", "nowhere"), "--in nowhere: this folder does not exist"),
         (("noise", "taken"), "atat-zoo-taken exists; choose another name"),
         (("experiment", "taken"), "taken.toml exists; choose another name"),

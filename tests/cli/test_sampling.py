@@ -162,7 +162,7 @@ MISTAKES = [
     (("sample", "run", "--prompt", "x" * 17), "prompt and suffix are 17 tokens together"),
     (("sample", "run", "--prompt", "\udcff"), "--prompt is not UTF-8"),
     (("sample", "run", "--watch"), "--watch needs a terminal"),
-    (("sample", "run", "--trace", "run"), "--trace run is a folder; name a file"),
+    (("sample", "run", "--trace", "run"), "--trace run is a folder; pass a file"),
     (("sample", "run", "--trace", "run/resolved.toml"), "--trace run/resolved.toml: belongs to the run "),
     (("sample", "run", "--trace", "pipe"), "pipe is a device or a pipe, which cannot be replaced; name a file"),
     (("sample", "unfinished"), "unfinished has no final model yet; finish its training with `atat train --resume"),

@@ -119,7 +119,7 @@ def test_a_damaged_run_is_listed_with_a_sentence(atat, tmp_path, text, sentence)
 def test_a_folder_without_runs_and_what_is_no_folder_or_run_is_said(atat, tmp_path):
     assert atat("ls", str(tmp_path)) == (0, f"no runs in {tmp_path}\n", "")
     assert listed(atat, str(tmp_path)) == []
-    no_folder = f"error: {tmp_path / 'nothing'} is not a folder; name a folder of runs"
+    no_folder = f"error: {tmp_path / 'nothing'} is not a folder; pass a folder of runs"
     assert refused(atat, "ls", str(tmp_path / "nothing")) == no_folder
     said = refused(atat, "diff", str(write_run(tmp_path / "run").path), str(tmp_path))
     assert "is not a run folder: resolved.toml is missing; name a folder that" in said

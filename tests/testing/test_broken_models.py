@@ -103,7 +103,7 @@ BACKBONES = {
         BACKBONE, forward=lambda good, tokens, t=None, *, cache=None, **options: good(tokens, t, **options)
     ),
     "none for the mask": having_built(BACKBONE, lambda module: setattr(module, "head", nn.Linear(16, 12))),
-    "the head must read one position": having_built(BACKBONE, lambda module: smeared(module.head)),
+    "the head must read one position at a time": having_built(BACKBONE, lambda module: smeared(module.head)),
     r"every weight must have a gradient: spare\.weight has none": having_built(
         BACKBONE, lambda module: module.add_module("spare", nn.Linear(2, 2))
     ),
