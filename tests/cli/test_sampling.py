@@ -170,7 +170,7 @@ MISTAKES = [
         ("sample", "run", "--sampler", "semi_autoregressive", "--length", str(10**9)),
         "writing 1 texts of 10000000",
     ),
-    (("sample", "run", "--chat", "hi"), "--chat needs a chat model, and run was trained on running text; name a run"),
+    (("sample", "run", "--chat", "hi"), "--chat needs a chat model, and run was trained on running text; pass a run"),
     (("infill", "run"), "TEXT is missing; type one with gaps"),
     (("infill", "run", "none"), "the text has no gap: 'none'"),
     (("infill", "run", "\udcff[MASK]"), "the text is not UTF-8"),
