@@ -232,8 +232,8 @@ def read_record(record: Path) -> dict[str, Any] | None:
 def again_refused(record: Path) -> UserError:
     """Return the error for a second evaluation of the test split."""
     return UserError(
-        f"{record}: the test split was evaluated before, with other runs or settings, and is evaluated once; "
-        "set evaluation.test = false, or pass --test-again and say so where you report it"
+        f"{record}: the test split was already evaluated, with other runs or settings; set evaluation.test = false, or "
+        "pass --test-again and report that it was evaluated again"
     )
 
 

@@ -98,7 +98,7 @@ def _budgets(arms: Mapping[str, ArmSpec], baseline: str, sweep: SweepSpec | None
             if times > 1:
                 yield f"{where}: {steps} appears twice; list each number once"
             if f"{name}-{steps}" in arms:
-                yield f"arms.{name}-{steps}: is an arm, and {name!r} with {steps} steps, too; rename it"
+                yield f"arms.{name}-{steps}: is an arm and also the name of {name!r} with {steps} steps; rename the arm"
             for other in arm.against or (baseline,):
                 if other in arms and steps not in arms[other].budgets:
                     yield f"{where}: {other!r}, which it is compared with, lacks {steps}; add it there"

@@ -229,11 +229,11 @@ def test_runs_of_other_text_are_refused(tiny, trained, tmp_path):
 def test_mistakes_are_said_in_one_sentence(tiny, trained, atat, monkeypatch):
     monkeypatch.chdir(tiny.root)
     for words, sentence in (
-        (["trained"], "is only one run; name two or more"),
+        (["trained"], "is only one run; pass two or more"),
         (["trained", "nowhere"], "nowhere is not a run folder"),
         (["trained", "trained", "--metric", "brier"], "there is no metric named 'brier'"),
         (["trained", "trained", *2 * ("--metric", "brier_score")], "--metric: metrics has 'brier_score' twice"),
-        (["trained", "trained", "--baseline", "traind"], "is none of the runs; did you mean 'trained'?"),
+        (["trained", "trained", "--baseline", "traind"], "is not one of the runs; did you mean 'trained'?"),
     ):
         code, _, err = atat("compare", *words)
         assert (code, sentence in err) == (2, True)

@@ -212,11 +212,11 @@ def test_the_test_split_is_evaluated_once(copy):
     assert copy.report() == report
     # Another setting is.
     copy.write(tested.replace("mask_samples = 2", "mask_samples = 3"))
-    assert "the test split was evaluated before, with other runs or settings" in copy.study(code=2)[1]
+    assert "the test split was already evaluated, with other runs or settings" in copy.study(code=2)[1]
     assert copy.report()["test"] is None
     # So are other runs, and then nothing is trained for it.
     copy.write(tested.replace("[18, 19]", "[18, 19, 20]"))
-    assert "is evaluated once" in copy.study(code=2)[1]
+    assert "was already evaluated" in copy.study(code=2)[1]
     assert copy.runs() == RUNS
     # A person who insists is counted.
     copy.write(tested.replace("mask_samples = 2", "mask_samples = 3"))

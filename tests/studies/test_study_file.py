@@ -52,7 +52,7 @@ def test_a_budget_is_an_arm_of_its_own(read):
     assert study.against("fast-8") == ("plain-8",)
     assert (study.against("plain-2"), study.seeds["fast-8"]) == ((), (18,))
     for before, after, said in (
-        ("fast =", "plain-2 =", "arms.plain-2: is an arm, and 'plain' with 2 steps, too; rename it"),
+        ("fast =", "plain-2 =", "arms.plain-2: is an arm and also the name of 'plain' with 2 steps; rename the arm"),
         ("[2, 8]", "[2, 2]", "arms.plain.budgets: 2 appears twice"),
         ("[2, 8]", "[2, 4]", "arms.plain.budgets: 4 is the arm's own number of steps"),
         (

@@ -128,7 +128,7 @@ def test_an_arm_may_be_compared_by_another_bound(tmp_path):
         == "sets bound"
     )
     none = {1: run_of(tmp_path, "a", 1, 3.8, bound="sets", compared="set")}
-    assert study_results.compare(none, base, {})["problem"] == "no bound 'set' (there are: sets)"
+    assert study_results.compare(none, base, {})["problem"] == "no bound 'set' (bounds: sets)"
 
 
 def test_a_step_multiplier_is_read_from_the_curve_of_the_baseline(tmp_path):

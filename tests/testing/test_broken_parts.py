@@ -79,7 +79,8 @@ by_the_batch = by(lambda importance, rate, temperature: importance / temperature
     ],
 )
 def test_a_broken_strategy_breaks_its_promises_and_no_others(strategy, promises):
-    assert broken_by(PROMISES, strategy()) == promises
+    examples = [200] if "nesting" in promises else []  # few batches show it
+    assert broken_by(PROMISES, strategy(), *examples) == promises
 
 
 UNIFORM = UniformMasking().probabilities
