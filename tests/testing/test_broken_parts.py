@@ -25,11 +25,11 @@ from atat_zoo.registry import component, param
 from atat_zoo.testing.masking_checks import PROMISES, PROMISES_OF_VISIBLE_TEXT
 
 
-def broken_by(promises, strategy, *examples):
+def broken_by(promises, strategy, **examples):
     broken = set()
     for name, check in promises.items():
         try:
-            check(strategy, *examples)
+            check(strategy, **examples)
         except AssertionError:
             broken.add(name)
     return broken
@@ -79,8 +79,8 @@ by_the_batch = by(lambda importance, rate, temperature: importance / temperature
     ],
 )
 def test_a_broken_strategy_breaks_its_promises_and_no_others(strategy, promises):
-    examples = [200] if "nesting" in promises else []  # few batches show it
-    assert broken_by(PROMISES, strategy(), *examples) == promises
+    examples = {"examples": 200} if "nesting" in promises else {}  # few batches show it
+    assert broken_by(PROMISES, strategy(), **examples) == promises
 
 
 UNIFORM = UniformMasking().probabilities
@@ -130,7 +130,7 @@ def test_a_strategy_that_draws_masks_wrongly_breaks_its_promises_and_no_others(m
         return mask(scores, count_masked(rate, maskable, to_unit(keys, torch.float64)), maskable, keys)
 
     strategy = SimpleNamespace(draw_mask=draw_mask)
-    assert broken_by(PROMISES_OF_VISIBLE_TEXT, strategy, 10) == promises
+    assert broken_by(PROMISES_OF_VISIBLE_TEXT, strategy, examples=10) == promises
 
 
 def weighing(weights):
