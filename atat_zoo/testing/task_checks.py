@@ -25,7 +25,7 @@ from atat_zoo.testing.component_examples import written
 def check_task(task: Any, run: Path | None = None) -> None:
     """Check the contract of a task whose files exist: the same scores for the same items in any batch size.
 
-    `run` is the folder of the run that is measured; that of a small one with random weights when None.
+    `run` is the folder of the evaluated run (default: a small run with random weights).
     """
     assert Task in task.__class__.__mro__, "a task must inherit from atat_zoo.evaluation.tasks.Task"
     with tempfile.TemporaryDirectory() as folder:
